@@ -1,0 +1,1 @@
+"""Backbones, heads and what they need on several processes."""

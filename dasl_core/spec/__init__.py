@@ -1,0 +1,51 @@
+"""The vocabulary of a pretraining job: pydantic models, validation, "auto" values.
+
+Imports no torch, so that an API process which only validates jobs starts in about a second.
+"""
+
+from dasl_core.spec.backbones import BACKBONES, BackboneInfo
+from dasl_core.spec.errors import FieldProblem, SpecError, field_problems
+from dasl_core.spec.job import (
+    DAR,
+    SEC,
+    Augment,
+    Backbone,
+    Evaluate,
+    Holdout,
+    JobSpec,
+    Knn,
+    Optimizer,
+    Resources,
+    Train,
+)
+from dasl_core.spec.methods import METHODS, MethodSettings, SimCLR
+from dasl_core.spec.resolve import DatasetFacts, Estimate, estimate, resolve
+from dasl_core.spec.yaml import apply_overrides, load_spec
+
+__all__ = [
+    "BACKBONES",
+    "DAR",
+    "METHODS",
+    "SEC",
+    "Augment",
+    "Backbone",
+    "BackboneInfo",
+    "DatasetFacts",
+    "Estimate",
+    "Evaluate",
+    "FieldProblem",
+    "Holdout",
+    "JobSpec",
+    "Knn",
+    "MethodSettings",
+    "Optimizer",
+    "Resources",
+    "SimCLR",
+    "SpecError",
+    "Train",
+    "apply_overrides",
+    "estimate",
+    "field_problems",
+    "load_spec",
+    "resolve",
+]

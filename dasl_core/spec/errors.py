@@ -1,0 +1,94 @@
+"""Errors of a spec, said so that the person who wrote it can mend it."""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+
+@dataclass(frozen=True)
+class FieldProblem:
+    """One thing wrong with one field.
+
+    Attributes:
+        field: dotted path in the spec, e.g. `train.batch_size`.
+        message: a sentence that says what is wrong.
+        given: the value that was given, shortened.
+        expected: what would do.
+    """
+
+    field: str
+    message: str
+    given: str
+    expected: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message} (given {self.given}; expected {self.expected})"
+
+    def as_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+
+class SpecError(ValueError):
+    """A spec that cannot be run, with one problem for each field that is wrong."""
+
+    def __init__(self, problems: Iterable[FieldProblem]) -> None:
+        self.problems = list(problems)
+        super().__init__("; ".join(str(problem) for problem in self.problems))
+
+
+def field_problems(error: ValidationError) -> list[FieldProblem]:
+    """Translate pydantic's report into one `FieldProblem` for each error."""
+    return [_translate(detail) for detail in error.errors(include_url=False)]
+
+
+def shorten(value: Any, limit: int = 80) -> str:
+    """`repr(value)`, cut so that a hostile value cannot fill an error body."""
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """`"; did you mean X?"`, or nothing when no known name is near."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _translate(detail: ErrorDetails) -> FieldProblem:
+    # A discriminated or `T | "auto"` union puts the branch it tried into the path; a person never
+    # wrote that, so such parts are left out.
+    parts = [str(part) for part in detail["loc"] if not _is_branch(part)]
+    field = ".".join(parts) or "(the whole spec)"
+    context = detail.get("ctx", {})
+    given = shorten(detail["input"])
+    match detail["type"]:
+        case "extra_forbidden":
+            return FieldProblem(field, "is not a known key", given, "no such key")
+        case "missing":
+            return FieldProblem(field, "is required", "nothing", "a value")
+        case "field_problem":
+            return FieldProblem(
+                context["field"] or field, context["message"], context["given"], context["expected"]
+            )
+        case "literal_error":
+            return FieldProblem(field, "is not one of the choices", given, context["expected"])
+        case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal":
+            bound = next(
+                f"{sign} {context[key]}" for key, sign in _BOUNDS.items() if key in context
+            )
+            return FieldProblem(field, "is out of range", given, f"a number {bound}")
+        case _:
+            return FieldProblem(field, "is not valid", given, detail["msg"])
+
+
+_BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+_BRANCHES = {"int", "float", "str", "bool", "constrained-int", "constrained-float"}
+
+
+def _is_branch(part: int | str) -> bool:
+    return isinstance(part, str) and (
+        part in _BRANCHES or part.startswith(("literal[", "function-"))
+    )

@@ -1,0 +1,265 @@
+"""The tables. Everything that is JSON here was validated by a schema before it was stored."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    DateTime,
+    Dialect,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    MetaData,
+    String,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+# `none_as_null`: Python's None is SQL NULL, so that "no error" can be asked for with IS NULL.
+Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
+Object = dict[str, Any]
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An instant. SQLite keeps no time zone, so it goes in and comes out as UTC."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Turn an aware instant into UTC; a naive one is a mistake of the caller."""
+        if value is None:
+            return None
+        assert value.tzinfo is not None, "naive datetime"
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Give the instant back aware, in UTC."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Base(DeclarativeBase):
+    """Constraint names are spelled out so that migrations can name them on both databases."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {
+        datetime: UtcDateTime(),
+        Object: Json,
+        list[Object]: Json,
+        list[str]: Json,
+        dict[str, str]: Json,
+    }
+
+
+class Dataset(Base):
+    """A registered data set; `attempt` and `token_hash` belong to its newest ingest run."""
+
+    __tablename__ = "datasets"
+    __table_args__ = (UniqueConstraint("tenant", "name"), Index(None, "state"))
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    tenant: Mapped[str] = mapped_column(String(100))
+    name: Mapped[str] = mapped_column(String(200))
+    uri: Mapped[str] = mapped_column(Text)
+    state: Mapped[str] = mapped_column(String(20))
+    facts: Mapped[Object | None]
+    report: Mapped[Object | None]
+    index_uri: Mapped[str | None] = mapped_column(Text)
+    error: Mapped[Object | None]
+    attempt: Mapped[int] = mapped_column(default=0)
+    token_hash: Mapped[str | None] = mapped_column(String(64), unique=True)
+    created_at: Mapped[datetime]
+
+
+class Job(Base):
+    """A job. Only `service.lifecycle` writes `status`, `attempt`, `restarts` and `next_event`."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (Index(None, "tenant", "id"), Index(None, "status", "priority", "id"))
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    tenant: Mapped[str] = mapped_column(String(100))
+    name: Mapped[str] = mapped_column(String(200))
+    method: Mapped[str] = mapped_column(String(50))
+    status: Mapped[str] = mapped_column(String(20))
+    desired: Mapped[str] = mapped_column(String(20))
+    spec: Mapped[Object]
+    resolved: Mapped[Object]
+    priority: Mapped[int] = mapped_column(default=0)
+    tags: Mapped[dict[str, str]]
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
+    evaluate_dataset_id: Mapped[str | None] = mapped_column(ForeignKey("datasets.id"), index=True)
+    created_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+    attempt: Mapped[int] = mapped_column(default=0)
+    restarts: Mapped[int] = mapped_column(default=0)
+    next_event: Mapped[int] = mapped_column(default=1)
+    not_before: Mapped[datetime | None]
+    error: Mapped[Object | None]
+    progress: Mapped[Object | None]
+
+
+class IdempotencyKey(Base):
+    """The answer that was given to a request with an Idempotency-Key, and to which body."""
+
+    __tablename__ = "idempotency_keys"
+
+    tenant: Mapped[str] = mapped_column(String(100), primary_key=True)
+    key: Mapped[str] = mapped_column(String(255), primary_key=True)
+    body_hash: Mapped[str] = mapped_column(String(64))
+    answer: Mapped[Object]
+    created_at: Mapped[datetime]
+
+
+class Attempt(Base):
+    """One run of a job: the fencing epoch `(job_id, number)`."""
+
+    __tablename__ = "attempts"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    submission_id: Mapped[str] = mapped_column(String(60), unique=True)
+    state: Mapped[str] = mapped_column(String(20), index=True)
+    token_hash: Mapped[str] = mapped_column(String(64), unique=True)
+    heartbeat_at: Mapped[datetime | None]
+    created_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+    error: Mapped[Object | None]
+    resume_checkpoint_id: Mapped[str | None] = mapped_column(String(40))
+
+
+class Event(Base):
+    """What happened to a job, in order: `seq` is 1, 2, 3, ... without a gap."""
+
+    __tablename__ = "events"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    seq: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    at: Mapped[datetime]
+    type: Mapped[str] = mapped_column(String(50))
+    message: Mapped[str] = mapped_column(Text)
+    data: Mapped[Object]
+
+
+class Metric(Base):
+    """One value of one series. A restarted attempt repeats steps; the newest attempt counts."""
+
+    __tablename__ = "metrics"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(100), primary_key=True)
+    step: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    attempt: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    time: Mapped[float]
+    value: Mapped[float]
+
+
+class Evaluation(Base):
+    """Figures of one subject (raw pixels, untrained or trained backbone) at one step."""
+
+    __tablename__ = "evaluations"
+    __table_args__ = (Index(None, "job_id", "step"),)
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+    attempt: Mapped[int]
+    step: Mapped[int] = mapped_column(BigInteger)
+    epoch: Mapped[float]
+    subject: Mapped[str] = mapped_column(String(50))
+    metrics: Mapped[Object]
+    created_at: Mapped[datetime]
+
+
+class Checkpoint(Base):
+    """A registered checkpoint: `files` is its manifest, a list of {name, size, sha256}."""
+
+    __tablename__ = "checkpoints"
+    __table_args__ = (
+        ForeignKeyConstraint(["job_id", "attempt"], ["attempts.job_id", "attempts.number"]),
+        Index(None, "job_id", "step"),
+        UniqueConstraint("uri"),
+    )
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+    attempt: Mapped[int]
+    step: Mapped[int] = mapped_column(BigInteger)
+    epoch: Mapped[float]
+    uri: Mapped[str] = mapped_column(String(1000))
+    files: Mapped[list[Object]]
+    metrics: Mapped[Object]
+    state: Mapped[str] = mapped_column(String(20))
+    final: Mapped[bool]
+    created_at: Mapped[datetime]
+
+
+class Artifact(Base):
+    """A file that a job leaves beside its checkpoints; a name's newest upload replaces it."""
+
+    __tablename__ = "artifacts"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(255), primary_key=True)
+    attempt: Mapped[int]
+    uri: Mapped[str] = mapped_column(Text)
+    size: Mapped[int] = mapped_column(BigInteger)
+    sha256: Mapped[str] = mapped_column(String(64))
+    content_type: Mapped[str] = mapped_column(String(100))
+    created_at: Mapped[datetime]
+
+
+class Token(Base):
+    """An API token: only the hash of its text is kept."""
+
+    __tablename__ = "tokens"
+    __table_args__ = (Index(None, "tenant", "id"),)
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    tenant: Mapped[str] = mapped_column(String(100))
+    name: Mapped[str] = mapped_column(String(200))
+    hash: Mapped[str] = mapped_column(String(64), unique=True)
+    scopes: Mapped[list[str]]
+    created_at: Mapped[datetime]
+    revoked_at: Mapped[datetime | None]
+
+
+class ClusterSnapshot(Base):
+    """What the dispatcher last saw of Ray: one row, `id` 1."""
+
+    __tablename__ = "cluster_snapshot"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    at: Mapped[datetime]
+    alive: Mapped[bool]
+    nodes: Mapped[list[Object]]
+    total_cpus: Mapped[float]
+    total_gpus: Mapped[float]
+    used_cpus: Mapped[float]
+    used_gpus: Mapped[float]
+
+
+class Lease(Base):
+    """Who may do a thing that only one process may do, and until when."""
+
+    __tablename__ = "leases"
+
+    name: Mapped[str] = mapped_column(String(50), primary_key=True)
+    holder: Mapped[str] = mapped_column(String(200))
+    expires_at: Mapped[datetime]

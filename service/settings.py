@@ -1,0 +1,53 @@
+"""Settings of the service, read from the environment (prefix `DASL_`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """Everything the API and the dispatcher need to know about their surroundings.
+
+    `home` carries the defaults of the embedded service; a deployment sets `database_url` and
+    `artifacts_uri` and needs no home. Every field reads the variable `DASL_<FIELD>`.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="DASL_", extra="ignore", populate_by_name=True)
+
+    home: Path = Field(default_factory=lambda: Path.home() / ".local" / "share" / "dasl")
+    database_url: str = ""
+    """SQLAlchemy URL: `sqlite:///...` or `postgresql+psycopg://...`; empty: SQLite under home."""
+    artifacts_uri: str = ""
+    """fsspec URI of the artifacts' root; empty: a folder under home."""
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    api_url: str = ""
+    """How workers reach this API; empty: `http://{host}:{port}`."""
+    ray_address: str = "http://127.0.0.1:8265"
+    """Address of Ray's Jobs API."""
+    ray_auth_token: SecretStr | None = Field(default=None, validation_alias="RAY_AUTH_TOKEN")
+    check_paths: bool = True
+    """The API sees the workers' file system: a data set path that does not exist is refused."""
+    heartbeat_seconds: Annotated[float, Field(gt=0)] = 2.0
+    lease_seconds: Annotated[float, Field(gt=0)] = 30.0
+    """An attempt, or the dispatcher, silent for longer than this is taken to be gone."""
+    cancel_grace_seconds: Annotated[float, Field(ge=0)] = 30.0
+    """How long a cancelled attempt may take to stop at a step before its processes are ended."""
+    max_body_bytes: Annotated[int, Field(gt=0)] = 4 * 1024 * 1024
+    stream_poll_seconds: Annotated[float, Field(gt=0)] = 0.5
+    """How often a live stream (server-sent events) looks for something new."""
+    stream_heartbeat_seconds: Annotated[float, Field(gt=0)] = 15.0
+
+    @model_validator(mode="after")
+    def _derive(self) -> Self:
+        home = self.home.expanduser().absolute()
+        self.home = home
+        self.database_url = self.database_url or f"sqlite:///{home / 'dasl.db'}"
+        self.artifacts_uri = (self.artifacts_uri or (home / "artifacts").as_uri()).rstrip("/")
+        self.api_url = (self.api_url or f"http://{self.host}:{self.port}").rstrip("/")
+        self.ray_address = self.ray_address.rstrip("/")
+        return self
