@@ -1,0 +1,366 @@
+"""The life of a job: the transition table, and the only code that moves a status.
+
+Every move is a guarded UPDATE (it names the status it leaves and the attempt it speaks for) and
+writes its event in the same transaction. Whichever transaction commits first wins; the loser is
+told so by `False` or `None` and discards its result. A terminal status is never left, and the
+event of the terminal move is the last event of its job.
+
+Nothing here commits: the caller's transaction does.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, Literal
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from service.db.models import Attempt, Checkpoint, Event, Job
+
+Data = dict[str, Any]
+
+
+class JobStatus(StrEnum):
+    """What was observed of a job."""
+
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    RETRY_WAIT = "retry_wait"
+    CANCELLING = "cancelling"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Desired(StrEnum):
+    """What a person asked for."""
+
+    RUN = "run"
+    CANCEL = "cancel"
+
+
+class AttemptState(StrEnum):
+    """How far one attempt came; `lost` is an attempt that stopped speaking."""
+
+    CREATED = "created"
+    SUBMITTED = "submitted"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+
+
+Outcome = Literal["succeeded", "failed", "cancelled", "lost"]
+
+_S = JobStatus
+TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
+    _S.QUEUED: frozenset({_S.STARTING, _S.CANCELLED}),
+    _S.STARTING: frozenset({_S.RUNNING, _S.RETRY_WAIT, _S.FAILED, _S.CANCELLING}),
+    _S.RUNNING: frozenset({_S.SUCCEEDED, _S.FAILED, _S.RETRY_WAIT, _S.CANCELLING}),
+    # Nothing runs while a job waits for its next attempt, so there is nothing to wind down.
+    _S.RETRY_WAIT: frozenset({_S.QUEUED, _S.CANCELLED}),
+    _S.CANCELLING: frozenset({_S.CANCELLED}),
+    _S.SUCCEEDED: frozenset(),
+    _S.FAILED: frozenset(),
+    _S.CANCELLED: frozenset(),
+}
+TERMINAL = frozenset(status for status, targets in TRANSITIONS.items() if not targets)
+LIVE_ATTEMPT = frozenset({AttemptState.CREATED, AttemptState.SUBMITTED, AttemptState.RUNNING})
+
+_FIRST_RETRY = timedelta(seconds=2)
+_LONGEST_RETRY = timedelta(minutes=2)
+
+
+class StaleAttempt(Exception):
+    """Somebody speaks for an attempt that is over or was replaced; its process must exit."""
+
+
+def retry_delay(restarts: int) -> timedelta:
+    """How long a job waits before its next attempt, after `restarts` restarts: it doubles."""
+    return min(_LONGEST_RETRY, _FIRST_RETRY * (1 << min(restarts, 10)))
+
+
+def enqueue(session: Session, job: Job) -> None:
+    """Store a new job as queued, with its first event."""
+    job.status, job.desired = JobStatus.QUEUED, Desired.RUN
+    job.attempt = job.restarts = 0
+    job.next_event = 2
+    session.add(job)
+    session.flush()
+    data = {"from": None, "to": JobStatus.QUEUED, "attempt": 0}
+    session.add(_event(job.id, 1, job.created_at, "status", "Job queued", data))
+    session.flush()
+
+
+def start_attempt(session: Session, job_id: str, token_hash: str) -> Attempt | None:
+    """queued -> starting, with the next attempt and its submission id, before Ray hears of it.
+
+    The attempt resumes from the newest registered checkpoint. `None`: the job is not queued any
+    more, or somebody asked to cancel it.
+    """
+    job = lock(session, job_id)
+    if job is None or job.status != JobStatus.QUEUED or job.desired != Desired.RUN:
+        return None
+    number = job.attempt + 1
+    resume = session.scalars(
+        select(Checkpoint.id)
+        .where(Checkpoint.job_id == job_id, Checkpoint.state == "registered")
+        .order_by(Checkpoint.step.desc(), Checkpoint.id.desc())
+        .limit(1)
+    ).first()
+    data = {"attempt": number, "resume_checkpoint_id": resume}
+    message = f"Attempt {number} is starting" + (f" from checkpoint {resume}" if resume else "")
+    if not _move(session, job, JobStatus.STARTING, message, data, attempt=number):
+        return None
+    attempt = Attempt(
+        job_id=job_id,
+        number=number,
+        submission_id=f"{job_id}-{number}",
+        state=AttemptState.CREATED,
+        token_hash=token_hash,
+        created_at=datetime.now(UTC),
+        resume_checkpoint_id=resume,
+    )
+    session.add(attempt)
+    session.flush()
+    return attempt
+
+
+def mark_submitted(session: Session, job_id: str, number: int) -> bool:
+    """Ray has taken the attempt. `False`: it already got further, or is over."""
+    return _move_attempt(
+        session, job_id, number, AttemptState.SUBMITTED, sources={AttemptState.CREATED}
+    )
+
+
+def mark_running(session: Session, job_id: str, number: int) -> None:
+    """starting -> running, at the worker's first word; again is no change.
+
+    Raises:
+        StaleAttempt: this attempt may not speak for the job.
+    """
+    job, attempt = speak_for(session, job_id, number)
+    now = datetime.now(UTC)
+    if attempt.state != AttemptState.RUNNING:
+        _move_attempt(session, job_id, number, AttemptState.RUNNING, sources=LIVE_ATTEMPT)
+    if job.status == JobStatus.STARTING:
+        started = job.started_at or now
+        _move(session, job, JobStatus.RUNNING, f"Attempt {number} is running", started_at=started)
+
+
+def finish_attempt(
+    session: Session,
+    job_id: str,
+    number: int,
+    outcome: Outcome,
+    *,
+    error: Data | None = None,
+    retryable: bool = True,
+) -> JobStatus | None:
+    """End an attempt and move its job on: to its end, or to wait for the next attempt.
+
+    A failed or lost attempt is tried again while the spec's `resources.max_restarts` lasts. A job
+    that was to be cancelled ends cancelled however its attempt ended, unless it succeeded before
+    the cancelling began.
+
+    Args:
+        error: `{type, message, ...}` of a failed or lost attempt.
+        retryable: whether another attempt could do better.
+
+    Returns:
+        The job's new status, or `None`: this attempt was over already (the result is discarded).
+    """
+    job = lock(session, job_id)
+    if job is None or job.attempt != number or JobStatus(job.status) in TERMINAL:
+        return None
+    if not _move_attempt(
+        session, job_id, number, AttemptState(outcome), sources=LIVE_ATTEMPT, error=error
+    ):
+        return None
+    if outcome == "succeeded" and job.status != JobStatus.CANCELLING:
+        if job.status == JobStatus.STARTING:
+            _move(session, job, JobStatus.RUNNING, f"Attempt {number} is running")
+        return _end(session, job, JobStatus.SUCCEEDED, "Job succeeded", error=None)
+    if outcome == "cancelled" or job.desired == Desired.CANCEL:
+        if job.status != JobStatus.CANCELLING:
+            _move(session, job, JobStatus.CANCELLING, "Job is being cancelled")
+        return _end(session, job, JobStatus.CANCELLED, "Job cancelled")
+    reason = (error or {}).get("message") or f"Attempt {number} was {outcome}"
+    limit = int(job.resolved["resources"]["max_restarts"])
+    if retryable and job.restarts < limit:
+        delay = retry_delay(job.restarts)
+        _move(
+            session,
+            job,
+            JobStatus.RETRY_WAIT,
+            f"Attempt {number} {outcome}: {reason}. Restart {job.restarts + 1} of {limit} "
+            f"in {delay.total_seconds():g} s",
+            {"error": error},
+            restarts=job.restarts + 1,
+            not_before=datetime.now(UTC) + delay,
+        )
+        return JobStatus.RETRY_WAIT
+    why = "" if not retryable or limit == 0 else f" (after {job.restarts} restarts)"
+    return _end(session, job, JobStatus.FAILED, f"Job failed{why}: {reason}", error=error)
+
+
+def requeue(session: Session, job_id: str) -> bool:
+    """retry_wait -> queued, when the waiting time is over."""
+    job = lock(session, job_id)
+    if job is None or job.status != JobStatus.RETRY_WAIT:
+        return False
+    return _move(session, job, JobStatus.QUEUED, "Job queued again", not_before=None)
+
+
+def request_cancel(session: Session, job_id: str) -> JobStatus | None:
+    """A person wants the job cancelled: at once where nothing runs, else noted as desired.
+
+    Returns:
+        The status afterwards; `None` when the job is terminal (or unknown): too late.
+    """
+    job = lock(session, job_id)
+    if job is None or JobStatus(job.status) in TERMINAL:
+        return None
+    if job.desired != Desired.CANCEL:
+        job.desired = Desired.CANCEL
+        session.flush()
+        append_event(session, job_id, "cancel-requested", "Cancel requested")
+    if job.status in (JobStatus.QUEUED, JobStatus.RETRY_WAIT):
+        return _end(session, job, JobStatus.CANCELLED, "Job cancelled")
+    return JobStatus(job.status)
+
+
+def begin_cancelling(session: Session, job_id: str) -> bool:
+    """starting or running -> cancelling, for a job that is desired to be cancelled."""
+    job = lock(session, job_id)
+    if job is None or job.desired != Desired.CANCEL:
+        return False
+    if job.status not in (JobStatus.STARTING, JobStatus.RUNNING):
+        return False
+    return _move(session, job, JobStatus.CANCELLING, "Job is being cancelled")
+
+
+def speak_for(session: Session, job_id: str, number: int) -> tuple[Job, Attempt]:
+    """The job and its attempt, locked, for somebody who speaks in the name of that attempt.
+
+    Raises:
+        StaleAttempt: the attempt is not the job's newest, or is over.
+    """
+    job = lock(session, job_id)
+    attempt = session.get(Attempt, (job_id, number), populate_existing=True)
+    if job is None or attempt is None or job.attempt != number:
+        raise StaleAttempt(f"attempt {number} of {job_id} was replaced")
+    if JobStatus(job.status) in TERMINAL or AttemptState(attempt.state) not in LIVE_ATTEMPT:
+        raise StaleAttempt(f"attempt {number} of {job_id} is over")
+    return job, attempt
+
+
+def append_event(
+    session: Session, job_id: str, type: str, message: str, data: Data | None = None
+) -> int | None:
+    """Add an event that moves nothing; its sequence number, or `None` for a terminal job."""
+    after = session.execute(
+        update(Job)
+        .where(Job.id == job_id, Job.status.not_in(TERMINAL))
+        .values(next_event=Job.next_event + 1)
+        .returning(Job.next_event)
+        .execution_options(synchronize_session=False)
+    ).scalar()
+    if after is None:
+        return None
+    session.add(_event(job_id, after - 1, datetime.now(UTC), type, message, data or {}))
+    session.flush()
+    return after - 1
+
+
+def attach_log_tail(session: Session, job_id: str, number: int, lines: list[str]) -> None:
+    """Put the last lines of an attempt's log beside its error, and the job's if it failed by it.
+
+    The log of a driver is complete only after its end was reported, so this comes later than the
+    move; it adds to what is known of the error and moves nothing.
+    """
+    job = lock(session, job_id)
+    attempt = session.get(Attempt, (job_id, number), populate_existing=True)
+    if job is None or attempt is None:
+        return
+    if attempt.error is not None:
+        attempt.error = {**attempt.error, "log_tail": lines}
+    if job.error is not None and job.attempt == number:
+        job.error = {**job.error, "log_tail": lines}
+    session.flush()
+
+
+def lock(session: Session, job_id: str) -> Job | None:
+    """The job's row as it is now, held until the transaction ends."""
+    return session.get(Job, job_id, with_for_update=True, populate_existing=True)
+
+
+def _move(
+    session: Session,
+    job: Job,
+    to: JobStatus,
+    message: str,
+    data: Data | None = None,
+    **columns: Any,
+) -> bool:
+    source = JobStatus(job.status)
+    assert to in TRANSITIONS[source], f"no transition {source} -> {to}"
+    after = session.execute(
+        update(Job)
+        .where(Job.id == job.id, Job.status == source, Job.attempt == job.attempt)
+        .values(status=to, next_event=Job.next_event + 1, **columns)
+        .returning(Job.next_event)
+        .execution_options(synchronize_session=False)
+    ).scalar()
+    if after is None:
+        return False
+    session.refresh(job)
+    data = {"from": source, "to": to, "attempt": job.attempt, **(data or {})}
+    session.add(_event(job.id, after - 1, datetime.now(UTC), "status", message, data))
+    session.flush()
+    return True
+
+
+def _end(
+    session: Session, job: Job, to: JobStatus, message: str, **columns: Any
+) -> JobStatus | None:
+    data = {"error": columns["error"]} if columns.get("error") else {}
+    moved = _move(session, job, to, message, data, finished_at=datetime.now(UTC), **columns)
+    return to if moved else None
+
+
+def _move_attempt(
+    session: Session,
+    job_id: str,
+    number: int,
+    to: AttemptState,
+    *,
+    sources: frozenset[AttemptState] | set[AttemptState],
+    error: Data | None = None,
+) -> bool:
+    now = datetime.now(UTC)
+    columns: dict[str, Any] = {"state": to, "error": error}
+    if to not in LIVE_ATTEMPT:
+        columns["finished_at"] = now
+    if to == AttemptState.RUNNING:
+        columns["heartbeat_at"] = now
+    moved = session.execute(
+        update(Attempt)
+        .where(
+            Attempt.job_id == job_id,
+            Attempt.number == number,
+            Attempt.state.in_(sources),
+        )
+        .values(**columns)
+        .returning(Attempt.number)
+        .execution_options(synchronize_session=False)
+    ).scalar()
+    return moved is not None
+
+
+def _event(job_id: str, seq: int, at: datetime, type: str, message: str, data: Data) -> Event:
+    return Event(job_id=job_id, seq=seq, at=at, type=type, message=message, data=data)
