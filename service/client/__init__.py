@@ -1,0 +1,47 @@
+"""The Python SDK: `from service.client import Client`.
+
+Names are loaded when they are first used, so that the command line, which needs the errors for its
+messages, starts without httpx and pydantic.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from service.client.client import Client as Client
+    from service.client.errors import ApiError as ApiError
+    from service.client.errors import ConfigError as ConfigError
+    from service.client.errors import ConnectionFailed as ConnectionFailed
+    from service.client.errors import DaslError as DaslError
+    from service.client.errors import DatasetFailed as DatasetFailed
+    from service.client.errors import DownloadFailed as DownloadFailed
+    from service.client.errors import InvalidSpec as InvalidSpec
+    from service.client.errors import JobFailed as JobFailed
+    from service.client.errors import StaleAttempt as StaleAttempt
+    from service.client.errors import WaitTimeout as WaitTimeout
+    from service.client.worker import WorkerClient as WorkerClient
+
+_HOMES = {"Client": "service.client.client", "WorkerClient": "service.client.worker"}
+_ERRORS = (
+    "ApiError",
+    "ConfigError",
+    "ConnectionFailed",
+    "DaslError",
+    "DatasetFailed",
+    "DownloadFailed",
+    "InvalidSpec",
+    "JobFailed",
+    "StaleAttempt",
+    "WaitTimeout",
+)
+_HOMES |= dict.fromkeys(_ERRORS, "service.client.errors")
+
+__all__ = [*_ERRORS, "Client", "WorkerClient"]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,80 @@
+"""Where the server is and which token to show it.
+
+Order: arguments, then DASL_URL and DASL_TOKEN, then the file that `dasl serve` writes:
+`~/.config/dasl/config.toml` (or below XDG_CONFIG_HOME) with the keys `url` and `token`.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from service.client.errors import ConfigError
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A server's address without a trailing slash, and the bearer token to use there."""
+
+    url: str
+    token: str | None = field(repr=False)
+
+    @property
+    def is_loopback(self) -> bool:
+        return urlsplit(self.url).hostname in {"localhost", "127.0.0.1", "::1"}
+
+
+def config_path() -> Path:
+    """The configuration file's place; the file need not exist."""
+    root = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(root) / "dasl" / "config.toml"
+
+
+def resolve_connection(url: str | None = None, token: str | None = None) -> Connection:
+    """Settle address and token. Raises ConfigError, naming the source of the value at fault."""
+    path = config_path()
+    stored = {} if url and token else _read(path)
+    url_from = "the argument `url`" if url else "DASL_URL" if os.environ.get("DASL_URL") else path
+    chosen = url or os.environ.get("DASL_URL") or stored.get("url")
+    if token is None:
+        token = os.environ.get("DASL_TOKEN")
+        # A token belongs to its server: the file's is not shown to an address from elsewhere.
+        if not token and (
+            chosen is None or chosen.rstrip("/") == stored.get("url", "").rstrip("/")
+        ):
+            token = stored.get("token")
+    return Connection(_checked_url(chosen or DEFAULT_URL, str(url_from)), _checked_token(token))
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    return {key: value for key, value in content.items() if isinstance(value, str)}
+
+
+def _checked_url(url: str, source: str) -> str:
+    cleaned = url.strip().rstrip("/")
+    parts = urlsplit(cleaned)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ConfigError(
+            f"{url!r} from {source} is not a server address; expected something like {DEFAULT_URL}"
+        )
+    return cleaned.removesuffix("/v1")
+
+
+def _checked_token(token: str | None) -> str | None:
+    if token is None or not token.strip():
+        return None
+    cleaned = token.strip()
+    if not (cleaned.isascii() and cleaned.isprintable()):
+        raise ConfigError("The token holds characters that no token has; copy it again.")
+    return cleaned

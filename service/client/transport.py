@@ -1,0 +1,179 @@
+"""HTTP to the service: authentication, patience with outages, problem documents as exceptions."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from service.client.config import Connection
+from service.client.errors import STALE_ATTEMPT, ApiError, ConnectionFailed, StaleAttempt
+
+BUSY = frozenset({502, 503, 504})
+"""Answers of a server, or of a proxy before it, that is starting or gone for a moment."""
+
+Params = Mapping[str, str | int | float | None]
+
+
+class Transport:
+    """One connection pool to one server.
+
+    `patience` is how many seconds a repeatable request goes on against a server that is away
+    (connection errors, 502, 503, 504); calls may bring their own. A request is repeatable when it is
+    a GET, when it carries an Idempotency-Key, or when the caller says so.
+    """
+
+    def __init__(self, connection: Connection, *, patience: float, timeout: float = 30.0) -> None:
+        self.url = connection.url
+        self._patience = patience
+        self._timeout = timeout
+        headers = {"User-Agent": "dasl-client", "Accept": "application/json"}
+        if connection.token:
+            headers["Authorization"] = f"Bearer {connection.token}"
+        self._http = httpx.Client(
+            base_url=connection.url,
+            headers=headers,
+            timeout=httpx.Timeout(timeout, connect=5.0),
+            # A proxy from the environment has no way to this machine's own loopback.
+            trust_env=not connection.is_loopback,
+        )
+
+    def close(self) -> None:
+        self._http.close()
+
+    def json(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: object = None,
+        params: Params | None = None,
+        headers: Mapping[str, str] | None = None,
+        repeatable: bool | None = None,
+        patience: float | None = None,
+    ) -> Any:
+        """Send a request and return the decoded JSON answer (None for an empty one).
+
+        Raises ApiError for a refusal and ConnectionFailed when no server answered in time.
+        """
+        response = self._send(method, path, body, params, headers, repeatable, patience)
+        if not response.content:
+            return None
+        try:
+            return response.json()
+        except ValueError as error:
+            raise ConnectionFailed(self.url, "what answers there is not a DASL server") from error
+
+    def text(self, path: str, *, params: Params | None = None) -> str:
+        """GET a text document."""
+        return self._send("GET", path, None, params, {"Accept": "text/plain"}, None, None).text
+
+    @contextmanager
+    def stream(
+        self, path: str, *, params: Params | None = None, headers: Mapping[str, str] | None = None
+    ) -> Iterator[httpx.Response]:
+        """GET with the body still to be read. Never repeated: the reader knows where it was.
+
+        The body's errors come as ConnectionFailed; a refusal other than 416 (which a resuming
+        download must see) as ApiError.
+        """
+        try:
+            with self._http.stream(
+                "GET", path, params=_without_none(params), headers=headers
+            ) as response:
+                if response.status_code != 416 and not response.is_success:
+                    response.read()
+                    self._raise_for(response)
+                yield response
+        except httpx.TransportError as error:
+            raise ConnectionFailed(self.url, _reason(error, self._timeout)) from error
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: object,
+        params: Params | None,
+        headers: Mapping[str, str] | None,
+        repeatable: bool | None,
+        patience: float | None,
+    ) -> httpx.Response:
+        if repeatable is None:
+            repeatable = method == "GET" or "Idempotency-Key" in (headers or {})
+        deadline = time.monotonic() + (self._patience if patience is None else patience)
+        pause = 0.1
+        while True:
+            failure: ConnectionFailed | None = None
+            asked_pause = 0.0
+            try:
+                response = self._http.request(
+                    method, path, json=body, params=_without_none(params), headers=headers
+                )
+            except httpx.TransportError as error:
+                failure = ConnectionFailed(self.url, _reason(error, self._timeout))
+                failure.__cause__ = error
+            else:
+                if response.status_code not in BUSY:
+                    self._raise_for(response)
+                    return response
+                asked_pause = _retry_after(response)
+            # Jitter, so that a hundred workers do not come back in the same millisecond.
+            wait = max(pause * random.uniform(0.75, 1.25), asked_pause)
+            if not repeatable or time.monotonic() + wait > deadline:
+                if failure is not None:
+                    raise failure
+                self._raise_for(response)
+            time.sleep(wait)
+            pause = min(pause * 2, 5.0)
+
+    def _raise_for(self, response: httpx.Response) -> None:
+        if response.is_success:
+            return
+        if response.is_redirect:
+            target = response.headers.get("location", "elsewhere")
+            raise ConnectionFailed(self.url, f"it redirects to {target}; use that address")
+        problem: dict[str, Any] = {}
+        if "json" in response.headers.get("content-type", ""):
+            try:
+                decoded = response.json()
+            except ValueError:
+                decoded = None
+            if isinstance(decoded, dict):
+                problem = decoded
+        if not problem:
+            problem = {
+                "title": f"{self.url} answered {response.status_code} to {response.url.path}"
+            }
+        stale = response.status_code == 409 and str(problem.get("type", "")).endswith(STALE_ATTEMPT)
+        raise (StaleAttempt if stale else ApiError)(response.status_code, problem)
+
+
+def path_to(*segments: str) -> str:
+    """`/v1/...` with every segment quoted; a name from outside cannot reach another path."""
+    for segment in segments:
+        if segment in {"", ".", ".."}:
+            raise ValueError(f"{segment!r} is not an id")
+    return "/v1/" + "/".join(quote(segment, safe="") for segment in segments)
+
+
+def _without_none(params: Params | None) -> dict[str, str | int | float]:
+    return {key: value for key, value in (params or {}).items() if value is not None}
+
+
+def _retry_after(response: httpx.Response) -> float:
+    value = response.headers.get("retry-after", "")
+    return min(float(value), 30.0) if value.isdigit() else 0.0
+
+
+def _reason(error: httpx.TransportError, timeout: float) -> str:
+    if isinstance(error, httpx.ConnectTimeout):
+        return "no connection within 5 s"
+    if isinstance(error, httpx.TimeoutException):
+        return f"no answer within {timeout:g} s"
+    text = str(error).strip() or type(error).__name__
+    return "connection refused" if "refused" in text.lower() else text
