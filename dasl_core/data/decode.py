@@ -1,0 +1,123 @@
+"""One image file to one uint8 array: every mode, depth and orientation that people's folders hold."""
+
+from __future__ import annotations
+
+import os
+from typing import IO
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+# Raster formats that Pillow reads by itself. Not EPS and the like, which run other programs, and
+# whatever the file's name claims, only these are tried.
+FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
+
+# A file of a few KiB can claim a picture of any size; this is 268 MB of RGB, far above any photo.
+MAX_PIXELS = 89_478_485
+
+_EXIF_ORIENTATION = 0x0112
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def decode_image(source: str | os.PathLike[str] | IO[bytes], channels: int = 3) -> np.ndarray:
+    """Decode an image file completely.
+
+    EXIF orientation is applied, 16-bit values are scaled to 8 bits, transparency is composited on
+    white, CMYK and palettes are converted to RGB, and of several frames the first is taken.
+
+    Args:
+        source: a path, or a binary file.
+        channels: 3 for RGB (gray is repeated), 1 for luminance (ITU-R 601-2).
+
+    Returns:
+        A uint8 array (height, width, channels).
+
+    Raises:
+        ValueError: with the reason in a sentence, when the file is missing, unreadable, not an image
+            of a known format, damaged or truncated, or larger than `MAX_PIXELS`; or when `channels`
+            is neither 1 nor 3.
+    """
+    if channels not in (1, 3):
+        raise ValueError(f"channels must be 1 or 3; given {channels!r}")
+    try:
+        with Image.open(source, formats=FORMATS) as image:
+            width, height = image.size
+            if width * height > MAX_PIXELS:
+                raise ValueError(_too_large(f"{width} x {height} pixels"))
+            image.load()
+            pixels = _to_mode(_upright(image), "L" if channels == 1 else "RGB")
+    except Exception as error:  # on damaged files Pillow raises almost anything
+        raise ValueError(_reason(error, source)) from error
+    return np.array(pixels, dtype=np.uint8).reshape(pixels.height, pixels.width, channels)
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        orientation = image.getexif().get(_EXIF_ORIENTATION)
+    except Exception:  # noqa: BLE001 - damaged EXIF raises almost anything; the pixels are fine
+        orientation = None
+    turn = _UPRIGHT.get(orientation) if isinstance(orientation, int) else None
+    return image if turn is None else image.transpose(turn)
+
+
+def _to_mode(image: Image.Image, mode: str) -> Image.Image:
+    if image.mode.startswith(("I", "F")):
+        image = _eight_bit(image)
+    elif image.has_transparency_data:
+        # Straight alpha first: "La" and "RGBa" hold colours already multiplied by it.
+        straight = {"La": "LA"}.get(image.mode, "RGBA")
+        colour = image.convert(straight).convert("RGBA")
+        white = Image.new("RGBA", colour.size, "white")
+        image = Image.alpha_composite(white, colour)
+    if image.mode == "LAB":
+        image = image.convert("RGB")
+    return image if image.mode == mode else image.convert(mode)
+
+
+def _eight_bit(image: Image.Image) -> Image.Image:
+    """Gray of more than 8 bits; Pillow's own conversion would clip it at 255 instead of scaling."""
+    values = np.asarray(image)
+    low, high = values.min(), values.max()
+    if image.mode == "F":
+        if not (low >= 0 and high <= 1):
+            raise ValueError(f"floating-point pixels must lie between 0 and 1, not {low} to {high}")
+        scale = 255.0
+    else:
+        if low < 0 or high > 65535:
+            raise ValueError(f"integer pixels must have at most 16 bits, not {low} to {high}")
+        scale = 1 / 257
+    rounded = values.astype(np.float32) * np.float32(scale) + np.float32(0.5)
+    return Image.fromarray(rounded.astype(np.uint8))
+
+
+def _reason(error: Exception, source: object) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "the file does not exist"
+    if isinstance(error, PermissionError):
+        return "the file may not be read (permission denied)"
+    if isinstance(error, IsADirectoryError):
+        return "it is a folder"
+    if isinstance(error, UnidentifiedImageError):
+        if isinstance(source, str | os.PathLike) and os.path.getsize(source) == 0:
+            return "the file is empty"
+        return "the content is not an image of a known format"
+    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+        return _too_large("its size")
+    if isinstance(error, MemoryError):
+        return "there is not enough memory to decode it"
+    if isinstance(error, OSError) and error.strerror:
+        return f"the file cannot be read: {error.strerror}"
+    detail = " ".join(str(error).split()) or type(error).__name__
+    return detail if detail.startswith("the image ") else f"the image is damaged: {detail}"
+
+
+def _too_large(what: str) -> str:
+    return f"the image is too large: {what}, more than the limit of {MAX_PIXELS} pixels"

@@ -1,0 +1,126 @@
+"""What ingest learned of an image folder, as one small file that training reads instead of the folder."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from dasl_core.spec import DatasetFacts
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A file or folder that is not part of the data set."""
+
+    path: str
+    """Relative to the root, with forward slashes; bytes that are not UTF-8 are shown as ``\\xNN``."""
+    reason: str
+    """In plain words."""
+
+
+@dataclass(frozen=True)
+class DatasetIndex:
+    """The usable images of a folder, in a fixed order."""
+
+    root: Path
+    paths: list[str]
+    """Relative to `root`, with forward slashes, sorted."""
+    labels: list[int] | None
+    """One index into `class_names` per path; None when the folder has no labels."""
+    class_names: list[str]
+    """Sorted; empty when the folder has no labels."""
+    sizes: np.ndarray
+    """(N, 2) int32: width and height in pixels, upright."""
+    skipped: list[Skipped]
+    num_ignored: int = 0
+    """Files whose names do not end like an image's; hidden files are not even counted."""
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def path(self, index: int) -> Path:
+        """Where the image lies."""
+        return self.root / self.paths[index]
+
+    def facts(self) -> DatasetFacts:
+        """What resolving a job's "auto" values needs to know."""
+        return DatasetFacts(
+            num_images=len(self.paths),
+            num_classes=len(self.class_names) if self.labels is not None else None,
+            median_size=int(np.median(self.sizes.min(axis=1))),
+        )
+
+    def report(self, limit: int = 1000) -> dict[str, Any]:
+        """The data set's report for people, JSON-ready, with at most `limit` skipped files."""
+        return {
+            "num_images": len(self.paths),
+            "num_skipped": len(self.skipped),
+            "num_ignored": self.num_ignored,
+            "class_names": self.class_names,
+            "skipped": [
+                {"path": skipped.path, "reason": skipped.reason} for skipped in self.skipped[:limit]
+            ],
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write gzipped JSON, whole or not at all; the same index gives the same bytes."""
+        content = {
+            "format": _FORMAT,
+            "root": str(self.root),
+            "paths": self.paths,
+            "labels": self.labels,
+            "class_names": self.class_names,
+            "sizes": self.sizes.tolist(),
+            "skipped": [[skipped.path, skipped.reason] for skipped in self.skipped],
+            "num_ignored": self.num_ignored,
+        }
+        data = gzip.compress(json.dumps(content, separators=(",", ":")).encode(), mtime=0)
+        target = Path(path)
+        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+        partial.write_bytes(data)
+        partial.replace(target)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> DatasetIndex:
+        """Read what `save` wrote.
+
+        Raises:
+            ValueError: when the file is no index, or names an image outside its root.
+            FileNotFoundError: when there is no such file.
+        """
+        try:
+            content = json.loads(gzip.decompress(Path(path).read_bytes()))
+            if content["format"] != _FORMAT:
+                raise ValueError(f"its format is {content['format']!r}, expected {_FORMAT}")
+            index = cls(
+                root=Path(content["root"]),
+                paths=content["paths"],
+                labels=content["labels"],
+                class_names=content["class_names"],
+                sizes=np.array(content["sizes"], dtype=np.int32).reshape(-1, 2),
+                skipped=[Skipped(*entry) for entry in content["skipped"]],
+                num_ignored=content["num_ignored"],
+            )
+        except (gzip.BadGzipFile, EOFError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} is not a data set index: {error}") from error
+        index._check(path)
+        return index
+
+    def _check(self, path: object) -> None:
+        lengths = {len(self.paths), len(self.sizes)}
+        if self.labels is not None:
+            lengths.add(len(self.labels))
+        if len(lengths) != 1:
+            raise ValueError(f"{path} is not a data set index: its lists differ in length")
+        for name in self.paths:
+            parts = PurePosixPath(name)
+            if parts.is_absolute() or ".." in parts.parts:
+                raise ValueError(f"{path} names an image outside its folder: {name}")

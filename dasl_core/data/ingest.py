@@ -1,0 +1,201 @@
+"""A folder of images becomes a data set: every file is found, fully decoded once, and judged.
+
+A broken file never ends an ingest, let alone a job: it is skipped and listed with the reason.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from dasl_core.data.decode import decode_image
+from dasl_core.data.index import DatasetIndex, Skipped
+
+# fmt: off
+EXTENSIONS = frozenset({
+    "jpg", "jpeg", "jpe", "jfif", "png", "bmp", "dib", "webp", "gif", "tif", "tiff",
+    "ppm", "pgm", "pbm", "pnm", "jp2", "j2k", "avif",
+})
+# fmt: on
+
+# First-level folders of these names hold a split, not a class.
+SPLIT_NAMES = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
+
+# Files handed to a thread at once: a future per file would cost 1 KB each for millions of files.
+_CHUNK = 32
+
+
+def ingest_folder(root: str | os.PathLike[str], workers: int | None = None) -> DatasetIndex:
+    """Find, check and label the images under a folder.
+
+    * The walk is recursive. Files and folders whose names begin with a dot are not looked at; files
+      whose names do not end like an image's (`EXTENSIONS`) are ignored and counted.
+    * Every other file is decoded completely. It is skipped, with a reason, when it cannot be, when
+      it is no regular file, when its name is not UTF-8, and when it is a link that leads out of the
+      folder. Links to folders are not followed.
+    * Labels are the names of the first-level folders, if every usable image lies in one and there
+      are at least two; otherwise the data set has no labels, which pretraining does not need.
+    * The order is that of the sorted relative paths, the same on every machine.
+
+    Args:
+        root: the folder.
+        workers: decoding threads (Pillow decodes outside Python's lock); None: one per CPU.
+
+    Raises:
+        ValueError: when `root` is missing, not a folder, not readable, holds no usable image, or is
+            divided into splits ("train", "test", ...): these are data sets of their own.
+    """
+    folder = _checked_root(root)
+    found: list[str] = []
+    skipped: list[Skipped] = []
+    num_ignored = 0
+    for path, reason in _walk(folder, ""):
+        if reason is not None:
+            skipped.append(Skipped(_printable(path), reason))
+        elif path.rpartition(".")[2].lower() in EXTENSIONS:
+            found.append(path)
+        else:
+            num_ignored += 1
+    found.sort()
+
+    paths: list[str] = []
+    sizes: list[tuple[int, int]] = []
+    for path, outcome in zip(found, _decode_all(folder, found, workers), strict=True):
+        if isinstance(outcome, str):
+            skipped.append(Skipped(path, outcome))
+        else:
+            paths.append(path)
+            sizes.append(outcome)
+    skipped.sort(key=lambda entry: entry.path)
+    if not paths:
+        raise ValueError(_no_images(folder, skipped, num_ignored))
+
+    labels, class_names = _labels(folder, paths)
+    return DatasetIndex(
+        root=folder,
+        paths=paths,
+        labels=labels,
+        class_names=class_names,
+        sizes=np.array(sizes, dtype=np.int32),
+        skipped=skipped,
+        num_ignored=num_ignored,
+    )
+
+
+def _checked_root(root: str | os.PathLike[str]) -> Path:
+    folder = Path(root)
+    try:
+        folder = folder.resolve(strict=True)
+        os.listdir(folder)
+    except FileNotFoundError:
+        raise ValueError(f"{root} does not exist; expected a folder of images") from None
+    except NotADirectoryError:
+        raise ValueError(f"{root} is a file; expected a folder of images") from None
+    except (OSError, RuntimeError, ValueError) as error:
+        detail = getattr(error, "strerror", None) or error
+        raise ValueError(f"{root} cannot be read as a folder of images: {detail}") from error
+    return folder
+
+
+def _walk(root: Path, folder: str) -> Iterator[tuple[str, str | None]]:
+    """(relative path, None or why it is skipped) of everything below `folder`, hidden things aside.
+
+    A stack of its own rather than recursion: folders can be nested deeper than Python's stack.
+    """
+    pending = [folder]
+    while pending:
+        folder = pending.pop()
+        try:
+            with os.scandir(root / folder) as scan:
+                entries = list(scan)
+        except OSError as error:
+            yield folder, f"the folder cannot be read: {error.strerror or error}"
+            continue
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            path = f"{folder}/{entry.name}" if folder else entry.name
+            reason = _why_not(root, entry)
+            if reason is None and entry.is_dir(follow_symlinks=False):
+                pending.append(path)
+            else:
+                yield path, reason
+
+
+def _why_not(root: Path, entry: os.DirEntry[str]) -> str | None:
+    """Why something in the folder may not be read, None if it may."""
+    try:
+        entry.name.encode()
+    except UnicodeEncodeError:
+        return "its name is not valid UTF-8"
+    try:
+        if entry.is_symlink():
+            target = Path(entry.path).resolve(strict=True)
+            if not target.is_relative_to(root):
+                return "it is a link that leads out of the data set's folder"
+            if target.is_dir():
+                return "it is a link to a folder, and such links are not followed"
+        # Anything else, such as a pipe, could keep a reader waiting for ever.
+        if not (entry.is_file() or entry.is_dir(follow_symlinks=False)):
+            return "it is not a regular file"
+    except FileNotFoundError:
+        return "it is a link to something that does not exist"
+    except (OSError, RuntimeError) as error:
+        return f"it cannot be read: {getattr(error, 'strerror', None) or error}"
+    return None
+
+
+def _decode_all(
+    root: Path, paths: list[str], workers: int | None
+) -> Iterator[tuple[int, int] | str]:
+    """(width, height) of every image, or why it cannot be used, in order."""
+
+    def check(chunk: list[str]) -> list[tuple[int, int] | str]:
+        return [_size_or_reason(root / path) for path in chunk]
+
+    chunks = [paths[start : start + _CHUNK] for start in range(0, len(paths), _CHUNK)]
+    with ThreadPoolExecutor(workers or os.cpu_count(), "decode") as pool:
+        for outcomes in pool.map(check, chunks):
+            yield from outcomes
+
+
+def _size_or_reason(path: Path) -> tuple[int, int] | str:
+    try:
+        height, width, _ = decode_image(path).shape
+    except ValueError as error:
+        return str(error)
+    return width, height
+
+
+def _labels(root: Path, paths: list[str]) -> tuple[list[int] | None, list[str]]:
+    if any("/" not in path for path in paths):
+        return None, []
+    first_folders = [path.partition("/")[0] for path in paths]
+    class_names = sorted(set(first_folders))
+    if all(name.lower() in SPLIT_NAMES for name in class_names):
+        splits = ", ".join(str(root / name) for name in class_names)
+        raise ValueError(
+            f"{root} is divided into splits, not classes; register each as a data set of its own, "
+            f"so that test images stay out of training: {splits}"
+        )
+    if len(class_names) < 2:
+        return None, []
+    number = {name: index for index, name in enumerate(class_names)}
+    return [number[name] for name in first_folders], class_names
+
+
+def _no_images(root: Path, skipped: list[Skipped], num_ignored: int) -> str:
+    message = f"{root} holds no usable image"
+    if skipped:
+        message += f"; {len(skipped)} skipped, such as {skipped[0].path} ({skipped[0].reason})"
+    if num_ignored:
+        message += f"; {num_ignored} other files ignored"
+    return f"{message}; expected files that end in {', '.join(sorted(EXTENSIONS))}"
+
+
+def _printable(path: str) -> str:
+    return os.fsencode(path).decode(errors="backslashreplace")
