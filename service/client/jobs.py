@@ -24,7 +24,7 @@ from service.client.models import (
 )
 from service.client.pages import pages
 from service.client.sse import ServerSentEvent, parse
-from service.client.transport import Transport, path_to
+from service.client.transport import Params, Transport, path_to
 from service.client.waiting import OUTAGE_SECONDS, wait_until
 
 Spec = JobSpec | Mapping[str, Any] | str | os.PathLike[str]
@@ -148,6 +148,18 @@ class Jobs:
         """The log of the newest attempt, or its last `tail` lines."""
         return self._transport.text(path_to("jobs", job_id, "logs"), params={"tail": tail})
 
+    def follow_logs(self, job_id: str, *, tail: int | None = None) -> Iterator[str]:
+        """The log's lines, or the last `tail` of them, and then new ones until the job has ended."""
+        place = ""
+
+        def known(message: ServerSentEvent) -> None:
+            nonlocal place
+            place = message.id or place
+
+        path = path_to("jobs", job_id, "logs")
+        for message in self._follow(job_id, path, lambda: place, known, {"tail": tail}):
+            yield message.data
+
     def checkpoints(self, job_id: str) -> Sequence[Checkpoint]:
         """The job's checkpoints, oldest first."""
         found = [Checkpoint.model_validate(item) for item in self._all(job_id, "checkpoints")]
@@ -192,6 +204,7 @@ class Jobs:
         path: str,
         last_id: Callable[[], str],
         known: Callable[[ServerSentEvent], None],
+        params: Params | None = None,
     ) -> Iterator[ServerSentEvent]:
         """Server-sent events until the job has ended and the server has no more of them."""
         answered = time.monotonic()
@@ -204,7 +217,7 @@ class Jobs:
             try:
                 # Asked before the stream: what it then brings is all there is of an ended job.
                 ended = self._look(job_id).done
-                with self._transport.stream(path, headers=headers) as response:
+                with self._transport.stream(path, params=params, headers=headers) as response:
                     for message in parse(response.iter_bytes()):
                         answered, pause = time.monotonic(), 0.2
                         known(message)

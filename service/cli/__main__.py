@@ -1,0 +1,8 @@
+"""`python -m service.cli`, also under `torchrun -m service.cli train ...`."""
+
+from __future__ import annotations
+
+from service.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""The command tree, and the one place where errors become messages and exit codes."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from service.cli import cluster, datasets, files, jobs, server, tokens, train
+from service.cli.output import note
+from service.client.errors import DaslError
+
+
+class Commands(TyperGroup):
+    """A group whose commands fail with a sentence, not with a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; errors that are no bug end with exit code 1."""
+        # A terminal or pipe that cannot show a character gets a `?`, not a crash.
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="replace")
+        try:
+            return super().invoke(ctx)
+        except DaslError as error:
+            note(f"Error: {error}")
+            raise typer.Exit(1) from error
+        except BrokenPipeError:
+            raise  # `dasl logs JOB | head`: typer ends quietly
+        except OSError as error:
+            place = f"{error.filename}: " if error.filename else ""
+            note(f"Error: {place}{error.strerror or error}")
+            raise typer.Exit(1) from error
+        except KeyboardInterrupt as error:
+            note("Interrupted.")
+            raise typer.Exit(130) from error
+
+
+app = typer.Typer(
+    name="dasl",
+    cls=Commands,
+    help="Self-supervised pretraining as a service. `dasl serve` starts one on this machine.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+server.register(app)
+datasets.register(app)
+jobs.register(app)
+files.register(app)
+cluster.register(app)
+tokens.register(app)
+train.register(app)

@@ -1,0 +1,263 @@
+"""Commands that submit, show and steer jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from service.cli.output import (
+    AsJson,
+    clean,
+    duration,
+    figure,
+    note,
+    plain,
+    print_facts,
+    print_json,
+    print_json_line,
+    print_table,
+    say,
+)
+from service.cli.specs import Overrides, SpecFile, read_spec
+
+if TYPE_CHECKING:
+    from service.client import Client
+    from service.client.models import Job
+
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of a job.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(submit)
+    app.command()(validate)
+    app.command("jobs")(list_jobs)
+    app.command()(show)
+    app.command()(watch)
+    app.command()(logs)
+    app.command()(cancel)
+
+
+def submit(
+    spec: SpecFile,
+    overrides: Overrides,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow the job until it ends.")] = False,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Submitting again with the same key gives the same job.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Submit a job."""
+    body = read_spec(spec, overrides)
+    from service.client import Client
+
+    with Client() as client:
+        job = client.jobs.submit(body, idempotency_key=idempotency_key)
+        if not watch:
+            if as_json:
+                print_json(plain(job))
+            else:
+                say(f"Submitted {job.name} as {job.id}. Watch it with: dasl watch {job.id}")
+            return
+        if not as_json:
+            note(f"Submitted {job.name} as {job.id}.")
+    _watch(job.id, as_json)
+
+
+def validate(
+    spec: SpecFile,
+    overrides: Overrides,
+    local: Annotated[
+        bool, typer.Option("--local", help="Only check the form, without asking a server.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check a spec and show what it would do: every "auto" resolved, steps, parameters."""
+    body = read_spec(spec, overrides)
+    if local:
+        if as_json:
+            print_json({"valid": True})
+        else:
+            say(f"{spec} is a valid spec.")
+        return
+    from service.client import Client
+
+    with Client() as client:
+        answer = plain(client.jobs.validate(body))
+    if as_json:
+        print_json(answer)
+        return
+    import yaml
+
+    resolved = answer.pop("resolved")
+    say(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True).rstrip())
+    say()
+    print_facts(_leaves(answer))
+
+
+def list_jobs(
+    status: Annotated[str | None, typer.Option(help="Only jobs in this state.")] = None,
+    method: Annotated[str | None, typer.Option(help="Only jobs of this method.")] = None,
+    tag: Annotated[
+        str | None, typer.Option(help="Only jobs with this tag: key or key=value.")
+    ] = None,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="How many at most.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List jobs, newest first."""
+    from itertools import islice
+
+    from service.client import Client
+
+    with Client() as client:
+        every = client.jobs.list(status=status, method=method, tag=tag, page_size=min(limit, 100))
+        found = list(islice(every, limit))
+    if as_json:
+        print_json([plain(job) for job in found])
+        return
+    rows = [
+        [job.id, job.name, job.status, _epochs(job), figure(_loss(job)), job.created_at]
+        for job in found
+    ]
+    print_table(["ID", "NAME", "STATUS", "EPOCH", "LOSS", "CREATED"], rows)
+
+
+def show(job: JobId, as_json: AsJson = False) -> None:
+    """Show a job: state, progress, evaluations, checkpoints, and why it failed."""
+    from service.client import Client
+
+    with Client() as client:
+        found = client.jobs.get(job)
+        if as_json:
+            print_json(plain(found))
+            return
+        _show(client, found)
+
+
+def watch(job: JobId, as_json: AsJson = False) -> None:
+    """Follow a job until it ends; exit code 0 if it succeeded. Ctrl-C leaves it running."""
+    _watch(job, as_json)
+
+
+def logs(
+    job: JobId,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines.")] = False,
+    tail: Annotated[int | None, typer.Option(min=1, help="Only the last lines, this many.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the log of a job's newest attempt."""
+    from service.client import Client
+
+    with Client() as client:
+        if follow:
+            for line in client.jobs.follow_logs(job, tail=tail):
+                if as_json:
+                    print_json_line({"line": line})
+                else:
+                    say(line)
+            return
+        text = client.jobs.logs(job, tail=tail)
+    if as_json:
+        print_json({"job": job, "lines": text.splitlines()})
+    elif text:
+        say(text.rstrip("\n"))
+    else:
+        note("There are no log lines yet.")
+
+
+def cancel(job: JobId, as_json: AsJson = False) -> None:
+    """Ask a job to stop; a running one does so after its current step."""
+    from service.client import Client
+
+    with Client() as client:
+        found = client.jobs.cancel(job)
+    if as_json:
+        print_json(plain(found))
+    else:
+        ended = found.status == "cancelled"
+        say(f"{found.id} is cancelled." if ended else f"{found.id} stops after its current step.")
+
+
+def _watch(job_id: str, as_json: bool) -> None:
+    from service.cli.views import choose_view
+    from service.cli.watching import print_failure, watch_job
+    from service.client import Client
+
+    # Its own loop waits for a server that is away, and says so.
+    with Client(patience=0.0) as client:
+        try:
+            with choose_view(as_json) as view:
+                ended = watch_job(client, job_id, view)
+        except KeyboardInterrupt as interrupt:
+            note(
+                f"\n{job_id} goes on. Watch it again: dasl watch {job_id}   "
+                f"Stop it: dasl cancel {job_id}"
+            )
+            raise typer.Exit(130) from interrupt
+        if ended.status != "succeeded":
+            print_failure(client, ended)
+            raise typer.Exit(1)
+
+
+def _show(client: Client, job: Job) -> None:
+    progress = job.progress
+    print_facts(
+        [
+            ("id", job.id),
+            ("name", job.name),
+            ("status", job.status if job.desired == "run" else f"{job.status} ({job.desired})"),
+            ("data set", job.dataset and f"{job.dataset.name} ({job.dataset.id})"),
+            ("priority", job.priority or None),
+            ("tags", ", ".join(f"{key}={value}" for key, value in job.tags.items())),
+            ("created", job.created_at),
+            ("started", job.started_at),
+            ("finished", job.finished_at),
+            ("restarts", job.restarts or None),
+            ("epoch", _epochs(job)),
+            ("step", progress and f"{progress.step}/{progress.total_steps}"),
+            ("loss", progress and figure(progress.loss)),
+            ("to go", None if job.done or not progress else duration(progress.eta_seconds)),
+        ]
+    )
+    evaluations = client.jobs.evaluations(job.id)
+    if evaluations:
+        say()
+        names = sorted({name for e in evaluations for name in e.metrics if _is_number(e, name)})
+        rows = [
+            [e.subject, e.step, *(figure(e.metrics.get(name), 3) for name in names)]
+            for e in evaluations
+        ]
+        print_table(["EVALUATED", "STEP", *names], rows)
+    newest = client.jobs.checkpoints(job.id)[-1:]
+    for checkpoint in newest:
+        say(f"\nNewest checkpoint: {checkpoint.id}. Fetch it with: dasl download {checkpoint.id}")
+    if job.error is not None:
+        say(f"\n{job.error.type}: {job.error.message}")
+        for line in job.error.log_lines():
+            say(f"  {clean(line)}")
+
+
+def _is_number(evaluation: Any, name: str) -> bool:
+    return isinstance(evaluation.metrics[name], int | float)
+
+
+def _loss(job: Job) -> float | None:
+    return job.progress.loss if job.progress else None
+
+
+def _epochs(job: Job) -> str | None:
+    if job.progress is None or job.progress.epoch is None:
+        return None
+    return f"{job.progress.epoch:.4g}/{job.progress.epochs}"
+
+
+def _leaves(value: dict[str, Any]) -> list[tuple[str, object]]:
+    """`{"a": {"b_c": 1}}` as `("b c", 1)`."""
+    found: list[tuple[str, object]] = []
+    for key, item in value.items():
+        if isinstance(item, dict):
+            found += _leaves(item)
+        else:
+            found.append((key.replace("_", " "), f"{item:,}" if isinstance(item, int) else item))
+    return found

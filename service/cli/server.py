@@ -1,0 +1,57 @@
+"""Commands of whoever runs a server, and the schema of a spec."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import typer
+
+from service.cli.output import AsJson, fail, print_json, say
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(serve)
+    app.command()(schema)
+    database = typer.Typer(no_args_is_help=True, help="The service's database.")
+    database.command()(upgrade)
+    app.add_typer(database, name="db")
+
+
+def serve() -> None:
+    """Start API, dispatcher and a local Ray on this machine; Ctrl-C stops all of it."""
+    try:
+        from service.serve import main
+    except ModuleNotFoundError as error:
+        _missing(error)
+    raise typer.Exit(main())
+
+
+def upgrade(as_json: AsJson = False) -> None:
+    """Bring the database of DASL_DATABASE_URL to this version's tables."""
+    try:
+        from service.db.migrate import upgrade as upgrade_database
+        from service.settings import Settings
+    except ModuleNotFoundError as error:
+        _missing(error)
+    revision = upgrade_database(Settings().database_url)
+    if as_json:
+        print_json({"revision": revision})
+    else:
+        say(f"The database is at revision {revision}.")
+
+
+def schema() -> None:
+    """Print the JSON Schema of a spec, for editors and generators."""
+    from dasl_core.spec import JobSpec
+
+    print_json(JobSpec.model_json_schema())
+
+
+def _missing(error: ModuleNotFoundError) -> NoReturn:
+    # A module of our own that is missing is a bug, and must look like one.
+    if (error.name or "").partition(".")[0] in {"dasl_core", "service", "workers"}:
+        raise error
+    raise fail(
+        f'This needs the server extra ({error.name} is missing): pip install "dasl[server,training]"'
+    ) from error

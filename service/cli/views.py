@@ -1,0 +1,231 @@
+"""What `dasl watch` shows: a live panel on a terminal, plain lines elsewhere, JSON lines for programs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from service.cli.output import clean, duration, figure, plain, print_json_line, say
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+
+    from service.cli.watching import Snapshot, View
+    from service.client.models import Event, Job
+
+_BARS = "▁▂▃▄▅▆▇█"
+_STYLES = {
+    "queued": "yellow",
+    "starting": "yellow",
+    "retry_wait": "yellow",
+    "running": "cyan",
+    "succeeded": "green",
+    "failed": "red",
+    "cancelled": "magenta",
+}
+_EVENTS_SHOWN = 5
+
+
+@contextmanager
+def choose_view(as_json: bool) -> Iterator[View]:
+    """The view that fits stdout."""
+    if as_json:
+        yield JsonView()
+    elif sys.stdout.isatty():
+        from rich.console import Console
+
+        with LiveView(Console()) as live:
+            yield live
+    else:
+        yield PlainView()
+
+
+class PlainView:
+    """A line for each event, and one for progress at most every `every` seconds."""
+
+    def __init__(self, every: float = 5.0) -> None:
+        self._every = every
+        self._line = ""
+        self._printed = -every
+        self._away = False
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Print what is new."""
+        job = snapshot.job
+        if self._away:
+            say(_stamped("the server answers again"))
+            self._away = False
+        for event in snapshot.events:
+            say(_stamped(_event_line(event), event.at))
+        line = progress_line(snapshot)
+        due = job.done or time.monotonic() - self._printed >= self._every
+        if line and line != self._line and due:
+            say(_stamped(line))
+            self._line, self._printed = line, time.monotonic()
+        if job.done:
+            say(_stamped(outcome_line(job)))
+
+    def away(self, reason: str) -> None:
+        """Say so once for each outage."""
+        if not self._away:
+            say(_stamped(f"the server does not answer ({reason}); training goes on, retrying"))
+        self._away = True
+
+
+class JsonView:
+    """One JSON document a line: `{"event": ...}`, `{"progress": ...}`, and `{"job": ...}` at last."""
+
+    def __init__(self) -> None:
+        self._progress: object = None
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Print what is new."""
+        for event in snapshot.events:
+            print_json_line({"event": plain(event)})
+        progress = plain(snapshot.job.progress) if snapshot.job.progress else None
+        if progress and progress != self._progress:
+            figures = {"knn": snapshot.knn, "recall@1": snapshot.recall}
+            print_json_line({"progress": {**progress, **figures}})
+            self._progress = progress
+        if snapshot.job.done:
+            print_json_line({"job": plain(snapshot.job)})
+
+    def away(self, reason: str) -> None:
+        """Programs get what happened to the job, not to the line."""
+
+
+class LiveView:
+    """A panel that is drawn over itself."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.live import Live
+
+        self._events: list[Event] = []
+        self._snapshot: Snapshot | None = None
+        self._live: Live = Live(console=console, refresh_per_second=4)
+
+    def __enter__(self) -> LiveView:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Draw the job."""
+        self._events = [*self._events, *snapshot.events][-_EVENTS_SHOWN:]
+        self._snapshot = snapshot
+        self._live.update(draw(snapshot, self._events), refresh=True)
+
+    def away(self, reason: str) -> None:
+        """Draw the last known state with a remark."""
+        if self._snapshot is not None:
+            remark = f"The server does not answer ({reason}). Training goes on; retrying."
+            self._live.update(draw(self._snapshot, self._events, remark), refresh=True)
+
+
+def draw(snapshot: Snapshot, events: Sequence[Event], remark: str = "") -> RenderableType:
+    """The panel of a job."""
+    from rich.console import Group
+    from rich.panel import Panel
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    job, progress = snapshot.job, snapshot.job.progress
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column()
+    status = Text(job.status, style=_STYLES.get(job.status, "white"))
+    if job.restarts:
+        status.append(f"  (restarts: {job.restarts})", style="dim")
+    grid.add_row("status", status)
+    parts: list[RenderableType] = [grid]
+    if progress is not None:
+        grid.add_row("epoch", f"{figure(progress.epoch)} / {progress.epochs or '-'}")
+        grid.add_row("step", f"{_count(progress.step)} / {_count(progress.total_steps)}")
+        grid.add_row("images/s", _rate(progress.images_per_second))
+        loss = Text(figure(progress.loss).ljust(8))
+        loss.append(sparkline(snapshot.losses), style="cyan")
+        grid.add_row("loss", loss)
+        grid.add_row("k-NN", _share(snapshot.knn))
+        grid.add_row("R@1", _share(snapshot.recall))
+        grid.add_row("to go", "-" if job.done else duration(progress.eta_seconds))
+        parts += ["", ProgressBar(total=progress.total_steps or 1, completed=progress.step or 0)]
+    if events:
+        parts += ["", *(Text(_stamped(clean(_event_line(e)), e.at), style="dim") for e in events)]
+    if remark:
+        parts += ["", Text(clean(remark), style="yellow")]
+    if job.done:
+        parts += ["", Text(clean(outcome_line(job)), style=_STYLES.get(job.status, "white"))]
+    title = Text(clean(f"{job.name} · {job.id}"))
+    return Panel(Group(*parts), title=title, title_align="left", width=78)
+
+
+def progress_line(snapshot: Snapshot) -> str:
+    """`epoch 3/100  step 12/400  812 images/s  loss 4.12  k-NN 41.2%  R@1 31.0%  to go 3m10s`."""
+    progress = snapshot.job.progress
+    if progress is None or progress.step is None:
+        return ""
+    parts = [
+        f"epoch {figure(progress.epoch)}/{progress.epochs or '-'}",
+        f"step {progress.step}/{progress.total_steps or '-'}",
+    ]
+    if progress.images_per_second is not None:
+        parts.append(f"{_rate(progress.images_per_second)} images/s")
+    parts.append(f"loss {figure(progress.loss)}")
+    if snapshot.knn is not None:
+        parts.append(f"k-NN {_share(snapshot.knn)}")
+    if snapshot.recall is not None:
+        parts.append(f"R@1 {_share(snapshot.recall)}")
+    if progress.eta_seconds is not None and not snapshot.job.done:
+        parts.append(f"to go {duration(progress.eta_seconds)}")
+    return "  ".join(parts)
+
+
+def outcome_line(job: Job) -> str:
+    """How it ended, and what to do next."""
+    took = ""
+    if job.started_at is not None and job.finished_at is not None:
+        took = f" after {duration((job.finished_at - job.started_at).total_seconds())}"
+    following = f". Fetch the backbone with: dasl download {job.id}"
+    return f"{job.status}{took}{following if job.status == 'succeeded' else ''}"
+
+
+def sparkline(values: Sequence[float], width: int = 40) -> str:
+    """The curve in `width` characters at most; each shows the mean of its share of the values."""
+    if not values:
+        return ""
+    count = min(width, len(values))
+    edges = [round(index * len(values) / count) for index in range(count + 1)]
+    means = [sum(values[start:end]) / (end - start) for start, end in pairwise(edges)]
+    low, high = min(means), max(means)
+    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BARS[round((mean - low) * scale)] for mean in means)
+
+
+def _event_line(event: Event) -> str:
+    return event.message or event.type
+
+
+def _stamped(text: str, at: datetime | None = None) -> str:
+    moment = datetime.now() if at is None else at.astimezone()
+    return f"{moment:%H:%M:%S}  {text}"
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}%"
