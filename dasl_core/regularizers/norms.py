@@ -157,7 +157,7 @@ class _L2OverPairs(torch.autograd.Function):
             )
             total += distances.sum(dtype=torch.float64)
             if needs_gradient:
-                weights = distances.double().reciprocal_()
+                weights = distances.double().reciprocal()
                 weights.masked_fill_(distances == 0, 0)
                 pull = weights.sum(dim=1, keepdim=True) * origin_free[rows]
                 gradient[rows] = (pull - weights @ origin_free).to(columns.dtype)

@@ -1,0 +1,128 @@
+"""SEC: its value, its state, its gradient, its tie to the CTV norm, and the wrong versions of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dasl_core.regularizers import SphericalEmbeddingConstraint, ctv_norm
+
+
+def batch(seed: int, rows: int = 8, width: int = 4) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return 3 * torch.randn(rows, width, generator=generator, dtype=torch.float64)
+
+
+def test_value_with_momentum_follows_the_recursion() -> None:
+    constraint = SphericalEmbeddingConstraint(momentum=0.3)
+    mu = 0.0
+    for step in range(4):
+        f = batch(step)
+        r = f.norm(dim=1)
+        mu = r.mean().item() if step == 0 else 0.7 * mu + 0.3 * r.mean().item()
+        torch.testing.assert_close(constraint(f), (r - mu).square().mean())
+        assert constraint.mean.item() == pytest.approx(mu, rel=1e-14)
+
+
+def test_momentum_one_is_the_squared_ctv_norm_of_the_norms() -> None:
+    f = batch(0)
+    r = f.norm(dim=1)
+    expected = sum((a - b) ** 2 for i, a in enumerate(r) for b in r[:i]) / len(r) ** 2
+    value = SphericalEmbeddingConstraint()(f)
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(value, ctv_norm(r[:, None], "sq_l2") / len(r) ** 2)
+
+
+@pytest.mark.parametrize("momentum", [1.0, 0.2])
+def test_gradient_is_radial_and_equals_the_formula(momentum: float) -> None:
+    constraint = SphericalEmbeddingConstraint(momentum=momentum)
+    constraint(batch(1))
+    f = batch(2).requires_grad_()
+    (gradient,) = torch.autograd.grad(constraint(f), f)
+    r = f.detach().norm(dim=1, keepdim=True)
+    radial = f.detach() / r
+    torch.testing.assert_close(gradient, 2 / len(f) * (r - constraint.mean) * radial)
+    tangential = gradient - (gradient * radial).sum(dim=1, keepdim=True) * radial
+    assert tangential.abs().max() < 1e-15
+
+
+def test_detaching_the_mean_matters_only_below_momentum_one() -> None:
+    for momentum, matters in ((1.0, False), (0.5, True)):
+        f = batch(2).requires_grad_()
+        r = f.norm(dim=1)
+        old = 1.5
+        attached = (r - ((1 - momentum) * old + momentum * r.mean())).square().mean()
+        (wrong,) = torch.autograd.grad(attached, f)
+        constraint = SphericalEmbeddingConstraint(momentum=momentum)
+        constraint.mean.fill_(old)
+        constraint.initialized.fill_(True)
+        (right,) = torch.autograd.grad(constraint(f), f)
+        assert torch.allclose(wrong, right) is not matters
+
+
+def test_zero_target_is_the_mean_squared_norm() -> None:
+    f = batch(0).requires_grad_()
+    value = SphericalEmbeddingConstraint("zero")(f)
+    torch.testing.assert_close(value, f.square().sum(dim=1).mean())
+    (gradient,) = torch.autograd.grad(value, f)
+    torch.testing.assert_close(gradient, 2 / len(f) * f.detach())
+
+
+def test_wrong_versions_are_not_it() -> None:
+    f = batch(0)
+    r = f.norm(dim=1)
+    value = SphericalEmbeddingConstraint()(f)
+    # Seen in public code: the plain mean deviation and the constraint after normalisation are 0.
+    assert (r - r.mean()).mean().abs() < 1e-12
+    assert SphericalEmbeddingConstraint()(F.normalize(f, dim=1)) < 1e-24
+    squared = f.square().sum(dim=1)
+    assert not torch.allclose((squared - squared.mean()).square().mean(), value)
+    assert value > 0.1
+
+
+def test_mean_is_saved_and_restored() -> None:
+    constraint = SphericalEmbeddingConstraint(momentum=0.1)
+    assert not constraint.initialized
+    constraint(batch(0))
+    restored = SphericalEmbeddingConstraint(momentum=0.1)
+    restored.load_state_dict(constraint.state_dict())
+    assert bool(restored.initialized)
+    f = batch(1)
+    assert restored(f) == constraint(f)
+    # A fresh one would have started from this batch.
+    assert SphericalEmbeddingConstraint(momentum=0.1)(f) != constraint(f)
+
+
+def test_evaluation_leaves_the_mean_alone() -> None:
+    constraint = SphericalEmbeddingConstraint(momentum=0.5)
+    constraint(batch(0))
+    before = constraint.mean.clone()
+    f = batch(1)
+    torch.testing.assert_close(constraint.eval()(f), (f.norm(dim=1) - before).square().mean())
+    assert constraint.mean == before
+
+
+def test_computed_in_float32_under_autocast_and_finite_at_zero() -> None:
+    f = batch(0).float()
+    outside = SphericalEmbeddingConstraint()(f)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = SphericalEmbeddingConstraint()(f)
+    assert inside.dtype == torch.float32
+    assert inside == outside
+    f[0] = 0
+    f.requires_grad_()
+    (gradient,) = torch.autograd.grad(SphericalEmbeddingConstraint()(f), f)
+    assert bool(gradient.isfinite().all())
+
+
+def test_wrong_arguments_are_named() -> None:
+    with pytest.raises(ValueError, match="target must be one of 'mean', 'zero'; given 'max'"):
+        SphericalEmbeddingConstraint("max")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"momentum must be a number from 0 to 1; given 1\.5"):
+        SphericalEmbeddingConstraint(momentum=1.5)
+    with pytest.raises(ValueError, match=r"embeddings must have the shape \(N, h\); given \(3,\)"):
+        SphericalEmbeddingConstraint()(torch.zeros(3))
+    with pytest.raises(ValueError, match="embeddings must have at least one row"):
+        SphericalEmbeddingConstraint()(torch.zeros(0, 3))
