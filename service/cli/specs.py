@@ -40,7 +40,7 @@ def read_spec(path: Path, overrides: list[str]) -> dict[str, Any]:
     try:
         spec = apply_overrides(written, overrides)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--set") from error
+        raise typer.BadParameter(str(error)) from error
     try:
         JobSpec.model_validate(spec)
     except ValidationError as error:

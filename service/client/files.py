@@ -17,7 +17,6 @@ from service.client.transport import BUSY, Transport
 OnBytes = Callable[[str, int, int | None], None]
 """Called with a file's name, the bytes of it that are here, and its size when that is known."""
 
-_CHUNK = 1 << 20
 _ATTEMPTS_WITHOUT_PROGRESS = 5
 # Plain names only. No separators, no drive letters, no leading dot (`..`, hidden files), nothing that
 # a terminal or a shell would take for something else.
@@ -121,7 +120,8 @@ def _receive_once(
             raise DownloadFailed(f"The server sent another part of {name} than was asked for.")
         received = have if goes_on else 0
         with partial.open("ab" if goes_on else "wb") as file:
-            for chunk in response.iter_bytes(_CHUNK):
+            # As they arrive: chunks gathered to a size would be lost with a connection that breaks.
+            for chunk in response.iter_bytes():
                 received += len(chunk)
                 if size is not None and received > size:
                     raise DownloadFailed(f"{name} is longer than the {size} bytes announced.")

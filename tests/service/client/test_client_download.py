@@ -1,0 +1,146 @@
+"""Downloads: resumed, verified, and kept in their folder."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from scripted import Answer, Request, answer_json, answer_range, scripted
+
+from service.client import Client, DownloadFailed
+
+CONTENT = bytes(range(256)) * 40
+SHA = hashlib.sha256(CONTENT).hexdigest()
+NAME = "backbone.safetensors"
+
+
+def _server(
+    send: Callable[[Request], Answer], *, name: str = NAME, sha: str = SHA, size: int = len(CONTENT)
+) -> Callable[[Request], Answer]:
+    manifest = {"id": "ckpt_1", "files": [{"name": name, "size": size, "sha256": sha}]}
+
+    def handler(request: Request) -> Answer:
+        return send(request) if "/files/" in request.path else answer_json(manifest)
+
+    return handler
+
+
+def _partial(folder: Path) -> Path:
+    return folder / f".{NAME}.{SHA[:16]}.part"
+
+
+def _fetches(requests: list[Request]) -> list[str | None]:
+    """The Range of each request for the file."""
+    return [r.headers.get("range") for r in requests if "/files/" in r.path]
+
+
+def test_a_file_arrives_whole_and_is_not_fetched_again(tmp_path: Path) -> None:
+    with scripted(_server(lambda request: answer_range(CONTENT, request))) as server:
+        client = Client(server.url)
+        [place] = client.checkpoints.download("ckpt_1", tmp_path / "new" / "folder")
+        assert place.read_bytes() == CONTENT
+        client.checkpoints.download("ckpt_1", place.parent)
+    assert _fetches(server.requests) == [None]
+    assert [path.name for path in place.parent.iterdir()] == [NAME]
+
+
+def test_a_cut_connection_goes_on_where_it_was(tmp_path: Path) -> None:
+    def send(request: Request) -> Answer:
+        answer = answer_range(CONTENT, request)
+        answer.cut_after = 3000 if len(answer.body) > 3000 else None
+        return answer
+
+    with scripted(_server(send)) as server:
+        [place] = Client(server.url).checkpoints.download("ckpt_1", tmp_path)
+    assert place.read_bytes() == CONTENT
+    assert len(_fetches(server.requests)) > 1
+    assert all(_fetches(server.requests)[1:])
+
+
+def test_an_earlier_download_is_taken_up(tmp_path: Path) -> None:
+    _partial(tmp_path).write_bytes(CONTENT[:5000])
+    with scripted(_server(lambda request: answer_range(CONTENT, request))) as server:
+        [place] = Client(server.url).checkpoints.download("ckpt_1", tmp_path)
+    assert place.read_bytes() == CONTENT
+    assert _fetches(server.requests) == ["bytes=5000-"]
+
+
+@pytest.mark.parametrize("length", [5000, len(CONTENT), len(CONTENT) + 7])
+def test_a_corrupted_partial_file_is_fetched_anew(tmp_path: Path, length: int) -> None:
+    _partial(tmp_path).write_bytes(b"\xff" * length)
+    with scripted(_server(lambda request: answer_range(CONTENT, request))) as server:
+        [place] = Client(server.url).checkpoints.download("ckpt_1", tmp_path)
+    assert place.read_bytes() == CONTENT
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [NAME]
+
+
+def test_a_server_without_ranges_starts_over(tmp_path: Path) -> None:
+    _partial(tmp_path).write_bytes(CONTENT[:5000])
+    with scripted(_server(lambda _: Answer(CONTENT))) as server:
+        [place] = Client(server.url).checkpoints.download("ckpt_1", tmp_path)
+    assert place.read_bytes() == CONTENT
+
+
+def test_an_empty_file(tmp_path: Path) -> None:
+    sha = hashlib.sha256(b"").hexdigest()
+    with scripted(_server(lambda _: Answer(b""), sha=sha, size=0)) as server:
+        [place] = Client(server.url).checkpoints.download("ckpt_1", tmp_path)
+    assert place.read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    "content",
+    [CONTENT[:-1] + b"!", CONTENT[:-1], CONTENT + b"more"],
+    ids=["other", "short", "long"],
+)
+def test_content_that_is_not_as_promised_gets_no_name(tmp_path: Path, content: bytes) -> None:
+    old = tmp_path / NAME
+    old.write_bytes(b"a good file of another day")
+    with (
+        scripted(_server(lambda request: answer_range(content, request))) as server,
+        pytest.raises(DownloadFailed, match=NAME),
+    ):
+        Client(server.url).checkpoints.download("ckpt_1", tmp_path)
+    assert old.read_bytes() == b"a good file of another day"
+
+
+@pytest.mark.parametrize(
+    "evil",
+    [
+        "../evil",
+        "..",
+        "/etc/evil",
+        "a/b",
+        "a\\b",
+        "C:evil",
+        ".bashrc",
+        "",
+        "nul\x00byte",
+        "line\nbreak",
+        "-rf",
+        "x" * 300,
+    ],
+)
+def test_a_name_that_could_leave_the_folder_is_refused(tmp_path: Path, evil: str) -> None:
+    folder = tmp_path / "in" / "here"
+    with (
+        scripted(_server(lambda _: Answer(CONTENT), name=evil)) as server,
+        pytest.raises(DownloadFailed, match="not a plain name"),
+    ):
+        Client(server.url).checkpoints.download("ckpt_1", folder)
+    assert _fetches(server.requests) == []
+    assert not folder.exists()
+
+
+def test_a_link_in_the_folder_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"mine")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / NAME).symlink_to(outside)
+    with scripted(_server(lambda request: answer_range(CONTENT, request))) as server:
+        Client(server.url).checkpoints.download("ckpt_1", folder)
+    assert outside.read_bytes() == b"mine"
+    assert (folder / NAME).read_bytes() == CONTENT

@@ -1,0 +1,221 @@
+"""Patience with outages, and refusals as sentences."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+from scripted import Answer, Request, answer_json, scripted
+
+from service.client import ApiError, Client, ConnectionFailed, StaleAttempt, WorkerClient
+
+JOB = {"id": "job_1", "name": "n", "status": "queued"}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_nobody_there() -> None:
+    url = f"http://127.0.0.1:{_free_port()}"
+    with pytest.raises(ConnectionFailed) as caught:
+        Client(url, patience=0).jobs.get("job_1")
+    assert url in str(caught.value)
+    assert "dasl serve" in str(caught.value)
+
+
+def test_a_server_that_comes_late_is_waited_for() -> None:
+    port = _free_port()
+    servers = []
+
+    def start() -> None:
+        context = scripted(lambda _: answer_json(JOB), port)
+        context.__enter__()
+        servers.append(context)
+
+    timer = threading.Timer(0.3, start)
+    timer.start()
+    try:
+        assert Client(f"http://127.0.0.1:{port}", patience=20).jobs.get("job_1").id == "job_1"
+    finally:
+        timer.join()
+        servers[0].__exit__(None, None, None)
+
+
+def test_busy_answers_are_repeated_and_a_submit_keeps_its_key() -> None:
+    answers = [answer_json({}, 503), answer_json({}, 502), answer_json(JOB, 201)]
+    with scripted(lambda _: answers.pop(0)) as server:
+        assert Client(server.url, "t").jobs.submit({"dataset": "d"}).id == "job_1"
+    keys = {request.headers["idempotency-key"] for request in server.requests}
+    assert len(server.requests) == 3
+    assert len(keys) == 1
+    assert server.requests[0].headers["authorization"] == "Bearer t"
+
+
+def test_what_is_not_repeatable_is_sent_once() -> None:
+    with (
+        scripted(lambda _: answer_json({"title": "Starting"}, 503)) as server,
+        pytest.raises(ApiError, match="Starting"),
+    ):
+        Client(server.url).jobs.cancel("job_1")
+    assert len(server.requests) == 1
+
+
+def test_a_refusal_is_a_sentence_with_its_fields() -> None:
+    problem = {
+        "type": "https://example.org/problems/invalid-spec",
+        "title": "Invalid spec",
+        "status": 422,
+        "detail": "2 fields of the spec are not valid.",
+        "errors": [
+            {
+                "field": "train.epochs",
+                "message": "is out of range",
+                "given": "0",
+                "expected": ">= 1",
+            },
+            {"field": "nmae", "message": "is not a known key", "given": None, "expected": None},
+        ],
+    }
+    with scripted(lambda _: answer_json(problem, 422)) as server, pytest.raises(ApiError) as caught:
+        Client(server.url).jobs.submit({})
+    assert caught.value.status == 422
+    assert caught.value.errors[0].field == "train.epochs"
+    assert str(caught.value).splitlines() == [
+        "2 fields of the spec are not valid.",
+        "  train.epochs: is out of range (given 0; expected >= 1)",
+        "  nmae: is not a known key",
+    ]
+
+
+def test_a_missing_token_says_what_to_do() -> None:
+    with (
+        scripted(lambda _: answer_json({"title": "Unauthorized"}, 401)) as server,
+        pytest.raises(ApiError, match="DASL_TOKEN"),
+    ):
+        Client(server.url).jobs.get("job_1")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(b"<html>hello</html>", 200, {"Content-Type": "text/html"}),
+        Answer(b"", 301, {"Location": "https://elsewhere/"}),
+    ],
+)
+def test_something_else_answers(answer: Answer) -> None:
+    with (
+        scripted(lambda _: answer) as server,
+        pytest.raises(ConnectionFailed, match=r"not a DASL server|redirects to"),
+    ):
+        Client(server.url).jobs.get("job_1")
+
+
+@pytest.mark.parametrize("wrong", ["", ".", ".."])
+def test_an_id_that_would_ask_for_something_else(wrong: str) -> None:
+    with pytest.raises(ValueError, match="not an id"):
+        Client("http://127.0.0.1:1").jobs.get(wrong)
+
+
+def test_pages_are_asked_for_when_needed() -> None:
+    def handler(request: Request) -> Answer:
+        if "after=c1" in request.path:
+            return answer_json({"data": [{**JOB, "id": "job_3"}], "has_more": False, "next": None})
+        data = [{**JOB, "id": "job_1"}, {**JOB, "id": "job_2"}]
+        return answer_json({"data": data, "has_more": True, "next": "c1"})
+
+    with scripted(handler) as server:
+        jobs = Client(server.url).jobs.list(status="queued", page_size=2)
+        assert next(jobs).id == "job_1"
+        assert len(server.requests) == 1
+        assert [job.id for job in jobs] == ["job_2", "job_3"]
+    assert all("status=queued" in request.path for request in server.requests)
+
+
+def test_fields_of_a_newer_server_are_kept() -> None:
+    with scripted(lambda _: answer_json({**JOB, "novelty": {"x": 1}})) as server:
+        job = Client(server.url).jobs.get("job_1")
+    assert job.model_dump()["novelty"] == {"x": 1}
+
+
+def test_events_come_once_and_in_order_over_a_cut_stream() -> None:
+    def message(seq: int, kind: str = "note", to: str = "") -> bytes:
+        return (
+            f'id: {seq}\ndata: {{"seq": {seq}, "type": "{kind}", "data": {{"to": "{to}"}}}}\n\n'
+        ).encode()
+
+    first = message(1) + message(2) + b"id: 3\nda"
+    rest = message(3) + message(4, "status", "succeeded")
+
+    def handler(request: Request) -> Answer:
+        if not request.path.endswith("/events"):
+            return answer_json({**JOB, "status": "running"})
+        if request.headers.get("last-event-id") == "2":
+            return Answer(rest)
+        return Answer(first + b"x" * 100, cut_after=len(first))
+
+    with scripted(handler) as server:
+        events = list(Client(server.url).jobs.stream_events("job_1"))
+    assert [event.seq for event in events] == [1, 2, 3, 4]
+
+
+def test_worker_reports_and_leaves_out_what_is_not_finite() -> None:
+    with scripted(lambda _: answer_json({"desired": "cancel"})) as server:
+        worker = WorkerClient(server.url, "epoch", "job_1", 2)
+        points = [
+            {"step": 1, "time": 0.5, "values": {"loss": float("nan"), "lr": 0.1}},
+            {"step": 2, "time": 0.6, "values": {"loss": float("inf")}},
+        ]
+        worker.metrics(points)
+        assert worker.heartbeat({"step": 2, "loss": float("nan")}) == "cancel"
+    sent = [(request.path.rpartition("/")[2], request.body) for request in server.requests]
+    assert sent == [
+        (
+            "events",
+            {
+                "type": "nan",
+                "message": "loss is nan at step 1",
+                "data": {"metric": "loss", "step": 1},
+            },
+        ),
+        ("metrics", {"points": [{"step": 1, "time": 0.5, "values": {"lr": 0.1}}]}),
+        ("heartbeat", {"progress": {"step": 2}}),
+    ]
+    assert server.requests[0].path == "/worker/v1/jobs/job_1/attempts/2/events"
+
+
+def test_a_replaced_worker_learns_it_and_a_patient_one_does_not_give_up() -> None:
+    stale = {"type": "https://example.org/problems/stale-attempt", "title": "Stale"}
+    answers = [answer_json({}, 503), answer_json(stale, 409)]
+    with scripted(lambda _: answers.pop(0)) as server:
+        worker = WorkerClient(server.url, "epoch", "job_1", 2)
+        with pytest.raises(StaleAttempt):
+            worker.heartbeat(patience=10)
+    with pytest.raises(ConnectionFailed):
+        worker.heartbeat(patience=0)
+
+
+def test_the_sdk_needs_no_server_and_no_training_packages() -> None:
+    code = """
+import sys
+import service.client.client, service.client.worker, service.cli.app, service.cli.watching
+heavy = {"torch", "numpy", "fastapi", "sqlalchemy", "ray", "starlette", "fsspec", "pydantic_settings"}
+print(sorted(heavy & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_the_command_line_starts_without_what_it_does_not_need() -> None:
+    code = """
+import sys
+import service.cli.app
+print(sorted({"httpx", "pydantic", "yaml", "rich.live"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
