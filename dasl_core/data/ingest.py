@@ -56,7 +56,7 @@ def ingest_folder(root: str | os.PathLike[str], workers: int | None = None) -> D
     for path, reason in _walk(folder, ""):
         if reason is not None:
             skipped.append(Skipped(_printable(path), reason))
-        elif path.rpartition(".")[2].lower() in EXTENSIONS:
+        elif os.path.splitext(path)[1][1:].lower() in EXTENSIONS:
             found.append(path)
         else:
             num_ignored += 1

@@ -1,0 +1,200 @@
+"""Every image mode becomes the right 8-bit pixels, and every broken file a ValueError with a reason."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dasl_core.data import decode, decode_image
+
+
+def stored(image: Image.Image, format_: str, **options: object) -> io.BytesIO:
+    file = io.BytesIO()
+    image.save(file, format_, **options)
+    file.seek(0)
+    return file
+
+
+def gradient(mode: str = "RGB") -> Image.Image:
+    ramp = np.linspace(0, 255, 12, dtype=np.uint8)
+    pixels = np.stack([np.tile(ramp, (8, 1)), np.full((8, 12), 90), np.tile(ramp[::-1], (8, 1))], 2)
+    return Image.fromarray(pixels.astype(np.uint8)).convert(mode)
+
+
+@pytest.mark.parametrize("format_", ["PNG", "BMP", "WEBP", "TIFF", "PPM", "GIF"])
+def test_lossless_formats(format_: str) -> None:
+    image = gradient()
+    options = {"lossless": True} if format_ == "WEBP" else {}
+    pixels = decode_image(stored(image, format_, **options))
+    assert pixels.shape == (8, 12, 3)
+    assert pixels.dtype == np.uint8
+    assert pixels.flags.writeable
+    assert pixels.flags.c_contiguous
+    tolerance = 40 if format_ == "GIF" else 0
+    assert np.abs(pixels.astype(int) - np.asarray(image)).max() <= tolerance
+
+
+@pytest.mark.parametrize(
+    ("mode", "format_"), [("CMYK", "JPEG"), ("CMYK", "TIFF"), ("YCbCr", "JPEG")]
+)
+def test_colour_spaces_become_rgb(mode: str, format_: str) -> None:
+    options = {"quality": 100, "subsampling": 0} if format_ == "JPEG" else {}
+    pixels = decode_image(stored(gradient(mode), format_, **options))
+    assert pixels.shape == (8, 12, 3)
+    assert np.abs(pixels.astype(int) - np.asarray(gradient())).max() < 12
+
+
+def test_gray_is_repeated_and_luminance_is_weighted() -> None:
+    gray = decode_image(stored(gradient("L"), "PNG"))
+    assert (gray == gray[..., :1]).all()
+    assert (gray[..., 0] == np.asarray(gradient("L"))).all()
+    luminance = decode_image(stored(Image.new("RGB", (4, 2), (255, 0, 0)), "PNG"), channels=1)
+    assert luminance.shape == (2, 4, 1)
+    assert (luminance == 76).all()
+    bilevel = decode_image(stored(Image.new("1", (3, 3), 1), "PNG"), channels=1)
+    assert (bilevel == 255).all()
+
+
+@pytest.mark.parametrize("format_", ["PNG", "TIFF", "PPM"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_sixteen_bits_are_scaled_not_clipped(format_: str, channels: int) -> None:
+    values = np.array([[0, 257, 1000, 32768, 65278, 65535]], dtype=np.uint16)
+    pixels = decode_image(stored(Image.fromarray(values), format_), channels)
+    expected = np.round(values / 257.0).astype(np.uint8)
+    assert pixels.shape == (1, 6, channels)
+    assert (pixels == expected[..., None]).all()
+
+
+def test_integers_and_floats_of_32_bits() -> None:
+    integers = Image.fromarray(np.array([[0, 65535]], dtype=np.int32))
+    assert decode_image(stored(integers, "TIFF"), 1).ravel().tolist() == [0, 255]
+    floats = Image.fromarray(np.array([[0.0, 0.5, 1.0]], dtype=np.float32))
+    assert decode_image(stored(floats, "TIFF"), 1).ravel().tolist() == [0, 128, 255]
+    for values, reason in (
+        (np.array([[0, 70000]], dtype=np.int32), "at most 16 bits, not 0 to 70000"),
+        (np.array([[0, 7.5]], dtype=np.float32), "must lie between 0 and 1, not 0.0 to 7.5"),
+        (np.array([[0, np.nan]], dtype=np.float32), "must lie between 0 and 1"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            decode_image(stored(Image.fromarray(values), "TIFF"))
+
+
+def test_transparency_is_composited_on_white() -> None:
+    half_red = Image.new("RGBA", (2, 2), (255, 0, 0, 128))
+    assert decode_image(stored(half_red, "PNG"))[0, 0].tolist() == [255, 127, 127]
+    clear = Image.new("RGBA", (2, 2), (0, 0, 0, 0))
+    assert decode_image(stored(clear, "PNG")).min() == 255
+    assert decode_image(stored(Image.new("LA", (2, 2), (0, 0)), "PNG"), 1).min() == 255
+    palette = Image.new("P", (2, 1), 0)
+    palette.putpalette([10, 20, 30, 200, 100, 50])
+    palette.putpixel((1, 0), 1)
+    assert decode_image(stored(palette, "PNG"))[0].tolist() == [[10, 20, 30], [200, 100, 50]]
+    with_clear = decode_image(stored(palette, "PNG", transparency=0))
+    assert with_clear[0].tolist() == [[255, 255, 255], [200, 100, 50]]
+    keyed = stored(Image.new("RGB", (1, 1), (1, 2, 3)), "PNG", transparency=(1, 2, 3))
+    assert decode_image(keyed)[0, 0].tolist() == [255, 255, 255]
+
+
+@pytest.mark.parametrize("format_", ["JPEG", "PNG", "TIFF", "WEBP"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation_is_applied_once(format_: str, orientation: int) -> None:
+    upright = Image.new("RGB", (32, 16), "black")
+    upright.paste((255, 255, 255), (0, 0, 16, 8))  # the upper left quarter
+    turned_back = {
+        1: None,
+        2: Image.Transpose.FLIP_LEFT_RIGHT,
+        3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_90,
+        7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_270,
+    }[orientation]
+    as_stored = upright if turned_back is None else upright.transpose(turned_back)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    pixels = decode_image(stored(as_stored, format_, exif=exif))
+    assert pixels.shape == (16, 32, 3)
+    assert np.abs(pixels.astype(int) - np.asarray(upright)).mean() < 8
+
+
+def test_damaged_exif_does_not_cost_the_image() -> None:
+    broken = stored(gradient(), "JPEG", exif=b"Exif\x00\x00II*\x00\xff\xff\xff\xff")
+    assert decode_image(broken).shape == (8, 12, 3)
+
+
+@pytest.mark.parametrize("format_", ["GIF", "WEBP", "TIFF", "PNG"])
+def test_first_frame_of_several(format_: str) -> None:
+    frames = [Image.new("RGB", (5, 4), colour) for colour in ("red", "blue")]
+    options = {"lossless": True} if format_ == "WEBP" else {}
+    file = stored(frames[0], format_, save_all=True, append_images=frames[1:], **options)
+    assert decode_image(file)[0, 0].tolist() == [255, 0, 0]
+
+
+def png_that_claims(width: int, height: int) -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(bytes(1000)))
+        + chunk(b"IEND", b"")
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "the file is empty"),
+        (b"not an image, but a text file\n" * 20, "not an image of a known format"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image of a known format"),
+        (png_that_claims(10_000, 9_999), "the image is too large: 10000 x 9999 pixels"),
+        (png_that_claims(60_000, 60_000), "the image is too large"),
+        (png_that_claims(64, 64), "the image is damaged"),
+    ],
+    ids=["empty", "text", "postscript", "large", "bomb", "too little data"],
+)
+def test_broken_content_says_why(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = tmp_path / "broken.png"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=reason) as raised:
+        decode_image(path)
+    assert str(tmp_path) not in str(raised.value)
+
+
+@pytest.mark.parametrize("format_", ["JPEG", "PNG", "BMP", "TIFF", "WEBP", "PPM", "GIF"])
+@pytest.mark.parametrize("kept", [0.15, 0.5, 0.8])
+def test_truncated_files_are_refused(format_: str, kept: float) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    whole = stored(Image.fromarray(noise), format_).getvalue()
+    with pytest.raises(ValueError, match=r"damaged|not an image"):
+        decode_image(io.BytesIO(whole[: int(len(whole) * kept)]))
+
+
+def test_paths_that_are_no_readable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="the file does not exist"):
+        decode_image(tmp_path / "absent.png")
+    with pytest.raises(ValueError, match="it is a folder"):
+        decode_image(tmp_path)
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise PermissionError(13, "Permission denied", "secret.png")
+
+    monkeypatch.setattr(decode.Image, "open", refuse)
+    with pytest.raises(ValueError, match="permission denied"):
+        decode_image(tmp_path / "secret.png")
+
+
+def test_channels_is_checked() -> None:
+    with pytest.raises(ValueError, match="channels must be 1 or 3; given 4"):
+        decode_image(stored(gradient(), "PNG"), channels=4)

@@ -1,0 +1,240 @@
+"""Folders as people have them: every usable image is found, every broken one is listed, none is fatal."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dasl_core.data import DatasetIndex, ingest_folder
+
+
+def picture(path: Path, size: tuple[int, int] = (20, 10), mode: str = "RGB") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    values = np.random.default_rng(len(path.name)).integers(0, 256, (size[1], size[0], 3))
+    Image.fromarray(values.astype(np.uint8)).convert(mode).save(path)
+    return path
+
+
+def reasons(index: DatasetIndex) -> dict[str, str]:
+    return {skipped.path: skipped.reason for skipped in index.skipped}
+
+
+def test_labels_are_first_level_folders(tmp_path: Path) -> None:
+    for name in ("dog/z.png", "cat/deep/er/b.JPG", "cat/a.webp", "bird/c.gif"):
+        picture(tmp_path / name)
+    index = ingest_folder(tmp_path, workers=2)
+    assert index.paths == ["bird/c.gif", "cat/a.webp", "cat/deep/er/b.JPG", "dog/z.png"]
+    assert index.class_names == ["bird", "cat", "dog"]
+    assert index.labels == [0, 1, 1, 2]
+    assert index.skipped == []
+    assert index.facts().num_classes == 3
+
+
+@pytest.mark.parametrize("names", [("a.png", "b.png"), ("cat/a.png", "b.png"), ("only/a.png",)])
+def test_no_labels_without_a_folder_each_or_two_classes(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    for name in names:
+        picture(tmp_path / name)
+    index = ingest_folder(tmp_path)
+    assert index.labels is None
+    assert index.class_names == []
+    assert index.facts().num_classes is None
+    assert index.facts().num_images == len(names)
+
+
+def test_splits_are_data_sets_of_their_own(tmp_path: Path) -> None:
+    for name in ("train/cat/a.png", "train/dog/b.png", "Test/cat/c.png"):
+        picture(tmp_path / name)
+    with pytest.raises(ValueError, match="register each as a data set of its own") as raised:
+        ingest_folder(tmp_path)
+    assert str(tmp_path / "train") in str(raised.value)
+    assert ingest_folder(tmp_path / "train").class_names == ["cat", "dog"]
+    picture(tmp_path / "owl" / "d.png")
+    assert ingest_folder(tmp_path).class_names == ["Test", "owl", "train"]
+
+
+def test_sizes_are_upright_and_the_median_is_of_the_shorter_side(tmp_path: Path) -> None:
+    picture(tmp_path / "a.png", (40, 10))
+    picture(tmp_path / "b.png", (12, 50))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (64, 32)).save(tmp_path / "c.jpg", exif=exif)
+    index = ingest_folder(tmp_path)
+    assert index.sizes.tolist() == [[40, 10], [12, 50], [32, 64]]
+    assert index.facts().median_size == 12
+
+
+def test_broken_files_are_skipped_and_listed(tmp_path: Path) -> None:
+    picture(tmp_path / "cat" / "good.png")
+    for mode in ("L", "CMYK"):
+        picture(tmp_path / "dog" / f"{mode}.tif", mode=mode)
+    Image.fromarray(np.full((9, 9), 40000, np.uint16)).save(tmp_path / "dog" / "deep.png")
+    whole = picture(tmp_path / "whole.jpg", (200, 200)).read_bytes()
+    (tmp_path / "whole.jpg").unlink()
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "truncated.jpg").write_bytes(whole[: len(whole) // 2])
+    (broken / "empty.png").touch()
+    (broken / "text.png").write_text("this is not a picture\n")
+    os.mkfifo(broken / "pipe.png")
+    (broken / "gone.png").symlink_to("nothing.png")
+    index = ingest_folder(tmp_path)
+    assert index.paths == ["cat/good.png", "dog/CMYK.tif", "dog/L.tif", "dog/deep.png"]
+    assert index.class_names == ["cat", "dog"]  # a class of broken images only is none
+    found = reasons(index)
+    assert list(found) == sorted(found)
+    assert found["broken/truncated.jpg"].startswith("the image is damaged")
+    assert found["broken/empty.png"] == "the file is empty"
+    assert found["broken/text.png"] == "the content is not an image of a known format"
+    assert found["broken/pipe.png"] == "it is not a regular file"
+    assert found["broken/gone.png"] == "it is a link to something that does not exist"
+    assert len(found) == 5
+
+
+def test_nothing_leaves_the_folder(tmp_path: Path) -> None:
+    outside = picture(tmp_path / "outside" / "secret.png")
+    root = tmp_path / "root"
+    inside = picture(root / "real.png")
+    (root / "out.png").symlink_to(outside)
+    (root / "up.png").symlink_to(Path("..") / "outside" / "secret.png")
+    (root / "folder").symlink_to(outside.parent)
+    (root / "loop").symlink_to(root)
+    (root / "circle.png").symlink_to("circle.png")
+    (root / "alias.png").symlink_to(inside.name)
+    index = ingest_folder(root)
+    assert index.paths == ["alias.png", "real.png"]
+    found = reasons(index)
+    leads_out = "it is a link that leads out of the data set's folder"
+    assert found["out.png"] == found["up.png"] == found["folder"] == leads_out
+    assert found["loop"] == "it is a link to a folder, and such links are not followed"
+    assert "circle.png" in found
+    # The root itself may be a link.
+    (tmp_path / "alias").symlink_to(root)
+    assert ingest_folder(tmp_path / "alias").paths == index.paths
+
+
+def test_hidden_and_other_files_are_ignored(tmp_path: Path) -> None:
+    picture(tmp_path / "a.png")
+    picture(tmp_path / ".hidden.png")
+    picture(tmp_path / ".thumbnails" / "b.png")
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "png").write_text("no extension")
+    index = ingest_folder(tmp_path)
+    assert index.paths == ["a.png"]
+    assert index.skipped == []
+    assert index.num_ignored == 2
+
+
+def test_names_that_are_not_utf8_are_listed_readably(tmp_path: Path) -> None:
+    picture(tmp_path / "schön.png")
+    name = os.fsencode(tmp_path) + b"/bad\xff.png"
+    try:
+        Path(os.fsdecode(name)).write_bytes(b"")
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names only")
+    index = ingest_folder(tmp_path)
+    assert index.paths == ["schön.png"]
+    assert reasons(index) == {"bad\\xff.png": "its name is not valid UTF-8"}
+    json.dumps(index.report(), ensure_ascii=False).encode()
+
+
+def test_unreadable_folder_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    picture(tmp_path / "a.png")
+    picture(tmp_path / "locked" / "b.png")
+    scan = os.scandir
+
+    def guarded(path: Path) -> object:
+        if Path(path).name == "locked":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", guarded)
+    index = ingest_folder(tmp_path)
+    assert index.paths == ["a.png"]
+    assert reasons(index) == {"locked": "the folder cannot be read: Permission denied"}
+
+
+def test_folders_without_images_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="absent does not exist; expected a folder of images"):
+        ingest_folder(tmp_path / "absent")
+    file = picture(tmp_path / "file.png")
+    with pytest.raises(ValueError, match=r"file\.png is a file; expected a folder"):
+        ingest_folder(file)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(ValueError, match="empty holds no usable image"):
+        ingest_folder(empty)
+    (empty / "a.png").touch()
+    with pytest.raises(ValueError, match=r"1 skipped, such as a\.png \(the file is empty\)"):
+        ingest_folder(empty)
+    with pytest.raises(ValueError, match="cannot be read as a folder"):
+        ingest_folder("bad\0name")
+
+
+def test_order_does_not_depend_on_threads(tmp_path: Path) -> None:
+    for number in range(70):
+        picture(tmp_path / f"{number * 37 % 100}.png", (number + 2, 5))
+    one, four = ingest_folder(tmp_path, workers=1), ingest_folder(tmp_path, workers=4)
+    assert one.paths == four.paths == sorted(one.paths)
+    assert (one.sizes == four.sizes).all()
+
+
+def test_index_survives_saving(tmp_path: Path) -> None:
+    for name in ("cat/a.png", "dog/b.png"):
+        picture(tmp_path / "images" / name)
+    (tmp_path / "images" / "dog" / "c.png").touch()
+    index = ingest_folder(tmp_path / "images")
+    index.save(tmp_path / "index.json.gz")
+    loaded = DatasetIndex.load(tmp_path / "index.json.gz")
+    assert loaded.facts() == index.facts()
+    assert loaded.report() == index.report()
+    assert (loaded.sizes == index.sizes).all()
+    for field in ("root", "paths", "labels", "class_names", "skipped", "num_ignored"):
+        assert getattr(loaded, field) == getattr(index, field)
+    assert loaded.path(1) == tmp_path / "images" / "dog" / "b.png"
+    before = (tmp_path / "index.json.gz").read_bytes()
+    loaded.save(tmp_path / "index.json.gz")
+    assert (tmp_path / "index.json.gz").read_bytes() == before
+    assert sorted(os.listdir(tmp_path)) == ["images", "index.json.gz"]
+
+
+def test_report_is_cut_but_counts_all(tmp_path: Path) -> None:
+    picture(tmp_path / "a.png")
+    for number in range(5):
+        (tmp_path / f"broken{number}.png").touch()
+    report = ingest_folder(tmp_path).report(limit=2)
+    assert report["num_images"] == 1
+    assert report["num_skipped"] == 5
+    assert report["skipped"] == [
+        {"path": f"broken{number}.png", "reason": "the file is empty"} for number in range(2)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"paths": ["../../etc/passwd.png"]}, "names an image outside its folder"),
+        ({"paths": ["/etc/passwd.png"]}, "names an image outside its folder"),
+        ({"paths": ["a.png", "b.png"]}, "its lists differ in length"),
+        ({"format": 99}, "its format is 99, expected 1"),
+        ({"sizes": "none"}, "is not a data set index"),
+    ],
+)
+def test_doctored_index_is_refused(tmp_path: Path, change: dict[str, object], reason: str) -> None:
+    picture(tmp_path / "a.png")
+    path = tmp_path / "index.json.gz"
+    ingest_folder(tmp_path).save(path)
+    content = json.loads(gzip.decompress(path.read_bytes())) | change
+    path.write_bytes(gzip.compress(json.dumps(content).encode()))
+    with pytest.raises(ValueError, match=reason):
+        DatasetIndex.load(path)
+    path.write_bytes(b"no gzip")
+    with pytest.raises(ValueError, match="is not a data set index"):
+        DatasetIndex.load(path)
