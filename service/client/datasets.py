@@ -33,34 +33,41 @@ class Datasets:
         )
 
     def get(self, dataset: str) -> Dataset:
-        """A data set by id or name."""
+        """A data set by id or name. Raises ApiError (404) when there is none."""
+        if not dataset.startswith("ds_"):
+            for named in self.list(name=dataset, page_size=1):
+                return named
         return self._look(dataset)
 
-    def list(self, *, page_size: int = 100) -> Iterator[Dataset]:
-        """All data sets, newest first."""
-        for item in pages(self._transport, path_to("datasets"), {"limit": page_size}):
+    def list(self, *, name: str | None = None, page_size: int = 100) -> Iterator[Dataset]:
+        """All data sets, newest first, or the one of a name."""
+        params = {"name": name, "limit": page_size}
+        for item in pages(self._transport, path_to("datasets"), params):
             yield self._bind(item)
 
-    def delete(self, dataset: str) -> None:
-        """Forget a data set. The images themselves are never touched."""
-        self._transport.json("DELETE", path_to("datasets", dataset))
+    def delete(self, dataset_id: str) -> None:
+        """Forget a data set. The images themselves are never touched.
 
-    def wait(self, dataset: str, *, timeout: float | None = None, poll: float = 0.5) -> Dataset:
+        Raises ApiError (409) while a job that has not ended uses it.
+        """
+        self._transport.json("DELETE", path_to("datasets", dataset_id))
+
+    def wait(self, dataset_id: str, *, timeout: float | None = None, poll: float = 0.5) -> Dataset:
         """Wait until ingest has ended. Raises DatasetFailed and WaitTimeout."""
         ended = wait_until(
-            lambda: self._look(dataset, patience=OUTAGE_SECONDS),
+            lambda: self._look(dataset_id, patience=OUTAGE_SECONDS),
             lambda seen: seen.done,
             timeout=timeout,
             poll=poll,
-            what=f"Ingest of {dataset}",
+            what=f"Ingest of {dataset_id}",
         )
         if ended.state == "failed":
             raise DatasetFailed(ended)
         return ended
 
-    def _look(self, dataset: str, patience: float | None = None) -> Dataset:
+    def _look(self, dataset_id: str, patience: float | None = None) -> Dataset:
         return self._bind(
-            self._transport.json("GET", path_to("datasets", dataset), patience=patience)
+            self._transport.json("GET", path_to("datasets", dataset_id), patience=patience)
         )
 
     def _bind(self, answer: Any) -> Dataset:

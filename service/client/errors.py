@@ -40,17 +40,21 @@ class FieldError:
 
     field: str
     message: str
-    given: str | None = None
-    expected: str | None = None
+    given: str = ""
+    expected: str = ""
+
+    @property
+    def reason(self) -> str:
+        """`field: message`."""
+        return f"{self.field}: {self.message}" if self.field else self.message
 
     def __str__(self) -> str:
         extras = []
-        if self.given is not None:
+        if self.given:
             extras.append(f"given {self.given}")
         if self.expected:
             extras.append(f"expected {self.expected}")
-        tail = f" ({'; '.join(extras)})" if extras else ""
-        return f"{self.field}: {self.message}{tail}" if self.field else f"{self.message}{tail}"
+        return f"{self.reason} ({'; '.join(extras)})" if extras else self.reason
 
 
 class ApiError(DaslError):
@@ -66,9 +70,13 @@ class ApiError(DaslError):
         super().__init__(self._sentence())
 
     def _sentence(self) -> str:
-        lines = [self.detail or self.title]
-        # A detail that already tells the one field's problem needs no second telling.
-        lines += [f"  {error}" for error in self.errors if str(error) not in self.detail]
+        # The list of fields tells what a detail made of the same fields tells, and more.
+        told = bool(self.errors) and all(error.reason in self.detail for error in self.errors)
+        if told and len(self.errors) == 1:
+            lines = [str(self.errors[0])]
+        else:
+            head = f"{len(self.errors)} fields are not accepted:" if told else self.detail
+            lines = [head or self.title, *(f"  {error}" for error in self.errors)]
         if self.status == 401:
             lines.append("  Set DASL_TOKEN to a token of this server; `dasl serve` prints one.")
         return "\n".join(lines)
@@ -114,14 +122,14 @@ def _field_errors(raw: object) -> list[FieldError]:
         FieldError(
             field=str(item.get("field") or ""),
             message=str(item.get("message") or "is not accepted"),
-            given=None if item.get("given") is None else _short(item["given"]),
-            expected=None if item.get("expected") is None else str(item["expected"]),
+            given=_short(item.get("given")),
+            expected=_short(item.get("expected")),
         )
         for item in raw
         if isinstance(item, dict)
     ]
 
 
-def _short(value: object, limit: int = 80) -> str:
-    text = str(value)
+def _short(value: object, limit: int = 200) -> str:
+    text = "" if value is None else str(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -158,7 +158,7 @@ class Jobs:
 
         path = path_to("jobs", job_id, "logs")
         for message in self._follow(job_id, path, lambda: place, known, {"tail": tail}):
-            yield message.data
+            yield from message.data.split("\n")
 
     def checkpoints(self, job_id: str) -> Sequence[Checkpoint]:
         """The job's checkpoints, oldest first."""

@@ -1,0 +1,119 @@
+"""What a watched job looks like, without a server."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from rich.console import Console
+
+from service.cli.output import clean, duration, size
+from service.cli.views import JsonView, PlainView, draw, progress_line, sparkline
+from service.cli.watching import Snapshot
+from service.client.models import Evaluation, Event, Job
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+PROGRESS = {
+    "step": 120,
+    "total_steps": 4000,
+    "epoch": 3,
+    "epochs": 100,
+    "loss": 4.12345,
+    "images_per_second": 812.4,
+    "eta_seconds": 190.0,
+}
+
+
+def _snapshot(status: str = "running", name: str = "n", **progress: object) -> Snapshot:
+    job = Job.model_validate(
+        {
+            "id": "job_1",
+            "name": name,
+            "status": status,
+            "progress": {**PROGRESS, **progress},
+            "started_at": START,
+            "finished_at": START + timedelta(seconds=67) if status != "running" else None,
+        }
+    )
+    evaluation = Evaluation(metrics={"knn": 0.412, "recall@1": 0.31})
+    event = Event(seq=1, at=START, type="status", message="Attempt 1 is running")
+    return Snapshot(job, [event], [5.0, 4.5, 4.2], evaluation)
+
+
+def test_a_line_of_progress() -> None:
+    assert progress_line(_snapshot()) == (
+        "epoch 3/100  step 120/4000  812 images/s  loss 4.123  k-NN 41.2%  R@1 31.0%  to go 3m10s"
+    )
+
+
+def test_plain_lines_come_now_and_then_and_events_always(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    view = PlainView(every=3600)
+    view.show(_snapshot())
+    view.show(_snapshot(step=130))
+    view.away("connection refused")
+    view.away("connection refused")
+    view.show(_snapshot(status="succeeded", step=140))
+    lines = [line.split("  ", 1)[1] for line in capsys.readouterr().out.splitlines()]
+    assert [line.split("  ")[:2] for line in lines if line.startswith("epoch")] == [
+        ["epoch 3/100", "step 120/4000"],
+        ["epoch 3/100", "step 140/4000"],
+    ]
+    assert lines.count("Attempt 1 is running") == 3
+    assert sum("does not answer" in line for line in lines) == 1
+    assert lines[-1] == "succeeded after 1m07s. Fetch the backbone with: dasl download job_1"
+
+
+def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    view = JsonView()
+    view.show(_snapshot())
+    view.show(_snapshot(status="failed"))
+    documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [next(iter(document)) for document in documents] == ["event", "progress", "event", "job"]
+    assert documents[1]["progress"]["recall@1"] == 0.31
+
+
+@pytest.mark.parametrize("status", ["running", "failed"])
+def test_the_panel_shows_everything_and_takes_no_orders_from_names(status: str) -> None:
+    snapshot = _snapshot(status=status, name="[red]x[/nope]\x1b]0;evil\x07")
+    console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
+    console.print(draw(snapshot, snapshot.events, "away"))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    for part in ("3 / 100", "120 / 4,000", "812", "4.123", "41.2%", "31.0%", status, "away"):
+        assert part in text
+    assert "Attempt 1 is running" in text
+    assert "[red]x[/nope]" in text
+    assert "\x1b]0" not in text
+
+
+def test_the_panel_before_the_first_step() -> None:
+    snapshot = Snapshot(Job(id="job_1", status="queued"))
+    console = Console(file=io.StringIO(), width=100)
+    console.print(draw(snapshot, []))
+    assert "queued" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert progress_line(snapshot) == ""
+
+
+def test_sparklines() -> None:
+    assert sparkline([]) == ""
+    assert sparkline([3.0, 3.0]) == "▁▁"
+    assert sparkline([0, 7]) == "▁█"
+    assert len(sparkline(list(range(1000)), width=40)) == 40
+    assert sparkline(list(range(100)), width=8) == "▁▂▃▄▅▆▇█"
+
+
+def test_durations_and_sizes() -> None:
+    seconds = [None, -1, 0.4, 59.6, 187, 7500, 100_000]
+    assert [duration(value) for value in seconds] == [
+        "-", "0s", "0s", "1m00s", "3m07s", "2h05m", "1d03h",
+    ]  # fmt: skip
+    assert [size(value) for value in [None, 0, 999, 1500, 2_500_000]] == [
+        "-", "0 B", "999 B", "1.5 kB", "2.5 MB",
+    ]  # fmt: skip
+
+
+def test_what_steers_a_terminal_is_taken_out() -> None:
+    assert clean("a\x1b[31mb\u202ec\td\n") == "a[31mbc\td\n"
