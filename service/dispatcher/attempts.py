@@ -1,0 +1,208 @@
+"""Attempts on their way: adopted after a crash, watched, stopped, and brought to their end.
+
+An attempt's row, with its submission id, is committed before Ray hears of it. So whatever is found
+here after a crash is looked up at Ray first, and handed in only if Ray does not know it.
+"""
+
+from __future__ import annotations
+
+import signal
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from service import auth, lifecycle
+from service.dispatcher import repository
+from service.dispatcher.executor import Run, RunState, SubmissionRefused
+from service.dispatcher.logs import LogCopier
+from service.dispatcher.repository import AttemptView
+from service.dispatcher.shared import Shared
+from service.lifecycle import AttemptState, Desired, JobStatus
+
+_STOP_AGAIN = timedelta(seconds=5)
+# Drivers of attempts that ended longer ago than this are gone, or out of anybody's reach.
+_LOOK_BACK = timedelta(days=1)
+
+
+class Attempts:
+    """The dispatcher's part that keeps attempts."""
+
+    def __init__(self, shared: Shared, logs: LogCopier) -> None:
+        self._shared, self._logs = shared, logs
+        self._stopped_at: dict[str, datetime] = {}
+        self._gone: set[str] = set()
+        self.cluster_since: datetime | None = None
+        """When a cluster that is known to have lost all its processes began anew."""
+
+    def start(self, job_id: str) -> None:
+        """Begin a queued job's next attempt."""
+        token, hashed = auth.new_token()
+        with self._shared.write() as session:
+            attempt = lifecycle.start_attempt(session, job_id, hashed)
+        if attempt is None:
+            return
+        self._shared.tokens[attempt.submission_id] = token
+        self._submit(job_id, attempt.number, attempt.submission_id)
+
+    def adopt(self, attempt: AttemptView) -> None:
+        """Hand in an attempt that was committed and perhaps not handed in, unless Ray has it."""
+        assert attempt.state == AttemptState.CREATED
+        if self._shared.executor.status(attempt.submission_id) is not None:
+            with self._shared.write() as session:
+                lifecycle.mark_submitted(session, attempt.job_id, attempt.number)
+            return
+        if attempt.desired == Desired.CANCEL:
+            with self._shared.write() as session:
+                lifecycle.finish_attempt(session, attempt.job_id, attempt.number, "cancelled")
+            return
+        if attempt.submission_id not in self._shared.tokens:
+            hashed = self._shared.new_token(attempt.submission_id)
+            with self._shared.write() as session:
+                replaced = repository.replace_attempt_token(
+                    session, attempt.job_id, attempt.number, hashed
+                )
+            if not replaced:
+                return
+        self._submit(attempt.job_id, attempt.number, attempt.submission_id)
+
+    def watch(self, attempt: AttemptView) -> None:
+        """Look after an attempt that Ray has taken."""
+        run = self._shared.executor.status(attempt.submission_id)
+        if run is None:
+            self._miss(attempt)
+        elif run.state.ended:
+            self._end(attempt, run)
+        else:
+            self._logs.follow(attempt.job_id, attempt.number, attempt.submission_id)
+            if attempt.desired == Desired.CANCEL:
+                self._cancel(attempt)
+            else:
+                self._limit(attempt)
+
+    def ended(self, session: Session) -> list[AttemptView]:
+        """Attempts that are over, as far as their driver may still run or its log be incomplete."""
+        since = self._shared.clock() - _LOOK_BACK
+        ended = repository.ended_attempts(session, since)
+        self._gone &= {attempt.submission_id for attempt in ended}
+        return [attempt for attempt in ended if not self.is_gone(attempt)]
+
+    def is_gone(self, attempt: AttemptView) -> bool:
+        """Whether an ended attempt's driver is known to be gone, and its log complete."""
+        return attempt.submission_id in self._gone
+
+    def see_off(self, attempt: AttemptView) -> None:
+        """Take the rest of an ended attempt's log; make its driver go if it lingers."""
+        assert attempt.finished_at is not None
+        run = self._shared.executor.status(attempt.submission_id)
+        if run is not None and not run.state.ended:
+            grace = timedelta(seconds=self._shared.settings.cancel_grace_seconds)
+            if self._shared.clock() - attempt.finished_at >= grace:
+                self._stop(attempt.submission_id)
+            return
+        lines = self._logs.finish(attempt.job_id, attempt.number, attempt.submission_id)
+        if attempt.has_error:
+            with self._shared.write() as session:
+                lifecycle.attach_log_tail(session, attempt.job_id, attempt.number, lines)
+        self._stopped_at.pop(attempt.submission_id, None)
+        self._gone.add(attempt.submission_id)
+
+    def _submit(self, job_id: str, number: int, submission_id: str) -> None:
+        command = self._shared.entrypoints.job.format(job=job_id, attempt=number)
+        try:
+            self._shared.submit(submission_id, command)
+        except SubmissionRefused as refusal:
+            error = {"type": "submission-refused", "message": f"Ray refuses the job: {refusal}"}
+            with self._shared.write() as session:
+                lifecycle.finish_attempt(
+                    session, job_id, number, "failed", error=error, retryable=False
+                )
+            return
+        with self._shared.write() as session:
+            lifecycle.mark_submitted(session, job_id, number)
+
+    def _miss(self, attempt: AttemptView) -> None:
+        # After a crash of Ray's head its workers may go on for a minute: only when they have been
+        # silent for the length of a lease may another attempt begin.
+        heard = attempt.heartbeat_at or attempt.created_at
+        new_cluster = self.cluster_since is not None and attempt.created_at < self.cluster_since
+        if not new_cluster and self._shared.clock() - heard <= self._shared.lease:
+            return
+        lines = self._logs.finish(attempt.job_id, attempt.number, attempt.submission_id)
+        message = "Ray knows nothing of the attempt any more; it was probably restarted"
+        error = {"type": "attempt-lost", "message": message, "log_tail": lines}
+        with self._shared.write() as session:
+            lifecycle.finish_attempt(session, attempt.job_id, attempt.number, "lost", error=error)
+
+    def _end(self, attempt: AttemptView, run: Run) -> None:
+        # A driver reports its result before it ends. If it did, this is discarded: whichever
+        # commits first wins.
+        lines = self._logs.finish(attempt.job_id, attempt.number, attempt.submission_id)
+        stopped = run.state == RunState.STOPPED and attempt.desired == Desired.CANCEL
+        error = ended_error("training driver", run, lines)
+        with self._shared.write() as session:
+            lifecycle.finish_attempt(
+                session,
+                attempt.job_id,
+                attempt.number,
+                "cancelled" if stopped else "failed",
+                error=None if stopped else error,
+            )
+        self._stopped_at.pop(attempt.submission_id, None)
+
+    def _cancel(self, attempt: AttemptView) -> None:
+        if attempt.status in (JobStatus.STARTING, JobStatus.RUNNING):
+            with self._shared.write() as session:
+                lifecycle.begin_cancelling(session, attempt.job_id)
+        with self._shared.database.read() as session:
+            asked = repository.cancel_requested_at(session, attempt.job_id)
+        grace = timedelta(seconds=self._shared.settings.cancel_grace_seconds)
+        # Before its first word a driver has nothing to save.
+        silent = attempt.state == AttemptState.SUBMITTED
+        if silent or asked is None or self._shared.clock() - asked >= grace:
+            self._stop(attempt.submission_id)
+
+    def _limit(self, attempt: AttemptView) -> None:
+        limit = attempt.resources.get("max_hours")
+        if limit is None or attempt.job_started_at is None:
+            return
+        if self._shared.clock() - attempt.job_started_at < timedelta(hours=limit):
+            return
+        error = {
+            "type": "max-hours",
+            "message": f"The job ran for longer than resources.max_hours = {limit:g}",
+        }
+        with self._shared.write() as session:
+            lifecycle.finish_attempt(
+                session, attempt.job_id, attempt.number, "failed", error=error, retryable=False
+            )
+        # The attempt is fenced from here on; `see_off` makes sure that its processes end.
+        self._stop(attempt.submission_id)
+
+    def _stop(self, submission_id: str) -> None:
+        now = self._shared.clock()
+        last = self._stopped_at.get(submission_id)
+        if last is None or now - last >= _STOP_AGAIN:
+            self._stopped_at[submission_id] = now
+            self._shared.executor.stop(submission_id)
+
+
+def ended_error(what: str, run: Run, lines: list[str]) -> dict[str, Any]:
+    """The error of a driver (`what`: of which kind) that ended without a report of its own."""
+    return {"type": "driver-ended", "message": _why(what, run, lines), "log_tail": lines}
+
+
+def _why(what: str, run: Run, lines: list[str]) -> str:
+    if run.state == RunState.SUCCEEDED:
+        return f"The {what} ended without reporting a result"
+    if run.state == RunState.STOPPED:
+        return f"The {what} was stopped from outside"
+    how = "ended"
+    if run.exit_code is not None:
+        number = -run.exit_code if run.exit_code < 0 else run.exit_code - 128
+        try:
+            how = f"was ended by {signal.Signals(number).name}"
+        except ValueError:
+            how = f"ended with exit code {run.exit_code}"
+    last = next((line.strip() for line in reversed(lines) if line.strip()), run.message)
+    return f"The {what} {how}: {last}" if last else f"The {what} {how}"

@@ -1,0 +1,107 @@
+"""The port to whatever runs the attempts: a few verbs, each safe to repeat.
+
+`ray_executor.RayExecutor` is the real adapter. The tests' fake passes the same conformance suite,
+so what the dispatcher's tests show on the fake holds on Ray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+
+class ExecutorUnavailable(Exception):
+    """The executor cannot be reached now. Nothing is known of what runs there; ask again later."""
+
+
+class SubmissionRefused(ValueError):
+    """The executor will never take this submission: asking again gives the same answer."""
+
+
+class RunState(StrEnum):
+    """What the executor says of a submission."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+    @property
+    def ended(self) -> bool:
+        """Whether its process is gone for good."""
+        return self in (RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One submission as the executor sees it. `exit_code` is the driver's, once it has ended."""
+
+    state: RunState
+    message: str = ""
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine of the cluster that is alive; CPUs and GPUs are the executor's logical ones."""
+
+    id: str
+    address: str
+    total_cpus: float
+    total_gpus: float
+    used_cpus: float
+    used_gpus: float
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """All nodes that are alive. What is used may lag some seconds behind."""
+
+    nodes: tuple[Node, ...]
+
+    @property
+    def total_cpus(self) -> float:
+        """CPUs of all nodes."""
+        return sum(node.total_cpus for node in self.nodes)
+
+    @property
+    def total_gpus(self) -> float:
+        """GPUs of all nodes."""
+        return sum(node.total_gpus for node in self.nodes)
+
+    @property
+    def used_cpus(self) -> float:
+        """CPUs that are taken, on all nodes."""
+        return sum(node.used_cpus for node in self.nodes)
+
+    @property
+    def used_gpus(self) -> float:
+        """GPUs that are taken, on all nodes."""
+        return sum(node.used_gpus for node in self.nodes)
+
+
+class Executor(Protocol):
+    """Every method may raise `ExecutorUnavailable`."""
+
+    def submit(self, submission_id: str, entrypoint: str, env: Mapping[str, str]) -> None:
+        """Run a shell command under this id. An id that is taken already is no error and no
+        second run: of any number of calls with one id exactly one command runs.
+
+        Raises:
+            SubmissionRefused: the executor says this can never run.
+        """
+
+    def status(self, submission_id: str) -> Run | None:
+        """How far it is; `None`: the executor knows no such submission."""
+
+    def logs(self, submission_id: str) -> str:
+        """All that its driver wrote so far to stdout and stderr; empty if it is unknown."""
+
+    def stop(self, submission_id: str) -> None:
+        """End its processes, softly first. No error if it is over or unknown."""
+
+    def cluster(self) -> Cluster:
+        """The nodes that are alive."""

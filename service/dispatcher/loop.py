@@ -1,0 +1,205 @@
+"""The dispatcher's round: one `tick` looks at everything once and leaves it consistent.
+
+Only the holder of the lease does anything. A round recovers and adopts first and starts new work
+last, so that a crash at any point is repaired by the next round of whoever holds the lease then.
+No network call is made inside a transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+from service import lifecycle
+from service.cluster import repository as clusters
+from service.datasets import repository as datasets
+from service.db.models import ClusterSnapshot
+from service.db.session import Database
+from service.dispatcher import repository
+from service.dispatcher.admission import misfit, obstacle
+from service.dispatcher.attempts import Attempts
+from service.dispatcher.executor import Cluster, Executor, ExecutorUnavailable
+from service.dispatcher.ingests import Ingests
+from service.dispatcher.logs import LogCopier
+from service.dispatcher.repository import AttemptView, QueuedView
+from service.dispatcher.shared import Clock, Entrypoints, LeaseLost, Shared, utc_now
+from service.lifecycle import AttemptState
+from service.settings import Settings
+from service.storage import Storage
+
+logger = logging.getLogger(__name__)
+
+_ASK_CLUSTER_EVERY = timedelta(seconds=2)
+
+
+class Dispatcher:
+    """Claims queued jobs, runs their attempts through an executor, and sees them to their end.
+
+    Args:
+        holder: names this dispatcher in the lease. One that is told by other means that it is
+            alone (a lock on its home) keeps its name over restarts, and so waits for nobody.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        executor: Executor,
+        *,
+        holder: str,
+        entrypoints: Entrypoints | None = None,
+        clock: Clock = utc_now,
+    ) -> None:
+        storage = Storage(settings.artifacts_uri)
+        self._shared = Shared(
+            settings=settings,
+            database=database,
+            storage=storage,
+            executor=executor,
+            clock=clock,
+            holder=holder,
+            entrypoints=entrypoints or Entrypoints(),
+        )
+        self._attempts = Attempts(self._shared, LogCopier(executor, storage, clock))
+        self._ingests = Ingests(self._shared)
+        self._cluster: Cluster | None = None
+        self._asked_at: datetime | None = None
+        self._available = True
+
+    def cluster_began_anew(self) -> None:
+        """Nothing that was handed in before runs any more: what Ray does not know is lost now."""
+        self._attempts.cluster_since = self._shared.clock()
+        self._asked_at = None
+
+    def run(self, stop: threading.Event, *, interval: float = 0.5) -> None:
+        """Rounds until `stop` is set; then the lease is let go of."""
+        while not stop.is_set():
+            self.tick()
+            stop.wait(interval)
+        self._shared.release_lease()
+
+    def tick(self) -> None:
+        """One round. Does nothing when another dispatcher is in charge."""
+        if not self._shared.take_lease():
+            return
+        try:
+            self._round()
+        except LeaseLost as lost:
+            logger.warning("%s", lost)
+
+    def _round(self) -> None:
+        if not self._see_cluster():
+            return
+        with self._shared.database.read() as session:
+            live = repository.live_attempts(session)
+        for attempt in live:
+            if attempt.state == AttemptState.CREATED:
+                self._each(self._attempts.adopt, attempt)
+            else:
+                self._each(self._attempts.watch, attempt)
+        with self._shared.database.read() as session:
+            ended = self._attempts.ended(session)
+        for attempt in ended:
+            self._each(self._attempts.see_off, attempt)
+        self._end_waits()
+        with self._shared.database.read() as session:
+            ingesting, awaiting = datasets.ingesting(session), datasets.awaiting_ingest(session)
+        for dataset in ingesting:
+            self._each(self._ingests.watch, dataset)
+        for dataset in awaiting:
+            self._each(self._ingests.start, dataset)
+        self._admit([attempt for attempt in ended if not self._attempts.is_gone(attempt)])
+
+    def _each(self, step: Callable[[Any], None], item: object) -> None:
+        """Run a step for one item; what is wrong with it must not hold up all others."""
+        if not self._available:
+            return
+        try:
+            step(item)
+        except LeaseLost:
+            raise
+        except ExecutorUnavailable as error:
+            logger.warning("%s: %s", item, error)
+            # Is it this item alone, or everything? The rest of the round need not wait to learn.
+            self._asked_at = None
+            self._see_cluster()
+        except Exception:
+            logger.exception("The dispatcher could not %s %s", step.__name__, item)
+
+    def _end_waits(self) -> None:
+        with self._shared.database.read() as session:
+            due = repository.due_retries(session, self._shared.clock())
+        for job_id in due:
+            with self._shared.write() as session:
+                lifecycle.requeue(session, job_id)
+
+    def _see_cluster(self) -> bool:
+        """Look at the cluster every now and then; whether it answered when last asked."""
+        now = self._shared.clock()
+        if self._asked_at is not None and now - self._asked_at < _ASK_CLUSTER_EVERY:
+            return self._available
+        self._asked_at = now
+        try:
+            self._cluster = self._shared.executor.cluster()
+        except ExecutorUnavailable as error:
+            if self._available:
+                logger.warning("%s", error)
+            self._available, self._cluster = False, None
+        else:
+            if not self._available:
+                logger.info("Ray answers again")
+            self._available = True
+        self._save_snapshot(self._cluster)
+        return self._available
+
+    def _save_snapshot(self, cluster: Cluster | None) -> None:
+        """Keep what was seen for the API; `None`: the executor does not answer."""
+        now = self._shared.clock()
+        nodes = [] if cluster is None else [vars(node) for node in cluster.nodes]
+        with self._shared.write() as session:
+            clusters.save_snapshot(
+                session,
+                ClusterSnapshot(
+                    at=now,
+                    alive=bool(nodes),
+                    nodes=nodes,
+                    total_cpus=cluster.total_cpus if cluster else 0,
+                    total_gpus=cluster.total_gpus if cluster else 0,
+                    used_cpus=cluster.used_cpus if cluster else 0,
+                    used_gpus=cluster.used_gpus if cluster else 0,
+                ),
+            )
+
+    def _admit(self, lingering: list[AttemptView]) -> None:
+        """Start queued jobs as long as the first of them fits.
+
+        A job behind one that waits does not overtake it, so that a large job gets its turn; only
+        one that could never fit on this cluster is passed over.
+        """
+        cluster = self._cluster
+        if cluster is None or not cluster.nodes or not self._available:
+            return
+        with self._shared.database.read() as session:
+            queue = repository.queued(session)
+            taken = [attempt.demand for attempt in repository.live_attempts(session)]
+        taken += [attempt.demand for attempt in lingering]
+        for job in queue:
+            reason = obstacle(cluster, taken, job.demand)
+            if reason is None:
+                taken.append(job.demand)
+                self._each(self._attempts.start, job.job_id)
+                continue
+            self._tell(job, reason)
+            if misfit(cluster, job.demand) is None:
+                break
+
+    def _tell(self, job: QueuedView, reason: str) -> None:
+        attempt = job.attempt + 1
+        with self._shared.database.read() as session:
+            if repository.was_told_to_wait(session, job.job_id, attempt):
+                return
+        with self._shared.write() as session:
+            lifecycle.append_event(session, job.job_id, "waiting", reason, {"attempt": attempt})

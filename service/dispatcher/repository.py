@@ -1,0 +1,190 @@
+"""SQL that only the dispatcher needs. Nothing here commits; the caller's transaction does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, Select, func, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from service.db.models import Attempt, Dataset, Event, Job, Lease
+from service.dispatcher.admission import Demand
+from service.lifecycle import LIVE_ATTEMPT, AttemptState, Desired, JobStatus
+
+
+@dataclass(frozen=True)
+class AttemptView:
+    """An attempt with what the dispatcher needs of its job, read at one moment."""
+
+    job_id: str
+    number: int
+    submission_id: str
+    state: AttemptState
+    created_at: datetime
+    heartbeat_at: datetime | None
+    finished_at: datetime | None
+    status: JobStatus
+    desired: Desired
+    job_started_at: datetime | None
+    resources: dict[str, Any]
+    has_error: bool
+    """The attempt ended with an error, whose log tail is still to be added."""
+
+    @property
+    def demand(self) -> Demand:
+        """What the attempt takes of the cluster."""
+        return Demand.of(self.resources)
+
+
+@dataclass(frozen=True)
+class QueuedView:
+    """A queued job."""
+
+    job_id: str
+    attempt: int
+    demand: Demand
+
+
+def take_lease(
+    session: Session, name: str, holder: str, now: datetime, expires_at: datetime
+) -> bool:
+    """Take or renew a lease that is free, over, or the holder's own."""
+    if session.get(Lease, name) is None:
+        try:
+            with session.begin_nested():
+                session.add(Lease(name=name, holder=holder, expires_at=expires_at))
+        except IntegrityError:
+            return False  # Somebody else's first lease came first.
+        return True
+    taken = session.execute(
+        update(Lease)
+        .where(Lease.name == name, (Lease.holder == holder) | (Lease.expires_at <= now))
+        .values(holder=holder, expires_at=expires_at)
+        .returning(Lease.name)
+        .execution_options(synchronize_session=False)
+    ).scalar()
+    return taken is not None
+
+
+def renew_lease(
+    session: Session, name: str, holder: str, now: datetime, expires_at: datetime
+) -> bool:
+    """Renew a lease that the holder has without a gap; the row stays locked until the end."""
+    renewed = session.execute(
+        update(Lease)
+        .where(Lease.name == name, Lease.holder == holder, Lease.expires_at > now)
+        .values(expires_at=expires_at)
+        .returning(Lease.name)
+        .execution_options(synchronize_session=False)
+    ).scalar()
+    return renewed is not None
+
+
+def release_lease(session: Session, name: str, holder: str, now: datetime) -> None:
+    """Let go of a lease, so that the next holder need not wait for its end."""
+    session.execute(
+        update(Lease)
+        .where(Lease.name == name, Lease.holder == holder)
+        .values(expires_at=now)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def live_attempts(session: Session) -> list[AttemptView]:
+    """Attempts that are not over, oldest first."""
+    query = _attempts().where(Attempt.state.in_(LIVE_ATTEMPT))
+    return [_view(row) for row in session.execute(query.order_by(Attempt.created_at))]
+
+
+def ended_attempts(session: Session, since: datetime) -> list[AttemptView]:
+    """Attempts that ended after `since`, oldest first."""
+    query = _attempts().where(Attempt.finished_at > since)
+    return [_view(row) for row in session.execute(query.order_by(Attempt.finished_at))]
+
+
+def queued(session: Session, limit: int = 50) -> list[QueuedView]:
+    """Jobs that wait for room: by priority, then first come."""
+    rows = session.execute(
+        select(Job.id, Job.attempt, Job.resolved)
+        .where(Job.status == JobStatus.QUEUED, Job.desired == Desired.RUN)
+        .order_by(Job.priority.desc(), Job.id)
+        .limit(limit)
+    )
+    return [QueuedView(id, attempt, Demand.of(spec["resources"])) for id, attempt, spec in rows]
+
+
+def due_retries(session: Session, now: datetime) -> Sequence[str]:
+    """Jobs whose wait for another attempt is over."""
+    return session.scalars(
+        select(Job.id).where(Job.status == JobStatus.RETRY_WAIT, Job.not_before <= now)
+    ).all()
+
+
+def cancel_requested_at(session: Session, job_id: str) -> datetime | None:
+    """When a person first asked to cancel the job."""
+    return session.scalar(
+        select(func.min(Event.at)).where(Event.job_id == job_id, Event.type == "cancel-requested")
+    )
+
+
+def was_told_to_wait(session: Session, job_id: str, attempt: int) -> bool:
+    """Whether an event already says what the job waits for before it starts this attempt."""
+    told = session.scalars(
+        select(Event.data).where(Event.job_id == job_id, Event.type == "waiting")
+    )
+    return any(data.get("attempt") == attempt for data in told)
+
+
+def replace_attempt_token(session: Session, job_id: str, number: int, token_hash: str) -> bool:
+    """Give an attempt that Ray does not know yet another token; only a hash of the first is left."""
+    replaced = session.execute(
+        update(Attempt)
+        .where(
+            Attempt.job_id == job_id,
+            Attempt.number == number,
+            Attempt.state == AttemptState.CREATED,
+        )
+        .values(token_hash=token_hash)
+        .returning(Attempt.number)
+        .execution_options(synchronize_session=False)
+    ).scalar()
+    return replaced is not None
+
+
+def replace_ingest_token(session: Session, dataset_id: str, number: int, token_hash: str) -> bool:
+    """As `replace_attempt_token`, for an ingest run that has not ended."""
+    replaced = session.execute(
+        update(Dataset)
+        .where(Dataset.id == dataset_id, Dataset.attempt == number, Dataset.state == "ingesting")
+        .values(token_hash=token_hash)
+        .returning(Dataset.id)
+        .execution_options(synchronize_session=False)
+    ).scalar()
+    return replaced is not None
+
+
+def _attempts() -> Select[Attempt, Job]:
+    return select(Attempt, Job).join(Job, Job.id == Attempt.job_id)
+
+
+def _view(row: Row[Attempt, Job]) -> AttemptView:
+    attempt, job = row.tuple()
+    error = attempt.error
+    return AttemptView(
+        job_id=job.id,
+        number=attempt.number,
+        submission_id=attempt.submission_id,
+        state=AttemptState(attempt.state),
+        created_at=attempt.created_at,
+        heartbeat_at=attempt.heartbeat_at,
+        finished_at=attempt.finished_at,
+        status=JobStatus(job.status),
+        desired=Desired(job.desired),
+        job_started_at=job.started_at,
+        resources=job.resolved["resources"],
+        has_error=error is not None and "log_tail" not in error,
+    )

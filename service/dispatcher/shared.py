@@ -1,0 +1,113 @@
+"""What the parts of one dispatcher share: its surroundings, its lease, and its way to submit."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy.orm import Session
+
+from service import auth
+from service.cluster.service import DISPATCHER_LEASE
+from service.db.session import Database
+from service.dispatcher import repository
+from service.dispatcher.executor import Executor
+from service.settings import Settings
+from service.storage import Storage
+
+Clock = Callable[[], datetime]
+
+
+class LeaseLost(Exception):
+    """Another dispatcher is in charge; whatever this one was about to write is discarded."""
+
+
+def utc_now() -> datetime:
+    """The wall clock."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Entrypoints:
+    """Shell commands that Ray runs; `{job}`, `{attempt}` and `{dataset}` are filled in."""
+
+    job: str = "python -m workers.run --job {job} --attempt {attempt}"
+    ingest: str = "python -m workers.ingest --dataset {dataset}"
+
+    @classmethod
+    def of_this_python(cls) -> Entrypoints:
+        """With the interpreter that runs now: for a Ray on the same machine."""
+        python = shlex.quote(sys.executable)
+        return cls(
+            job=f"{python} -m workers.run --job {{job}} --attempt {{attempt}}",
+            ingest=f"{python} -m workers.ingest --dataset {{dataset}}",
+        )
+
+
+@dataclass
+class Shared:
+    """One dispatcher's surroundings."""
+
+    settings: Settings
+    database: Database
+    storage: Storage
+    executor: Executor
+    clock: Clock
+    holder: str
+    entrypoints: Entrypoints
+    tokens: dict[str, str] = field(default_factory=dict)
+    """Tokens of submissions that Ray may not have taken yet, by submission id."""
+
+    @property
+    def lease(self) -> timedelta:
+        """After this long a silent attempt, or dispatcher, is taken to be gone."""
+        return timedelta(seconds=self.settings.lease_seconds)
+
+    def take_lease(self) -> bool:
+        """Become or stay the dispatcher in charge."""
+        now = self.clock()
+        with self.database.write() as session:
+            return repository.take_lease(
+                session, DISPATCHER_LEASE, self.holder, now, now + self.lease
+            )
+
+    def release_lease(self) -> None:
+        """Let the next dispatcher begin at once."""
+        with self.database.write() as session:
+            repository.release_lease(session, DISPATCHER_LEASE, self.holder, self.clock())
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """A transaction that only the dispatcher in charge can commit; it renews the lease.
+
+        Raises:
+            LeaseLost: another dispatcher took over, or could have.
+        """
+        now = self.clock()
+        with self.database.write() as session:
+            if not repository.renew_lease(
+                session, DISPATCHER_LEASE, self.holder, now, now + self.lease
+            ):
+                raise LeaseLost(f"{self.holder} lost the lease {DISPATCHER_LEASE!r}")
+            yield session
+
+    def new_token(self, submission_id: str) -> str:
+        """Make a submission's token and keep it until Ray has it; returns the hash to store."""
+        token, hashed = auth.new_token()
+        self.tokens[submission_id] = token
+        return hashed
+
+    def submit(self, submission_id: str, command: str) -> None:
+        """Hand a command to Ray with the token made for it. Not inside a transaction."""
+        env = {
+            "DASL_API_URL": self.settings.api_url,
+            "DASL_WORKER_TOKEN": self.tokens[submission_id],
+            # What a driver printed last must not be lost in a buffer when it is killed.
+            "PYTHONUNBUFFERED": "1",
+        }
+        self.executor.submit(submission_id, command, env)
+        del self.tokens[submission_id]
