@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from service.cli.output import AsJson, plain, print_facts, print_json, print_table
+from service.cli.connection import connect
+from service.cli.output import AsJson, plain, print_facts, print_json, print_table, say
 
 
 def register(app: typer.Typer) -> None:
@@ -14,25 +15,33 @@ def register(app: typer.Typer) -> None:
 
 def cluster(as_json: AsJson = False) -> None:
     """Show nodes, CPUs and GPUs, used and free, and the queue."""
-    from service.client import Client
-
-    with Client() as client:
-        answer = plain(client.cluster())
+    with connect() as client:
+        found = client.cluster()
     if as_json:
-        print_json(answer)
+        print_json(plain(found))
         return
-    nodes = answer.pop("nodes", None) or []
-    print_facts((name.replace("_", " "), _short(value)) for name, value in answer.items())
-    if nodes:
-        print()
-        columns = list(nodes[0])
-        rows = [[_short(node.get(column)) for column in columns] for node in nodes]
-        print_table([column.upper() for column in columns], rows)
-
-
-def _short(value: object) -> object:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {item}" for key, item in value.items())
-    if isinstance(value, list):
-        return ", ".join(str(_short(item)) for item in value)
-    return value
+    state = "not seen yet" if found.at is None else "alive" if found.alive else "does not answer"
+    print_facts(
+        [
+            ("cluster", state),
+            ("seen", found.at),
+            ("CPUs", f"{found.used_cpus:g} of {found.total_cpus:g} in use"),
+            ("GPUs", f"{found.used_gpus:g} of {found.total_gpus:g} in use"),
+            ("waiting", f"{len(found.queue)} jobs"),
+        ]
+    )
+    if found.nodes:
+        say()
+        rows = [
+            [
+                node.address,
+                f"{node.used_cpus:g}/{node.total_cpus:g}",
+                f"{node.used_gpus:g}/{node.total_gpus:g}",
+            ]
+            for node in found.nodes
+        ]
+        print_table(["NODE", "CPUS", "GPUS"], rows)
+    if found.queue:
+        say()
+        waiting = [[job.priority, job.id, job.name, job.created_at] for job in found.queue]
+        print_table(["PRIORITY", "WAITING", "NAME", "SINCE"], waiting)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from service.cli.connection import connect
 from service.cli.output import AsJson, fail, note, plain, print_facts, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -37,10 +38,10 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Register a folder of images and report what was found in it."""
-    from service.client import Client, DatasetFailed
+    from service.client.errors import DatasetFailed
 
     chosen = name or Path(path.rstrip("/")).expanduser().absolute().name
-    with Client() as client:
+    with connect() as client:
         dataset = client.datasets.add(path, chosen)
         if wait:
             if not as_json:
@@ -56,9 +57,7 @@ def add(
 
 def list_datasets(as_json: AsJson = False) -> None:
     """List all data sets, newest first."""
-    from service.client import Client
-
-    with Client() as client:
+    with connect() as client:
         found = list(client.datasets.list())
     if as_json:
         print_json([plain(dataset) for dataset in found])
@@ -75,9 +74,7 @@ def show(
     dataset: Annotated[str, typer.Argument(help="Id or name.")], as_json: AsJson = False
 ) -> None:
     """Show a data set and the report of its ingest."""
-    from service.client import Client
-
-    with Client() as client:
+    with connect() as client:
         found = client.datasets.get(dataset)
     _print(found, as_json)
 
@@ -86,9 +83,7 @@ def rm(
     dataset: Annotated[str, typer.Argument(help="Id or name.")], as_json: AsJson = False
 ) -> None:
     """Forget a data set; the images themselves stay."""
-    from service.client import Client
-
-    with Client() as client:
+    with connect() as client:
         found = client.datasets.get(dataset)
         client.datasets.delete(found.id)
     if as_json:

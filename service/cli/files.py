@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from service.cli.connection import connect
 from service.cli.output import AsJson, fail, figure, plain, print_json, print_table, say, size
 
 if TYPE_CHECKING:
@@ -28,9 +29,7 @@ def register(app: typer.Typer) -> None:
 
 def checkpoints(job: Job, as_json: AsJson = False) -> None:
     """List a job's checkpoints, oldest first."""
-    from service.client import Client
-
-    with Client() as client:
+    with connect() as client:
         found = client.jobs.checkpoints(job)
     if as_json:
         print_json([plain(checkpoint) for checkpoint in found])
@@ -55,9 +54,7 @@ def download(
     as_json: AsJson = False,
 ) -> None:
     """Download a checkpoint; an interrupted download goes on where it stopped."""
-    from service.client import Client
-
-    with Client() as client:
+    with connect() as client:
         chosen = _choose(client, checkpoint)
         directory = output or Path(chosen)
         with _progress() as on_bytes:
@@ -78,9 +75,7 @@ def artifacts(
     as_json: AsJson = False,
 ) -> None:
     """List a job's pictures, tables and other files, or download them with -o."""
-    from service.client import Client
-
-    with Client() as client:
+    with connect() as client:
         found = client.jobs.artifacts(job)
         if output is not None:
             with _progress() as on_bytes:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from service.cli.connection import connect
 from service.cli.output import (
     AsJson,
     clean,
@@ -50,9 +51,7 @@ def submit(
 ) -> None:
     """Submit a job."""
     body = read_spec(spec, overrides)
-    from service.client import Client
-
-    with Client() as client:
+    with connect() as client:
         job = client.jobs.submit(body, idempotency_key=idempotency_key)
         if not watch:
             if as_json:
@@ -81,9 +80,7 @@ def validate(
         else:
             say(f"{spec} is a valid spec.")
         return
-    from service.client import Client
-
-    with Client() as client:
+    with connect() as client:
         answer = plain(client.jobs.validate(body))
     if as_json:
         print_json(answer)
@@ -108,9 +105,7 @@ def list_jobs(
     """List jobs, newest first."""
     from itertools import islice
 
-    from service.client import Client
-
-    with Client() as client:
+    with connect() as client:
         every = client.jobs.list(status=status, method=method, tag=tag, page_size=min(limit, 100))
         found = list(islice(every, limit))
     if as_json:
@@ -125,9 +120,7 @@ def list_jobs(
 
 def show(job: JobId, as_json: AsJson = False) -> None:
     """Show a job: state, progress, evaluations, checkpoints, and why it failed."""
-    from service.client import Client
-
-    with Client() as client:
+    with connect() as client:
         found = client.jobs.get(job)
         if as_json:
             print_json(plain(found))
@@ -147,9 +140,7 @@ def logs(
     as_json: AsJson = False,
 ) -> None:
     """Print the log of a job's newest attempt."""
-    from service.client import Client
-
-    with Client() as client:
+    with connect() as client:
         if follow:
             for line in client.jobs.follow_logs(job, tail=tail):
                 if as_json:
@@ -168,9 +159,7 @@ def logs(
 
 def cancel(job: JobId, as_json: AsJson = False) -> None:
     """Ask a job to stop; a running one does so after its current step."""
-    from service.client import Client
-
-    with Client() as client:
+    with connect() as client:
         found = client.jobs.cancel(job)
     if as_json:
         print_json(plain(found))
@@ -182,7 +171,6 @@ def cancel(job: JobId, as_json: AsJson = False) -> None:
 def _watch(job_id: str, as_json: bool) -> None:
     from service.cli.views import choose_view
     from service.cli.watching import print_failure, watch_job
-    from service.client import Client
 
     # Its own loop waits for a server that is away, and says so.
     with Client(patience=0.0) as client:

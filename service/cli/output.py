@@ -42,13 +42,13 @@ def clean(text: str) -> str:
 
 
 def print_json(value: Any) -> None:
-    """A JSON document on stdout."""
-    print(json.dumps(value, indent=2, ensure_ascii=False), flush=True)
+    """A JSON document on stdout, in ASCII: whole in every locale, and harmless to a terminal."""
+    print(json.dumps(value, indent=2), flush=True)
 
 
 def print_json_line(value: Any) -> None:
     """One line of a stream of JSON documents."""
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    print(json.dumps(value), flush=True)
 
 
 def plain(record: Record) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from service.cli.connection import connect
 from service.cli.output import AsJson, note, plain, print_json, print_table, say
 
 
@@ -26,9 +27,7 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Create a token and print its secret, this once."""
-    from service.client import Client
-
-    with Client() as client:
+    with connect() as client:
         token = client.tokens.create(name, scope)
     if as_json:
         print_json(plain(token))
@@ -39,9 +38,7 @@ def create(
 
 def list_tokens(as_json: AsJson = False) -> None:
     """List all tokens, without their secrets."""
-    from service.client import Client
-
-    with Client() as client:
+    with connect() as client:
         found = list(client.tokens.list())
     if as_json:
         print_json([plain(token) for token in found])
@@ -56,9 +53,7 @@ def revoke(
     token: Annotated[str, typer.Argument(metavar="TOKEN_ID")], as_json: AsJson = False
 ) -> None:
     """Make a token useless from now on."""
-    from service.client import Client
-
-    with Client() as client:
+    with connect() as client:
         client.tokens.revoke(token)
     if as_json:
         print_json({"revoked": token})

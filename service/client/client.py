@@ -31,7 +31,7 @@ class Client:
     """
 
     def __init__(
-        self, url: str | None = None, token: str | None = None, *, patience: float = 3.0
+        self, url: str | None = None, token: str | None = None, *, patience: float = 5.0
     ) -> None:
         self._transport = Transport(resolve_connection(url, token), patience=patience)
         self.jobs = Jobs(self._transport)

@@ -240,9 +240,36 @@ class Token(Record):
     token: str | None = None
 
 
-class Cluster(Record):
-    """Nodes, what of them is used, and the queue."""
+class Node(Record):
+    """A machine of the cluster."""
 
-    alive: bool | None = None
+    id: str = ""
+    address: str = ""
+    total_cpus: float = 0
+    total_gpus: float = 0
+    used_cpus: float = 0
+    used_gpus: float = 0
+
+
+class QueuedJob(Record):
+    """A job that waits for room."""
+
+    id: str
+    name: str = ""
+    priority: int = 0
+    created_at: datetime | None = None
+
+
+class Cluster(Record):
+    """What the dispatcher last saw, at `at` (None: nothing yet), and the queue by priority."""
+
     at: datetime | None = None
-    nodes: list[dict[str, Any]] = Field(default_factory=list)
+    alive: bool = False
+    nodes: list[Node] = Field(default_factory=list)
+    total_cpus: float = 0
+    total_gpus: float = 0
+    used_cpus: float = 0
+    used_gpus: float = 0
+    free_cpus: float = 0
+    free_gpus: float = 0
+    queue: list[QueuedJob] = Field(default_factory=list)

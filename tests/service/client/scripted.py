@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -57,10 +58,15 @@ class ScriptedServer:
 
     def __init__(self, handler: Handler, port: int = 0) -> None:
         self.requests: list[Request] = []
+        self._connections: list[socket.socket] = []
         outer = self
 
         class Door(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def setup(self) -> None:
+                super().setup()
+                outer._connections.append(self.connection)
 
             def _serve(self) -> None:
                 length = int(self.headers.get("content-length", 0))
@@ -92,7 +98,11 @@ class ScriptedServer:
         self._thread.start()
 
     def close(self) -> None:
+        """Stop like a process that ends: kept connections break as well."""
         self._server.shutdown()
+        for connection in self._connections:
+            with suppress(OSError):  # the client was first
+                connection.shutdown(socket.SHUT_RDWR)
         self._server.server_close()
         self._thread.join()
 

@@ -1,0 +1,15 @@
+"""The client that commands speak through."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from service.client import Client
+
+
+def connect() -> Client:
+    """A client of the configured server. Somebody sits and waits: it gives up sooner than the SDK."""
+    from service.client import Client
+
+    return Client(patience=1.0)

@@ -1,0 +1,137 @@
+"""Exit codes and messages of the command line that need no server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from dasl_core.spec import JobSpec
+from service.cli.app import app
+from service.cli.specs import read_spec
+
+SPEC = "name: first\ndataset: emoji\nmethod: {name: simclr, temperature: 0.2}\n"
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "spec.yaml"
+    path.write_text(SPEC)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server's address where none is: port 9 is `discard`, which nobody runs."""
+    monkeypatch.setenv("DASL_URL", "http://127.0.0.1:9")
+
+
+def _run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nothing"],
+        ["jobs", "--limit", "0"],
+        ["jobs", "--nope"],
+        ["show"],
+        ["submit", "/nonexistent.yaml"],
+        ["tokens"],
+    ],
+)
+def test_wrong_usage_is_2(arguments: list[str]) -> None:
+    assert _run(*arguments).exit_code == 2
+
+
+@pytest.mark.parametrize("override", ["nothing", "=1", "dataset.x=1", "train.epochs=[1"])
+def test_an_override_that_is_none_is_wrong_usage(spec: Path, override: str) -> None:
+    result = _run("submit", spec, "--set", override)
+    assert result.exit_code == 2
+    assert f"--set {override}" in result.stderr
+
+
+def test_overrides_are_read_as_yaml(spec: Path) -> None:
+    body = read_spec(spec, ["method.temperature=0.1", "evaluate.retrieval=[1, 10]", "dar.weight=1"])
+    found = JobSpec.model_validate(body)
+    assert found.method.temperature == 0.1
+    assert found.evaluate.retrieval == (1, 10)
+    assert found.dar is not None
+
+
+@pytest.mark.parametrize("command", ["submit", "validate"])
+def test_a_spec_at_fault_names_its_fields_without_asking_anyone(spec: Path, command: str) -> None:
+    result = _run(command, spec, "--set", "method.temperatur=1", "--set", "train.epochs=0")
+    assert result.exit_code == 1
+    assert "method.temperatur" in result.stderr
+    assert "train.epochs" in result.stderr
+    assert "127.0.0.1" not in result.stderr
+
+
+@pytest.mark.parametrize("content", ["", "- 1\n", "{a: ", "\x00", "dataset: x\nname: 2026-01-01\n"])
+def test_a_file_that_holds_no_spec(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(content)
+    result = _run("submit", path)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert str(path) in result.stderr
+
+
+def test_a_valid_spec_needs_no_server_to_be_called_so(spec: Path) -> None:
+    assert _run("validate", "--local", spec).exit_code == 0
+    assert json.loads(_run("validate", "--local", spec, "--json").stdout) == {"valid": True}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["jobs"],
+        ["jobs", "--json"],
+        ["show", "job_1"],
+        ["watch", "job_1"],
+        ["logs", "job_1"],
+        ["cancel", "job_1"],
+        ["checkpoints", "job_1"],
+        ["download", "ckpt_1"],
+        ["artifacts", "job_1"],
+        ["datasets", "list"],
+        ["datasets", "add", "."],
+        ["tokens", "list"],
+        ["cluster"],
+    ],
+)
+def test_no_server_is_one_sentence_and_1(arguments: list[str]) -> None:
+    result = _run(*arguments)
+    assert (result.exit_code, result.stdout) == (1, "")
+    [sentence] = result.stderr.splitlines()
+    assert "No DASL server answers at http://127.0.0.1:9" in sentence
+    assert "dasl serve" in sentence
+
+
+def test_an_address_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DASL_URL", "nowhere")
+    result = _run("jobs")
+    assert result.exit_code == 1
+    assert "'nowhere' from DASL_URL is not a server address" in result.stderr
+
+
+def test_the_schema_is_that_of_a_spec() -> None:
+    assert json.loads(_run("schema").stdout) == JobSpec.model_json_schema()
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["--help"], 0), (["nothing"], 2), (["jobs"], 1)])
+def test_as_a_process(arguments: list[str], code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "service.cli", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr

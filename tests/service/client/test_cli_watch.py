@@ -1,0 +1,224 @@
+"""`dasl watch` over outages, to each kind of end, and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from scripted import Answer, Request, ScriptedServer, answer_json, scripted
+
+from service.cli.watching import watch_job
+from service.client import ApiError, Client, ConnectionFailed, JobFailed, WaitTimeout
+
+JOB = "job_1"
+
+
+class Life:
+    """A job that takes a step whenever it is looked at, and ends as `end` after `steps` of them."""
+
+    def __init__(self, end: str = "succeeded", steps: int = 3) -> None:
+        self.end, self.steps, self.step = end, steps, 0
+
+    def __call__(self, request: Request) -> Answer:
+        path, _, query = request.path.partition("?")
+        match path.rpartition("/")[2]:
+            case "job_1":
+                self.step = min(self.step + 1, self.steps)
+                return answer_json(self._job())
+            case "events":
+                after = int(query.partition("after=")[2].partition("&")[0] or 0)
+                events = [
+                    {"seq": seq, "type": "note", "message": f"step {seq} is done"}
+                    for seq in range(after + 1, self.step + 1)
+                ]
+                return answer_json({"data": events, "has_more": False, "next": None})
+            case "metrics":
+                return answer_json({"step": [1], "time": [0.1], "values": {"loss": [4.5]}})
+            case "evaluations":
+                metrics = {"knn": 0.5, "recall@1": 0.25}
+                found = [
+                    {"subject": "raw", "step": 9, "metrics": {"knn": 0.1}},
+                    {"subject": "backbone", "step": 1, "metrics": metrics},
+                ]
+                return answer_json({"data": found})
+            case "logs":
+                return Answer(b"first\nRuntimeError: boom\n")
+        return answer_json({"title": "Not found"}, 404)
+
+    def _job(self) -> dict[str, object]:
+        ended = self.step == self.steps
+        error = {"type": "RuntimeError", "message": "boom"} if self.end == "failed" else None
+        return {
+            "id": JOB,
+            "name": "n",
+            "status": self.end if ended else "running",
+            "progress": {"step": self.step, "total_steps": self.steps, "loss": 4.5},
+            "error": error if ended else None,
+        }
+
+
+class Notes:
+    """A view that keeps what it was shown, and calls `on_show` then."""
+
+    def __init__(self, on_show: Callable[[int], None] = lambda _: None) -> None:
+        self.events: list[int] = []
+        self.outages = 0
+        self.on_show = on_show
+
+    def show(self, snapshot) -> None:  # type: ignore[no-untyped-def]
+        self.events += [event.seq for event in snapshot.events]
+        self.on_show(len(self.events))
+
+    def away(self, reason: str) -> None:
+        self.outages += 1
+
+
+def _environment(server: ScriptedServer) -> dict[str, str]:
+    return {"DASL_URL": server.url, "PYTHONUTF8": "1", "XDG_CONFIG_HOME": "/nonexistent"}
+
+
+def _dasl(server: ScriptedServer, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "service.cli", *arguments],
+        env=_environment(server),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_to_success_in_plain_lines() -> None:
+    with scripted(Life()) as server:
+        done = _dasl(server, "watch", JOB)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [line.split("  ", 1)[1] for line in done.stdout.splitlines()]
+    assert [line for line in lines if line.endswith("is done")] == [
+        f"step {seq} is done" for seq in (1, 2, 3)
+    ]
+    assert any("step 3/3  loss 4.5  k-NN 50.0%  R@1 25.0%" in line for line in lines)
+    assert lines[-1].startswith("succeeded")
+
+
+def test_failure_shows_the_reason_and_the_last_log_lines() -> None:
+    with scripted(Life("failed")) as server:
+        done = _dasl(server, "watch", JOB)
+    assert done.returncode == 1
+    assert "RuntimeError: boom" in done.stderr
+    assert done.stderr.splitlines()[-1] == "job_1 failed: boom"
+
+
+def test_cancelled_is_not_success_and_json_stays_json() -> None:
+    with scripted(Life("cancelled")) as server:
+        done = _dasl(server, "watch", JOB, "--json")
+    assert done.returncode == 1
+    documents = [json.loads(line) for line in done.stdout.splitlines()]
+    assert documents[-1]["job"]["status"] == "cancelled"
+
+
+def test_a_restart_of_the_server_loses_nothing() -> None:
+    life = Life(steps=6)
+    servers = [ScriptedServer(life)]
+    port = int(servers[0].url.rpartition(":")[2])
+
+    def restart(seen: int) -> None:
+        if seen == 2:
+            servers[0].close()
+
+    class Restarting(Notes):
+        def away(self, reason: str) -> None:
+            super().away(reason)
+            if self.outages == 2:
+                servers.append(ScriptedServer(life, port))
+
+    view = Restarting(restart)
+    try:
+        with Client(servers[0].url, patience=0) as client:
+            ended = watch_job(client, JOB, view, poll=0.01)
+    finally:
+        servers[-1].close()
+    assert ended.status == "succeeded"
+    assert view.events == [1, 2, 3, 4, 5, 6]
+    assert view.outages == 2
+
+
+def test_an_outage_without_end_ends_the_watch() -> None:
+    server = ScriptedServer(Life(steps=1000))
+
+    def close(seen: int) -> None:
+        server.close()
+
+    with Client(server.url, patience=0) as client, pytest.raises(ConnectionFailed):
+        watch_job(client, JOB, Notes(close), poll=0.01, outage=0.2)
+
+
+def test_a_server_that_never_answered_is_not_waited_for() -> None:
+    with scripted(Life()) as server:
+        pass
+    with Client(server.url, patience=0) as client, pytest.raises(ConnectionFailed):
+        watch_job(client, JOB, Notes())
+
+
+def test_a_job_that_is_not_there() -> None:
+    with scripted(Life()) as server, Client(server.url) as client:
+        with pytest.raises(ApiError, match="Not found"):
+            watch_job(client, "job_2", Notes())
+        assert _dasl(server, "watch", "job_2").returncode == 1
+
+
+def test_a_terminal_gets_the_live_panel() -> None:
+    ours, theirs = pty.openpty()
+    with scripted(Life()) as server:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "service.cli", "watch", JOB],
+            env=_environment(server) | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"},
+            stdout=theirs,
+        )
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # how Linux ends a terminal whose last process is gone
+            while chunk := os.read(ours, 4096):
+                shown += chunk
+        os.close(ours)
+        assert process.wait(timeout=30) == 0
+    text = shown.decode()
+    for part in ("n · job_1", "3 / 3", "50.0%", "25.0%", "succeeded"):
+        assert part in text
+
+
+def test_ctrl_c_leaves_the_job_running_and_says_so() -> None:
+    with scripted(Life(steps=10_000)) as server:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "service.cli", "watch", JOB],
+            env=_environment(server),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "job_1 goes on" in errors
+    assert "dasl cancel job_1" in errors
+    assert "Traceback" not in errors
+    assert {request.method for request in server.requests} == {"GET"}
+
+
+def test_waiting_in_python() -> None:
+    with scripted(Life(steps=3)) as server, Client(server.url) as client:
+        assert client.jobs.get(JOB).wait(poll=0.01).status == "succeeded"
+    with scripted(Life("failed")) as server, Client(server.url) as client:
+        with pytest.raises(JobFailed, match="job_1 failed: boom") as caught:
+            client.jobs.wait(JOB, poll=0.01)
+        assert caught.value.job.error.type == "RuntimeError"
+    with scripted(Life(steps=10_000)) as server, pytest.raises(WaitTimeout):
+        Client(server.url).jobs.wait(JOB, timeout=0.05, poll=0.01)
