@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from service.client import Client
 
 
-def connect() -> Client:
+def connect(patience: float = 1.0) -> Client:
     """A client of the configured server. Somebody sits and waits: it gives up sooner than the SDK."""
     from service.client import Client
 
-    return Client(patience=1.0)
+    return Client(patience=patience)

@@ -173,7 +173,7 @@ def _watch(job_id: str, as_json: bool) -> None:
     from service.cli.watching import print_failure, watch_job
 
     # Its own loop waits for a server that is away, and says so.
-    with Client(patience=0.0) as client:
+    with connect(patience=0.0) as client:
         try:
             with choose_view(as_json) as view:
                 ended = watch_job(client, job_id, view)
