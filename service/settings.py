@@ -47,7 +47,8 @@ class Settings(BaseSettings):
         home = self.home.expanduser().absolute()
         self.home = home
         self.database_url = self.database_url or f"sqlite:///{home / 'dasl.db'}"
-        self.artifacts_uri = (self.artifacts_uri or (home / "artifacts").as_uri()).rstrip("/")
+        # Not `Path.as_uri()`: fsspec takes the path of a file URI as it stands, without unquoting.
+        self.artifacts_uri = (self.artifacts_uri or f"file://{home}/artifacts").rstrip("/")
         self.api_url = (self.api_url or f"http://{self.host}:{self.port}").rstrip("/")
         self.ray_address = self.ray_address.rstrip("/")
         return self

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -71,7 +72,17 @@ class Dataset(Base):
     """A registered data set; `attempt` and `token_hash` belong to its newest ingest run."""
 
     __tablename__ = "datasets"
-    __table_args__ = (UniqueConstraint("tenant", "name"), Index(None, "state"))
+    __table_args__ = (
+        Index(
+            None,
+            "tenant",
+            "name",
+            unique=True,
+            sqlite_where=text("deleted_at IS NULL"),
+            postgresql_where=text("deleted_at IS NULL"),
+        ),
+        Index(None, "state"),
+    )
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     tenant: Mapped[str] = mapped_column(String(100))
@@ -85,6 +96,8 @@ class Dataset(Base):
     attempt: Mapped[int] = mapped_column(default=0)
     token_hash: Mapped[str | None] = mapped_column(String(64), unique=True)
     created_at: Mapped[datetime]
+    # Finished jobs go on naming the data set they were trained on.
+    deleted_at: Mapped[datetime | None]
 
 
 class Job(Base):

@@ -1,0 +1,87 @@
+"""The API as an ASGI application. Importing this loads neither torch nor Ray."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from service import problems
+from service.checkpoints.endpoints import router as checkpoints
+from service.cluster.endpoints import probes
+from service.cluster.endpoints import router as cluster
+from service.context import Context
+from service.datasets.endpoints import router as datasets
+from service.db.session import Database
+from service.http import BodyLimit
+from service.jobs.endpoints import router as jobs
+from service.jobs.history import router as history
+from service.settings import Settings
+from service.storage import Storage
+from service.tokens.endpoints import router as tokens
+from service.worker_api.endpoints import router as workers
+
+
+def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
+    """The API over a migrated database.
+
+    Args:
+        settings: see `Settings`.
+        database: shared with the caller, who closes it; without, one is opened and closed here.
+
+    `app.state.context.closing.set()` ends the live streams, so that a server can shut down.
+    """
+    owned = database is None
+    database = database or Database(settings.database_url)
+    context = Context(settings, database, Storage(settings.artifacts_uri))
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        context.closing.set()
+        if owned:
+            database.dispose()
+
+    app = FastAPI(
+        title="DASL",
+        summary="Self-supervised pretraining as a service",
+        version=_version(),
+        lifespan=lifespan,
+        redirect_slashes=False,
+    )
+    app.state.context = context
+    app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
+    problems.install(app)
+    for router in (jobs, history, datasets, checkpoints, cluster, tokens, workers):
+        app.include_router(router, responses=problems.PROBLEM_RESPONSES)
+    app.include_router(probes)
+    _document_problems(app)
+    return app
+
+
+def _document_problems(app: FastAPI) -> None:
+    def openapi() -> dict[str, object]:
+        if app.openapi_schema is None:
+            schema = get_openapi(
+                title=app.title, version=app.version, summary=app.summary, routes=app.routes
+            )
+            schemas = schema.setdefault("components", {}).setdefault("schemas", {})
+            document = problems.ProblemDocument.model_json_schema(
+                ref_template="#/components/schemas/{model}"
+            )
+            schemas.update(document.pop("$defs", {}))
+            schemas["ProblemDocument"] = document
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _version() -> str:
+    try:
+        return version("dasl")
+    except PackageNotFoundError:  # Run from a source tree that is not installed.
+        return "0"

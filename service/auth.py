@@ -1,0 +1,98 @@
+"""Bearer tokens. Only a hash is stored; a token has 256 random bits, so a plain hash is enough."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fastapi import Depends, Request
+from fastapi.security import HTTPBearer
+
+from service.context import WithContext
+from service.problems import Problem
+from service.tokens import repository
+
+Scope = Literal["read", "submit", "admin"]
+# Each scope includes those before it.
+_RANK: dict[str, int] = {"read": 0, "submit": 1, "admin": 2}
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who makes a request."""
+
+    token_id: str
+    tenant: str
+    scopes: tuple[str, ...]
+
+    def may(self, scope: Scope) -> bool:
+        """Whether the caller's scopes include this one."""
+        return any(_RANK[own] >= _RANK[scope] for own in self.scopes)
+
+
+def new_token() -> tuple[str, str]:
+    """A fresh token and its hash; the token itself is shown once and never stored."""
+    token = f"dasl_{secrets.token_urlsafe(32)}"
+    return token, hash_token(token)
+
+
+def hash_token(token: str) -> str:
+    """What is stored of a token."""
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def token_matches(token: str, stored_hash: str | None) -> bool:
+    """Compare in constant time."""
+    return stored_hash is not None and hmac.compare_digest(hash_token(token), stored_hash)
+
+
+def bearer_token(request: Request) -> str:
+    """The token of the request.
+
+    Raises:
+        Problem: 401, there is none.
+    """
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise unauthenticated("Send the header `Authorization: Bearer <token>`")
+    return token.strip()
+
+
+def unauthenticated(detail: str) -> Problem:
+    """401, with the header that says how to authenticate."""
+    return Problem(401, "unauthenticated", detail, headers={"WWW-Authenticate": "Bearer"})
+
+
+# Only documents the scheme in OpenAPI; `bearer_token` gives better errors.
+_documented = HTTPBearer(auto_error=False, description="A token made by `dasl tokens create`")
+
+
+def _require(scope: Scope) -> Callable[..., Caller]:
+    def authenticate(
+        request: Request, context: WithContext, _: Annotated[object, Depends(_documented)]
+    ) -> Caller:
+        token = bearer_token(request)
+        # Its own short transaction: the endpoint's is not open yet and may be a write.
+        with context.database.read() as session:
+            row = repository.find_by_hash(session, hash_token(token))
+            known = row is not None and token_matches(token, row.hash) and row.revoked_at is None
+            if row is None or not known:
+                raise unauthenticated("The token is not known here, or was revoked")
+            caller = Caller(row.id, row.tenant, tuple(row.scopes))
+        if not caller.may(scope):
+            has = ", ".join(caller.scopes) or "none"
+            raise Problem(403, "forbidden", f"This needs the scope {scope!r}; the token has: {has}")
+        return caller
+
+    return authenticate
+
+
+Reader = Annotated[Caller, Depends(_require("read"))]
+Submitter = Annotated[Caller, Depends(_require("submit"))]
+Admin = Annotated[Caller, Depends(_require("admin"))]
+
+WorkerToken = Annotated[str, Depends(bearer_token)]

@@ -1,0 +1,77 @@
+"""`/v1/checkpoints`, and a job's checkpoints and artifacts with their files."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from service import downloads
+from service.auth import Reader
+from service.checkpoints import repository, service
+from service.checkpoints.schemas import ArtifactView, CheckpointView
+from service.context import ReadSession, WithContext
+from service.jobs import service as jobs
+from service.pages import Page
+
+router = APIRouter(prefix="/v1", tags=["checkpoints"])
+_FILE = {
+    200: {"content": {"application/octet-stream": {"schema": {"type": "string"}}}},
+    206: {"description": "The part that `Range` names."},
+    304: {"description": "The client has it (`If-None-Match`)."},
+}
+
+
+@router.get("/jobs/{job_id}/checkpoints")
+def list_checkpoints(job_id: str, caller: Reader, session: ReadSession) -> Page[CheckpointView]:
+    """A job's checkpoints, oldest first."""
+    jobs.get(session, caller.tenant, job_id)
+    rows = repository.of_job(session, job_id)
+    return Page(data=[CheckpointView.model_validate(row) for row in rows])
+
+
+@router.get("/checkpoints/{checkpoint_id}")
+def show_checkpoint(checkpoint_id: str, caller: Reader, session: ReadSession) -> CheckpointView:
+    """A checkpoint's manifest: its files with size and sha256."""
+    return CheckpointView.model_validate(service.get(session, caller.tenant, checkpoint_id))
+
+
+# `:path`, so that a name with a slash is refused here and not taken for another address.
+@router.head("/checkpoints/{checkpoint_id}/files/{name:path}", include_in_schema=False)
+@router.get(
+    "/checkpoints/{checkpoint_id}/files/{name:path}", response_class=Response, responses=_FILE
+)
+def download_checkpoint_file(
+    checkpoint_id: str,
+    name: str,
+    request: Request,
+    caller: Reader,
+    context: WithContext,
+    session: ReadSession,
+) -> Response:
+    """One file of a checkpoint, or a part of it."""
+    file = service.file(session, caller.tenant, checkpoint_id, name)
+    session.close()  # The store may be far away: no transaction is open while it is asked.
+    return downloads.answer(request, context.storage, file)
+
+
+@router.get("/jobs/{job_id}/artifacts")
+def list_artifacts(job_id: str, caller: Reader, session: ReadSession) -> Page[ArtifactView]:
+    """Files that a job left beside its checkpoints."""
+    jobs.get(session, caller.tenant, job_id)
+    rows = repository.artifacts(session, job_id)
+    return Page(data=[ArtifactView.model_validate(row) for row in rows])
+
+
+@router.head("/jobs/{job_id}/artifacts/{name:path}", include_in_schema=False)
+@router.get("/jobs/{job_id}/artifacts/{name:path}", response_class=Response, responses=_FILE)
+def download_artifact(
+    job_id: str,
+    name: str,
+    request: Request,
+    caller: Reader,
+    context: WithContext,
+    session: ReadSession,
+) -> Response:
+    """One artifact, or a part of it."""
+    file = service.artifact(session, caller.tenant, job_id, name)
+    session.close()
+    return downloads.answer(request, context.storage, file)

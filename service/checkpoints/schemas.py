@@ -1,0 +1,54 @@
+"""Checkpoints and artifacts as the API shows them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+# A plain name in a flat folder: what every file system, shell and client takes as it stands.
+FILE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$"
+FileName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=FILE_NAME)]
+Size = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class FileEntry(BaseModel):
+    """A file of a checkpoint's manifest."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: FileName
+    size: Size
+    sha256: Sha256
+
+
+class CheckpointView(BaseModel):
+    """A registered checkpoint; `final` is the one of the end of training."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    id: str
+    job_id: str
+    attempt: int
+    step: int
+    epoch: float
+    state: str
+    final: bool
+    files: list[FileEntry]
+    metrics: dict[str, Any]
+    created_at: datetime
+
+
+class ArtifactView(BaseModel):
+    """A file that a job left: a picture, a table."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    name: str
+    attempt: int
+    size: int
+    sha256: str
+    content_type: str
+    created_at: datetime

@@ -1,0 +1,57 @@
+"""`/v1/datasets`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from service.auth import Reader, Submitter
+from service.context import ReadSession, WithContext, WriteSession
+from service.datasets import repository, service
+from service.datasets.schemas import DatasetRequest, DatasetView
+from service.http import StrictRoute
+from service.pages import After, Limit, Page, page
+
+router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=StrictRoute)
+
+
+@router.post("", status_code=201)
+def register_dataset(
+    request: DatasetRequest,
+    response: Response,
+    caller: Submitter,
+    context: WithContext,
+    session: WriteSession,
+) -> DatasetView:
+    """Register a folder of images by its path; it is ingested in the background."""
+    if context.settings.check_paths:
+        service.check_path(request.uri)
+    dataset = service.register(session, caller.tenant, request)
+    response.headers["Location"] = f"/v1/datasets/{dataset.id}"
+    return DatasetView.model_validate(dataset)
+
+
+@router.get("")
+def list_datasets(
+    caller: Reader,
+    session: ReadSession,
+    name: Annotated[str | None, Query(max_length=200, pattern=r"^[^\x00]*$")] = None,
+    after: After = None,
+    limit: Limit = 50,
+) -> Page[DatasetView]:
+    """Data sets, newest first."""
+    rows = repository.newest(session, caller.tenant, name=name, after=after, limit=limit)
+    return page(rows, limit, DatasetView.model_validate, lambda row: row.id)
+
+
+@router.get("/{dataset_id}")
+def show_dataset(dataset_id: str, caller: Reader, session: ReadSession) -> DatasetView:
+    """One data set, with its facts and the report of its ingest."""
+    return DatasetView.model_validate(service.get(session, caller.tenant, dataset_id))
+
+
+@router.delete("/{dataset_id}", status_code=204, response_class=Response)
+def delete_dataset(dataset_id: str, caller: Submitter, session: WriteSession) -> None:
+    """Forget a data set (not its folder); 409 while a job that has not ended uses it."""
+    service.delete(session, caller.tenant, dataset_id)

@@ -1,0 +1,129 @@
+"""SQL of data sets. A data set's state is moved here and nowhere else, by guarded UPDATEs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import or_, select, update
+from sqlalchemy.orm import Session
+
+from service.db.models import Dataset, Job
+from service.lifecycle import TERMINAL
+
+PENDING, INGESTING, READY, FAILED = "pending", "ingesting", "ready", "failed"
+
+
+def get(session: Session, tenant: str, dataset_id: str) -> Dataset | None:
+    """A tenant's data set by its id."""
+    return session.scalars(
+        select(Dataset).where(
+            Dataset.id == dataset_id, Dataset.tenant == tenant, Dataset.deleted_at.is_(None)
+        )
+    ).one_or_none()
+
+
+def find(session: Session, tenant: str, id_or_name: str, *, keep: bool = False) -> Dataset | None:
+    """A tenant's data set by id or name.
+
+    Args:
+        keep: nobody may delete it until this transaction, which writes, ends.
+    """
+    query = select(Dataset).where(
+        Dataset.tenant == tenant,
+        Dataset.deleted_at.is_(None),
+        or_(Dataset.id == id_or_name, Dataset.name == id_or_name),
+    )
+    if keep:
+        query = query.with_for_update(read=True)
+    return session.scalars(query).one_or_none()
+
+
+def lock(session: Session, dataset_id: str) -> Dataset | None:
+    """The row as it is now, held until the transaction ends; `None` once it is deleted."""
+    row = session.get(Dataset, dataset_id, with_for_update=True, populate_existing=True)
+    return row if row is not None and row.deleted_at is None else None
+
+
+def newest(
+    session: Session, tenant: str, *, name: str | None, after: str | None, limit: int
+) -> Sequence[Dataset]:
+    """A tenant's data sets, newest first; one more than `limit`."""
+    query = (
+        select(Dataset)
+        .where(Dataset.tenant == tenant, Dataset.deleted_at.is_(None))
+        .order_by(Dataset.id.desc())
+    )
+    if name is not None:
+        query = query.where(Dataset.name == name)
+    if after is not None:
+        query = query.where(Dataset.id < after)
+    return session.scalars(query.limit(limit + 1)).all()
+
+
+def unfinished_jobs(session: Session, dataset_id: str, limit: int = 5) -> Sequence[str]:
+    """Some of the jobs that still need the data set."""
+    return session.scalars(
+        select(Job.id)
+        .where(
+            or_(Job.dataset_id == dataset_id, Job.evaluate_dataset_id == dataset_id),
+            Job.status.not_in(TERMINAL),
+        )
+        .limit(limit)
+    ).all()
+
+
+def awaiting_ingest(session: Session, limit: int = 10) -> Sequence[Dataset]:
+    """Data sets whose ingest nobody has started, first come first served."""
+    return session.scalars(
+        select(Dataset)
+        .where(Dataset.state == PENDING, Dataset.deleted_at.is_(None))
+        .order_by(Dataset.id)
+        .limit(limit)
+    ).all()
+
+
+def ingesting(session: Session) -> Sequence[Dataset]:
+    """Data sets whose newest ingest run has not reported its end."""
+    return session.scalars(
+        select(Dataset)
+        .where(Dataset.state == INGESTING, Dataset.deleted_at.is_(None))
+        .order_by(Dataset.id)
+    ).all()
+
+
+def begin_ingest(session: Session, dataset_id: str, token_hash: str) -> int | None:
+    """pending -> ingesting: the number of the ingest run that starts, or `None` if too late.
+
+    The run's submission id is `<dataset>-<number>`; only the newest run's token is accepted.
+    """
+    return session.execute(
+        update(Dataset)
+        .where(Dataset.id == dataset_id, Dataset.state == PENDING, Dataset.deleted_at.is_(None))
+        .values(state=INGESTING, attempt=Dataset.attempt + 1, token_hash=token_hash)
+        .returning(Dataset.attempt)
+        .execution_options(synchronize_session=False)
+    ).scalar()
+
+
+def end_ingest(session: Session, dataset_id: str, number: int, state: str, **columns: Any) -> bool:
+    """ingesting -> ready or failed, or back to pending for another run.
+
+    Args:
+        number: the run that ended; the end of an earlier run is discarded.
+        columns: `facts`, `report`, `index_uri`, `error`.
+    """
+    assert state in (READY, FAILED, PENDING)
+    moved = session.execute(
+        update(Dataset)
+        .where(
+            Dataset.id == dataset_id,
+            Dataset.state == INGESTING,
+            Dataset.attempt == number,
+            Dataset.deleted_at.is_(None),
+        )
+        .values(state=state, **columns)
+        .returning(Dataset.id)
+        .execution_options(synchronize_session=False)
+    ).scalar()
+    return moved is not None

@@ -1,0 +1,97 @@
+"""Registering data sets, and letting go of them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from service import ids
+from service.datasets import repository
+from service.datasets.schemas import DatasetRequest
+from service.db.models import Dataset
+from service.problems import Problem, field_problem, not_found
+
+
+def check_path(uri: str) -> None:
+    """Refuse a folder that is not there, before anything is stored.
+
+    Raises:
+        Problem: 422, naming `uri`.
+    """
+    path = Path(uri)
+    try:
+        found = path.exists()
+        folder = path.is_dir()
+    except OSError as error:
+        raise field_problem("uri", f"cannot be looked at: {error.strerror}", uri) from error
+    if not found:
+        raise field_problem("uri", "does not exist on the server", uri, "a folder of images")
+    if not folder:
+        raise field_problem("uri", "is not a folder", uri, "a folder of images")
+
+
+def register(session: Session, tenant: str, request: DatasetRequest) -> Dataset:
+    """A new data set, pending until it is ingested.
+
+    Raises:
+        Problem: 409, the tenant has one of this name.
+    """
+    dataset = Dataset(
+        id=ids.new_id("ds"),
+        tenant=tenant,
+        name=request.name,
+        uri=request.uri,
+        state=repository.PENDING,
+        attempt=0,
+        created_at=datetime.now(UTC),
+    )
+    try:
+        with session.begin_nested():
+            session.add(dataset)
+    except IntegrityError as error:
+        existing = repository.find(session, tenant, request.name)
+        if existing is None:
+            raise
+        raise Problem(
+            409,
+            "name-taken",
+            f"The data set {request.name!r} exists: {existing.id}, {existing.uri}",
+            extra={"dataset": {"id": existing.id, "uri": existing.uri}},
+        ) from error
+    return dataset
+
+
+def get(session: Session, tenant: str, dataset_id: str) -> Dataset:
+    """A tenant's data set.
+
+    Raises:
+        Problem: 404.
+    """
+    dataset = repository.get(session, tenant, dataset_id) if ids.is_id("ds", dataset_id) else None
+    if dataset is None:
+        raise not_found("data set", dataset_id)
+    return dataset
+
+
+def delete(session: Session, tenant: str, dataset_id: str) -> None:
+    """Forget a data set; the folder it names is not touched.
+
+    Raises:
+        Problem: 404; or 409 while a job that has not ended uses it.
+    """
+    get(session, tenant, dataset_id)
+    dataset = repository.lock(session, dataset_id)
+    if dataset is None:
+        raise not_found("data set", dataset_id)
+    users = repository.unfinished_jobs(session, dataset_id)
+    if users:
+        raise Problem(
+            409,
+            "dataset-in-use",
+            f"Jobs that have not ended use {dataset.name!r}: {', '.join(users)}",
+            extra={"jobs": list(users)},
+        )
+    dataset.deleted_at = datetime.now(UTC)

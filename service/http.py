@@ -1,0 +1,104 @@
+"""Requests as this service takes them: JSON that can be stored, bodies of bounded size."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.problems import Problem, field_problem
+
+# NUL cannot be stored by PostgreSQL, and half a surrogate pair is no character.
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+class StrictRequest(Request):
+    """A request whose JSON body is RFC 8259, and text that a database can store."""
+
+    async def json(self) -> Any:
+        """The body.
+
+        Raises:
+            Problem: 400 or 422, where Python's parser would be more lenient than the standard.
+        """
+        body = await self.body()
+        try:
+            value = json.loads(body, parse_constant=_refuse_constant)
+        except json.JSONDecodeError:
+            raise
+        except RecursionError as error:
+            raise Problem(400, "bad-request", "The JSON body is nested too deeply") from error
+        except ValueError as error:
+            raise Problem(400, "bad-request", f"The body is not JSON: {error}") from error
+        _check_text(value)
+        return value
+
+
+class StrictRoute(APIRoute):
+    """Gives every endpoint of a router a `StrictRequest`."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler that the router calls."""
+        handler = super().get_route_handler()
+
+        async def strict(request: Request) -> Response:
+            return await handler(StrictRequest(request.scope, request.receive))
+
+        return strict
+
+
+class BodyLimit:
+    """ASGI middleware: a body larger than `limit` bytes is answered with 413."""
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self.app = app
+        self.limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse by the declared length, or count what arrives when none is declared."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        if not declared.isdigit() or int(declared) > self.limit:
+            await self._problem().response()(scope, receive, send)
+            return
+        received = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self.limit:
+                raise self._problem()
+            return message
+
+        await self.app(scope, counted, send)
+
+    def _problem(self) -> Problem:
+        return Problem(413, "body-too-large", f"A body may have at most {self.limit} bytes")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _check_text(value: Any) -> None:
+    # A stack of its own: the parser's depth limit is not this function's.
+    stack: list[tuple[str, Any]] = [("", value)]
+    while stack:
+        path, item = stack.pop()
+        if isinstance(item, str) and _UNSTORABLE.search(item):
+            raise field_problem(
+                path or "body", "has a NUL or half a surrogate pair", item, "plain text"
+            )
+        if isinstance(item, dict):
+            stack += [("a key", key) for key in item]
+            stack += [(f"{path}.{key}".lstrip("."), entry) for key, entry in item.items()]
+        elif isinstance(item, list):
+            stack += [(f"{path}.{index}".lstrip("."), entry) for index, entry in enumerate(item)]

@@ -1,0 +1,117 @@
+"""`/v1/jobs`: submit, look, change, cancel."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Response
+
+from service.auth import Reader, Submitter
+from service.context import ReadSession, WriteSession
+from service.http import StrictRoute
+from service.jobs import repository, service
+from service.jobs.schemas import (
+    AttemptView,
+    EvaluationView,
+    JobPatch,
+    JobView,
+    SpecBody,
+    ValidatedJob,
+)
+from service.lifecycle import JobStatus
+from service.pages import After, Limit, Page, page
+from service.problems import field_problem
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictRoute)
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(alias="Idempotency-Key", min_length=1, max_length=255, pattern=r"^[\x21-\x7e]+$"),
+]
+
+
+@router.post("", status_code=201)
+def submit_job(
+    spec: SpecBody,
+    response: Response,
+    caller: Submitter,
+    session: WriteSession,
+    key: IdempotencyKey = None,
+) -> JobView:
+    """Queue a job. With an `Idempotency-Key` the same request again gives the first answer."""
+    view, repeated = service.submit(session, caller.tenant, spec, key)
+    response.headers["Location"] = f"/v1/jobs/{view.id}"
+    if repeated:
+        response.headers["Idempotency-Replayed"] = "true"
+    return view
+
+
+@router.post("/validate")
+def validate_job(spec: SpecBody, caller: Reader, session: ReadSession) -> ValidatedJob:
+    """What a spec would become, every "auto" a number, and what it would cost; stores nothing."""
+    planned = service.plan(session, caller.tenant, spec)
+    return ValidatedJob(
+        resolved=planned.resolved.model_dump(mode="json"), estimate=planned.estimate
+    )
+
+
+@router.get("")
+def list_jobs(
+    caller: Reader,
+    session: ReadSession,
+    status: Annotated[list[JobStatus] | None, Query(description="One or more.")] = None,
+    method: Annotated[str | None, Query(max_length=50, pattern=r"^[a-z0-9_]+$")] = None,
+    tag: Annotated[
+        str | None, Query(max_length=130, pattern=r"^[^\x00-\x1f]+$", description="`key:value`")
+    ] = None,
+    after: After = None,
+    limit: Limit = 50,
+) -> Page[JobView]:
+    """Jobs, newest first."""
+    key, colon, value = (tag or "").partition(":")
+    if tag is not None and not (key and colon and value):
+        raise field_problem("tag", "is not a tag", tag, "key:value")
+    rows = repository.newest(
+        session,
+        caller.tenant,
+        statuses=status or (),
+        method=method,
+        tag=(key, value) if tag is not None else None,
+        after=after,
+        limit=limit,
+    )
+    return page(rows, limit, lambda row: JobView.of(row[0], row[1]), lambda row: str(row[0].id))
+
+
+@router.get("/{job_id}")
+def show_job(job_id: str, caller: Reader, session: ReadSession) -> JobView:
+    """One job."""
+    return service.view(session, caller.tenant, job_id)
+
+
+@router.patch("/{job_id}")
+def change_job(job_id: str, changes: JobPatch, caller: Submitter, session: WriteSession) -> JobView:
+    """Change a job's name, tags or priority."""
+    return service.patch(session, caller.tenant, job_id, changes)
+
+
+@router.post("/{job_id}/cancel", status_code=202)
+def cancel_job(job_id: str, caller: Submitter, session: WriteSession) -> JobView:
+    """Ask for a job to be cancelled; it stops after its current step. 409 once it has ended."""
+    return service.cancel(session, caller.tenant, job_id)
+
+
+@router.get("/{job_id}/attempts")
+def list_attempts(job_id: str, caller: Reader, session: ReadSession) -> Page[AttemptView]:
+    """The runs of a job, oldest first."""
+    service.get(session, caller.tenant, job_id)
+    rows = repository.attempts(session, job_id)
+    return Page(data=[AttemptView.model_validate(row) for row in rows])
+
+
+@router.get("/{job_id}/evaluations")
+def list_evaluations(job_id: str, caller: Reader, session: ReadSession) -> Page[EvaluationView]:
+    """Figures on held-out images, by step."""
+    service.get(session, caller.tenant, job_id)
+    rows = repository.evaluations(session, job_id)
+    return Page(data=[EvaluationView.model_validate(row) for row in rows])

@@ -1,0 +1,136 @@
+"""Jobs as the API takes and shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator
+
+from dasl_core.spec import Estimate, JobSpec, SpecError, field_problems
+from dasl_core.spec.job import Name, Tag
+from service.db.models import Job
+
+
+def _explain(value: Any, validate: Callable[[Any], JobSpec]) -> JobSpec:
+    try:
+        return validate(value)
+    except ValidationError as error:
+        # The core knows best how to say what is wrong with a spec.
+        raise SpecError(field_problems(error)) from error
+
+
+SpecBody = Annotated[JobSpec, WrapValidator(_explain)]
+
+
+class JobPatch(BaseModel):
+    """What may be changed of a job after it was submitted."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Name = ""
+    tags: Annotated[dict[Tag, Tag], Field(max_length=50)] = {}
+    priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
+
+
+class DatasetReference(BaseModel):
+    """The data set of a job."""
+
+    id: str
+    name: str
+
+
+class JobView(BaseModel):
+    """A job: `status` is what was observed, `desired` what was asked for."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    id: str
+    name: str
+    status: str
+    desired: str
+    spec: dict[str, Any]
+    resolved: dict[str, Any]
+    dataset: DatasetReference
+    priority: int
+    tags: dict[str, str]
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    attempt: int
+    restarts: int
+    progress: dict[str, Any] | None
+    error: dict[str, Any] | None
+
+    @classmethod
+    def of(cls, job: Job, dataset_name: str) -> JobView:
+        """Show a row."""
+        fields = {name: getattr(job, name) for name in cls.model_fields if name != "dataset"}
+        return cls(dataset=DatasetReference(id=job.dataset_id, name=dataset_name), **fields)
+
+
+class ValidatedJob(BaseModel):
+    """What a spec would become, were it submitted now."""
+
+    resolved: dict[str, Any]
+    estimate: Estimate
+
+
+class AttemptView(BaseModel):
+    """One run of a job."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    number: int
+    state: str
+    created_at: datetime
+    finished_at: datetime | None
+    heartbeat_at: datetime | None
+    resume_checkpoint_id: str | None
+    error: dict[str, Any] | None
+
+
+class EvaluationView(BaseModel):
+    """Figures of one subject at one step: `raw` pixels, the `untrained` or the `backbone`."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    id: str
+    attempt: int
+    step: int
+    epoch: float
+    subject: str
+    metrics: dict[str, Any]
+    created_at: datetime
+
+
+class EventView(BaseModel):
+    """Something that happened. `seq` is 1, 2, 3, ... for each job.
+
+    Type `status` is a move, with `from`, `to` and `attempt` in its data.
+    """
+
+    model_config = ConfigDict(from_attributes=True)
+
+    seq: int
+    at: datetime
+    type: str
+    message: str
+    data: dict[str, Any]
+
+
+class EventPage(BaseModel):
+    """Events in order; `next` goes into `after` of the next request."""
+
+    data: list[EventView]
+    has_more: bool
+    next: int
+
+
+class MetricColumns(BaseModel):
+    """Series over common steps; null where a series has no value at a step."""
+
+    step: list[int]
+    time: list[float]
+    values: dict[str, list[float | None]]

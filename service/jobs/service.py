@@ -1,0 +1,197 @@
+"""Submitting jobs and looking after them. Nothing here commits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from dasl_core.spec import DatasetFacts, Estimate, FieldProblem, JobSpec, SpecError
+from dasl_core.spec import estimate as estimate_cost
+from dasl_core.spec import resolve as resolve_spec
+from service import ids, lifecycle
+from service.cluster import service as cluster
+from service.datasets import repository as datasets
+from service.db.models import Dataset, IdempotencyKey, Job
+from service.jobs import repository
+from service.jobs.schemas import JobPatch, JobView
+from service.problems import Problem, field_problem, not_found, spec_problem
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A spec that can be run: every "auto" a number, the data sets found."""
+
+    resolved: JobSpec
+    estimate: Estimate
+    dataset: Dataset
+    evaluate_dataset: Dataset | None
+
+
+def plan(session: Session, tenant: str, spec: JobSpec, *, keep: bool = False) -> Plan:
+    """Find a spec's data sets and resolve it.
+
+    Args:
+        keep: nobody may delete the data sets until this transaction, which writes, ends.
+
+    Raises:
+        Problem: 422 naming each field at fault; 409 while a data set is still being ingested.
+    """
+    dataset = _ready_dataset(session, tenant, spec.dataset, "dataset", keep)
+    evaluate_dataset = None
+    if spec.evaluate.dataset is not None:
+        name = spec.evaluate.dataset
+        evaluate_dataset = _ready_dataset(session, tenant, name, "evaluate.dataset", keep)
+    facts = DatasetFacts.model_validate(dataset.facts)
+    problems: list[FieldProblem] = cluster.misfits(session, spec.resources)
+    try:
+        resolved = resolve_spec(spec, facts)
+    except SpecError as error:
+        problems += error.problems
+    if problems:
+        raise spec_problem(problems)
+    return Plan(resolved, estimate_cost(resolved, facts), dataset, evaluate_dataset)
+
+
+def submit(session: Session, tenant: str, spec: JobSpec, key: str | None) -> tuple[JobView, bool]:
+    """Queue a job.
+
+    Args:
+        key: the Idempotency-Key. The same key and spec again give the first answer again.
+
+    Returns:
+        The job as it was answered the first time, and whether this is such a repetition.
+
+    Raises:
+        Problem: as `plan`; 422 when the key was used for another spec.
+    """
+    submitted = spec.model_dump(mode="json", exclude_unset=True)
+    body_hash = hashlib.sha256(json.dumps(submitted, sort_keys=True).encode()).hexdigest()
+    if key is not None:
+        seen = repository.idempotency_key(session, tenant, key)
+        if seen is not None:
+            return _answer_again(seen, body_hash), True
+    planned = plan(session, tenant, spec, keep=True)
+    now = datetime.now(UTC)
+    job = Job(
+        id=ids.new_id("job"),
+        tenant=tenant,
+        name=spec.name,
+        method=spec.method.name,
+        spec=submitted,
+        resolved=planned.resolved.model_dump(mode="json"),
+        priority=spec.priority,
+        tags=dict(spec.tags),
+        dataset_id=planned.dataset.id,
+        evaluate_dataset_id=planned.evaluate_dataset and planned.evaluate_dataset.id,
+        created_at=now,
+    )
+    try:
+        with session.begin_nested():
+            lifecycle.enqueue(session, job)
+            view = JobView.of(job, planned.dataset.name)
+            if key is not None:
+                answer = view.model_dump(mode="json")
+                session.add(
+                    IdempotencyKey(
+                        tenant=tenant, key=key, body_hash=body_hash, answer=answer, created_at=now
+                    )
+                )
+    except IntegrityError:
+        # Another request with the same key was in flight and has committed: it is the first.
+        seen = repository.idempotency_key(session, tenant, key) if key is not None else None
+        if seen is None:
+            raise
+        return _answer_again(seen, body_hash), True
+    return view, False
+
+
+def get(session: Session, tenant: str, job_id: str) -> Job:
+    """A tenant's job.
+
+    Raises:
+        Problem: 404.
+    """
+    return _find(session, tenant, job_id)[0]
+
+
+def view(session: Session, tenant: str, job_id: str) -> JobView:
+    """A tenant's job as the API shows it.
+
+    Raises:
+        Problem: 404.
+    """
+    return JobView.of(*_find(session, tenant, job_id))
+
+
+def patch(session: Session, tenant: str, job_id: str, changes: JobPatch) -> JobView:
+    """Change the fields that the request names.
+
+    Raises:
+        Problem: 404.
+    """
+    job, dataset_name = _find(session, tenant, job_id)
+    for field in changes.model_fields_set:
+        setattr(job, field, getattr(changes, field))
+    session.flush()
+    return JobView.of(job, dataset_name)
+
+
+def cancel(session: Session, tenant: str, job_id: str) -> JobView:
+    """Ask for a job to be cancelled; again is no change.
+
+    Raises:
+        Problem: 404; 409 when it is over already.
+    """
+    job = get(session, tenant, job_id)
+    if lifecycle.request_cancel(session, job_id) is None and job.status != "cancelled":
+        raise Problem(
+            409,
+            "wrong-state",
+            f"The job is {job.status}; only a job that has not ended can be cancelled",
+            extra={"status": job.status},
+        )
+    return view(session, tenant, job_id)
+
+
+def _find(session: Session, tenant: str, job_id: str) -> tuple[Job, str]:
+    row = repository.get(session, tenant, job_id) if ids.is_id("job", job_id) else None
+    if row is None:
+        raise not_found("job", job_id)
+    return row[0], row[1]
+
+
+def _ready_dataset(session: Session, tenant: str, name: str, field: str, keep: bool) -> Dataset:
+    dataset = datasets.find(session, tenant, name, keep=keep)
+    if dataset is None:
+        raise field_problem(field, "is not registered", name, "id or name of a data set")
+    if dataset.state == datasets.FAILED:
+        why = (dataset.error or {}).get("message", "see its report")
+        raise field_problem(
+            field, f"could not be ingested: {why}", name, "a data set that is ready"
+        )
+    if dataset.state != datasets.READY:
+        problem = FieldProblem(
+            field, f"is {dataset.state}; submit again when it is ready", name, "a ready data set"
+        )
+        detail = (
+            f"{field}: the data set {dataset.name!r} is {dataset.state}; wait until it is ready"
+        )
+        raise Problem(
+            409, "dataset-not-ready", detail, errors=[problem], headers={"Retry-After": "2"}
+        )
+    return dataset
+
+
+def _answer_again(seen: IdempotencyKey, body_hash: str) -> JobView:
+    if seen.body_hash != body_hash:
+        raise Problem(
+            422,
+            "idempotency-key-reused",
+            "This Idempotency-Key was used for another job; use a new key for a new job",
+        )
+    return JobView.model_validate(seen.answer)

@@ -1,0 +1,87 @@
+"""Live views of a job: its events and its log, each from a position on."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from service.context import Context
+from service.jobs import repository
+from service.jobs.schemas import EventView
+from service.lifecycle import TERMINAL
+from service.sse import Message, News
+
+_EVENTS_AT_ONCE = 500
+_LOG_BYTES_AT_ONCE = 1 << 20
+# The rest of a driver's log is copied after the job has ended.
+_LOG_SETTLES_SECONDS = 3.0
+
+
+@dataclass
+class EventStream:
+    """Events behind the sequence number `after`."""
+
+    context: Context
+    job_id: str
+    after: int
+
+    def look(self) -> News:
+        """The events since the last look; ends with the last event of a terminal job."""
+        with self.context.database.read() as session:
+            # The status first: a job that was terminal then has no events but those read next.
+            status, last = repository.progress_of_events(session, self.job_id)
+            rows = repository.events(session, self.job_id, self.after, _EVENTS_AT_ONCE)
+            views = [EventView.model_validate(row) for row in rows[:_EVENTS_AT_ONCE]]
+        messages = [Message(str(view.seq), view.type, view.model_dump_json()) for view in views]
+        if views:
+            self.after = views[-1].seq
+        return News(
+            messages,
+            more=len(rows) > _EVENTS_AT_ONCE,
+            ended=status in TERMINAL and self.after >= last,
+        )
+
+
+@dataclass
+class LogStream:
+    """The log from byte `offset` of the driver of attempt `number` on, attempt after attempt."""
+
+    context: Context
+    job_id: str
+    number: int
+    offset: int = 0
+    _quiet_since: float = field(default_factory=time.monotonic)
+
+    def look(self) -> News:
+        """Whole lines since the last look; ends when a terminal job's log grows no more."""
+        with self.context.database.read() as session:
+            status, _ = repository.progress_of_events(session, self.job_id)
+            numbers = [attempt.number for attempt in repository.attempts(session, self.job_id)]
+        ended, newest = status in TERMINAL, max(numbers, default=0)
+        if self.number == 0 and newest > 0:
+            self.number = 1
+        storage = self.context.storage
+        uri = storage.log_uri(self.job_id, self.number)
+        size = storage.size(uri) or 0
+        now = time.monotonic()
+        if size > self.offset:
+            self._quiet_since = now
+        settled = now - self._quiet_since >= _LOG_SETTLES_SECONDS
+        stop = min(size, self.offset + _LOG_BYTES_AT_ONCE)
+        block = b"".join(storage.read(uri, self.offset, stop)) if stop > self.offset else b""
+        over = self.number < newest or ended
+        if not (over and settled) and len(block) < _LOG_BYTES_AT_ONCE:
+            # The line that is being written follows when it is whole.
+            block = block[: block.rfind(b"\n") + 1]
+        messages = []
+        if block:
+            self.offset += len(block)
+            text = block.decode("utf-8", "replace").removesuffix("\n")
+            # A bare carriage return would end a line of the stream itself.
+            text = text.replace("\r\n", "\n").replace("\r", "\n")
+            messages.append(Message(f"{self.number}:{self.offset}", "log", text))
+        done = self.offset >= size
+        if done and over and settled and self.number < newest:
+            self.number, self.offset, self._quiet_since = self.number + 1, 0, now
+            return News(messages, more=True)
+        return News(messages, more=not done and bool(block), ended=ended and done and settled)

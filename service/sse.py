@@ -1,0 +1,72 @@
+"""Server-sent events: a stream that looks for news now and then and holds nothing in between."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+
+import anyio
+from fastapi import Request
+from fastapi.responses import StreamingResponse
+from starlette.concurrency import run_in_threadpool
+
+from service.context import Context
+
+
+@dataclass(frozen=True)
+class Message:
+    """One event of a stream; a client that lost its connection resumes behind `id`."""
+
+    id: str
+    event: str
+    data: str
+
+    def encode(self) -> bytes:
+        """As it goes over the wire."""
+        lines = "".join(f"data: {line}\n" for line in self.data.split("\n"))
+        return f"id: {self.id}\nevent: {self.event}\n{lines}\n".encode()
+
+
+@dataclass(frozen=True)
+class News:
+    """What one look found. `more`: look again at once; `ended`: nothing will ever follow."""
+
+    messages: Sequence[Message]
+    more: bool = False
+    ended: bool = False
+
+
+def wants_stream(request: Request) -> bool:
+    """Whether the client asks for server-sent events."""
+    return "text/event-stream" in request.headers.get("accept", "")
+
+
+def stream(context: Context, look: Callable[[], News]) -> StreamingResponse:
+    """An answer that goes on until `look` says that everything was sent."""
+    return StreamingResponse(
+        _messages(context, look),
+        media_type="text/event-stream",
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    )
+
+
+async def _messages(context: Context, look: Callable[[], News]) -> AsyncIterator[bytes]:
+    settings = context.settings
+    # Sent at once, so that a client knows it is connected before anything happens.
+    yield b"retry: 2000\n\n"
+    spoke = time.monotonic()
+    while not context.closing.is_set():
+        news = await run_in_threadpool(look)
+        if news.messages:
+            yield b"".join(message.encode() for message in news.messages)
+            spoke = time.monotonic()
+        if news.ended:
+            return
+        if news.more:
+            continue
+        if time.monotonic() - spoke >= settings.stream_heartbeat_seconds:
+            # A comment: keeps proxies from closing the connection, and finds out closed ones.
+            yield b": still here\n\n"
+            spoke = time.monotonic()
+        await anyio.sleep(settings.stream_poll_seconds)

@@ -1,0 +1,99 @@
+"""Artifacts (checkpoints, logs, pictures) in any store that fsspec knows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, cast
+
+import fsspec
+
+_BLOCK = 1 << 20
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]")
+
+
+def check_name(name: str) -> str:
+    """The name itself, if it stays inside its folder.
+
+    Raises:
+        ValueError: it is absolute, climbs with `..`, or has characters no file name should have.
+    """
+    parts = name.split("/")
+    if not name or len(name) > 255 or _UNSAFE.search(name) or ":" in parts[0]:
+        raise ValueError("is not a plain relative file name")
+    if any(part in ("", ".", "..") for part in parts):
+        raise ValueError("leaves its folder or is not a plain relative file name")
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("is not a plain relative file name") from error
+    return name
+
+
+class Storage:
+    """The artifacts below one root URI."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root.rstrip("/")
+
+    def attempt_uri(self, job_id: str, number: int) -> str:
+        """Where one attempt writes, and no other does."""
+        return f"{self.root}/jobs/{job_id}/attempts/{number}"
+
+    def log_uri(self, job_id: str, number: int) -> str:
+        """The log of an attempt's driver."""
+        return f"{self.attempt_uri(job_id, number)}/driver.log"
+
+    def dataset_uri(self, dataset_id: str) -> str:
+        """Where the index of a data set goes."""
+        return f"{self.root}/datasets/{dataset_id}"
+
+    def size(self, uri: str) -> int | None:
+        """Bytes of a file, or `None` if there is none."""
+        fs, path = self._open_store(uri)
+        try:
+            # A log grows while it is read: what a listing once said of it is of no use.
+            fs.invalidate_cache()
+            return int(fs.info(path)["size"])
+        except FileNotFoundError:
+            return None
+
+    def read(self, uri: str, start: int, stop: int) -> Iterator[bytes]:
+        """The bytes `start` to `stop` (exclusive) of a file, in blocks."""
+        fs, path = self._open_store(uri)
+        with fs.open(path, "rb") as file:
+            file.seek(start)
+            left = stop - start
+            while left > 0:
+                block = cast(bytes, file.read(min(_BLOCK, left)))
+                if not block:
+                    return
+                left -= len(block)
+                yield block
+
+    def tail(self, uri: str, lines: int) -> tuple[bytes, int]:
+        """The last lines of a text file, and the file's size when they were read."""
+        size = self.size(uri) or 0
+        start, text = size, b""
+        # One more line break than lines: the one that ends the line before them.
+        while start > 0 and text.count(b"\n") <= lines:
+            block_start = max(0, start - 65536)
+            text = b"".join(self.read(uri, block_start, start)) + text
+            start = block_start
+        kept = text.splitlines(keepends=True)[-lines:] if lines else []
+        return b"".join(kept), size
+
+    def _open_store(self, uri: str) -> tuple[Any, str]:
+        fs, path = fsspec.core.url_to_fs(uri)
+        return fs, str(path)
+
+
+def is_below(uri: str, folder: str) -> bool:
+    """Whether `uri` names something inside `folder`, read as plain text (nothing is resolved)."""
+    if not uri.startswith(f"{folder}/"):
+        return False
+    try:
+        check_name(uri[len(folder) + 1 :])
+    except ValueError:
+        return False
+    return True

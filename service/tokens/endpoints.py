@@ -1,0 +1,38 @@
+"""`/v1/tokens`: an administrator's own tenant."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from service.auth import Admin
+from service.context import ReadSession, WriteSession
+from service.http import StrictRoute
+from service.pages import After, Limit, Page, page
+from service.tokens import repository, service
+from service.tokens.schemas import NewToken, TokenRequest, TokenView
+
+router = APIRouter(prefix="/v1/tokens", tags=["tokens"], route_class=StrictRoute)
+
+
+@router.post("", status_code=201)
+def create_token(request: TokenRequest, caller: Admin, session: WriteSession) -> NewToken:
+    """Make a token. Its text is in this answer and nowhere else."""
+    token, text = service.create(
+        session, tenant=caller.tenant, name=request.name, scopes=request.scopes
+    )
+    return NewToken(**TokenView.model_validate(token).model_dump(), token=text)
+
+
+@router.get("")
+def list_tokens(
+    caller: Admin, session: ReadSession, after: After = None, limit: Limit = 50
+) -> Page[TokenView]:
+    """Tokens, newest first, revoked ones included."""
+    rows = repository.newest(session, caller.tenant, after, limit)
+    return page(rows, limit, TokenView.model_validate, lambda row: row.id)
+
+
+@router.delete("/{token_id}", status_code=204, response_class=Response)
+def revoke_token(token_id: str, caller: Admin, session: WriteSession) -> None:
+    """Revoke a token, at once."""
+    service.revoke(session, caller.tenant, token_id)

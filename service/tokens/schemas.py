@@ -1,0 +1,41 @@
+"""Tokens as the API shows them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from service.auth import Scope
+
+TokenName = Annotated[
+    str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]+$")
+]
+
+
+class TokenRequest(BaseModel):
+    """A token to be made."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: TokenName
+    scopes: Annotated[list[Scope], Field(min_length=1, max_length=3)] = ["read", "submit"]
+
+
+class TokenView(BaseModel):
+    """A token without its text, which is not stored."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    id: str
+    name: str
+    scopes: list[str]
+    created_at: datetime
+    revoked_at: datetime | None
+
+
+class NewToken(TokenView):
+    """A token just made: the only answer that ever holds its text."""
+
+    token: str

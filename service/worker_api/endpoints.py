@@ -1,0 +1,117 @@
+"""`/worker/v1`: the door of attempts and ingest runs, each with a token of its own.
+
+A word spoken for an attempt that is over or was replaced is answered with 409 `stale-attempt`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Response
+
+from service.auth import WorkerToken
+from service.context import WithContext, WriteSession
+from service.http import StrictRoute
+from service.worker_api import service
+from service.worker_api.schemas import (
+    ArtifactReport,
+    AttemptStart,
+    CheckpointAnswer,
+    CheckpointReport,
+    EvaluationReport,
+    EventReport,
+    FinishReport,
+    Heartbeat,
+    HeartbeatAnswer,
+    IngestReport,
+    IngestStart,
+    MetricBatch,
+)
+
+router = APIRouter(prefix="/worker/v1", tags=["workers"], route_class=StrictRoute)
+_ATTEMPT = "/jobs/{job_id}/attempts/{number}"
+
+
+async def _door(
+    job_id: str, number: int, token: WorkerToken, session: WriteSession
+) -> Callable[[], service.Door]:
+    # Opened by the endpoint and not here: between a dependency and its endpoint a request waits
+    # for a thread, and must not hold a lock meanwhile.
+    return partial(service.Door, session, token, job_id, number)
+
+
+OpenDoor = Annotated[Callable[[], service.Door], Depends(_door)]
+
+
+@router.post(f"{_ATTEMPT}/start")
+def start(open_door: OpenDoor, context: WithContext) -> AttemptStart:
+    """The attempt runs; may be repeated."""
+    return open_door().start(context.storage, context.settings.heartbeat_seconds)
+
+
+@router.post(f"{_ATTEMPT}/heartbeat")
+def heartbeat(word: Heartbeat, open_door: OpenDoor) -> HeartbeatAnswer:
+    """The attempt lives; the answer says what is desired of it."""
+    return HeartbeatAnswer.model_validate({"desired": open_door().heartbeat(word.progress)})
+
+
+@router.post(f"{_ATTEMPT}/metrics", status_code=204, response_class=Response)
+def metrics(word: MetricBatch, open_door: OpenDoor) -> None:
+    """Points of the training's series."""
+    open_door().metrics(word)
+
+
+@router.post(f"{_ATTEMPT}/evaluations", status_code=204, response_class=Response)
+def evaluations(word: EvaluationReport, open_door: OpenDoor) -> None:
+    """Figures on held-out images."""
+    open_door().evaluation(word)
+
+
+@router.post(f"{_ATTEMPT}/events", status_code=204, response_class=Response)
+def events(word: EventReport, open_door: OpenDoor) -> None:
+    """Something worth knowing."""
+    open_door().event(word)
+
+
+@router.post(f"{_ATTEMPT}/checkpoints", status_code=201)
+def checkpoints(
+    word: CheckpointReport, open_door: OpenDoor, context: WithContext
+) -> CheckpointAnswer:
+    """A checkpoint that is written."""
+    return CheckpointAnswer(id=open_door().checkpoint(word, context.storage))
+
+
+@router.post(f"{_ATTEMPT}/artifacts", status_code=204, response_class=Response)
+def artifacts(word: ArtifactReport, open_door: OpenDoor, context: WithContext) -> None:
+    """A file that is written."""
+    open_door().artifact(word, context.storage)
+
+
+@router.post(f"{_ATTEMPT}/finish", status_code=204, response_class=Response)
+def finish(
+    job_id: str, number: int, word: FinishReport, token: WorkerToken, session: WriteSession
+) -> None:
+    """How the attempt ended."""
+    service.finish(session, token, job_id, number, word)
+
+
+@router.post("/datasets/{dataset_id}/start")
+def start_ingest(
+    dataset_id: str, token: WorkerToken, session: WriteSession, context: WithContext
+) -> IngestStart:
+    """An ingest run begins; may be repeated."""
+    return service.start_ingest(session, token, dataset_id, context.storage)
+
+
+@router.post("/datasets/{dataset_id}/finish", status_code=204, response_class=Response)
+def finish_ingest(
+    dataset_id: str,
+    word: IngestReport,
+    token: WorkerToken,
+    session: WriteSession,
+    context: WithContext,
+) -> None:
+    """How an ingest run ended."""
+    service.finish_ingest(session, token, dataset_id, word, context.storage)

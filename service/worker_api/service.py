@@ -1,0 +1,258 @@
+"""What an attempt, or an ingest run, may report; every word is checked against the epoch."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy.orm import Session
+
+from service import auth, ids, lifecycle
+from service.checkpoints import repository as checkpoints
+from service.datasets import repository as datasets
+from service.db.models import Artifact, Attempt, Checkpoint, Dataset, Evaluation
+from service.lifecycle import StaleAttempt
+from service.problems import field_problem
+from service.storage import Storage, is_below
+from service.worker_api import repository
+from service.worker_api.schemas import (
+    ArtifactReport,
+    AttemptStart,
+    CheckpointReport,
+    ErrorReport,
+    EvaluationReport,
+    EventReport,
+    FinishReport,
+    IngestReport,
+    IngestStart,
+    MetricBatch,
+    Resume,
+    WorkerDataset,
+)
+
+
+class Door:
+    """One attempt speaking, with its token checked and its job's row locked.
+
+    Raises:
+        Problem: 401, the token is not this attempt's.
+        StaleAttempt: the attempt is over or was replaced.
+    """
+
+    def __init__(self, session: Session, token: str, job_id: str, number: int) -> None:
+        check_attempt_token(session, token, job_id, number)
+        self.session = session
+        self.job, self.attempt = lifecycle.speak_for(session, job_id, number)
+
+    def start(self, storage: Storage, heartbeat_seconds: float) -> AttemptStart:
+        """The attempt runs: tell it all it needs."""
+        job, attempt = self.job, self.attempt
+        lifecycle.mark_running(self.session, job.id, attempt.number)
+        dataset = self.session.get_one(Dataset, job.dataset_id)
+        evaluated = job.evaluate_dataset_id
+        evaluate = self.session.get_one(Dataset, evaluated) if evaluated else None
+        resume = None
+        if attempt.resume_checkpoint_id is not None:
+            found = self.session.get_one(Checkpoint, attempt.resume_checkpoint_id)
+            resume = Resume(
+                checkpoint_id=found.id, uri=found.uri, files=found.files, step=found.step
+            )
+        return AttemptStart(
+            spec=job.resolved,
+            dataset=WorkerDataset.model_validate(dataset),
+            evaluate_dataset=evaluate and WorkerDataset.model_validate(evaluate),
+            resume=resume,
+            artifacts_uri=storage.attempt_uri(job.id, attempt.number),
+            heartbeat_seconds=heartbeat_seconds,
+        )
+
+    def heartbeat(self, progress: dict[str, object]) -> str:
+        """The attempt lives; returns what is desired of its job."""
+        self.attempt.heartbeat_at = datetime.now(UTC)
+        if progress:
+            self.job.progress = progress
+        return self.job.desired
+
+    def metrics(self, batch: MetricBatch) -> None:
+        """Store points of the job's series."""
+        # Keyed: the same point twice in one batch must not conflict with itself.
+        rows = {
+            (name, point.step): {
+                "job_id": self.job.id,
+                "attempt": self.attempt.number,
+                "step": point.step,
+                "time": point.time,
+                "name": name,
+                "value": value,
+            }
+            for point in batch.points
+            for name, value in point.values.items()
+        }
+        if rows:
+            repository.add_metrics(self.session, list(rows.values()))
+
+    def evaluation(self, report: EvaluationReport) -> None:
+        """Store figures; the same subject and step again is the same report, sent again."""
+        job_id, number = self.job.id, self.attempt.number
+        known = repository.evaluation(self.session, job_id, number, report.step, report.subject)
+        if known is not None:
+            known.epoch, known.metrics = report.epoch, report.metrics
+            return
+        self.session.add(
+            Evaluation(
+                id=ids.new_id("eval"),
+                job_id=job_id,
+                attempt=number,
+                created_at=datetime.now(UTC),
+                **report.model_dump(),
+            )
+        )
+        figures = ", ".join(
+            f"{name} {value:.4g}"
+            for name, value in report.metrics.items()
+            if isinstance(value, (int, float))
+        )
+        message = f"Evaluated {report.subject} at step {report.step}: {figures}"
+        lifecycle.append_event(
+            self.session, job_id, "evaluation", message, report.model_dump(mode="json")
+        )
+
+    def event(self, report: EventReport) -> None:
+        """Add an event."""
+        lifecycle.append_event(
+            self.session, self.job.id, report.type, report.message or report.type, report.data
+        )
+
+    def checkpoint(self, report: CheckpointReport, storage: Storage) -> str:
+        """Register a checkpoint; its id. The same place again is the same checkpoint."""
+        job_id, number = self.job.id, self.attempt.number
+        uri = report.uri.rstrip("/")
+        _check_below(uri, storage.attempt_uri(job_id, number))
+        if len({entry.name for entry in report.files}) < len(report.files):
+            raise field_problem("files", "names a file twice")
+        known = checkpoints.by_uri(self.session, uri)
+        if known is not None:
+            return known.id
+        checkpoint = Checkpoint(
+            id=ids.new_id("ckpt"),
+            job_id=job_id,
+            attempt=number,
+            step=report.step,
+            epoch=report.epoch,
+            uri=uri,
+            files=[entry.model_dump() for entry in report.files],
+            metrics=report.metrics,
+            state=checkpoints.REGISTERED,
+            final=report.final,
+            created_at=datetime.now(UTC),
+        )
+        self.session.add(checkpoint)
+        self.session.flush()
+        kind = "Final checkpoint" if report.final else "Checkpoint"
+        size = sum(entry.size for entry in report.files)
+        data = {
+            "id": checkpoint.id,
+            "step": report.step,
+            "epoch": report.epoch,
+            "final": report.final,
+            "size": size,
+        }
+        message = f"{kind} {checkpoint.id} at step {report.step}"
+        lifecycle.append_event(self.session, job_id, "checkpoint", message, data)
+        return checkpoint.id
+
+    def artifact(self, report: ArtifactReport, storage: Storage) -> None:
+        """Register a file; the same name again replaces it."""
+        job_id, number = self.job.id, self.attempt.number
+        _check_below(report.uri, storage.attempt_uri(job_id, number))
+        known = checkpoints.artifact(self.session, job_id, report.name)
+        self.session.merge(
+            Artifact(
+                job_id=job_id, attempt=number, created_at=datetime.now(UTC), **report.model_dump()
+            )
+        )
+        if known is None or known.sha256 != report.sha256:
+            data = {"name": report.name, "size": report.size}
+            message = f"Artifact {report.name}"
+            lifecycle.append_event(self.session, job_id, "artifact", message, data)
+
+
+def finish(session: Session, token: str, job_id: str, number: int, report: FinishReport) -> None:
+    """The attempt ended; the same word again, after a lost answer, is no mistake.
+
+    Raises:
+        Problem: 401, the token is not this attempt's.
+        StaleAttempt: the attempt was over already, and otherwise, or was replaced.
+    """
+    attempt = check_attempt_token(session, token, job_id, number)
+    error = report.error.model_dump() if report.error is not None else None
+    if error is None and report.outcome == "failed":
+        error = {"type": "error", "message": "The worker gave no reason"}
+    # The lock is taken inside; the state is looked at again only when this word came too late.
+    moved = lifecycle.finish_attempt(
+        session, job_id, number, report.outcome, error=error, retryable=report.retryable
+    )
+    if moved is None:
+        session.refresh(attempt)
+        if attempt.state != report.outcome:
+            raise StaleAttempt(f"attempt {number} of {job_id} is over")
+
+
+def check_attempt_token(session: Session, token: str, job_id: str, number: int) -> Attempt:
+    """The attempt that the token was made for.
+
+    Raises:
+        Problem: 401.
+    """
+    known = ids.is_id("job", job_id) and 0 < number < 2**31
+    attempt = session.get(Attempt, (job_id, number)) if known else None
+    if attempt is None or not auth.token_matches(token, attempt.token_hash):
+        raise auth.unauthenticated("The token is not this attempt's")
+    return attempt
+
+
+def start_ingest(session: Session, token: str, dataset_id: str, storage: Storage) -> IngestStart:
+    """An ingest run begins: tell it what to read."""
+    dataset = _ingest_run(session, token, dataset_id)
+    if dataset.state != datasets.INGESTING:
+        raise StaleAttempt(f"the ingest of {dataset_id} is over")
+    return IngestStart(uri=dataset.uri, artifacts_uri=storage.dataset_uri(dataset_id))
+
+
+def finish_ingest(
+    session: Session, token: str, dataset_id: str, report: IngestReport, storage: Storage
+) -> None:
+    """An ingest run ended; the same word again is no mistake."""
+    dataset = _ingest_run(session, token, dataset_id)
+    if dataset.state == report.state:
+        return
+    if report.index_uri is not None:
+        _check_below(report.index_uri, storage.dataset_uri(dataset_id), "index_uri")
+    error = report.error
+    if isinstance(error, str):
+        error = ErrorReport(type="ingest-failed", message=error)
+    moved = datasets.end_ingest(
+        session,
+        dataset_id,
+        dataset.attempt,
+        report.state,
+        facts=report.facts and report.facts.model_dump(mode="json"),
+        report=report.report,
+        index_uri=report.index_uri,
+        error=error and error.model_dump(),
+    )
+    if not moved:
+        raise StaleAttempt(f"the ingest of {dataset_id} is over")
+
+
+def _ingest_run(session: Session, token: str, dataset_id: str) -> Dataset:
+    dataset = datasets.lock(session, dataset_id) if ids.is_id("ds", dataset_id) else None
+    if dataset is None:
+        raise StaleAttempt(f"the data set {dataset_id} was deleted")
+    if not auth.token_matches(token, dataset.token_hash):
+        raise StaleAttempt(f"the ingest of {dataset_id} was started again")
+    return dataset
+
+
+def _check_below(uri: str, folder: str, field: str = "uri") -> None:
+    if not is_below(uri, folder):
+        raise field_problem(field, "is not inside the folder given at start", uri, f"{folder}/...")
