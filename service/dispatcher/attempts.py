@@ -85,11 +85,7 @@ class Attempts:
         since = self._shared.clock() - _LOOK_BACK
         ended = repository.ended_attempts(session, since)
         self._gone &= {attempt.submission_id for attempt in ended}
-        return [attempt for attempt in ended if not self.is_gone(attempt)]
-
-    def is_gone(self, attempt: AttemptView) -> bool:
-        """Whether an ended attempt's driver is known to be gone, and its log complete."""
-        return attempt.submission_id in self._gone
+        return [attempt for attempt in ended if attempt.submission_id not in self._gone]
 
     def see_off(self, attempt: AttemptView) -> None:
         """Take the rest of an ended attempt's log; make its driver go if it lingers."""
@@ -125,7 +121,7 @@ class Attempts:
         # After a crash of Ray's head its workers may go on for a minute: only when they have been
         # silent for the length of a lease may another attempt begin.
         heard = attempt.heartbeat_at or attempt.created_at
-        new_cluster = self.cluster_since is not None and attempt.created_at < self.cluster_since
+        new_cluster = self.cluster_since is not None and attempt.created_at <= self.cluster_since
         if not new_cluster and self._shared.clock() - heard <= self._shared.lease:
             return
         lines = self._logs.finish(attempt.job_id, attempt.number, attempt.submission_id)

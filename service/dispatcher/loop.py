@@ -24,7 +24,7 @@ from service.dispatcher.attempts import Attempts
 from service.dispatcher.executor import Cluster, Executor, ExecutorUnavailable
 from service.dispatcher.ingests import Ingests
 from service.dispatcher.logs import LogCopier
-from service.dispatcher.repository import AttemptView, QueuedView
+from service.dispatcher.repository import QueuedView
 from service.dispatcher.shared import Clock, Entrypoints, LeaseLost, Shared, utc_now
 from service.lifecycle import AttemptState
 from service.settings import Settings
@@ -33,6 +33,8 @@ from service.storage import Storage
 logger = logging.getLogger(__name__)
 
 _ASK_CLUSTER_EVERY = timedelta(seconds=2)
+# Ray's head answers each question on a core that may be training; new jobs are looked for oftener.
+_WATCH_EVERY = timedelta(seconds=1)
 
 
 class Dispatcher:
@@ -67,14 +69,20 @@ class Dispatcher:
         self._ingests = Ingests(self._shared)
         self._cluster: Cluster | None = None
         self._asked_at: datetime | None = None
+        self._watched_at: datetime | None = None
         self._available = True
 
     def cluster_began_anew(self) -> None:
         """Nothing that was handed in before runs any more: what Ray does not know is lost now."""
         self._attempts.cluster_since = self._shared.clock()
-        self._asked_at = None
+        self._asked_at = self._watched_at = None
 
-    def run(self, stop: threading.Event, *, interval: float = 0.5) -> None:
+    @property
+    def sees_nodes(self) -> bool:
+        """Whether the executor answered when last asked, with a node that can work."""
+        return self._cluster is not None and bool(self._cluster.nodes)
+
+    def run(self, stop: threading.Event, *, interval: float = 0.25) -> None:
         """Rounds until `stop` is set; then the lease is let go of."""
         while not stop.is_set():
             self.tick()
@@ -93,6 +101,22 @@ class Dispatcher:
     def _round(self) -> None:
         if not self._see_cluster():
             return
+        now = self._shared.clock()
+        if self._watched_at is None or now - self._watched_at >= _WATCH_EVERY:
+            self._watched_at = now
+            self._watch()
+        with self._shared.database.read() as session:
+            due = repository.due_retries(session, now)
+            awaiting = datasets.awaiting_ingest(session)
+        for job_id in due:
+            with self._shared.write() as session:
+                lifecycle.requeue(session, job_id)
+        for dataset in awaiting:
+            self._each(self._ingests.start, dataset)
+        self._admit()
+
+    def _watch(self) -> None:
+        """Look after everything that was begun, by this dispatcher or one before it."""
         with self._shared.database.read() as session:
             live = repository.live_attempts(session)
         for attempt in live:
@@ -100,18 +124,14 @@ class Dispatcher:
                 self._each(self._attempts.adopt, attempt)
             else:
                 self._each(self._attempts.watch, attempt)
+        # Read after the watching, so that attempts which it ended are seen off at once.
         with self._shared.database.read() as session:
             ended = self._attempts.ended(session)
+            ingesting = datasets.ingesting(session)
         for attempt in ended:
             self._each(self._attempts.see_off, attempt)
-        self._end_waits()
-        with self._shared.database.read() as session:
-            ingesting, awaiting = datasets.ingesting(session), datasets.awaiting_ingest(session)
         for dataset in ingesting:
             self._each(self._ingests.watch, dataset)
-        for dataset in awaiting:
-            self._each(self._ingests.start, dataset)
-        self._admit([attempt for attempt in ended if not self._attempts.is_gone(attempt)])
 
     def _each(self, step: Callable[[Any], None], item: object) -> None:
         """Run a step for one item; what is wrong with it must not hold up all others."""
@@ -128,13 +148,6 @@ class Dispatcher:
             self._see_cluster()
         except Exception:
             logger.exception("The dispatcher could not %s %s", step.__name__, item)
-
-    def _end_waits(self) -> None:
-        with self._shared.database.read() as session:
-            due = repository.due_retries(session, self._shared.clock())
-        for job_id in due:
-            with self._shared.write() as session:
-                lifecycle.requeue(session, job_id)
 
     def _see_cluster(self) -> bool:
         """Look at the cluster every now and then; whether it answered when last asked."""
@@ -173,7 +186,7 @@ class Dispatcher:
                 ),
             )
 
-    def _admit(self, lingering: list[AttemptView]) -> None:
+    def _admit(self) -> None:
         """Start queued jobs as long as the first of them fits.
 
         A job behind one that waits does not overtake it, so that a large job gets its turn; only
@@ -184,8 +197,11 @@ class Dispatcher:
             return
         with self._shared.database.read() as session:
             queue = repository.queued(session)
-            taken = [attempt.demand for attempt in repository.live_attempts(session)]
-        taken += [attempt.demand for attempt in lingering]
+            if not queue:
+                return
+            # Ended attempts count until their driver is gone.
+            busy = repository.live_attempts(session) + self._attempts.ended(session)
+        taken = [attempt.demand for attempt in busy]
         for job in queue:
             reason = obstacle(cluster, taken, job.demand)
             if reason is None:

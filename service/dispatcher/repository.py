@@ -172,7 +172,7 @@ def _attempts() -> Select[Attempt, Job]:
 
 
 def _view(row: Row[Attempt, Job]) -> AttemptView:
-    attempt, job = row.tuple()
+    attempt, job = row
     error = attempt.error
     return AttemptView(
         job_id=job.id,

@@ -61,6 +61,8 @@ class Shared:
     entrypoints: Entrypoints
     tokens: dict[str, str] = field(default_factory=dict)
     """Tokens of submissions that Ray may not have taken yet, by submission id."""
+    renewed_at: datetime | None = None
+    """When the lease was last taken or renewed by `take_lease`."""
 
     @property
     def lease(self) -> timedelta:
@@ -70,13 +72,18 @@ class Shared:
     def take_lease(self) -> bool:
         """Become or stay the dispatcher in charge."""
         now = self.clock()
+        if self.renewed_at is not None and now - self.renewed_at < self.lease / 4:
+            return True  # As far as is known; `write` makes sure.
         with self.database.write() as session:
-            return repository.take_lease(
+            taken = repository.take_lease(
                 session, DISPATCHER_LEASE, self.holder, now, now + self.lease
             )
+        self.renewed_at = now if taken else None
+        return taken
 
     def release_lease(self) -> None:
         """Let the next dispatcher begin at once."""
+        self.renewed_at = None
         with self.database.write() as session:
             repository.release_lease(session, DISPATCHER_LEASE, self.holder, self.clock())
 
@@ -92,6 +99,7 @@ class Shared:
             if not repository.renew_lease(
                 session, DISPATCHER_LEASE, self.holder, now, now + self.lease
             ):
+                self.renewed_at = None
                 raise LeaseLost(f"{self.holder} lost the lease {DISPATCHER_LEASE!r}")
             yield session
 

@@ -1,0 +1,33 @@
+"""`python -m service.dispatcher`: a dispatcher for a Ray elsewhere, until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+
+from service.db.session import Database
+from service.dispatcher.loop import Dispatcher
+from service.dispatcher.ray_executor import RayExecutor
+from service.settings import Settings
+
+
+def main() -> None:
+    """Dispatch with the settings of the environment."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    settings = Settings()
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    token = settings.ray_auth_token.get_secret_value() if settings.ray_auth_token else None
+    executor = RayExecutor(settings.ray_address, token)
+    database = Database(settings.database_url)
+    holder = f"{socket.gethostname()} process {os.getpid()}"
+    Dispatcher(settings, database, executor, holder=holder).run(stop)
+
+
+if __name__ == "__main__":
+    main()

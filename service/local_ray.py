@@ -1,0 +1,154 @@
+"""A Ray of our own on this machine: loopback only, its own ports, its own token, never orphaned."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+# Training keeps nothing in the object store, and /dev/shm may be small.
+_OBJECT_STORE_BYTES = 200_000_000
+# A Unix socket's path has at most 107 bytes; Ray adds up to 62 for its session and socket.
+_LONGEST_FOLDER = 44
+_GRACE_SECONDS = 2.0
+
+
+class LocalRay:
+    """A Ray head node under a guard process; it can be started again after it ended.
+
+    Args:
+        folder: for Ray's session files; a short temporary one is used where a socket's path
+            would become too long.
+        log: what `ray start` prints.
+        cpus: how many CPUs Ray hands out; `None`: those of the machine. GPUs are found by Ray.
+    """
+
+    def __init__(self, folder: Path, log: Path, cpus: int | None = None) -> None:
+        self.log = log
+        self.token = secrets.token_hex(32)
+        self._folder, self._cpus = folder, cpus
+        self._temporary: str | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+        self.address = ""
+
+    def start(self) -> None:
+        """Start it. It takes about ten seconds until it answers at `address`.
+
+        Raises:
+            ValueError: Ray is not installed beside this Python.
+        """
+        assert self._guard is None, "it runs already"
+        if len(os.fsencode(self._folder)) > _LONGEST_FOLDER:
+            self._temporary = tempfile.mkdtemp(prefix="dasl-ray-", dir="/tmp")
+            folder = Path(self._temporary)
+        else:
+            shutil.rmtree(self._folder, ignore_errors=True)  # The files of the last session.
+            folder = self._folder
+        ports = _free_ports(9)
+        self.address = f"http://127.0.0.1:{ports[0]}"
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as output:
+            self._guard = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "service.guard", str(_GRACE_SECONDS)),
+                    *_command(folder, ports, self._cpus),
+                ],
+                # Ours is the only writing end: it closes however this process ends.
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=_environment(self.token, ports),
+                # Ctrl-C in a terminal reaches `dasl serve` alone, which then ends the rest in order.
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def running(self) -> bool:
+        """Whether `ray start` is still there; it ends when any part of Ray dies."""
+        return self._guard is not None and self._guard.poll() is None
+
+    def stop(self) -> None:
+        """End Ray and all that it runs. When this returns, no process of it is left."""
+        if self._guard is None:
+            return
+        assert self._guard.stdin is not None
+        self._guard.stdin.close()
+        self._guard.wait()
+        self._guard = None
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
+
+
+def _command(folder: Path, ports: list[int], cpus: int | None) -> list[str]:
+    ray = Path(sysconfig.get_path("scripts")) / "ray"
+    if not ray.exists():
+        raise ValueError('Ray is not installed here: pip install "dasl[server,training]"')
+    options = {
+        "node-ip-address": "127.0.0.1",
+        "dashboard-host": "127.0.0.1",
+        "dashboard-port": ports[0],
+        "port": ports[1],
+        "dashboard-agent-listen-port": ports[2],
+        "dashboard-agent-grpc-port": ports[3],
+        "metrics-export-port": ports[4],
+        "runtime-env-agent-port": ports[5],
+        "ray-client-server-port": ports[6],
+        "temp-dir": folder,
+        "object-store-memory": _OBJECT_STORE_BYTES,
+        # The dashboard and its agent carry the Jobs API. Drivers get their workers' output from
+        # the log monitor.
+        "include-dashboard": "true",
+        **({} if cpus is None else {"num-cpus": cpus}),
+    }
+    return [
+        *(str(ray), "start", "--head", "--block", "--disable-usage-stats", "--log-style=record"),
+        *(f"--{name}={value}" for name, value in options.items()),
+    ]
+
+
+def _environment(token: str, ports: list[int]) -> dict[str, str]:
+    # Settings meant for another Ray must not reach this one.
+    own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_ADDRESS")}
+    return own | {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": token,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Despite its name this is what keeps every part of Ray on 127.0.0.1: otherwise Ray
+        # replaces a loopback address by the machine's own and listens on all interfaces.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        # Two ports that would be the same for every Ray of the machine.
+        "AUTOSCALER_METRIC_PORT": str(ports[7]),
+        "DASHBOARD_METRIC_PORT": str(ports[8]),
+    }
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

@@ -1,0 +1,172 @@
+"""`dasl serve`: API, dispatcher and a local Ray with one command, and none of it left behind.
+
+The API and the dispatcher are threads of this process; Ray is a child behind a guard that ends it
+however this process ends. A lock on the home makes sure that there is one of us, which is why a
+second start may take up at once what the first one left.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from service.local_ray import LocalRay
+from service.settings import Settings
+
+logger = logging.getLogger("dasl.serve")
+
+_LOOK_EVERY_SECONDS = 0.2
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
+
+
+def main() -> int:
+    """Serve with the settings of the environment until Ctrl-C or SIGTERM; the exit status."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
+    )
+    for chatty in ("httpx", "alembic", "uvicorn.error"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    stop = threading.Event()
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():  # Asked again: at once. The guard still ends Ray.
+            os._exit(128 + number)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    try:
+        serve(Settings(), stop)
+    except ValueError as error:
+        print(f"dasl serve: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def serve(settings: Settings, stop: threading.Event, *, cpus: int | None = None) -> None:
+    """Run everything until `stop` is set.
+
+    Args:
+        cpus: how many CPUs the local Ray hands out; `None`: those of the machine.
+
+    Raises:
+        ValueError: another one serves this home, the port is taken, or Ray is not installed.
+    """
+    with _alone(settings.home), _bound(settings) as listener:
+        settings = _with_port(settings, listener.getsockname()[1])
+        # Ray takes longest, so it starts first; the API is imported meanwhile.
+        with LocalRay(settings.home / "ray", settings.home / "logs" / "ray.log", cpus) as ray:
+            _serve(settings, stop, listener, ray)
+
+
+def _serve(
+    settings: Settings,
+    stop: threading.Event,
+    listener: socket.socket,
+    ray: LocalRay,
+) -> None:
+    # Imported here, after Ray was started: together they take a second.
+    from service.api_thread import ApiThread
+    from service.client.config import config_path
+    from service.db.migrate import upgrade
+    from service.db.session import Database
+    from service.dispatcher.embedded import DispatcherThread
+    from service.first_token import admin_token, write_config
+
+    upgrade(settings.database_url)
+    database = Database(settings.database_url)
+    api = ApiThread(settings, database, listener)
+    api.start()
+    token = admin_token(database, config_path())
+    write_config(config_path(), settings.api_url, token)
+    _say_where(settings.api_url, token, config_path())
+    dispatcher = DispatcherThread(settings, database, ray, new_cluster=True)
+    dispatcher.start()
+    pause, ready, began = _FIRST_PAUSE_SECONDS, False, time.monotonic()
+    try:
+        while not stop.wait(_LOOK_EVERY_SECONDS):
+            if not ready and dispatcher.sees_nodes:
+                ready, pause = True, _FIRST_PAUSE_SECONDS
+                seconds = time.monotonic() - began
+                print(f"Ready after {seconds:.0f} s. Ctrl-C stops everything.", flush=True)
+            if not api.is_alive():
+                raise RuntimeError("The API ended by itself; its reason is above")
+            if not ray.running:
+                logger.error("Ray ended by itself (see %s); it is started again", ray.log)
+                dispatcher.stop()
+                ray.stop()
+                if stop.wait(pause):
+                    break
+                pause, ready = min(2 * pause, _LONGEST_PAUSE_SECONDS), False
+                ray.start()
+                dispatcher = DispatcherThread(settings, database, ray, new_cluster=True)
+                dispatcher.start()
+            elif not dispatcher.is_alive():
+                logger.error("The dispatcher ended by itself; it is started again")
+                dispatcher = DispatcherThread(settings, database, ray, new_cluster=False)
+                dispatcher.start()
+    finally:
+        print("Stopping", flush=True)
+        dispatcher.stop()
+        # The API before Ray: an attempt that is interrupted by us must not be able to report its
+        # end as a failure. The next start takes it up from its last checkpoint.
+        api.stop()
+        ray.stop()
+        dispatcher.join()
+        database.dispose()
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "serve.lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.seek(0)
+            raise ValueError(
+                f"Process {lock.read().strip()} serves {home} already; stop it, or set DASL_HOME "
+                "to another folder"
+            ) from error
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
+
+
+@contextmanager
+def _bound(settings: Settings) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((settings.host, settings.port))
+        except OSError as error:
+            raise ValueError(
+                f"Cannot listen on {settings.host} port {settings.port} ({error.strerror}); set "
+                "DASL_PORT to another one, or to 0 for any that is free"
+            ) from error
+        yield listener
+
+
+def _with_port(settings: Settings, port: int) -> Settings:
+    """The settings with the port that was found, and an `api_url` that workers here can reach."""
+    given = settings.api_url != f"http://{settings.host}:{settings.port}"
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return settings.model_copy(update={"port": port, "api_url": settings.api_url if given else url})
+
+
+def _say_where(url: str, token: str, path: Path) -> None:
+    print(f"DASL serves at {url}")
+    print(f"Token: {token} (also in {path}, where `dasl` finds it)", flush=True)

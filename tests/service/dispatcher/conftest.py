@@ -1,0 +1,35 @@
+"""A dispatcher on a database, with a clock that only moves when a test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, tzinfo
+from pathlib import Path
+
+import pytest
+from dispatcher_world import World
+from fake_executor import FakeExecutor
+
+from service import lifecycle
+from service.db.models import Base
+from service.db.session import Database
+from service.settings import Settings
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    settings = Settings(home=tmp_path, port=8123)
+    database = Database(settings.database_url)
+    Base.metadata.create_all(database.engine)
+    executor = FakeExecutor(cpus=2)
+    world = World(settings, database, executor)
+
+    class WorldTime(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:
+            return world.now().astimezone(tz)
+
+    monkeypatch.setattr(lifecycle, "datetime", WorldTime)
+    yield world
+    executor.close()
+    database.dispose()

@@ -1,0 +1,158 @@
+"""A dispatcher on a database, with a clock that only moves when a test says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from fake_executor import DRIVER, FakeExecutor
+from sqlalchemy import select
+
+from service import ids, lifecycle
+from service.db.models import Attempt, Checkpoint, Dataset, Event, Job
+from service.db.session import Database
+from service.dispatcher.loop import Dispatcher
+from service.dispatcher.shared import Entrypoints
+from service.lifecycle import JobStatus
+from service.settings import Settings
+
+ENTRYPOINTS = Entrypoints(
+    job=f"exec sh -c '{DRIVER}' {{job}} {{attempt}}", ingest=f"exec sh -c '{DRIVER}' {{dataset}}"
+)
+
+
+@dataclass
+class World:
+    """Everything around a dispatcher, and short words for what happens in it."""
+
+    settings: Settings
+    database: Database
+    executor: FakeExecutor
+    began: datetime = field(default_factory=lambda: datetime.now(UTC))
+    ahead: timedelta = timedelta()
+    dispatcher: Dispatcher = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.restart()
+
+    def now(self) -> datetime:
+        return self.began + self.ahead
+
+    def restart(self, holder: str = "first") -> Dispatcher:
+        """A new dispatcher process, which remembers nothing of the one before."""
+        self.dispatcher = Dispatcher(
+            self.settings,
+            self.database,
+            self.executor,
+            holder=holder,
+            entrypoints=ENTRYPOINTS,
+            clock=self.now,
+        )
+        return self.dispatcher
+
+    def tick(self, seconds: float = 2) -> None:
+        """Let time pass, then one round."""
+        self.ahead += timedelta(seconds=seconds)
+        self.dispatcher.tick()
+
+    def add_job(self, *, priority: int = 0, **resources: Any) -> str:
+        defaults = {"workers": 1, "cpus_per_worker": 1, "gpus_per_worker": 0}
+        limits = {"max_restarts": 3, "max_hours": 24.0}
+        job = Job(
+            id=ids.new_id("job"),
+            tenant="default",
+            name="a job",
+            method="simclr",
+            spec={},
+            resolved={"resources": defaults | limits | resources},
+            priority=priority,
+            tags={},
+            dataset_id=self.dataset_id(),
+            created_at=self.now(),
+        )
+        with self.database.write() as session:
+            lifecycle.enqueue(session, job)
+        return job.id
+
+    def dataset_id(self) -> str:
+        with self.database.read() as session:
+            found = session.scalars(select(Dataset.id).where(Dataset.state == "ready")).first()
+        return found or self.add_dataset("ready")
+
+    def add_dataset(self, state: str = "pending") -> str:
+        dataset = Dataset(
+            id=ids.new_id("ds"),
+            tenant="default",
+            name=ids.new_id("ds"),
+            uri="file:///nowhere",
+            state=state,
+            attempt=0,
+            created_at=self.now(),
+        )
+        with self.database.write() as session:
+            session.add(dataset)
+        return dataset.id
+
+    def add_checkpoint(self, job_id: str, number: int, step: int) -> str:
+        checkpoint = Checkpoint(
+            id=ids.new_id("ckpt"),
+            job_id=job_id,
+            attempt=number,
+            step=step,
+            epoch=1.0,
+            uri=f"file:///nowhere/{job_id}/{number}/{step}",
+            files=[],
+            metrics={},
+            state="registered",
+            final=False,
+            created_at=self.now(),
+        )
+        with self.database.write() as session:
+            session.add(checkpoint)
+        return checkpoint.id
+
+    def worker_starts(self, job_id: str, number: int = 1) -> None:
+        """What the worker API does at a driver's first word."""
+        with self.database.write() as session:
+            lifecycle.mark_running(session, job_id, number)
+
+    def worker_beats(self, job_id: str, number: int = 1) -> None:
+        with self.database.write() as session:
+            attempt = session.get_one(Attempt, (job_id, number))
+            attempt.heartbeat_at = self.now()
+
+    def worker_finishes(
+        self, job_id: str, outcome: lifecycle.Outcome, number: int = 1, **options: Any
+    ) -> None:
+        with self.database.write() as session:
+            lifecycle.finish_attempt(session, job_id, number, outcome, **options)
+
+    def cancel(self, job_id: str) -> None:
+        with self.database.write() as session:
+            lifecycle.request_cancel(session, job_id)
+
+    def job(self, job_id: str) -> Job:
+        with self.database.read() as session:
+            return session.get_one(Job, job_id)
+
+    def status(self, job_id: str) -> JobStatus:
+        return JobStatus(self.job(job_id).status)
+
+    def attempt(self, job_id: str, number: int = 1) -> Attempt:
+        with self.database.read() as session:
+            return session.get_one(Attempt, (job_id, number))
+
+    def dataset(self, dataset_id: str) -> Dataset:
+        with self.database.read() as session:
+            return session.get_one(Dataset, dataset_id)
+
+    def events(self, job_id: str, type: str = "status") -> list[str]:
+        with self.database.read() as session:
+            query = select(Event.message).where(Event.job_id == job_id, Event.type == type)
+            return list(session.scalars(query.order_by(Event.seq)))
+
+    def log(self, job_id: str, number: int = 1) -> str:
+        root = Path(self.settings.artifacts_uri.removeprefix("file://"))
+        return (root / "jobs" / job_id / "attempts" / str(number) / "driver.log").read_text()

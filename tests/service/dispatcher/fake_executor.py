@@ -1,0 +1,117 @@
+"""An executor that runs its commands as plain processes of this machine.
+
+It passes the same conformance suite as Ray's adapter. For the dispatcher's tests it adds what a
+test needs to play fate: ending drivers, losing everything, being away, counting submissions.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from service.dispatcher.executor import Cluster, ExecutorUnavailable, Node, Run, RunState
+
+# Reads from its standard input how it is to end: an exit code, and lines to print between `|`.
+DRIVER = 'echo "driver $0 $1"; read code text; echo "$text" | tr "|" "\\n"; exit "$code"'
+
+
+class FakeExecutor:
+    """See `service.dispatcher.executor.Executor`."""
+
+    def __init__(self, cpus: float = 2, gpus: float = 0) -> None:
+        self.nodes = [Node("node-1", "127.0.0.1", cpus, gpus, 0, 0)]
+        self.away = False
+        self.submitted: list[str] = []
+        """Ids of the commands that ran, in order."""
+        self.envs: dict[str, dict[str, str]] = {}
+        self.stopped: list[str] = []
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+        self._logs = tempfile.TemporaryDirectory()
+        self._lock = threading.Lock()
+
+    def submit(self, submission_id: str, entrypoint: str, env: Mapping[str, str]) -> None:
+        self._check()
+        with self._lock:
+            if submission_id in self._processes:
+                return
+            self.submitted.append(submission_id)
+            self.envs[submission_id] = dict(env)
+            with self._log(submission_id).open("wb") as log:
+                self._processes[submission_id] = subprocess.Popen(
+                    ["sh", "-c", entrypoint],
+                    env={**os.environ, **env},
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    start_new_session=True,
+                )
+
+    def status(self, submission_id: str) -> Run | None:
+        self._check()
+        process = self._processes.get(submission_id)
+        if process is None:
+            return None
+        code = process.poll()
+        if code is None:
+            return Run(RunState.RUNNING)
+        if submission_id in self.stopped:
+            return Run(RunState.STOPPED, exit_code=code)
+        return Run(RunState.SUCCEEDED if code == 0 else RunState.FAILED, exit_code=code)
+
+    def logs(self, submission_id: str) -> str:
+        self._check()
+        log = self._log(submission_id)
+        return log.read_text() if log.exists() else ""
+
+    def stop(self, submission_id: str) -> None:
+        self._check()
+        process = self._processes.get(submission_id)
+        if process is not None and process.poll() is None:
+            self.stopped.append(submission_id)
+            self.kill(submission_id, signal.SIGTERM)
+
+    def cluster(self) -> Cluster:
+        self._check()
+        return Cluster(tuple(self.nodes))
+
+    def close(self) -> None:
+        """End everything."""
+        self.lose_everything()
+        self._logs.cleanup()
+
+    def end(self, submission_id: str, code: int, text: str = "") -> None:
+        """Let a `DRIVER` print a line and exit; returns when it has."""
+        process = self._processes[submission_id]
+        process.communicate(f"{code} {text}\n")
+
+    def kill(self, submission_id: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to a driver's group; returns when the driver is gone."""
+        process = self._processes[submission_id]
+        os.killpg(process.pid, number)
+        process.communicate()
+
+    def lose_everything(self) -> None:
+        """A cluster that was restarted: all processes and all memory of them are gone."""
+        for submission_id, process in self._processes.items():
+            if process.poll() is None:
+                self.kill(submission_id)
+            self._log(submission_id).unlink(missing_ok=True)
+        self._processes.clear()
+
+    def is_running(self, submission_id: str) -> bool:
+        """Whether its driver is there now."""
+        process = self._processes.get(submission_id)
+        return process is not None and process.poll() is None
+
+    def _log(self, submission_id: str) -> Path:
+        return Path(self._logs.name) / f"{submission_id}.log"
+
+    def _check(self) -> None:
+        if self.away:
+            raise ExecutorUnavailable("the fake is away")

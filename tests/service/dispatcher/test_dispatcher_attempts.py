@@ -1,0 +1,224 @@
+"""Attempts from their start to their end, with a fake executor and a clock of the test's."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from dispatcher_world import World
+
+from service.auth import hash_token
+from service.lifecycle import AttemptState, JobStatus
+
+
+def test_a_job_is_started_with_its_own_token(world: World) -> None:
+    job = world.add_job()
+    world.tick()
+    assert world.status(job) == JobStatus.STARTING
+    assert world.executor.submitted == [f"{job}-1"]
+    attempt = world.attempt(job)
+    assert attempt.state == AttemptState.SUBMITTED
+    env = world.executor.envs[f"{job}-1"]
+    assert env["DASL_API_URL"] == "http://127.0.0.1:8123"
+    assert hash_token(env["DASL_WORKER_TOKEN"]) == attempt.token_hash
+    world.tick()
+    assert world.executor.submitted == [f"{job}-1"]
+
+
+def test_a_job_that_reports_success_succeeds_and_its_log_is_kept(world: World) -> None:
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    world.tick()
+    assert world.log(job) == f"driver {job} 1\n"
+    world.worker_finishes(job, "succeeded")
+    world.executor.end(f"{job}-1", 0, "the last word")
+    world.tick()
+    assert world.status(job) == JobStatus.SUCCEEDED
+    assert world.log(job) == f"driver {job} 1\nthe last word\n"
+
+
+def test_a_killed_driver_is_replaced_from_the_newest_checkpoint(world: World) -> None:
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    world.add_checkpoint(job, 1, step=10)
+    newest = world.add_checkpoint(job, 1, step=20)
+    world.executor.kill(f"{job}-1", signal.SIGKILL)
+    world.tick()
+    assert world.status(job) == JobStatus.RETRY_WAIT
+    error = world.attempt(job).error
+    assert error is not None
+    assert error["message"] == f"The training driver was ended by SIGKILL: driver {job} 1"
+    world.tick(0)
+    assert world.status(job) == JobStatus.RETRY_WAIT  # It waits a little first.
+    world.tick(5)
+    assert world.executor.submitted == [f"{job}-1", f"{job}-2"]
+    assert world.attempt(job, 2).resume_checkpoint_id == newest
+    assert world.job(job).restarts == 1
+
+
+def test_a_job_that_keeps_failing_fails_with_its_last_words(world: World) -> None:
+    job = world.add_job(max_restarts=1)
+    world.tick()
+    world.worker_starts(job)
+    world.executor.end(f"{job}-1", 1, "ValueError: once")
+    world.tick()
+    world.tick(10)
+    world.executor.end(f"{job}-2", 1, "ValueError: twice")
+    world.tick()
+    assert world.status(job) == JobStatus.FAILED
+    error = world.job(job).error
+    assert error is not None
+    assert error["type"] == "driver-ended"
+    assert error["message"] == "The training driver ended with exit code 1: ValueError: twice"
+    assert error["log_tail"] == [f"driver {job} 2", "ValueError: twice"]
+
+
+def test_an_error_that_the_worker_reports_gets_the_log_beside_it(world: World) -> None:
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    error = {"type": "ValueError", "message": "no images"}
+    world.worker_finishes(job, "failed", error=error, retryable=False)
+    world.executor.end(f"{job}-1", 0, "bye")
+    world.tick()
+    assert world.status(job) == JobStatus.FAILED
+    assert world.job(job).error == {**error, "log_tail": [f"driver {job} 1", "bye"]}
+
+
+def test_only_the_last_fifty_lines_go_into_an_error(world: World) -> None:
+    job = world.add_job(max_restarts=0)
+    world.tick()
+    world.executor.end(f"{job}-1", 1, "|".join(str(line) for line in range(100)))
+    world.tick()
+    error = world.job(job).error
+    assert error is not None
+    assert error["log_tail"] == [str(line) for line in range(50, 100)]
+
+
+def test_a_driver_that_ends_without_a_word_has_failed(world: World) -> None:
+    job = world.add_job(max_restarts=0)
+    world.tick()
+    world.worker_starts(job)
+    world.executor.end(f"{job}-1", 0)
+    world.tick()
+    error = world.job(job).error
+    assert error is not None
+    assert error["message"] == "The training driver ended without reporting a result"
+
+
+def test_an_executor_that_is_away_kills_nothing(world: World) -> None:
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    world.executor.away = True
+    for _ in range(5):
+        world.tick(100)
+    assert world.status(job) == JobStatus.RUNNING
+    world.executor.away = False
+    world.tick(100)
+    assert world.status(job) == JobStatus.RUNNING
+    assert world.executor.is_running(f"{job}-1")
+
+
+def test_silence_alone_kills_nothing(world: World) -> None:
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    for _ in range(5):
+        world.tick(100)
+    assert world.status(job) == JobStatus.RUNNING
+
+
+def test_an_attempt_that_ray_forgot_is_lost_after_the_lease(world: World) -> None:
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    world.worker_beats(job)
+    world.executor.lose_everything()
+    world.tick(20)
+    assert world.status(job) == JobStatus.RUNNING  # Workers may go on without their head.
+    world.tick(20)
+    assert world.status(job) == JobStatus.RETRY_WAIT
+    assert world.attempt(job).state == AttemptState.LOST
+
+
+def test_an_attempt_of_a_cluster_that_was_replaced_is_lost_at_once(world: World) -> None:
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    world.worker_beats(job)
+    world.executor.lose_everything()
+    world.restart().cluster_began_anew()
+    world.tick()
+    assert world.attempt(job).state == AttemptState.LOST
+    world.tick(10)
+    assert world.executor.submitted == [f"{job}-1", f"{job}-2"]
+
+
+def test_cancel_lets_a_running_job_stop_by_itself_and_then_stops_it(world: World) -> None:
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    world.cancel(job)
+    world.tick()
+    assert world.status(job) == JobStatus.CANCELLING
+    world.tick(20)
+    assert world.executor.is_running(f"{job}-1")
+    world.tick(20)
+    assert world.executor.stopped == [f"{job}-1"]
+    world.tick()
+    assert world.status(job) == JobStatus.CANCELLED
+    assert world.job(job).error is None
+
+
+def test_cancel_during_start_up_stops_at_once(world: World) -> None:
+    job = world.add_job()
+    world.tick()
+    world.cancel(job)
+    world.tick()
+    world.tick()
+    assert world.status(job) == JobStatus.CANCELLED
+    assert not world.executor.is_running(f"{job}-1")
+
+
+def test_a_cancelled_job_that_reports_itself_leaves_no_driver(world: World) -> None:
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    world.cancel(job)
+    world.tick()
+    world.worker_finishes(job, "cancelled")
+    world.tick()
+    assert world.executor.is_running(f"{job}-1")  # It has a while to end by itself.
+    world.restart()
+    world.tick(40)
+    assert not world.executor.is_running(f"{job}-1")
+
+
+def test_a_job_ends_at_its_hours(world: World) -> None:
+    job = world.add_job(max_hours=1.0)
+    world.tick()
+    world.worker_starts(job)
+    world.tick(3500)
+    assert world.status(job) == JobStatus.RUNNING
+    world.tick(200)
+    assert world.status(job) == JobStatus.FAILED
+    error = world.job(job).error
+    assert error is not None
+    assert error["type"] == "max-hours"
+    assert not world.executor.is_running(f"{job}-1")
+
+
+def test_what_ray_refuses_fails_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    from service.dispatcher.executor import SubmissionRefused
+
+    def refuse(*_: object) -> None:
+        raise SubmissionRefused("no such thing")
+
+    monkeypatch.setattr(world.executor, "submit", refuse)
+    job = world.add_job()
+    world.tick()
+    assert world.status(job) == JobStatus.FAILED
+    assert world.events(job)[-1] == "Job failed: Ray refuses the job: no such thing"

@@ -1,0 +1,125 @@
+"""A dispatcher may die at any moment: its successor loses nothing and submits nothing twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from dispatcher_world import World
+from sqlalchemy.orm import Session
+
+from service.auth import hash_token
+from service.lifecycle import AttemptState, JobStatus
+
+
+class Crash(BaseException):
+    """The process dies here; nothing catches it."""
+
+
+class Death:
+    """Kills the dispatcher at the n-th of the moments that could matter.
+
+    Those are: just before and just after each commit, each call to the executor.
+    """
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def moment(self) -> None:
+        if self.left == 0:
+            self.left = -1
+            raise Crash
+        self.left -= 1
+
+    def around_commits(self, write: Callable[[], Any]) -> Callable[[], Any]:
+        @contextmanager
+        def dying() -> Iterator[Session]:
+            with write() as session:
+                yield session
+                self.moment()
+            self.moment()
+
+        return dying
+
+    def around_calls(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def dying(*args: Any) -> Any:
+            self.moment()
+            answer = call(*args)
+            self.moment()
+            return answer
+
+        return dying
+
+
+def run_until_death(world: World, at: int) -> bool:
+    """Two rounds that start, retry and end a job; False when the n-th moment was never reached."""
+    death = Death(at)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.database, "write", death.around_commits(world.database.write))
+        for name in ("submit", "status", "stop", "logs", "cluster"):
+            call = getattr(world.executor, name)
+            patch.setattr(world.executor, name, death.around_calls(call))
+        try:
+            world.tick()
+            world.tick(10)
+        except Crash:
+            return True
+    return False
+
+
+# One round with a job to start, one that was killed, one to cancel, one to retry, one data set:
+# about 50 moments.
+@pytest.mark.parametrize("first", range(0, 60, 10))
+def test_whatever_moment_it_dies_at(world: World, first: int) -> None:
+    for at in range(first, first + 10):
+        world.executor.nodes[0] = type(world.executor.nodes[0])("n", "127.0.0.1", 8, 0, 0, 0)
+        killed, cancelled, finished = (world.add_job(max_restarts=1) for _ in range(3))
+        dataset = world.add_dataset()
+        world.restart()
+        world.tick()
+        for job in (killed, cancelled, finished):
+            world.worker_starts(job)
+        world.executor.kill(f"{killed}-1")
+        world.cancel(cancelled)
+        world.ahead += world.ahead.resolution
+        fresh = world.add_job()
+        fresh_dataset = world.add_dataset()
+
+        died = run_until_death(world, at)
+        world.restart()
+        for _ in range(4):
+            world.tick(20)
+
+        submitted = world.executor.submitted
+        assert len(submitted) == len(set(submitted))
+        assert world.status(fresh) == JobStatus.STARTING
+        attempt = world.attempt(fresh)
+        assert attempt.state == AttemptState.SUBMITTED
+        token = world.executor.envs[f"{fresh}-1"]["DASL_WORKER_TOKEN"]
+        assert hash_token(token) == attempt.token_hash, "the driver has the token that counts"
+        assert f"{killed}-2" in submitted
+        assert f"{killed}-3" not in submitted
+        assert world.job(killed).restarts == 1
+        assert world.status(cancelled) == JobStatus.CANCELLED
+        assert not world.executor.is_running(f"{cancelled}-1")
+        assert world.status(finished) == JobStatus.RUNNING
+        ingests = [name for name in submitted if name.startswith(fresh_dataset)]
+        assert ingests == [f"{fresh_dataset}-1"]
+        token = world.executor.envs[f"{fresh_dataset}-1"]["DASL_WORKER_TOKEN"]
+        assert hash_token(token) == world.dataset(fresh_dataset).token_hash
+
+        for job in (killed, finished, fresh):
+            world.cancel(job)
+        world.tick(40)
+        world.tick()
+        for name in (f"{dataset}-1", f"{fresh_dataset}-1"):
+            world.executor.kill(name)
+        world.tick()
+        for name in (f"{dataset}-2", f"{fresh_dataset}-2"):
+            world.executor.kill(name)
+        world.tick()
+        if not died:
+            assert at > 45, "the moments were fewer than expected"
+            return

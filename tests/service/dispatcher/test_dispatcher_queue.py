@@ -1,0 +1,163 @@
+"""Which job starts when, who is in charge, and what becomes of data sets."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from dispatcher_world import World
+
+from service.cluster import repository as clusters
+from service.dispatcher.executor import Node
+from service.lifecycle import JobStatus
+
+
+def test_a_job_starts_only_when_all_its_workers_fit(world: World) -> None:
+    first, second = world.add_job(workers=1), world.add_job(workers=2)
+    for _ in range(3):
+        world.tick()
+    assert world.executor.submitted == [f"{first}-1"]
+    assert world.status(second) == JobStatus.QUEUED
+    told = world.events(second, "waiting")
+    assert told == ["Waiting for 2 CPUs: 1 of 2 CPUs are in use"]
+    world.worker_starts(first)
+    world.worker_finishes(first, "succeeded")
+    world.tick()
+    assert world.status(second) == JobStatus.QUEUED  # The driver is still there.
+    world.executor.end(f"{first}-1", 0)
+    world.tick()
+    assert world.status(second) == JobStatus.STARTING
+
+
+def test_it_says_so_once_also_after_a_restart(world: World) -> None:
+    world.add_job(workers=2)
+    waiting = world.add_job()
+    world.tick()
+    world.restart()
+    world.tick()
+    assert len(world.events(waiting, "waiting")) == 1
+
+
+def test_priority_comes_first_and_then_who_came_first(world: World) -> None:
+    low = world.add_job(workers=2)
+    older, newer = (world.add_job(workers=2, priority=5) for _ in range(2))
+    for job in (older, newer, low):
+        world.tick()
+        assert world.status(job) == JobStatus.STARTING
+        world.cancel(job)
+        world.tick()
+        world.tick(6)
+        assert world.status(job) == JobStatus.CANCELLED
+
+
+def test_a_small_job_does_not_overtake_a_large_one(world: World) -> None:
+    world.add_job(workers=1)
+    large, small = world.add_job(workers=2), world.add_job(workers=1)
+    for _ in range(3):
+        world.tick()
+    assert world.status(large) == world.status(small) == JobStatus.QUEUED
+
+
+def test_a_job_that_could_never_fit_holds_up_nobody(world: World) -> None:
+    huge, small = world.add_job(workers=3), world.add_job()
+    world.tick()
+    assert world.status(small) == JobStatus.STARTING
+    assert world.status(huge) == JobStatus.QUEUED
+    assert world.events(huge, "waiting") == [
+        "Waiting for more machines: 3 workers with 3 CPUs in all do not fit on 1 nodes with "
+        "2 CPUs and 0 GPUs in all"
+    ]
+
+
+def test_a_worker_must_fit_on_one_node(world: World) -> None:
+    world.executor.nodes = [Node(f"n{i}", "10.0.0.1", 2, 0, 0, 0) for i in range(2)]
+    wide = world.add_job(workers=1, cpus_per_worker=4)
+    world.tick()
+    assert world.status(wide) == JobStatus.QUEUED
+
+
+def test_nothing_starts_on_a_cluster_without_nodes(world: World) -> None:
+    world.executor.nodes = []
+    job = world.add_job()
+    world.tick()
+    assert world.status(job) == JobStatus.QUEUED
+    with world.database.read() as session:
+        seen = clusters.snapshot(session)
+    assert seen is not None
+    assert not seen.alive
+
+
+def test_the_cluster_is_shown(world: World) -> None:
+    world.tick()
+    with world.database.read() as session:
+        seen = clusters.snapshot(session)
+    assert seen is not None
+    assert (seen.alive, seen.total_cpus, seen.nodes[0]["id"]) == (True, 2, "node-1")
+    world.executor.away = True
+    world.tick()
+    with world.database.read() as session:
+        seen = clusters.snapshot(session)
+    assert seen is not None
+    assert not seen.alive
+
+
+def test_only_the_holder_of_the_lease_works(world: World) -> None:
+    world.tick()
+    first = world.dispatcher
+    world.restart("second")
+    job = world.add_job()
+    world.tick()
+    assert world.status(job) == JobStatus.QUEUED
+    world.tick(40)  # The first has been silent for longer than its lease.
+    assert world.status(job) == JobStatus.STARTING
+    late = world.add_job()
+    first.tick()
+    assert world.status(late) == JobStatus.QUEUED
+    assert world.executor.submitted == [f"{job}-1"]
+
+
+def test_what_a_former_holder_wants_to_write_is_discarded(world: World) -> None:
+    world.tick()
+    first = world.dispatcher
+    world.ahead += timedelta(seconds=29)
+    # `first` renewed long ago, and the second takes over while the first is in mid-round.
+    cluster = world.executor.cluster
+
+    def overtaken() -> object:
+        world.executor.cluster = cluster  # type: ignore[method-assign]
+        world.restart("second")
+        world.tick(40)
+        return cluster()
+
+    job = world.add_job()
+    world.executor.cluster = overtaken  # type: ignore[method-assign,assignment]
+    first.tick()
+    assert world.executor.submitted == [f"{job}-1"]
+    assert world.status(job) == JobStatus.STARTING
+
+
+def test_a_data_set_is_ingested_and_tried_twice(world: World) -> None:
+    dataset = world.add_dataset()
+    world.tick()
+    assert world.dataset(dataset).state == "ingesting"
+    assert world.executor.submitted == [f"{dataset}-1"]
+    world.executor.end(f"{dataset}-1", 1, "MemoryError")
+    world.tick()
+    world.tick()
+    assert world.executor.submitted == [f"{dataset}-1", f"{dataset}-2"]
+    world.executor.end(f"{dataset}-2", 1, "MemoryError again")
+    world.tick()
+    failed = world.dataset(dataset)
+    assert failed.state == "failed"
+    assert failed.error is not None
+    assert failed.error["message"] == "The ingest ended with exit code 1: MemoryError again"
+    assert failed.error["log_tail"][-1] == "MemoryError again"
+
+
+def test_an_ingest_that_ray_forgot_is_handed_in_again(world: World) -> None:
+    dataset = world.add_dataset()
+    world.tick()
+    world.executor.lose_everything()
+    world.restart()
+    world.tick()
+    assert world.executor.submitted == [f"{dataset}-1", f"{dataset}-1"]
+    assert world.executor.is_running(f"{dataset}-1")

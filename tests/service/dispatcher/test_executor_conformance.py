@@ -1,0 +1,145 @@
+"""What every executor owes the dispatcher: one suite over the fake and over a real local Ray."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from fake_executor import FakeExecutor
+
+from service.dispatcher.executor import Executor, ExecutorUnavailable, Run, RunState
+from service.dispatcher.ray_executor import RayExecutor
+from service.local_ray import LocalRay
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
+    folder = tmp_path_factory.mktemp("ray")
+    with LocalRay(folder / "ray", folder / "ray.log", cpus=2) as ray:
+        executor = RayExecutor(ray.address, ray.token)
+        deadline = time.monotonic() + 120
+        while True:
+            assert ray.running, (folder / "ray.log").read_text()
+            try:
+                if executor.cluster().nodes:
+                    break
+            except ExecutorUnavailable:
+                assert time.monotonic() < deadline, (folder / "ray.log").read_text()
+            time.sleep(0.1)
+        executor.close()
+        yield ray
+
+
+@pytest.fixture(params=["fake", pytest.param("ray", marks=pytest.mark.slow)])
+def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
+    if request.param == "fake":
+        fake = FakeExecutor()
+        yield fake
+        fake.close()
+    else:
+        ray = request.getfixturevalue("ray")
+        adapter = RayExecutor(ray.address, ray.token)
+        yield adapter
+        adapter.close()
+
+
+@pytest.fixture
+def name() -> str:
+    return f"job_{uuid4().hex}-1"
+
+
+def until(executor: Executor, name: str, wanted: Callable[[Run], bool]) -> Run:
+    deadline = time.monotonic() + 60
+    while True:
+        run = executor.status(name)
+        assert run is not None
+        if wanted(run):
+            return run
+        assert time.monotonic() < deadline, run
+        time.sleep(0.05)
+
+
+def ended(run: Run) -> bool:
+    return run.state.ended
+
+
+def test_runs_a_command_with_its_environment(executor: Executor, name: str) -> None:
+    executor.submit(
+        name, f"{sys.executable} -c \"import os; print(os.environ['WORD'])\"", {"WORD": "ünder"}
+    )
+    run = until(executor, name, ended)
+    assert (run.state, run.exit_code) == (RunState.SUCCEEDED, 0)
+    assert "ünder" in executor.logs(name).splitlines()
+
+
+def test_tells_how_a_command_failed(executor: Executor, name: str) -> None:
+    executor.submit(name, "echo on stdout; echo on stderr >&2; exit 3", {})
+    run = until(executor, name, ended)
+    assert (run.state, run.exit_code) == (RunState.FAILED, 3)
+    # Ray puts lines of its own between them.
+    lines = executor.logs(name).splitlines()
+    assert lines.index("on stdout") < lines.index("on stderr")
+
+
+def test_tells_that_a_command_was_killed(executor: Executor, name: str) -> None:
+    executor.submit(name, "kill -9 $$", {})
+    run = until(executor, name, ended)
+    assert run.state == RunState.FAILED
+    assert run.exit_code in (-9, 137)
+
+
+def test_one_id_runs_once_however_often_it_is_submitted(
+    executor: Executor, name: str, tmp_path: Path
+) -> None:
+    ran = tmp_path / "ran"
+    with ThreadPoolExecutor(4) as pool:
+        submissions = [pool.submit(executor.submit, name, f"echo x >> {ran}", {}) for _ in range(4)]
+    assert [submission.result() for submission in submissions] == [None] * 4
+    until(executor, name, ended)
+    executor.submit(name, f"echo again >> {ran}", {})  # Also when it is over.
+    assert until(executor, name, ended).state == RunState.SUCCEEDED
+    assert ran.read_text() == "x\n"
+
+
+def test_knows_nothing_of_what_was_never_submitted(executor: Executor, name: str) -> None:
+    assert executor.status(name) is None
+    assert executor.logs(name) == ""
+    executor.stop(name)
+
+
+def test_logs_grow_while_it_runs_and_stop_ends_it(executor: Executor, name: str) -> None:
+    executor.submit(name, "echo first; exec sleep 1000", {})
+    until(executor, name, lambda run: run.state == RunState.RUNNING)
+    deadline = time.monotonic() + 30
+    while "first" not in executor.logs(name).splitlines():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    executor.stop(name)
+    assert until(executor, name, ended).state == RunState.STOPPED
+    executor.stop(name)  # Again is no error.
+    assert "first" in executor.logs(name).splitlines()
+
+
+def test_shows_the_cluster(executor: Executor) -> None:
+    cluster = executor.cluster()
+    assert len(cluster.nodes) == 1
+    assert (cluster.total_cpus, cluster.used_cpus) == (2, 0)
+    assert cluster.used_gpus <= cluster.total_gpus
+
+
+def test_nobody_answers() -> None:
+    executor = RayExecutor("http://127.0.0.1:9", None)
+    with pytest.raises(ExecutorUnavailable, match=r"does not answer at http://127\.0\.0\.1:9"):
+        executor.status("job_x-1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("token", [None, "not-the-token"])
+def test_ray_asks_for_its_token(ray: LocalRay, token: str | None) -> None:
+    with pytest.raises(ExecutorUnavailable, match="RAY_AUTH_TOKEN"):
+        RayExecutor(ray.address, token).submit("job_x-1", "true", {})
