@@ -32,6 +32,12 @@ def _numbers(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
+def _not_reserved(type: str) -> str:
+    if type == "status":
+        raise ValueError("'status' events are the service's own")
+    return type
+
+
 Figures = Annotated[dict[SeriesName, Any], Field(max_length=200), AfterValidator(_numbers)]
 
 
@@ -80,7 +86,9 @@ class EventReport(Word):
     """Something worth knowing. `status` events are the service's own."""
 
     type: Annotated[
-        str, StringConstraints(max_length=50, pattern=r"^(?!status$)[a-z][a-z0-9_.-]*$")
+        str,
+        StringConstraints(max_length=50, pattern=r"^[a-z][a-z0-9_.-]*$"),
+        AfterValidator(_not_reserved),
     ]
     message: Text = ""
     data: dict[str, Any] = {}

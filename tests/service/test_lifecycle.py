@@ -1,0 +1,311 @@
+"""The job state machine: whatever is asked in whatever order, history stays consistent."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+from sqlalchemy import select
+
+from service import ids, lifecycle
+from service.db.models import Attempt, Checkpoint, Dataset, Event, Job
+from service.db.session import Database
+from service.lifecycle import TERMINAL, TRANSITIONS, Desired, JobStatus, StaleAttempt
+
+_count = itertools.count()
+
+
+def make_job(database: Database, max_restarts: int = 1) -> str:
+    now = datetime.now(UTC)
+    job_id, dataset_id = ids.new_id("job"), ids.new_id("ds")
+    with database.write() as session:
+        session.add(
+            Dataset(
+                id=dataset_id,
+                tenant="default",
+                name=dataset_id,
+                uri="/data",
+                state="ready",
+                attempt=0,
+                created_at=now,
+            )
+        )
+        session.flush()
+        lifecycle.enqueue(
+            session,
+            Job(
+                id=job_id,
+                tenant="default",
+                name="test",
+                method="simclr",
+                spec={},
+                resolved={"resources": {"max_restarts": max_restarts}},
+                tags={},
+                dataset_id=dataset_id,
+                created_at=now,
+            ),
+        )
+    return job_id
+
+
+def start(database: Database, job_id: str) -> int | None:
+    with database.write() as session:
+        attempt = lifecycle.start_attempt(session, job_id, f"hash-{next(_count)}")
+        return attempt and attempt.number
+
+
+def look(database: Database, job_id: str) -> tuple[Job, list[Event], list[Attempt]]:
+    with database.read() as session:
+        job = session.get_one(Job, job_id)
+        events = session.scalars(
+            select(Event).where(Event.job_id == job_id).order_by(Event.seq)
+        ).all()
+        attempts = session.scalars(
+            select(Attempt).where(Attempt.job_id == job_id).order_by(Attempt.number)
+        ).all()
+        return job, list(events), list(attempts)
+
+
+def check_history(job: Job, events: list[Event], attempts: list[Attempt]) -> None:
+    assert [event.seq for event in events] == list(range(1, job.next_event))
+    moves = [event.data for event in events if event.type == "status"]
+    assert moves[0] == {"from": None, "to": "queued", "attempt": 0}
+    for before, after in itertools.pairwise(moves):
+        assert after["from"] == before["to"]
+        assert after["to"] in TRANSITIONS[JobStatus(after["from"])]
+        assert after["attempt"] >= before["attempt"]
+    assert moves[-1]["to"] == job.status
+    assert [attempt.number for attempt in attempts] == list(range(1, job.attempt + 1))
+    live = [attempt.number for attempt in attempts if attempt.state in lifecycle.LIVE_ATTEMPT]
+    assert live in ([], [job.attempt])
+    if job.status in TERMINAL:
+        assert events[-1].data.get("to") == job.status
+        assert job.finished_at is not None
+        assert live == []
+
+
+class Life(RuleBasedStateMachine):
+    """Dispatcher, worker and person act on one job in any order, late and wrong ones included."""
+
+    database: Database
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.job_id = make_job(self.database)
+        self.ended: str | None = None
+
+    @rule()
+    def start(self) -> None:
+        start(self.database, self.job_id)
+
+    @rule(back=st.integers(0, 1))
+    def submitted(self, back: int) -> None:
+        with self.database.write() as session:
+            lifecycle.mark_submitted(session, self.job_id, self._attempt() - back)
+
+    @rule(back=st.integers(0, 1))
+    def running(self, back: int) -> None:
+        try:
+            with self.database.write() as session:
+                lifecycle.mark_running(session, self.job_id, self._attempt() - back)
+        except StaleAttempt:
+            assert back or self._status() not in ("starting", "running", "cancelling")
+
+    @rule(
+        back=st.sampled_from([0, 0, 1]),
+        outcome=st.sampled_from(["succeeded", "failed", "cancelled", "lost"]),
+        retryable=st.booleans(),
+    )
+    def finish(self, back: int, outcome: lifecycle.Outcome, retryable: bool) -> None:
+        error = {"type": "x", "message": "broke"} if outcome in ("failed", "lost") else None
+        before = self._status()
+        with self.database.write() as session:
+            status = lifecycle.finish_attempt(
+                session,
+                self.job_id,
+                self._attempt() - back,
+                outcome,
+                error=error,
+                retryable=retryable,
+            )
+        if before == "cancelling":
+            assert status in (None, "cancelled")
+
+    @rule()
+    def requeue(self) -> None:
+        with self.database.write() as session:
+            lifecycle.requeue(session, self.job_id)
+
+    @rule()
+    def request_cancel(self) -> None:
+        with self.database.write() as session:
+            lifecycle.request_cancel(session, self.job_id)
+
+    @rule()
+    def begin_cancelling(self) -> None:
+        with self.database.write() as session:
+            lifecycle.begin_cancelling(session, self.job_id)
+
+    @rule()
+    def append(self) -> None:
+        with self.database.write() as session:
+            seq = lifecycle.append_event(session, self.job_id, "note", "hello")
+        assert (seq is None) == (self.ended is not None)
+
+    @invariant()
+    def consistent(self) -> None:
+        job, events, attempts = look(self.database, self.job_id)
+        check_history(job, events, attempts)
+        if self.ended is not None:
+            assert job.status == self.ended, "a terminal status was left"
+        if job.status in TERMINAL:
+            self.ended = job.status
+
+    def _attempt(self) -> int:
+        return look(self.database, self.job_id)[0].attempt
+
+    def _status(self) -> str:
+        return look(self.database, self.job_id)[0].status
+
+
+def test_any_order_of_acts_keeps_history_consistent(database: Database) -> None:
+    class OnThisDatabase(Life):
+        pass
+
+    OnThisDatabase.database = database
+    run_state_machine_as_test(
+        OnThisDatabase,
+        settings=settings(
+            max_examples=25,
+            stateful_step_count=12,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def in_parallel(work: Callable[[int], Any], times: int) -> list[Any]:
+    with ThreadPoolExecutor(times) as pool:
+        return list(pool.map(work, range(times)))
+
+
+def test_one_of_many_starters_wins(database: Database) -> None:
+    job_id = make_job(database)
+    numbers = in_parallel(lambda _: start(database, job_id), 8)
+    assert sorted(number or 0 for number in numbers) == [0] * 7 + [1]
+    check_history(*look(database, job_id))
+
+
+def test_concurrent_events_are_numbered_without_a_gap(database: Database) -> None:
+    job_id = make_job(database)
+
+    def append(writer: int) -> list[int | None]:
+        seqs = []
+        for number in range(10):
+            with database.write() as session:
+                seqs.append(lifecycle.append_event(session, job_id, "note", f"{writer}.{number}"))
+        return seqs
+
+    seqs = [seq for seqs in in_parallel(append, 6) for seq in seqs]
+    assert sorted(seq or 0 for seq in seqs) == list(range(2, 62))
+    check_history(*look(database, job_id))
+
+
+def test_cancel_races_start_and_the_first_to_commit_wins(database: Database) -> None:
+    def cancel(job_id: str) -> Any:
+        with database.write() as session:
+            return lifecycle.request_cancel(session, job_id)
+
+    for _ in range(5):
+        job_id = make_job(database)
+        acts = [lambda: start(database, job_id), lambda: cancel(job_id)]  # noqa: B023
+        in_parallel(lambda n: acts[n](), 2)  # noqa: B023
+        job, events, attempts = look(database, job_id)
+        check_history(job, events, attempts)
+        assert (job.status, len(attempts)) in (("cancelled", 0), ("starting", 1))
+        assert job.desired == Desired.CANCEL
+
+
+def test_rolled_back_move_leaves_no_event(database: Database) -> None:
+    job_id = make_job(database)
+    with pytest.raises(KeyboardInterrupt), database.write() as session:
+        lifecycle.start_attempt(session, job_id, "hash")
+        raise KeyboardInterrupt
+    job, events, attempts = look(database, job_id)
+    assert (job.status, len(events), attempts) == ("queued", 1, [])
+
+
+def test_retries_wait_longer_each_time_and_resume_from_the_newest_checkpoint(
+    database: Database,
+) -> None:
+    job_id = make_job(database, max_restarts=2)
+    error = {"type": "x", "message": "broke"}
+    delays = []
+    for number in (1, 2):
+        assert start(database, job_id) == number
+        with database.write() as session:
+            lifecycle.mark_running(session, job_id, number)
+            for step in (10 * number, 5 * number):
+                session.add(
+                    Checkpoint(
+                        id=ids.new_id("ckpt"),
+                        job_id=job_id,
+                        attempt=number,
+                        step=step,
+                        epoch=1,
+                        uri=f"file:///{number}/{step}",
+                        files=[],
+                        metrics={},
+                        state="registered",
+                        final=False,
+                        created_at=datetime.now(UTC),
+                    )
+                )
+        with database.write() as session:
+            status = lifecycle.finish_attempt(session, job_id, number, "lost", error=error)
+        assert status == "retry_wait"
+        not_before = look(database, job_id)[0].not_before
+        assert not_before is not None
+        delays.append(not_before - datetime.now(UTC))
+        with database.write() as session:
+            assert lifecycle.requeue(session, job_id)
+    assert timedelta(0) < delays[0] < delays[1]
+    assert start(database, job_id) == 3
+    with database.write() as session:
+        resume = session.get_one(Attempt, (job_id, 3)).resume_checkpoint_id
+        assert session.get_one(Checkpoint, resume).step == 20
+        status = lifecycle.finish_attempt(session, job_id, 3, "failed", error=error)
+    assert status == "failed"
+    with database.write() as session:
+        lifecycle.attach_log_tail(session, job_id, 3, ["last line"])
+    job, events, attempts = look(database, job_id)
+    assert job.error == {**error, "log_tail": ["last line"]} == attempts[-1].error
+    assert job.restarts == 2
+    check_history(job, events, attempts)
+
+
+def test_hopeless_failure_is_not_tried_again(database: Database) -> None:
+    job_id = make_job(database, max_restarts=3)
+    start(database, job_id)
+    with database.write() as session:
+        lifecycle.mark_running(session, job_id, 1)
+        status = lifecycle.finish_attempt(
+            session, job_id, 1, "failed", error={"type": "x", "message": "no"}, retryable=False
+        )
+    assert status == "failed"
+    with pytest.raises(StaleAttempt), database.write() as session:
+        lifecycle.speak_for(session, job_id, 1)
