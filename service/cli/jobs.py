@@ -97,7 +97,7 @@ def list_jobs(
     status: Annotated[str | None, typer.Option(help="Only jobs in this state.")] = None,
     method: Annotated[str | None, typer.Option(help="Only jobs of this method.")] = None,
     tag: Annotated[
-        str | None, typer.Option(help="Only jobs with this tag: key or key=value.")
+        str | None, typer.Option(metavar="KEY:VALUE", help="Only jobs with this tag.")
     ] = None,
     limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="How many at most.")] = 20,
     as_json: AsJson = False,
@@ -197,7 +197,7 @@ def _show(client: Client, job: Job) -> None:
             ("status", job.status if job.desired == "run" else f"{job.status} ({job.desired})"),
             ("data set", job.dataset and f"{job.dataset.name} ({job.dataset.id})"),
             ("priority", job.priority or None),
-            ("tags", ", ".join(f"{key}={value}" for key, value in job.tags.items())),
+            ("tags", ", ".join(f"{key}:{value}" for key, value in job.tags.items())),
             ("created", job.created_at),
             ("started", job.started_at),
             ("finished", job.finished_at),

@@ -30,15 +30,23 @@ def serve() -> None:
 def upgrade(as_json: AsJson = False) -> None:
     """Bring the database of DASL_DATABASE_URL to this version's tables."""
     try:
+        from sqlalchemy import make_url
+        from sqlalchemy.exc import SQLAlchemyError
+
         from service.db.migrate import upgrade as upgrade_database
         from service.settings import Settings
     except ModuleNotFoundError as error:
         _missing(error)
-    revision = upgrade_database(Settings().database_url)
+    url = Settings().database_url
+    try:
+        upgrade_database(url)
+    except (ValueError, SQLAlchemyError) as error:
+        raise fail(f"The database cannot be brought up to date: {error}") from error
+    shown = make_url(url).render_as_string(hide_password=True)
     if as_json:
-        print_json({"revision": revision})
+        print_json({"database": shown, "upgraded": True})
     else:
-        say(f"The database is at revision {revision}.")
+        say(f"{shown} has the tables of this version.")
 
 
 def schema() -> None:

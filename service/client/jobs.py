@@ -253,7 +253,11 @@ class Jobs:
 
 def _spec_body(spec: Spec) -> dict[str, Any]:
     if isinstance(spec, JobSpec):
-        return spec.model_dump(mode="json")
+        # As it was written: what was left to a default stays the server's to decide.
+        body = spec.model_dump(mode="json", exclude_unset=True)
+        if "method" in body:
+            body["method"]["name"] = spec.method.name  # tells the server whose settings these are
+        return body
     if isinstance(spec, Mapping):
         return dict(spec)
     try:

@@ -1,0 +1,112 @@
+"""The real API on a real port, and what the dispatcher and workers would do, done by hand."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from urllib.parse import urlsplit
+
+import uvicorn
+
+from service import auth, lifecycle
+from service.app import create_app
+from service.client import WorkerClient
+from service.client.models import Dataset
+from service.datasets import repository as datasets
+from service.db.migrate import upgrade
+from service.db.session import Database
+from service.settings import Settings
+from service.tokens import service as tokens
+
+FACTS = {"num_images": 640, "num_classes": 10, "median_size": 64}
+REPORT = {
+    "num_images": 640,
+    "num_skipped": 2,
+    "skipped": [
+        {"path": "a/empty.png", "reason": "is empty"},
+        {"path": "a/notes.png", "reason": "is not an image"},
+    ],
+}
+
+
+class Service:
+    """A running API over SQLite, with an administrator's `token`."""
+
+    def __init__(self, home: Path) -> None:
+        self.settings = Settings(home=home, stream_poll_seconds=0.02)
+        upgrade(self.settings.database_url)
+        self.database = Database(self.settings.database_url)
+        self.app = create_app(self.settings, self.database)
+        with self.database.write() as session:
+            _, self.token = tokens.create(session, tenant="t", name="test", scopes=["admin"])
+        config = uvicorn.Config(self.app, host="127.0.0.1", port=0, log_level="warning")
+        self._server = uvicorn.Server(config)
+        self._thread = Thread(target=self._server.run)
+        self._thread.start()
+        deadline = time.monotonic() + 30
+        while not self._server.started:
+            assert time.monotonic() < deadline
+            assert self._thread.is_alive()
+            time.sleep(0.01)
+        port = self._server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+
+    def close(self) -> None:
+        self.app.state.context.closing.set()
+        self._server.should_exit = True
+        self._thread.join()
+        self.database.dispose()
+
+    def ingest(self, dataset: Dataset, *, error: str | None = None) -> None:
+        """What `workers.ingest` does: the data set becomes ready, or fails for the given reason."""
+        text, hashed = auth.new_token()
+        with self.database.write() as session:
+            assert datasets.begin_ingest(session, dataset.id, hashed) is not None
+        worker = WorkerClient(self.url, text)
+        start = worker.dataset_start(dataset.id)
+        assert start.uri == dataset.uri
+        if error is not None:
+            worker.dataset_finish(dataset.id, state="failed", report=REPORT, error=error)
+            return
+        uri = f"{start.artifacts_uri}/index.json.gz"
+        worker.dataset_finish(dataset.id, state="ready", facts=FACTS, report=REPORT, index_uri=uri)
+
+    def start_attempt(self, job_id: str) -> WorkerClient:
+        """What the dispatcher does: the job's next attempt, with the client that speaks for it."""
+        text, hashed = auth.new_token()
+        with self.database.write() as session:
+            attempt = lifecycle.start_attempt(session, job_id, hashed)
+            assert attempt is not None
+            return WorkerClient(self.url, text, job_id, attempt.number)
+
+    def log(self, job_id: str, text: str) -> None:
+        """Append to the log of attempt 1."""
+        path = self.settings.home / "artifacts" / "jobs" / job_id / "attempts" / "1" / "driver.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(text)
+
+
+def write_files(folder_uri: str, files: dict[str, bytes]) -> list[dict[str, object]]:
+    """Write files where a worker would, and return their manifest."""
+    folder = Path(urlsplit(folder_uri).path)
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest: list[dict[str, object]] = []
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+        sha = hashlib.sha256(content).hexdigest()
+        manifest.append({"name": name, "size": len(content), "sha256": sha})
+    return manifest
+
+
+@contextmanager
+def running_service(home: Path) -> Iterator[Service]:
+    service = Service(home)
+    try:
+        yield service
+    finally:
+        service.close()

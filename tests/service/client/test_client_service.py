@@ -1,0 +1,398 @@
+"""SDK and command line against the real API, a job's whole life long."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from real import Service, running_service, write_files
+from typer.testing import CliRunner, Result
+
+from dasl_core.spec import JobSpec, SimCLR
+from service.cli.app import app
+from service.client import ApiError, Client, DatasetFailed, StaleAttempt, WorkerClient
+from service.client.models import Dataset, Event
+
+SPEC: dict[str, Any] = {
+    "name": "first",
+    "dataset": "emoji",
+    "train": {"epochs": 2, "batch_size": 64},
+    "tags": {"team": "vision"},
+}
+FILES = {"backbone.safetensors": bytes(range(256)) * 5000, "model.json": b"{}", "empty.bin": b""}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with running_service(tmp_path_factory.mktemp("home")) as running:
+        yield running
+
+
+@pytest.fixture
+def client(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """An SDK client; the environment leads the command line to the same server."""
+    monkeypatch.setenv("DASL_URL", service.url)
+    monkeypatch.setenv("DASL_TOKEN", service.token)
+    with Client() as client:
+        yield client
+
+
+@pytest.fixture
+def dataset(service: Service, client: Client, tmp_path: Path) -> Dataset:
+    """The data set `emoji`, ready."""
+    for known in client.datasets.list(name="emoji"):
+        return known
+    added = client.datasets.add(tmp_path, "emoji")
+    service.ingest(added)
+    return added.wait()
+
+
+@pytest.fixture
+def spec_file(tmp_path: Path) -> Path:
+    path = tmp_path / "spec.yaml"
+    path.write_text(json.dumps(SPEC))
+    return path
+
+
+def _run(*arguments: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, (result.stdout, result.stderr)
+    return result
+
+
+def _json(*arguments: object, code: int = 0) -> Any:
+    return json.loads(_run(*arguments, "--json", code=code).stdout)
+
+
+def _train(worker: WorkerClient) -> str:
+    """What a worker reports of a short training; the id of its final checkpoint."""
+    start = worker.start()
+    assert start.spec.train.batch_size == 64
+    points = [
+        {"step": step, "time": time.time(), "values": {"loss": 5.0 - step, "lr": 0.1}}
+        for step in range(3)
+    ]
+    worker.metrics(points)
+    progress = {"step": 18, "total_steps": 18, "epoch": 2, "epochs": 2, "loss": 3.0}
+    assert worker.heartbeat(progress) == "run"
+    metrics = {"knn": 0.5, "recall@1": 0.25}
+    worker.evaluation(step=18, epoch=2, subject="backbone", metrics=metrics)
+    worker.event("note", "half way")
+    for step, final in ((9, False), (18, True)):
+        uri = f"{start.artifacts_uri}/checkpoints/{step}"
+        files = write_files(uri, FILES)
+        checkpoint = worker.checkpoint(step=step, epoch=step / 9, uri=uri, files=files, final=final)
+        again = worker.checkpoint(step=step, epoch=step / 9, uri=uri, files=files, final=final)
+        assert checkpoint == again
+    [picture] = write_files(f"{start.artifacts_uri}/pictures", {"curves.png": b"PNG"})
+    worker.artifact(
+        name="curves.png",
+        uri=f"{start.artifacts_uri}/pictures/curves.png",
+        size=3,
+        sha256=str(picture["sha256"]),
+        content_type="image/png",
+    )
+    return checkpoint
+
+
+@pytest.fixture
+def finished(service: Service, client: Client, dataset: Dataset) -> tuple[str, str]:
+    """A job that has succeeded, and its final checkpoint."""
+    job = client.jobs.submit(SPEC)
+    worker = service.start_attempt(job.id)
+    service.log(job.id, "one\ntwo\nthree\n")
+    checkpoint = _train(worker)
+    worker.finish("succeeded")
+    return job.id, checkpoint
+
+
+def test_datasets(service: Service, client: Client, tmp_path: Path) -> None:
+    folder = tmp_path / "cats"
+    folder.mkdir()
+    added = _json("datasets", "add", folder, "--no-wait")
+    assert (added["name"], added["state"], added["uri"]) == ("cats", "pending", str(folder))
+    service.ingest(client.datasets.get("cats"))
+
+    shown = _run("datasets", "show", "cats").stdout
+    assert "640" in shown
+    assert "2 files were skipped" in shown
+    assert "a/empty.png: is empty" in shown
+    assert _json("datasets", "show", added["id"])["report"]["num_skipped"] == 2
+    assert "cats" in [found["name"] for found in _json("datasets", "list")]
+    assert added["id"] in _run("datasets", "list").stdout
+    assert _json("datasets", "rm", "cats") == {"deleted": added["id"]}
+    assert "cats" in _run("datasets", "show", "cats", code=1).stderr
+
+
+def test_adding_a_dataset_waits_for_its_ingest(
+    service: Service, client: Client, tmp_path: Path
+) -> None:
+    folder = tmp_path / "broken"
+    folder.mkdir()
+
+    def ingest() -> None:
+        deadline = time.monotonic() + 30
+        while not (found := list(client.datasets.list(name="broken"))):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        service.ingest(found[0], error="no images were found")
+
+    thread = Thread(target=ingest)
+    thread.start()
+    result = _run("datasets", "add", folder, "--name", "broken", code=1)
+    thread.join()
+    assert "a/empty.png: is empty" in result.stdout
+    assert result.stderr.splitlines()[-1] == "Error: Data set broken failed: no images were found"
+    with pytest.raises(DatasetFailed, match="no images were found"):
+        client.datasets.wait(client.datasets.get("broken").id)
+
+
+def test_a_folder_that_is_not_there(client: Client) -> None:
+    result = _run("datasets", "add", "/nonexistent/folder", "--name", "x", code=1)
+    [line] = result.stderr.splitlines()
+    assert "uri: does not exist on the server" in line
+    assert "/nonexistent/folder" in line
+
+
+def test_submit_in_every_form_and_only_once(
+    client: Client, dataset: Dataset, spec_file: Path
+) -> None:
+    ids = {
+        client.jobs.submit(form, idempotency_key="the-same").id
+        for form in (SPEC, spec_file, str(spec_file), JobSpec.model_validate(SPEC))
+    }
+    assert len(ids) == 1
+    with pytest.raises(ApiError) as caught:
+        client.jobs.submit({**SPEC, "name": "other"}, idempotency_key="the-same")
+    assert caught.value.status == 422
+
+
+def test_a_spec_object_says_whose_settings_it_has(client: Client, dataset: Dataset) -> None:
+    spec = JobSpec(dataset="emoji", method=SimCLR(temperature=0.3))
+    submitted = client.jobs.submit(spec)
+    assert submitted.spec == {"dataset": "emoji", "method": {"name": "simclr", "temperature": 0.3}}
+
+
+def test_submit_and_look_by_command(client: Client, dataset: Dataset, spec_file: Path) -> None:
+    job = _json("submit", spec_file, "--set", "method.temperature=0.1", "--set", "name=second")
+    assert job["status"] == "queued"
+    assert job["spec"]["method"]["temperature"] == 0.1
+    said = _run("submit", spec_file).stdout
+    assert "dasl watch job_" in said
+
+    found = _json("jobs", "--status", "queued", "--tag", "team:vision", "-n", "1")
+    assert len(found) == 1
+    assert said.count(found[0]["id"]) == 2
+    assert job["id"] in _run("jobs").stdout
+    assert _json("show", job["id"])["id"] == job["id"]
+    assert "emoji" in _run("show", job["id"]).stdout
+    assert "no log lines yet" in _run("logs", job["id"]).stderr
+
+    assert client.jobs.update(job["id"], name="third", priority=3).priority == 3
+    assert _json("cancel", job["id"])["status"] == "cancelled"
+    assert _run("watch", job["id"], code=1).stdout.splitlines()[-1].endswith("cancelled")
+
+
+def test_a_refusal_of_the_server_names_the_field(
+    client: Client, dataset: Dataset, spec_file: Path
+) -> None:
+    result = _run("submit", spec_file, "--set", "train.batch_size=4096", code=1)
+    assert "train.batch_size: is larger than" in result.stderr
+    assert "Traceback" not in result.stderr
+    result = _run("submit", spec_file, "--set", "dataset=unknown", code=1)
+    assert "dataset" in result.stderr
+
+
+def test_validate(client: Client, dataset: Dataset, spec_file: Path) -> None:
+    answer = _json("validate", spec_file)
+    assert answer["resolved"]["train"]["optimizer"]["name"] == "sgd"
+    assert answer["estimate"]["total_steps"] > 0
+    text = _run("validate", spec_file).stdout
+    assert "auto" not in text
+    assert "total steps" in text
+
+
+def test_a_job_from_submit_to_download(
+    service: Service, client: Client, finished: tuple[str, str], tmp_path: Path
+) -> None:
+    job_id, checkpoint = finished
+    job = client.jobs.wait(job_id)
+    assert job.progress is not None
+    assert job.progress.step == 18
+
+    assert "succeeded" in _run("cancel", job_id, code=1).stderr
+
+    shown = _run("show", job_id).stdout
+    assert checkpoint in shown
+    assert "recall@1" in shown
+    lines = _run("watch", job_id).stdout
+    assert "k-NN 50.0%  R@1 25.0%" in lines
+    assert "succeeded" in lines.splitlines()[-1]
+    assert _run("logs", job_id, "--tail", "2").stdout == "two\nthree\n"
+    assert _json("logs", job_id)["lines"] == ["one", "two", "three"]
+
+    metrics = client.jobs.metrics(job_id, name="loss", max_points=10)
+    assert metrics.values == {"loss": [5.0, 4.0, 3.0]}
+    assert [attempt.state for attempt in client.jobs.attempts(job_id)] == ["succeeded"]
+    sequence = [event.seq for event in client.jobs.events(job_id, page_size=2)]
+    assert sequence == list(range(1, len(sequence) + 1))
+    assert [event.seq for event in client.jobs.stream_events(job_id, after=2)] == sequence[2:]
+
+    assert [found["final"] for found in _json("checkpoints", job_id)] == [False, True]
+    done = _json("download", job_id, "-o", tmp_path / "out")
+    assert done["checkpoint"] == checkpoint
+    fetched = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert fetched == FILES
+    assert "curves.png" in _run("artifacts", job_id, "-o", tmp_path / "pictures").stdout
+    assert (tmp_path / "pictures" / "curves.png").read_bytes() == b"PNG"
+    assert _json("artifacts", job_id)[0]["content_type"] == "image/png"
+
+
+def test_a_download_that_was_cut_off_is_taken_up(
+    client: Client, finished: tuple[str, str], tmp_path: Path
+) -> None:
+    manifest = client.checkpoints.get(finished[1]).files
+    for file in manifest:
+        content = FILES[file.name][: file.size // 2]
+        (tmp_path / f".{file.name}.{file.sha256[:16]}.part").write_bytes(content)
+    client.checkpoints.download(finished[1], tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == FILES
+
+
+def test_a_checkpoint_that_the_store_has_lost(
+    service: Service, client: Client, finished: tuple[str, str], tmp_path: Path
+) -> None:
+    for path in (service.settings.home / "artifacts" / "jobs" / finished[0]).rglob("model.json"):
+        path.unlink()
+    result = _run("download", finished[1], "-o", tmp_path / "out", code=1)
+    assert "model.json" in result.stderr
+
+
+def test_a_job_without_a_checkpoint(client: Client, dataset: Dataset) -> None:
+    job = client.jobs.submit(SPEC)
+    assert "has no checkpoint yet" in _run("download", job.id, code=1).stderr
+    job.cancel()
+
+
+def test_following_a_running_job(service: Service, client: Client, dataset: Dataset) -> None:
+    job = client.jobs.submit(SPEC)
+    worker = service.start_attempt(job.id)
+    worker.start()
+    service.log(job.id, "first\n")
+    events: list[Event] = []
+    lines: list[str] = []
+    followers = [
+        Thread(target=lambda: events.extend(client.jobs.stream_events(job.id))),
+        Thread(target=lambda: lines.extend(client.jobs.follow_logs(job.id))),
+    ]
+    for thread in followers:
+        thread.start()
+    service.log(job.id, "second\n\nthird\n")
+    worker.event("note", "hello")
+    worker.finish("failed", {"type": "RuntimeError", "message": "boom"}, retryable=False)
+    for thread in followers:
+        thread.join(60)
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    assert "hello" in [event.message for event in events]
+    assert events[-1].ends_job
+    assert lines == ["first", "second", "", "third"]
+
+    result = _run("watch", job.id, code=1)
+    assert result.stderr.splitlines() == [
+        "  first",
+        "  second",
+        "  ",
+        "  third",
+        f"{job.id} failed: boom",
+    ]
+    assert "RuntimeError: boom" in _run("show", job.id).stdout
+
+
+def test_submit_and_watch(
+    service: Service, client: Client, dataset: Dataset, spec_file: Path
+) -> None:
+    def work() -> None:
+        deadline = time.monotonic() + 30
+        while not (found := list(client.jobs.list(status="queued", tag="case:watch"))):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        worker = service.start_attempt(found[0].id)
+        _train(worker)
+        worker.finish("succeeded")
+
+    thread = Thread(target=work)
+    thread.start()
+    result = _run("submit", spec_file, "--set", "tags.case=watch", "--watch", "--json")
+    thread.join()
+    documents = [json.loads(line) for line in result.stdout.splitlines()]
+    assert documents[-1]["job"]["status"] == "succeeded"
+    assert "half way" in [document.get("event", {}).get("message") for document in documents]
+
+
+def test_cancelling_a_running_job(service: Service, client: Client, dataset: Dataset) -> None:
+    job = client.jobs.submit(SPEC)
+    worker = service.start_attempt(job.id)
+    worker.start()
+    assert "stops after its current step" in _run("cancel", job.id).stdout
+    assert worker.heartbeat() == "cancel"
+    worker.finish("cancelled")
+    assert client.jobs.get(job.id).status == "cancelled"
+    with pytest.raises(StaleAttempt):
+        worker.heartbeat()
+
+
+def test_numbers_that_are_none_do_not_stop_a_worker(
+    service: Service, client: Client, dataset: Dataset
+) -> None:
+    job = client.jobs.submit(SPEC)
+    worker = service.start_attempt(job.id)
+    worker.start()
+    values = {"loss": float("nan"), "lr": 0.1}
+    worker.metrics([{"step": 1, "time": time.time(), "values": values}])
+    worker.heartbeat({"step": 1, "loss": float("inf")})
+    assert client.jobs.metrics(job.id).values == {"lr": [0.1]}
+    assert "nan" in [event.type for event in client.jobs.events(job.id)]
+    worker.finish("failed", {"type": "x", "message": "y"}, retryable=False)
+
+
+def test_tokens(service: Service, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = _json("tokens", "create", "reader", "--scope", "read")
+    assert made["scopes"] == ["read"]
+    listed = {token["id"]: token for token in _json("tokens", "list")}
+    assert listed[made["id"]].get("token") is None
+    assert made["id"] in _run("tokens", "list").stdout
+
+    monkeypatch.setenv("DASL_TOKEN", made["token"])
+    assert _json("jobs") is not None
+    assert "admin" in _run("tokens", "list", code=1).stderr
+
+    monkeypatch.setenv("DASL_TOKEN", service.token)
+    assert _json("tokens", "revoke", made["id"]) == {"revoked": made["id"]}
+    monkeypatch.setenv("DASL_TOKEN", made["token"])
+    assert "DASL_TOKEN" in _run("jobs", code=1).stderr
+
+
+def test_cluster(client: Client) -> None:
+    assert _json("cluster")["nodes"] == []
+    assert "not seen yet" in _run("cluster").stdout
+
+
+@pytest.mark.parametrize("job", ["job_1", "nonsense", "job_" + "0" * 26])
+def test_a_job_that_does_not_exist(client: Client, job: str) -> None:
+    for command in ("show", "watch", "logs", "cancel", "checkpoints", "artifacts", "download"):
+        result = _run(command, job, code=1)
+        assert result.stdout == ""
+        assert job in result.stderr
+
+
+def test_the_database_by_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DASL_DATABASE_URL", f"sqlite:///{tmp_path / 'new' / 'dasl.db'}")
+    assert _json("db", "upgrade")["upgraded"] is True
+    assert (tmp_path / "new" / "dasl.db").exists()
+    monkeypatch.setenv("DASL_DATABASE_URL", "oracle://somewhere")
+    assert "oracle" in _run("db", "upgrade", code=1).stderr
