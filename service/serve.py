@@ -64,9 +64,11 @@ def serve(settings: Settings, stop: threading.Event, *, cpus: int | None = None)
     """
     with _alone(settings.home), _bound(settings) as listener:
         settings = _with_port(settings, listener.getsockname()[1])
-        # Ray takes longest, so it starts first; the API is imported meanwhile.
-        with LocalRay(settings.home / "ray", settings.home / "logs" / "ray.log", cpus) as ray:
+        ray = LocalRay(settings.home / "ray", settings.home / "logs" / "ray.log", cpus)
+        try:
             _serve(settings, stop, listener, ray)
+        finally:
+            ray.stop()
 
 
 def _serve(
@@ -75,7 +77,7 @@ def _serve(
     listener: socket.socket,
     ray: LocalRay,
 ) -> None:
-    # Imported here, after Ray was started: together they take a second.
+    # Imported here, for they take a second: a mistake in the settings is told sooner.
     from service.api_thread import ApiThread
     from service.client.config import config_path
     from service.db.migrate import upgrade
@@ -87,6 +89,8 @@ def _serve(
     database = Database(settings.database_url)
     api = ApiThread(settings, database, listener)
     api.start()
+    # Only now, though it takes longest: its start would slow down that of the API.
+    ray.start()
     token = admin_token(database, config_path())
     write_config(config_path(), settings.api_url, token)
     _say_where(settings.api_url, token, config_path())

@@ -76,6 +76,7 @@ class Dispatcher:
         """Nothing that was handed in before runs any more: what Ray does not know is lost now."""
         self._attempts.cluster_since = self._shared.clock()
         self._asked_at = self._watched_at = None
+        self._available = False  # It is starting, which is nothing to warn of.
 
     @property
     def sees_nodes(self) -> bool:
@@ -163,7 +164,7 @@ class Dispatcher:
             self._available, self._cluster = False, None
         else:
             if not self._available:
-                logger.info("Ray answers again")
+                logger.info("Ray answers")
             self._available = True
         self._save_snapshot(self._cluster)
         return self._available

@@ -11,25 +11,21 @@ from dispatcher_world import World
 from fake_executor import FakeExecutor
 
 from service import lifecycle
-from service.db.models import Base
 from service.db.session import Database
 from service.settings import Settings
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    settings = Settings(home=tmp_path, port=8123)
-    database = Database(settings.database_url)
-    Base.metadata.create_all(database.engine)
+def world(tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     executor = FakeExecutor(cpus=2)
-    world = World(settings, database, executor)
+    world = World(Settings(home=tmp_path, port=8123), database, executor)
 
     class WorldTime(datetime):
         @classmethod
         def now(cls, tz: tzinfo | None = None) -> datetime:
             return world.now().astimezone(tz)
 
+    # The life of a job goes by the wall clock; here it goes by the test's.
     monkeypatch.setattr(lifecycle, "datetime", WorldTime)
     yield world
     executor.close()
-    database.dispose()
