@@ -16,6 +16,7 @@ Overrides = Annotated[
         "--set",
         metavar="FIELD=VALUE",
         default_factory=list,
+        show_default=False,
         help="Change one field, such as method.temperature=0.1; the value is read as YAML. "
         "May be given several times.",
     ),

@@ -90,7 +90,7 @@ class JsonView:
             print_json_line({"event": plain(event)})
         progress = plain(snapshot.job.progress) if snapshot.job.progress else None
         if progress and progress != self._progress:
-            figures = {"knn": snapshot.knn, "recall@1": snapshot.recall}
+            figures = {"knn": snapshot.knn, "recall_at_1": snapshot.recall}
             print_json_line({"progress": {**progress, **figures}})
             self._progress = progress
         if snapshot.job.done:

@@ -28,7 +28,7 @@ class Snapshot:
     @property
     def knn(self) -> float | None:
         """Newest k-NN accuracy of the trained backbone."""
-        value = _figure(self.evaluation, "knn")
+        value = _figure(self.evaluation, "knn_top1")
         if value is None and self.job.progress is not None:
             value = self.job.progress.knn
         return value
@@ -36,7 +36,7 @@ class Snapshot:
     @property
     def recall(self) -> float | None:
         """Newest R@1 of the trained backbone."""
-        return _figure(self.evaluation, "recall@1", "recall_at_1", "r@1", "R@1")
+        return _figure(self.evaluation, "recall_at_1")
 
 
 class View(Protocol):
@@ -124,9 +124,6 @@ def print_failure(client: Client, job: Job) -> None:
     note(f"{job.id} {job.status}: {job.error.message}")
 
 
-def _figure(evaluation: Evaluation | None, *names: str) -> float | None:
-    for name in names:
-        value = evaluation.metrics.get(name) if evaluation is not None else None
-        if isinstance(value, int | float):
-            return float(value)
-    return None
+def _figure(evaluation: Evaluation | None, name: str) -> float | None:
+    value = evaluation.metrics.get(name) if evaluation is not None else None
+    return float(value) if isinstance(value, int | float) else None

@@ -37,7 +37,7 @@ def _snapshot(status: str = "running", name: str = "n", **progress: object) -> S
             "finished_at": START + timedelta(seconds=67) if status != "running" else None,
         }
     )
-    evaluation = Evaluation(metrics={"knn": 0.412, "recall@1": 0.31})
+    evaluation = Evaluation(metrics={"knn_top1": 0.412, "recall_at_1": 0.31})
     event = Event(seq=1, at=START, type="status", message="Attempt 1 is running")
     return Snapshot(job, [event], [5.0, 4.5, 4.2], evaluation)
 
@@ -73,7 +73,7 @@ def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
     view.show(_snapshot(status="failed"))
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [next(iter(document)) for document in documents] == ["event", "progress", "event", "job"]
-    assert documents[1]["progress"]["recall@1"] == 0.31
+    assert documents[1]["progress"]["recall_at_1"] == 0.31
 
 
 @pytest.mark.parametrize("status", ["running", "failed"])

@@ -42,9 +42,9 @@ class Life:
             case "metrics":
                 return answer_json({"step": [1], "time": [0.1], "values": {"loss": [4.5]}})
             case "evaluations":
-                metrics = {"knn": 0.5, "recall@1": 0.25}
+                metrics = {"knn_top1": 0.5, "recall_at_1": 0.25}
                 found = [
-                    {"subject": "raw", "step": 9, "metrics": {"knn": 0.1}},
+                    {"subject": "raw", "step": 9, "metrics": {"knn_top1": 0.1}},
                     {"subject": "backbone", "step": 1, "metrics": metrics},
                 ]
                 return answer_json({"data": found})

@@ -80,7 +80,7 @@ def _train(worker: WorkerClient) -> str:
     worker.metrics(points)
     progress = {"step": 18, "total_steps": 18, "epoch": 2, "epochs": 2, "loss": 3.0}
     assert worker.heartbeat(progress) == "run"
-    metrics = {"knn": 0.5, "recall@1": 0.25}
+    metrics = {"knn_top1": 0.5, "recall_at_1": 0.25}
     worker.evaluation(step=18, epoch=2, subject="backbone", metrics=metrics)
     worker.event("note", "half way")
     for step, final in ((9, False), (18, True)):
@@ -229,7 +229,7 @@ def test_a_job_from_submit_to_download(
 
     shown = _run("show", job_id).stdout
     assert checkpoint in shown
-    assert "recall@1" in shown
+    assert "recall_at_1" in shown
     lines = _run("watch", job_id).stdout
     assert "k-NN 50.0%  R@1 25.0%" in lines
     assert "succeeded" in lines.splitlines()[-1]
