@@ -25,8 +25,7 @@ class LocalRay:
     """A Ray head node under a guard process; it can be started again after it ended.
 
     Args:
-        folder: for Ray's session files; a short temporary one is used where a socket's path
-            would become too long.
+        folder: for the files of Ray's newest session, its logs among them.
         log: what `ray start` prints.
         cpus: how many CPUs Ray hands out; `None`: those of the machine. GPUs are found by Ray.
     """
@@ -35,7 +34,6 @@ class LocalRay:
         self.log = log
         self.token = secrets.token_hex(32)
         self._folder, self._cpus = folder, cpus
-        self._temporary: str | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         self.address = ""
 
@@ -46,12 +44,7 @@ class LocalRay:
             ValueError: Ray is not installed beside this Python.
         """
         assert self._guard is None, "it runs already"
-        if len(os.fsencode(self._folder)) > _LONGEST_FOLDER:
-            self._temporary = tempfile.mkdtemp(prefix="dasl-ray-", dir="/tmp")
-            folder = Path(self._temporary)
-        else:
-            shutil.rmtree(self._folder, ignore_errors=True)  # The files of the last session.
-            folder = self._folder
+        folder = _empty_folder(self._folder)
         ports = _free_ports(9)
         self.address = f"http://127.0.0.1:{ports[0]}"
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -95,9 +88,25 @@ class LocalRay:
         self._guard.stdin.close()
         self._guard.wait()
         self._guard = None
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
-            self._temporary = None
+
+
+def _empty_folder(folder: Path) -> Path:
+    """Remove the files of the last session; where the next ones go.
+
+    That is the folder itself, or a temporary one that it links to where it is too long for a
+    socket's path.
+    """
+    if folder.is_symlink():
+        shutil.rmtree(folder.readlink(), ignore_errors=True)
+        folder.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
+    if len(os.fsencode(folder)) <= _LONGEST_FOLDER:
+        return folder
+    # Not TMPDIR, which may be long as well.
+    temporary = Path(tempfile.mkdtemp(prefix="dasl-ray-", dir="/tmp"))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.symlink_to(temporary)
+    return temporary
 
 
 def _command(folder: Path, ports: list[int], cpus: int | None) -> list[str]:

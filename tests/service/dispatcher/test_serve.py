@@ -1,0 +1,263 @@
+"""`dasl serve` for real: API, dispatcher and Ray in one process tree, with stand-in workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import pytest
+
+from service.guard import descendants
+
+T = TypeVar("T")
+
+pytestmark = pytest.mark.slow
+
+STAND_IN = Path(__file__).parent / "stand_in"
+SERVE = "import sys; from service.serve import main; sys.exit(main())"
+
+
+def until(found: Callable[[], T | None], seconds: float, what: str) -> T:
+    """Poll until something is found."""
+    deadline = time.monotonic() + seconds
+    while (result := found()) is None:
+        assert time.monotonic() < deadline, f"{what} did not happen within {seconds} s"
+        time.sleep(0.02)
+    return result
+
+
+def is_there(pid: int) -> bool:
+    """Whether a process lives; one that waits to be collected by its parent does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@dataclass
+class Served:
+    """One `dasl serve` process."""
+
+    process: subprocess.Popen[str]
+    output: Path
+    url: str = ""
+    seen: set[int] = field(default_factory=set)
+    """Every process that was found below it."""
+
+    def text(self) -> str:
+        return self.output.read_text()
+
+    def line(self, start: str) -> str | None:
+        lines = [line for line in self.text().splitlines() if line.startswith(start)]
+        assert lines or self.process.poll() is None, self.text()
+        return lines[-1].removeprefix(start) if lines else None
+
+    def look(self) -> set[int]:
+        self.seen |= descendants(self.process.pid)
+        return self.seen
+
+    def left(self) -> list[str]:
+        """Command lines of its processes that still live."""
+        return [
+            Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+            for pid in self.seen
+            if is_there(pid)
+        ]
+
+    def wait_until_nothing_is_left(self) -> None:
+        deadline = time.monotonic() + 20
+        while left := self.left():
+            assert time.monotonic() < deadline, left
+            time.sleep(0.05)
+
+
+@dataclass
+class Home:
+    """A user's home, and the services started in it."""
+
+    path: Path
+    started: list[Served] = field(default_factory=list)
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config" / "dasl" / "config.toml"
+
+    def serve(self, **env: str) -> Served:
+        output = self.path / f"serve-{len(self.started)}.out"
+        surroundings = {
+            **{name: value for name, value in os.environ.items() if name[:5] != "DASL_"},
+            "HOME": str(self.path),
+            "XDG_CONFIG_HOME": str(self.path / "config"),
+            "DASL_HOME": str(self.path / "data"),
+            "DASL_PORT": "0",
+            "PYTHONPATH": str(STAND_IN),
+        }
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-u", "-c", SERVE],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**surroundings, **env},
+                cwd=self.path,
+                text=True,
+            )
+        served = Served(process, output)
+        self.started.append(served)
+        return served
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    home = Home(tmp_path)
+    yield home
+    for served in home.started:
+        served.look()
+        served.process.kill()
+        served.process.wait()
+        served.wait_until_nothing_is_left()
+
+
+def answer(client: httpx.Client, path: str, **options: Any) -> Any:
+    response = client.get(path, **options)
+    assert response.is_success, response.text
+    return response.json()
+
+
+def test_a_second_start_goes_on_where_the_first_was_killed(home: Home) -> None:
+    # The first: a data set is ingested, a job runs and saves a checkpoint.
+    first = home.serve()
+    url = until(lambda: first.line("DASL serves at "), 30, "the API")
+    token = until(lambda: first.line("Token: "), 10, "the token").split()[0]
+    assert home.config.stat().st_mode & 0o777 == 0o600
+    assert home.config.read_text().splitlines()[1:] == [f'url = "{url}"', f'token = "{token}"']
+    headers = {"Authorization": f"Bearer {token}"}
+    images = home.path / "images"
+    images.mkdir()
+    with httpx.Client(base_url=url, headers=headers, timeout=10) as client:
+        assert answer(client, "/livez") == {"status": "ok"}
+        body = {"name": "images", "uri": str(images)}
+        dataset = client.post("/v1/datasets", json=body).json()["id"]
+        until(
+            lambda: answer(client, f"/v1/datasets/{dataset}")["state"] == "ready" or None,
+            90,
+            "ingest",
+        )
+        assert answer(client, "/readyz")["ready"] is True
+        spec = {"name": "a job", "dataset": "images", "train": {"epochs": 1, "batch_size": 32}}
+        submitted = client.post("/v1/jobs", json=spec)
+        assert submitted.status_code == 201, submitted.text
+        job = submitted.json()["id"]
+        until(
+            lambda: answer(client, f"/v1/jobs/{job}/checkpoints")["data"] or None,
+            60,
+            "a checkpoint",
+        )
+        assert answer(client, f"/v1/jobs/{job}")["status"] == "running"
+
+    # A second one at the same time, and one that wants the same port.
+    for env, complaint in (
+        ({}, f"Process {first.process.pid} serves {home.path / 'data'} already"),
+        (
+            {"DASL_HOME": str(home.path / "other"), "DASL_PORT": url.rpartition(":")[2]},
+            "Address already in use",
+        ),
+    ):
+        other = home.serve(**env)
+        assert other.process.wait(30) == 1
+        assert complaint in other.text()
+        assert "Traceback" not in other.text()
+
+    # kill -9 leaves nothing, not even what left its session.
+    names = [Path(f"/proc/{pid}/cmdline").read_text() for pid in first.look()]
+    for part in ("gcs_server", "raylet", "dashboard.py", "workers.run", "sleep\x001000"):
+        assert any(part in name for name in names), part
+    first.process.kill()
+    first.process.wait()
+    first.wait_until_nothing_is_left()
+
+    # The second start has the same token and takes the job up from its checkpoint.
+    second = home.serve()
+    url = until(lambda: second.line("DASL serves at "), 30, "the API")
+    assert until(lambda: second.line("Token: "), 10, "the token").split()[0] == token
+    with httpx.Client(base_url=url, headers=headers, timeout=10) as client:
+        until(
+            lambda: answer(client, f"/v1/jobs/{job}")["status"] == "succeeded" or None,
+            90,
+            "the end of the job",
+        )
+        states = [a["state"] for a in answer(client, f"/v1/jobs/{job}/attempts")["data"]]
+        assert sorted(states) == ["lost", "succeeded"]
+        log = until(
+            lambda: (
+                ((text := client.get(f"/v1/jobs/{job}/logs").text).endswith("7\n") and text) or None
+            ),
+            20,
+            "the whole log",
+        )
+        assert "resumes from step 7" in log
+
+    # Ctrl-C ends it all.
+    second.look()
+    assert len(second.seen) > 10
+    began = time.monotonic()
+    second.process.send_signal(signal.SIGINT)
+    assert second.process.wait(15) == 0, second.text()
+    assert second.left() == []
+    assert time.monotonic() - began < 10
+    assert "Traceback" not in second.text(), second.text()
+
+
+def test_livez_within_three_seconds_and_sigterm_at_any_time(home: Home) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    took = []
+    # The machine may be busy with something else for one of them.
+    for _ in range(3):
+        began = time.monotonic()
+        served = home.serve(DASL_PORT=str(port))
+
+        def alive() -> bool | None:
+            try:
+                return client.get("/livez").is_success or None
+            except httpx.TransportError:
+                return None
+
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+            until(alive, 60, "/livez")
+        took.append(time.monotonic() - began)
+        # Ray is about to start.
+        served.look()
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(15) == 0, served.text()
+        assert served.left() == []
+    assert min(took) < 3, took
+
+
+def test_a_ray_that_dies_is_started_again(home: Home) -> None:
+    served = home.serve()
+    until(lambda: served.line("Ready"), 90, "Ray's start")
+    served.look()
+    (head,) = (
+        pid
+        for pid in served.seen
+        if Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0].endswith("gcs_server")
+    )
+    os.kill(head, signal.SIGKILL)
+    until(lambda: served.text().count("Ready") == 2 or None, 120, "Ray's second start")
+    assert "Ray ended by itself" in served.text()
+    assert served.left() == [], "something of the first Ray is still there"
+    served.look()
+    served.process.send_signal(signal.SIGINT)
+    assert served.process.wait(15) == 0
+    assert served.left() == []
