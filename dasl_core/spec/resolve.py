@@ -97,8 +97,8 @@ def training_images(spec: JobSpec, facts: DatasetFacts) -> int:
 def _backbone(backbone: Backbone, facts: DatasetFacts, problems: list[FieldProblem]) -> Backbone:
     info = BACKBONES[backbone.name]
     size = backbone.image_size
-    if size == "auto":
-        size = max(32, min(224, facts.median_size // 32 * 32))
+    if isinstance(size, str):
+        size = _fitting_size(facts)
     stem = backbone.stem
     if stem == "auto":
         stem = "small" if size <= SMALL_STEM_UP_TO else "standard"
@@ -116,12 +116,21 @@ def _backbone(backbone: Backbone, facts: DatasetFacts, problems: list[FieldProbl
     return backbone.model_copy(update={"image_size": size, "stem": stem})
 
 
+def _fitting_size(facts: DatasetFacts) -> int:
+    return max(32, min(224, facts.median_size // 32 * 32))
+
+
+def _fitting_batch(images: int, workers: int) -> int:
+    per_worker = min(256, images // 8) // workers
+    return workers * max(per_worker, 2 if workers == 1 else 1)
+
+
 def _train(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> Train:
     train, workers = spec.train, spec.resources.workers
     images = training_images(spec, facts)
     batch = train.batch_size
-    if batch == "auto":
-        batch = max(2, workers, min(256, images // 8) // workers * workers)
+    if isinstance(batch, str):
+        batch = _fitting_batch(images, workers)
     if batch > images:
         problems.append(
             FieldProblem(

@@ -30,7 +30,7 @@ def apply_overrides(spec: dict[str, Any], overrides: Iterable[str]) -> dict[str,
     Raises:
         ValueError: an override has no `=`, an unreadable value, or goes through a plain value.
     """
-    result = _copy(spec)
+    result: dict[str, Any] = _copy(spec)
     for override in overrides:
         path, equals, text = override.partition("=")
         if not equals or not path.strip():

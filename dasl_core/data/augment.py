@@ -1,0 +1,224 @@
+"""Random views, drawn for each sample and computed on the device for a whole batch.
+
+The recipe is SimCLR's (Chen et al. 2020, appendix A). Colour changes are linear in the pixels, so
+brightness, contrast, saturation, hue and grayscale become one 3x3 matrix and one offset per image;
+hue turns the chroma plane of YIQ, as NVIDIA DALI does, where torchvision goes through HSV. They are
+applied in that order (torchvision draws an order; all but hue and contrast's mean commute).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dasl_core.spec import Augment
+
+# ImageNet's statistics, timm's default; recorded with every checkpoint.
+RGB_MEAN, RGB_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+LUMA_MEAN, LUMA_STD = (0.449,), (0.226,)
+
+LUMA = (0.299, 0.587, 0.114)  # ITU-R 601-2, as Pillow's
+RGB_TO_YIQ = ((0.299, 0.587, 0.114), (0.596, -0.274, -0.321), (0.211, -0.523, 0.311))
+
+CROP_TRIES = 10  # as torchvision's RandomResizedCrop, which then falls back to a central crop
+CROP_RATIO = (3 / 4, 4 / 3)
+# SimCLR's strengths at jitter 1: 0.8 each, and 0.2 of a turn of hue.
+JITTER, HUE_JITTER = 0.8, 0.2
+BLUR_SIGMA = (0.1, 2.0)
+
+
+def statistics(channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation that images in [0, 1] are normalised with."""
+    return (RGB_MEAN, RGB_STD) if channels == 3 else (LUMA_MEAN, LUMA_STD)
+
+
+@dataclass(frozen=True)
+class ViewParameters:
+    """What was drawn for one view of B samples. All float32 on the CPU until `to` moves them.
+
+    Attributes:
+        box: (B, 4), x, y, width, height of the crop as shares of the image; width is negative for a
+            flipped view, x then being the right edge.
+        color: (B, 3, 3), multiplies an RGB pixel.
+        contrast: (B,), 1 keeps it; the change is around the image's mean luminance.
+        sigma: (B,), blur in pixels of the view; 0 is none. None when no sample is blurred.
+    """
+
+    box: Tensor
+    color: Tensor
+    contrast: Tensor
+    sigma: Tensor | None
+
+    def rows(self, start: int, stop: int) -> "ViewParameters":
+        """The share of samples `start` to `stop`."""
+        return self._map(lambda tensor: tensor[start:stop])
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> "ViewParameters":
+        """The same on a device and in a precision."""
+        return self._map(lambda tensor: tensor.to(device, dtype, non_blocking=True))
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> "ViewParameters":
+        sigma = None if self.sigma is None else change(self.sigma)
+        return ViewParameters(change(self.box), change(self.color), change(self.contrast), sigma)
+
+
+def draw_view(extents: Tensor, augment: Augment, generator: torch.Generator) -> ViewParameters:
+    """Draw the parameters of one view for images of (B, 2) height, width.
+
+    Draw for the global batch and take a rank's rows: then views do not depend on how many ranks
+    there are.
+    """
+    count = extents.shape[0]
+    box = _crop_boxes(extents, augment.crop_scale, generator)
+    flip = torch.rand(count, generator=generator) < augment.flip
+    x, y, width, height = box.unbind(1)
+    box = torch.stack(
+        [torch.where(flip, x + width, x), y, torch.where(flip, -width, width), height], dim=1
+    )
+    strength = JITTER * augment.jitter
+    active = (torch.rand(count, generator=generator) < augment.jitter_probability).float()
+    brightness, contrast, saturation = (
+        1 + active * _uniform(max(-1.0, -strength), strength, count, generator) for _ in range(3)
+    )
+    hue = active * _uniform(-0.5, 0.5, count, generator) * 2 * HUE_JITTER * augment.jitter
+    gray = (torch.rand(count, generator=generator) < augment.grayscale).float()
+    assert not isinstance(augment.blur, str), "resolve the spec first"
+    sigma = None
+    if augment.blur > 0:
+        blurred = torch.rand(count, generator=generator) < augment.blur
+        sigma = blurred * _uniform(*BLUR_SIGMA, count, generator)
+    color = _color_matrix(brightness, saturation * (1 - gray), hue)
+    return ViewParameters(box, color, contrast, sigma)
+
+
+def central_view(extents: Tensor) -> ViewParameters:
+    """The largest central square of each image, unchanged: what evaluation sees."""
+    count = extents.shape[0]
+    share = extents.min(dim=1, keepdim=True).values / extents  # (B, 2) of height and width
+    height, width = share.unbind(1)
+    box = torch.stack([(1 - width) / 2, (1 - height) / 2, width, height], dim=1)
+    identity = torch.eye(3).expand(count, 3, 3)
+    return ViewParameters(box, identity, torch.ones(count), None)
+
+
+def render(
+    canvases: Tensor, extents: Tensor, view: ViewParameters, image_size: int, dtype: torch.dtype
+) -> Tensor:
+    """Compute a view of each canvas.
+
+    Args:
+        canvases: (B, C, S, S) uint8, on the device.
+        extents: (B, 2) height and width of the image within its canvas.
+        view: parameters, moved to the device with `to`.
+        image_size: pixels a side of the result.
+        dtype: floating-point type of the result and of all that is computed.
+
+    Returns:
+        (B, C, image_size, image_size), normalised with `statistics`.
+    """
+    pixels = canvases.to(dtype) / 255
+    images = _crop(pixels, extents.to(canvases.device), view.box, image_size)
+    if images.shape[1] == 3:
+        images = _recolor(images, view.color, view.contrast)
+    else:  # luminance: only brightness and contrast have a meaning
+        brightness = view.color.sum(dim=(1, 2)) / 3
+        images = _stretch(images * brightness[:, None, None, None], images, view.contrast)
+    images = images.clamp(0, 1)
+    if view.sigma is not None:
+        images = _blur(images, view.sigma)
+    mean, std = (
+        torch.tensor(values, dtype=dtype, device=images.device).view(1, -1, 1, 1)
+        for values in statistics(images.shape[1])
+    )
+    return (images - mean) / std
+
+
+def _uniform(low: float, high: float, count: int, generator: torch.Generator) -> Tensor:
+    return low + (high - low) * torch.rand(count, generator=generator)
+
+
+def _crop_boxes(extents: Tensor, scale: tuple[float, float], generator: torch.Generator) -> Tensor:
+    """(B, 4) boxes x, y, width, height in shares of the image, drawn as RandomResizedCrop does."""
+    count = extents.shape[0]
+    height, width = (edge.float().unsqueeze(1) for edge in extents.unbind(1))
+    area = scale[0] + (scale[1] - scale[0]) * torch.rand(count, CROP_TRIES, generator=generator)
+    low, high = math.log(CROP_RATIO[0]), math.log(CROP_RATIO[1])
+    ratio = torch.exp(low + (high - low) * torch.rand(count, CROP_TRIES, generator=generator))
+    crop_width = torch.sqrt(area * height * width * ratio) / width
+    crop_height = torch.sqrt(area * height * width / ratio) / height
+    fits = (crop_width <= 1) & (crop_height <= 1)
+    first = fits.float().argmax(dim=1, keepdim=True)
+    # No try fitted: the largest central crop of an allowed ratio.
+    fallback_width = (height * CROP_RATIO[1] / width).clamp(max=1)
+    fallback_height = (width / CROP_RATIO[0] / height).clamp(max=1)
+    any_fits = fits.any(dim=1, keepdim=True)
+    box_width = torch.where(any_fits, crop_width.gather(1, first), fallback_width)
+    box_height = torch.where(any_fits, crop_height.gather(1, first), fallback_height)
+    place = torch.rand(count, 2, generator=generator)
+    place = torch.where(any_fits, place, torch.full_like(place, 0.5))
+    x = place[:, :1] * (1 - box_width)
+    y = place[:, 1:] * (1 - box_height)
+    return torch.cat([x, y, box_width, box_height], dim=1)
+
+
+def _color_matrix(brightness: Tensor, saturation: Tensor, hue: Tensor) -> Tensor:
+    """(B, 3, 3): brightness, then saturation, then a turn of hue (1 is a full turn)."""
+    to_yiq = torch.tensor(RGB_TO_YIQ)
+    cos, sin = torch.cos(2 * math.pi * hue), torch.sin(2 * math.pi * hue)
+    zero, one = torch.zeros_like(hue), torch.ones_like(hue)
+    turn = torch.stack(
+        [
+            torch.stack([one, zero, zero], dim=-1),
+            torch.stack([zero, saturation * cos, -saturation * sin], dim=-1),
+            torch.stack([zero, saturation * sin, saturation * cos], dim=-1),
+        ],
+        dim=1,
+    )
+    matrix: Tensor = brightness[:, None, None] * (torch.linalg.inv(to_yiq) @ turn @ to_yiq)
+    return matrix
+
+
+def _crop(canvases: Tensor, extents: Tensor, box: Tensor, size: int) -> Tensor:
+    side = canvases.shape[-1]
+    height, width = (edge.to(box.dtype) for edge in extents.unbind(1))
+    # Pixel centres of the view, as shares of the box; then positions in the canvas, in pixels.
+    centre = (torch.arange(size, device=canvases.device, dtype=box.dtype) + 0.5) / size
+    x = (box[:, 0:1] + centre * box[:, 2:3]) * width[:, None]
+    y = (box[:, 1:2] + centre * box[:, 3:4]) * height[:, None]
+    # Stay half a pixel inside the image: beyond it the canvas is empty.
+    x = torch.minimum(x.clamp(min=0.5), width[:, None] - 0.5) * 2 / side - 1
+    y = torch.minimum(y.clamp(min=0.5), height[:, None] - 0.5) * 2 / side - 1
+    grid = torch.stack(
+        [x[:, None, :].expand(-1, size, -1), y[:, :, None].expand(-1, -1, size)], dim=-1
+    )
+    return F.grid_sample(canvases, grid, mode="bilinear", align_corners=False)
+
+
+def _recolor(images: Tensor, color: Tensor, contrast: Tensor) -> Tensor:
+    recolored = (color @ images.flatten(2)).view_as(images)
+    weights = torch.tensor(LUMA, dtype=images.dtype, device=images.device).view(1, 3, 1, 1)
+    return _stretch(recolored, (recolored * weights).sum(dim=1, keepdim=True), contrast)
+
+
+def _stretch(images: Tensor, luminance: Tensor, contrast: Tensor) -> Tensor:
+    mean = luminance.mean(dim=(1, 2, 3), keepdim=True)
+    return torch.lerp(mean, images, contrast[:, None, None, None])
+
+
+def _blur(images: Tensor, sigma: Tensor) -> Tensor:
+    """Gaussian of a tenth of the side, as SimCLR's, separable, a kernel for each sample."""
+    count, channels, size, _ = images.shape
+    radius = max(1, size // 20)
+    offsets = torch.arange(-radius, radius + 1, device=images.device, dtype=images.dtype)
+    safe = sigma.clamp(min=BLUR_SIGMA[0])[:, None]
+    kernel = torch.softmax(-(offsets**2) / (2 * safe**2), dim=1)
+    kernel = torch.where(sigma[:, None] > 0, kernel, (offsets == 0).to(images.dtype))
+    kernel = kernel.repeat_interleave(channels, dim=0)  # (B * C, 2 * radius + 1)
+    stacked = images.reshape(1, count * channels, size, size)
+    stacked = F.pad(stacked, (radius,) * 4, mode="reflect")
+    stacked = F.conv2d(stacked, kernel[:, None, None, :], groups=count * channels)
+    stacked = F.conv2d(stacked, kernel[:, None, :, None], groups=count * channels)
+    return stacked.view(count, channels, size, size)

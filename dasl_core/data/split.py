@@ -1,0 +1,44 @@
+"""Which images train and which are held out."""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.spec import Holdout
+
+
+@dataclass(frozen=True)
+class Split:
+    """Positions in an index, each sorted ascending, int64."""
+
+    train: np.ndarray
+    held_out: np.ndarray
+
+
+def split(index: DatasetIndex, holdout: Holdout) -> Split:
+    """Hold out a share of the images, or of the classes, chosen by a hash of their names.
+
+    The choice does not depend on the seed or on the order of files, so that runs with different
+    seeds are evaluated on the same images, and a larger share contains a smaller one.
+
+    Raises:
+        ValueError: whole classes are to be held out of a data set that has fewer than two.
+    """
+    if holdout.by == "image":
+        chosen = _smallest_hashes(index.paths, holdout.fraction)
+        held_out = np.zeros(len(index), dtype=bool)
+        held_out[chosen] = True
+    else:
+        if index.labels is None or len(index.class_names) < 2:
+            raise ValueError("evaluate.holdout.by is 'class', but the data set has no classes")
+        classes = _smallest_hashes(index.class_names, holdout.fraction)
+        held_out = np.isin(np.asarray(index.labels), classes)
+    return Split(np.flatnonzero(~held_out), np.flatnonzero(held_out))
+
+
+def _smallest_hashes(names: list[str], fraction: float) -> np.ndarray:
+    digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names]
+    order = sorted(range(len(names)), key=lambda i: (digests[i], names[i]))
+    return np.array(order[: round(fraction * len(names))], dtype=np.int64)

@@ -1,0 +1,93 @@
+"""Collectives whose backward makes W processes compute the gradient of one.
+
+DDP averages the parameter gradients of the ranks. A term that every rank computes on gathered
+embeddings therefore needs a gather whose backward sums the ranks' gradients: W ranks send W
+contributions, DDP divides by W, and what is left is the gradient of the global loss. Slicing out the
+own part without the sum, as is often done, leaves 1/W of it (docs/distributed.md has the table).
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def world_size() -> int:
+    """Number of ranks; 1 without a process group."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """This process's rank; 0 without a process group."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def gather(tensor: Tensor) -> Tensor:
+    """Concatenate the ranks' tensors along dim 0, in rank order; the backward sums over ranks.
+
+    Args:
+        tensor: (B, ...), the same shape on all ranks.
+
+    Returns:
+        (W * B, ...), the same on all ranks. The tensor itself when there is one process.
+    """
+    if world_size() == 1:
+        return tensor
+    gathered: Tensor = _Gather.apply(tensor)
+    return gathered
+
+
+def gather_views(embeddings: Tensor) -> Tensor:
+    """Gather (V, B, h) embeddings of V views to (V, W * B, h), views first and samples in order.
+
+    The order equals that of one process holding the global batch, whose ranks take contiguous
+    shares of it.
+    """
+    return gather(embeddings.transpose(0, 1)).transpose(0, 1)
+
+
+def all_reduce_sum(tensor: Tensor) -> Tensor:
+    """Sum over ranks; the backward sums the ranks' gradients too."""
+    if world_size() == 1:
+        return tensor
+    total: Tensor = _AllReduceSum.apply(tensor)
+    return total
+
+
+def mean_over_ranks(tensor: Tensor) -> Tensor:
+    """Mean over ranks, for figures only: no gradient flows."""
+    tensor = tensor.detach().clone()
+    if world_size() > 1:
+        dist.all_reduce(tensor)
+        tensor /= world_size()
+    return tensor
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        tensor = tensor.contiguous()
+        parts = [torch.empty_like(tensor) for _ in range(world_size())]
+        dist.all_gather(parts, tensor)
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        total = gradients[0].clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total.chunk(world_size())[rank()]
+
+
+class _AllReduceSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        total = tensor.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        total = gradients[0].clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total

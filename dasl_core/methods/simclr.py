@@ -1,0 +1,67 @@
+"""SimCLR (Chen et al., ICML 2020)."""
+
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dasl_core.distributed import gather_views, rank
+from dasl_core.methods.base import Method, MethodOutput
+from dasl_core.models.backbone import build_backbone
+from dasl_core.models.heads import projection_head
+from dasl_core.spec import JobSpec
+
+
+class SimCLR(Method):
+    """Two views of an image attract each other and repel all other views of the global batch."""
+
+    num_views = 2
+
+    def __init__(self, backbone: nn.Module, projector: nn.Module, temperature: float) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.projector = projector
+        self.temperature = temperature
+
+    @classmethod
+    def from_spec(cls, spec: JobSpec) -> Self:
+        settings = spec.method
+        backbone = build_backbone(spec.backbone)
+        width = backbone.num_features
+        assert isinstance(width, int), "a timm model says the width of its features"
+        assert isinstance(settings.hidden_dim, int), "resolve the spec first"
+        projector = projection_head(width, settings.hidden_dim, settings.projection_dim)
+        return cls(backbone, projector, settings.temperature)
+
+    def forward(self, views: Sequence[Tensor]) -> MethodOutput:
+        # One pass over all views: the batch statistics are those of both, as in the paper's code.
+        embeddings = self.projector(self.backbone(torch.cat(list(views))))
+        embeddings = embeddings.unflatten(0, (len(views), -1))
+        return MethodOutput(nt_xent(embeddings, self.temperature), embeddings)
+
+
+def nt_xent(embeddings: Tensor, temperature: float) -> Tensor:
+    """NT-Xent (Chen et al. 2020, eq. 1): the mean over this rank's 2B anchors.
+
+    Anchors are local, candidates are those of all ranks; an anchor is not its own candidate. The
+    mean of the ranks' losses, and with the summed backward of the gather its gradient, are those of
+    one process with the global batch.
+
+    Args:
+        embeddings: (2, B, h), raw; float16 and bfloat16 are computed in float32.
+        temperature: divides the cosine similarities.
+    """
+    if embeddings.dtype not in (torch.float32, torch.float64):
+        embeddings = embeddings.float()
+    with torch.autocast(embeddings.device.type, enabled=False):
+        z = F.normalize(embeddings, dim=-1)
+        candidates = gather_views(z)
+        local, total = z.shape[1], candidates.shape[1]
+        logits = z.flatten(0, 1) @ candidates.flatten(0, 1).T / temperature  # (2B, 2N)
+        sample = torch.arange(local, device=z.device) + rank() * local
+        own = torch.cat([sample, sample + total])
+        positive = torch.cat([sample + total, sample])
+        logits = logits.scatter(1, own.unsqueeze(1), float("-inf"))
+        return F.cross_entropy(logits, positive)

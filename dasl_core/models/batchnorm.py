@@ -1,0 +1,83 @@
+"""Batch normalisation over the global batch, on any device.
+
+torch.nn.SyncBatchNorm refuses CPU tensors, and a ResNet with per-rank statistics would compute
+another function on two processes than on one.
+"""
+
+from typing import cast
+
+import torch
+from timm.layers import BatchNormAct2d
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from dasl_core.distributed import all_reduce_sum, world_size
+
+
+def synchronize_batchnorm(module: nn.Module) -> nn.Module:
+    """Make every BatchNorm layer in `module` use the statistics of all ranks, in place.
+
+    Layers keep their class, parameters, buffers and names, so a state_dict does not change.
+    """
+    for layer in module.modules():
+        if isinstance(layer, _BatchNorm):
+            # A subclass made for each layer type: BatchNormAct2d, say, keeps its activation.
+            layer.__class__ = _global_variant(type(layer))
+    return module
+
+
+def _global_variant(layer_type: type[_BatchNorm]) -> type[_BatchNorm]:
+    if issubclass(layer_type, _GlobalStatistics):
+        return layer_type
+    if issubclass(layer_type, BatchNormAct2d):
+        return _GlobalBatchNormAct2d
+    return _GlobalBatchNorm
+
+
+class _GlobalStatistics(_BatchNorm):
+    def _check_input_dim(self, input: Tensor) -> None:
+        assert input.dim() >= 2, "batch normalisation needs (N, C, ...)"
+
+    def normalize(self, x: Tensor) -> Tensor:
+        """Normalise (N, C, ...) over N and all that follows C, on all ranks together."""
+        if not self.training or world_size() == 1:
+            return super().forward(x)
+        assert self.momentum is not None, "a cumulative average is not supported"
+        dims = [0, *range(2, x.dim())]
+        # float32 at least, as torch's own kernels do under autocast.
+        wide = x if x.dtype == torch.float64 else x.float()
+        count = wide.numel() // wide.shape[1] * world_size()
+        mean = all_reduce_sum(wide.sum(dims)) / count
+        shape = [1, -1] + [1] * (x.dim() - 2)
+        centred = wide - mean.view(shape)
+        # Two passes: E[x^2] - E[x]^2 cancels when the mean is large beside the spread.
+        variance = all_reduce_sum(centred.square().sum(dims)) / count
+        if self.track_running_stats:
+            self._track(mean.detach(), variance.detach() * (count / max(count - 1, 1)))
+        result = centred * torch.rsqrt(variance + self.eps).view(shape)
+        if self.affine:
+            result = result * self.weight.view(shape) + self.bias.view(shape)
+        return result.to(x.dtype)
+
+    @torch.no_grad()
+    def _track(self, mean: Tensor, unbiased_variance: Tensor) -> None:
+        momentum = cast(float, self.momentum)
+        cast(Tensor, self.running_mean).lerp_(
+            mean.to(cast(Tensor, self.running_mean).dtype), momentum
+        )
+        cast(Tensor, self.running_var).lerp_(
+            unbiased_variance.to(cast(Tensor, self.running_var).dtype), momentum
+        )
+        cast(Tensor, self.num_batches_tracked).add_(1)
+
+
+class _GlobalBatchNorm(_GlobalStatistics):
+    def forward(self, input: Tensor) -> Tensor:
+        return self.normalize(input)
+
+
+class _GlobalBatchNormAct2d(_GlobalStatistics, BatchNormAct2d):  # type: ignore[misc]
+    def forward(self, x: Tensor) -> Tensor:
+        # timm types `act` and `drop` as whatever a module's attribute may be.
+        activate, drop = cast(nn.Module, self.act), cast(nn.Module, self.drop)
+        return cast(Tensor, activate(drop(self.normalize(x))))

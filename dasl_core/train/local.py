@@ -1,0 +1,180 @@
+"""`dasl train`: a run without a service, in this process or in each process of torchrun."""
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from pydantic import ValidationError
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.data.ingest import ingest_folder
+from dasl_core.distributed import rank
+from dasl_core.spec import JobSpec, SpecError, apply_overrides, field_problems, load_spec, resolve
+from dasl_core.train.engine import RunFiles, pretrain
+from dasl_core.train.reporting import Desired, Subject
+
+CHECKPOINTS, METRICS, SPEC = "checkpoints", "metrics.jsonl", "spec.json"
+
+
+class ConsoleReporter:
+    """Prints a line for what a person watches, and keeps everything in the output folder."""
+
+    def __init__(self, output: Path) -> None:
+        self.output = output
+        output.mkdir(parents=True, exist_ok=True)
+        self._metrics = open(output / METRICS, "a", encoding="utf-8")
+
+    def metrics(self, points: list[dict[str, Any]]) -> None:
+        for point in points:
+            self._metrics.write(json.dumps(point) + "\n")
+        self._metrics.flush()
+
+    def progress(self, progress: dict[str, Any]) -> None:
+        print(
+            f"epoch {progress['epoch']:.2f}/{progress['epochs']}  step {progress['step']}/"
+            f"{progress['total_steps']}  loss {progress['loss']:.4f}  "
+            f"{progress['images_per_second']:.0f} images/s  {progress['eta_seconds']:.0f} s left",
+            flush=True,
+        )
+
+    def evaluation(
+        self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]
+    ) -> None:
+        figures = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        print(f"evaluation of {subject} at epoch {epoch:g}: {figures}", flush=True)
+
+    def checkpoint(
+        self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
+    ) -> None:
+        target = self.output / CHECKPOINTS / f"step-{step:09d}"
+        if target.exists():  # of an earlier run in this folder; the new one takes its place
+            shutil.rmtree(target)
+        target.parent.mkdir(exist_ok=True)
+        partial = target.with_name(f".{target.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(folder, partial)
+        partial.rename(target)
+        print(f"checkpoint {target}", flush=True)
+
+    def artifact(self, file: Path) -> None:
+        shutil.copy(file, self.output / file.name)
+
+    def event(self, type: str, message: str, data: dict[str, Any]) -> None:
+        print(f"{type}: {message}", flush=True)
+
+    def desired(self) -> Desired:
+        return "run"
+
+
+def main(
+    spec_path: Path, data: Path | None, output: Path, overrides: list[str], *, resume: bool = False
+) -> int:
+    """Train as the spec file says; returns the exit code.
+
+    Args:
+        data: folder of images; None takes the spec's `dataset` as the folder.
+        output: where checkpoints, metrics and pictures go.
+        resume: go on from the newest checkpoint in `output`.
+    """
+    try:
+        settings = apply_overrides(load_spec(spec_path), overrides)
+        if data is None:
+            data = Path(str(settings.get("dataset", "")))
+            settings["dataset"] = data.name or "."
+        settings.setdefault("dataset", data.resolve().name)
+        spec = _match_ranks(JobSpec.model_validate(settings))
+    except ValidationError as error:
+        return _fail("\n".join(map(str, field_problems(error))))
+    except ValueError as error:
+        return _fail(str(error))
+    device = _join_ranks(spec)
+    try:
+        return _train(spec, data, output, resume, device)
+    except SpecError as error:
+        return _fail("\n".join(map(str, error.problems)))
+    except ValueError as error:
+        return _fail(str(error))
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _train(spec: JobSpec, data: Path, output: Path, resume: bool, device: torch.device) -> int:
+    if spec.evaluate.dataset is not None:
+        raise ValueError("evaluate.dataset names a registered data set, which needs the service")
+    index = ingest_folder(data)
+    spec = resolve(spec, index.facts())
+    reporter = None
+    if rank() == 0:
+        reporter = ConsoleReporter(output)
+        (output / SPEC).write_text(spec.model_dump_json(indent=2), encoding="utf-8")
+        for skipped in index.skipped:
+            print(f"skipped {skipped.path}: {skipped.reason}", file=sys.stderr)
+    start = _newest_checkpoint(output) if resume else None
+    with tempfile.TemporaryDirectory(prefix="dasl-") as scratch:
+        files = RunFiles(cache=_cache_folder(index), scratch=Path(scratch), resume=start)
+        pretrain(
+            spec,
+            index,
+            reporter,
+            files,
+            device=device,
+            threads=spec.resources.cpus_per_worker,
+        )
+    return 0
+
+
+def _match_ranks(spec: JobSpec) -> JobSpec:
+    """Under torchrun the launcher says how many ranks there are; alone there is one, on a GPU if
+    there is one, with all of this machine's cores."""
+    workers = int(os.environ.get("WORLD_SIZE", "1"))
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    resources = spec.resources.model_copy(
+        update={
+            "workers": workers,
+            "gpus_per_worker": int(torch.cuda.is_available()),
+            "cpus_per_worker": max(1, (os.cpu_count() or 1) // local),
+        }
+    )
+    # Validated again: the batch must be divisible by the real number of ranks.
+    return JobSpec.model_validate(spec.model_copy(update={"resources": resources}).model_dump())
+
+
+def _join_ranks(spec: JobSpec) -> torch.device:
+    device = torch.device("cpu")
+    if spec.resources.gpus_per_worker:
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+    if spec.resources.workers > 1:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    return device
+
+
+def _cache_folder(index: DatasetIndex) -> Path:
+    base = os.environ.get("DASL_CACHE_DIR") or os.path.expanduser("~/.cache/dasl")
+    # A folder has no id; its files' sizes and times tell whether the images are still the same.
+    state = hashlib.blake2b(digest_size=16)
+    for path in index.paths:
+        stat = (index.root / path).stat()
+        state.update(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
+    return Path(base) / "local" / state.hexdigest()
+
+
+def _newest_checkpoint(output: Path) -> Path:
+    found = sorted((output / CHECKPOINTS).glob("step-*"))
+    if not found:
+        raise ValueError(f"--resume: there is no checkpoint in {output / CHECKPOINTS}")
+    return found[-1]
+
+
+def _fail(message: str) -> int:
+    if rank() == 0:
+        print(f"error: {message}", file=sys.stderr)
+    return 1

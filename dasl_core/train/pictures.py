@@ -1,0 +1,89 @@
+"""Pictures of a run: its curves, and what its features find alike."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from dasl_core.train.evaluation import ImageSet
+
+QUERIES, NEIGHBOURS = 8, 7
+TRAINED, BASELINE, MISS = "#1f6feb", "#8b949e", "#cf222e"
+PREFERRED = ("recall_at_1", "knn_top1", "effective_rank")
+TITLES = {"recall_at_1": "R@1, held-out", "knn_top1": "k-NN top-1, held-out"}
+
+
+def draw_curves(
+    epoch_losses: list[float], evaluations: list[dict[str, Any]], title: str, path: Path
+) -> None:
+    """Write a PNG of the loss of each epoch and of the held-out metrics beside their baselines.
+
+    Args:
+        evaluations: dicts with step, epoch, subject and metrics, as the engine records them.
+    """
+    names = [n for n in PREFERRED if any(n in e["metrics"] for e in evaluations)][:2]
+    figure = Figure(figsize=(5 * (1 + len(names)), 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, 1 + len(names), squeeze=False)[0]
+    axes[0].plot(range(1, len(epoch_losses) + 1), epoch_losses, color=TRAINED)
+    axes[0].set(xlabel="epoch", ylabel="loss (mean of the epoch)", title="Training loss")
+    for axis, name in zip(axes[1:], names, strict=True):
+        points = [
+            (e["epoch"], e["metrics"][name])
+            for e in evaluations
+            if e["subject"] != "raw" and name in e["metrics"]
+        ]
+        axis.plot(*zip(*points, strict=True), marker="o", color=TRAINED, label="backbone")
+        for e in evaluations:
+            if e["subject"] in ("raw", "untrained") and name in e["metrics"]:
+                style = ":" if e["subject"] == "raw" else "--"
+                label = "raw pixels" if e["subject"] == "raw" else "untrained"
+                axis.axhline(e["metrics"][name], linestyle=style, color=BASELINE, label=label)
+        axis.set(xlabel="epoch", title=TITLES.get(name, name.replace("_", " ")))
+        axis.legend(frameon=False)
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.25)
+    figure.suptitle(title)
+    figure.savefig(path, dpi=120)
+
+
+def draw_neighbours(features: Tensor, images: ImageSet, path: Path) -> None:
+    """Write a PNG with a row for each of a few held-out images: itself, then its nearest others.
+
+    Neighbours of another class have a red frame, where there are classes.
+
+    Args:
+        features: (N, d) of the N images, N >= 2.
+    """
+    count = len(features)
+    queries = torch.linspace(0, count - 1, min(QUERIES, count)).long()
+    z = F.normalize(features, dim=1)
+    similarity = z[queries] @ z.T
+    similarity[torch.arange(len(queries)), queries] = -torch.inf
+    nearest = similarity.topk(min(NEIGHBOURS, count - 1), dim=1).indices
+    names = images.class_names()
+    figure = Figure(
+        figsize=(1 + nearest.shape[1], len(queries)), layout="constrained", facecolor="white"
+    )
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(queries), 1 + nearest.shape[1], squeeze=False)
+    for row, query in enumerate(queries.tolist()):
+        for column, sample in enumerate([query, *nearest[row].tolist()]):
+            axis = axes[row][column]
+            canvases, extents = images.canvases.read([int(images.samples[sample])])
+            height, width = extents[0].tolist()
+            pixels = canvases[0, :, :height, :width].permute(1, 2, 0).numpy()
+            axis.imshow(pixels if pixels.shape[2] == 3 else pixels[:, :, 0], cmap="gray")
+            axis.set(xticks=[], yticks=[])
+            miss = names is not None and names[sample] != names[query]
+            for spine in axis.spines.values():
+                spine.set(visible=column == 0 or miss, color=MISS if miss else "black", lw=1.5)
+    axes[0][0].set_title("query", fontsize=8)
+    if nearest.shape[1]:
+        axes[0][1].set_title("nearest", fontsize=8)
+    figure.savefig(path, dpi=120)
