@@ -88,17 +88,23 @@ class LocalRay:
         self._guard.stdin.close()
         self._guard.wait()
         self._guard = None
+        _remove_link(self._folder)
+
+
+def _remove_link(folder: Path) -> None:
+    """Remove a link of `_empty_folder` and the temporary folder it names."""
+    if folder.is_symlink():
+        shutil.rmtree(folder.readlink(), ignore_errors=True)
+        folder.unlink()
 
 
 def _empty_folder(folder: Path) -> Path:
     """Remove the files of the last session; where the next ones go.
 
-    That is the folder itself, or a temporary one that it links to where it is too long for a
-    socket's path.
+    That is the folder itself, or, where it is too long for a socket's path, a temporary one that
+    it links to. A temporary one goes when Ray is stopped, the folder itself at the next start.
     """
-    if folder.is_symlink():
-        shutil.rmtree(folder.readlink(), ignore_errors=True)
-        folder.unlink()
+    _remove_link(folder)
     shutil.rmtree(folder, ignore_errors=True)
     if len(os.fsencode(folder)) <= _LONGEST_FOLDER:
         return folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -125,6 +126,10 @@ def home(tmp_path: Path) -> Iterator[Home]:
         served.process.kill()
         served.process.wait()
         served.wait_until_nothing_is_left()
+    # What the next start would remove.
+    session = tmp_path / "data" / "ray"
+    if session.is_symlink():
+        shutil.rmtree(session.readlink())
 
 
 def answer(client: httpx.Client, path: str, **options: Any) -> Any:
