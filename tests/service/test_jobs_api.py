@@ -1,0 +1,248 @@
+"""Submitting, finding, changing and cancelling jobs over REST."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from api_under_test import Api, refused, snapshot
+
+
+def test_submit_resolves_auto_and_stores_both(api: Api) -> None:
+    dataset = api.dataset()
+    answer = api.client.post(
+        "/v1/jobs", json={"dataset": "emoji", "name": "first", "tags": {"team": "vision"}}
+    )
+    assert answer.status_code == 201
+    job = answer.json()
+    assert answer.headers["location"] == f"/v1/jobs/{job['id']}"
+    assert job["spec"] == {"dataset": "emoji", "name": "first", "tags": {"team": "vision"}}
+    assert isinstance(job["resolved"]["train"]["batch_size"], int)
+    assert "auto" not in str(job["resolved"])
+    assert (job["status"], job["desired"], job["attempt"]) == ("queued", "run", 0)
+    assert job["dataset"] == {"id": dataset, "name": "emoji"}
+    assert api.client.get(f"/v1/jobs/{job['id']}").json() == job
+    events = api.client.get(f"/v1/jobs/{job['id']}/events").json()
+    assert [event["seq"] for event in events["data"]] == [1]
+    by_id = api.client.post("/v1/jobs", json={"dataset": dataset})
+    assert by_id.json()["dataset"]["name"] == "emoji"
+
+
+def test_validate_answers_and_stores_nothing(api: Api) -> None:
+    api.dataset()
+    spec = {"dataset": "emoji", "train": {"epochs": 3, "batch_size": 10}}
+    answer = api.client.post("/v1/jobs/validate", json=spec)
+    assert answer.status_code == 200
+    body = answer.json()
+    assert body["resolved"]["train"]["batch_size"] == 10
+    assert body["estimate"]["total_steps"] == 27
+    assert body["estimate"]["backbone_parameters"] > 10_000_000
+    assert api.client.get("/v1/jobs").json()["data"] == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"method": {"name": "simclir"}}, "method.name"),
+        ({"train": {"batch_size": 10}, "resources": {"workers": 3}}, "train.batch_size"),
+        ({"train": {"batch_size": 1000}}, "train.batch_size"),
+        ({"dataset": "nowhere"}, "dataset"),
+        ({"dataset": "../etc"}, "dataset"),
+        ({"name": "../../etc/passwd"}, "name"),
+        ({"evaluate": {"dataset": "nowhere"}}, "evaluate.dataset"),
+        ({"trian": {}}, "trian"),
+        ({"train": {"epochs": 0}}, "train.epochs"),
+        ({"backbone": {"name": "resnet19"}}, "backbone.name"),
+        ({"name": "a\x00b"}, "name"),
+        ({"priority": 10**400}, "priority"),
+    ],
+)
+def test_bad_spec_is_refused_and_names_the_field(
+    api: Api, spec: dict[str, Any], field: str
+) -> None:
+    api.dataset()
+    for path in ("/v1/jobs", "/v1/jobs/validate"):
+        problem = refused(api.client.post(path, json={"dataset": "emoji", **spec}), 422, field)
+        assert problem["type"] == "validation"
+    assert api.client.get("/v1/jobs").json()["data"] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"{", 422),
+        (b"", 422),
+        (b"[]", 422),
+        (b'"x"', 422),
+        (b"null", 422),
+        (b'{"dataset": NaN}', 400),
+        (b'{"name": "\xff"}', 400),
+        (rb'{"dataset": "emoji", "tags": {"a": "\ud800"}}', 422),
+        (b"[" * 100_000, 400),
+        (b'{"priority": ' + b"1" * 5000 + b"}", 400),
+    ],
+)
+def test_bodies_that_are_no_json_object_are_refused(api: Api, body: bytes, status: int) -> None:
+    headers = {"content-type": "application/json"}
+    answer = api.client.post("/v1/jobs", content=body, headers=headers)
+    assert refused(answer, answer.status_code)["status"] in (400, 422)
+    assert answer.status_code == status
+
+
+def test_oversize_body_is_refused_declared_or_not(api: Api) -> None:
+    headers = {"content-type": "application/json"}
+    large = b'{"name": "' + b"x" * 300_000 + b'"}'
+    refused(api.client.post("/v1/jobs", content=large, headers=headers), 413, None)
+    chunks = (large[start : start + 50_000] for start in range(0, len(large), 50_000))
+    answer = api.client.post("/v1/jobs", content=chunks, headers=headers)
+    refused(answer, 413, None, "body-too-large")
+
+
+def test_more_workers_than_the_cluster_has(api: Api) -> None:
+    api.dataset()
+    spec = {
+        "dataset": "emoji",
+        "train": {"batch_size": 12},
+        "resources": {"workers": 3, "cpus_per_worker": 2},
+    }
+    assert api.client.post("/v1/jobs", json=spec).status_code == 201, "nothing is known yet"
+    snapshot(api, cpus=4)
+    problem = refused(api.client.post("/v1/jobs", json=spec), 422, "resources.workers")
+    assert "at most 2" in problem["errors"][0]["expected"]
+    spec["resources"] = {"workers": 1, "gpus_per_worker": 1}
+    refused(api.client.post("/v1/jobs", json=spec), 422, "resources.workers")
+    snapshot(api, cpus=4, gpus=1)
+    assert api.client.post("/v1/jobs", json=spec).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("state", "status"), [("pending", 409), ("ingesting", 409), ("failed", 422)]
+)
+def test_dataset_that_is_not_ready(api: Api, state: str, status: int) -> None:
+    api.dataset(state=state)
+    problem = refused(api.client.post("/v1/jobs", json={"dataset": "emoji"}), status, "dataset")
+    if status == 409:
+        assert problem["type"] == "dataset-not-ready"
+        assert state in problem["detail"]
+
+
+def test_idempotency_key(api: Api) -> None:
+    api.dataset()
+    key = {"Idempotency-Key": "abc"}
+    first = api.client.post("/v1/jobs", json={"dataset": "emoji", "name": "a"}, headers=key)
+    assert first.status_code == 201
+    api.client.post(f"/v1/jobs/{first.json()['id']}/cancel")
+    again = api.client.post("/v1/jobs", json={"name": "a", "dataset": "emoji"}, headers=key)
+    assert (again.status_code, again.json()) == (201, first.json())
+    assert again.headers["idempotency-replayed"] == "true"
+    other = api.client.post("/v1/jobs", json={"dataset": "emoji", "name": "b"}, headers=key)
+    refused(other, 422, None, "idempotency-key-reused")
+    assert len(api.client.get("/v1/jobs").json()["data"]) == 1
+    api.dataset(tenant="other")
+    theirs = api.client.post(
+        "/v1/jobs",
+        json={"dataset": "emoji", "name": "b"},
+        headers={**key, **api.token("submit", tenant="other")},
+    )
+    assert theirs.status_code == 201, "a key is the tenant's own"
+    bad = api.client.post(
+        "/v1/jobs", json={"dataset": "emoji"}, headers={"Idempotency-Key": "x" * 300}
+    )
+    refused(bad, 422, "Idempotency-Key")
+
+
+def test_concurrent_requests_with_one_key_make_one_job(api: Api) -> None:
+    api.dataset()
+
+    def submit(_: int) -> Any:
+        return api.client.post(
+            "/v1/jobs", json={"dataset": "emoji"}, headers={"Idempotency-Key": "one"}
+        )
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(submit, range(8)))
+    assert {answer.status_code for answer in answers} == {201}
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    assert len(api.client.get("/v1/jobs").json()["data"]) == 1
+
+
+def test_list_pages_newest_first_and_filters(api: Api) -> None:
+    api.dataset()
+    made = [api.submit(name=f"job {n}", tags={"parity": str(n % 2)})["id"] for n in range(5)]
+    newest = made[::-1]
+    first = api.client.get("/v1/jobs", params={"limit": 2}).json()
+    assert [job["id"] for job in first["data"]] == newest[:2]
+    assert first["has_more"]
+    second = api.client.get("/v1/jobs", params={"limit": 2, "after": first["next"]}).json()
+    last = api.client.get("/v1/jobs", params={"limit": 2, "after": second["next"]}).json()
+    ids = [job["id"] for page in (first, second, last) for job in page["data"]]
+    assert ids == newest
+    assert (last["has_more"], last["next"]) == (False, None)
+
+    api.client.post(f"/v1/jobs/{made[0]}/cancel")
+
+    def found(**params: Any) -> list[str]:
+        return [job["id"] for job in api.client.get("/v1/jobs", params=params).json()["data"]]
+
+    assert found(status="cancelled") == [made[0]]
+    assert found(status=["cancelled", "queued"]) == newest
+    assert found(tag="parity:1") == [made[3], made[1]]
+    assert found(tag='par"ity:1') == []
+    assert found(method="simclr") == newest
+    assert found(method="byol") == []
+    for params in ({"tag": "parity"}, {"limit": 0}, {"status": "no"}, {"after": "';--"}):
+        field = next(iter(params))
+        problem = refused(api.client.get("/v1/jobs", params=params), 422)
+        assert problem["errors"][0]["field"].startswith(field)
+
+
+def test_other_tenant_sees_nothing(api: Api) -> None:
+    api.dataset()
+    job = api.submit()["id"]
+    theirs = api.token("admin", tenant="other")
+    for path in ("", "/events", "/metrics", "/logs", "/attempts", "/checkpoints", "/evaluations"):
+        refused(api.client.get(f"/v1/jobs/{job}{path}", headers=theirs), 404, None, "not-found")
+    refused(api.client.post(f"/v1/jobs/{job}/cancel", headers=theirs), 404)
+    refused(api.client.patch(f"/v1/jobs/{job}", json={"priority": 1}, headers=theirs), 404)
+    refused(api.client.get(f"/v1/jobs/{job}/artifacts/x.png", headers=theirs), 404)
+    refused(api.client.post("/v1/jobs", json={"dataset": "emoji"}, headers=theirs), 422, "dataset")
+    assert api.client.get("/v1/jobs", headers=theirs).json()["data"] == []
+
+
+@pytest.mark.parametrize("job_id", ["nope", "job_", "job_" + "0" * 26, "a%00b", "ds_" + "0" * 26])
+def test_unknown_ids_are_404(api: Api, job_id: str) -> None:
+    for path in ("", "/events", "/metrics", "/logs", "/artifacts"):
+        refused(api.client.get(f"/v1/jobs/{job_id}{path}"), 404)
+
+
+def test_patch_changes_only_what_is_named(api: Api) -> None:
+    api.dataset()
+    job = api.submit(name="old", tags={"a": "b"})
+    changed = api.client.patch(f"/v1/jobs/{job['id']}", json={"priority": 7})
+    assert changed.json() == {**job, "priority": 7}
+    renamed = api.client.patch(f"/v1/jobs/{job['id']}", json={"name": "new", "tags": {}})
+    assert renamed.json() == {**job, "priority": 7, "name": "new", "tags": {}}
+    for body in ({"status": "succeeded"}, {"name": None}, {"name": "../x"}, {"priority": 10**6}):
+        refused(api.client.patch(f"/v1/jobs/{job['id']}", json=body), 422, next(iter(body)))
+    assert api.client.get(f"/v1/jobs/{job['id']}").json()["name"] == "new"
+
+
+def test_cancel_queued_at_once_and_terminal_not(api: Api) -> None:
+    api.dataset()
+    job = api.submit()["id"]
+    answer = api.client.post(f"/v1/jobs/{job}/cancel")
+    assert (answer.status_code, answer.json()["status"]) == (202, "cancelled")
+    assert api.client.post(f"/v1/jobs/{job}/cancel").status_code == 202
+    job = api.submit()["id"]
+    worker = api.start(job)
+    worker.say("start")
+    worker.say("finish", outcome="succeeded")
+    problem = refused(api.client.post(f"/v1/jobs/{job}/cancel"), 409, None, "wrong-state")
+    assert problem["job_status"] == "succeeded"
+
+
+def test_framework_errors_are_problems_too(api: Api) -> None:
+    refused(api.client.get("/v1/nothing"), 404)
+    refused(api.client.put("/v1/jobs"), 405)
+    refused(api.client.get("/v1/jobs/"), 404)

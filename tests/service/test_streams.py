@@ -1,0 +1,176 @@
+"""Events and logs, as lists and live, resumed and through restarts."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from api_under_test import Api, Worker, refused
+
+from service import lifecycle
+from service.client.sse import ServerSentEvent, parse
+from service.jobs import streams
+
+STREAM = {"Accept": "text/event-stream"}
+
+
+@pytest.fixture
+def live(api: Api) -> Iterator[httpx.Client]:
+    """The same API over a real socket: only there does an answer arrive bit by bit."""
+    server = uvicorn.Server(uvicorn.Config(api.client.app, port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    eventually(lambda: server.started)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    headers = {"Authorization": api.client.headers["authorization"]}
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=20) as client:
+        yield client
+    server.should_exit = True
+    api.context.closing.set()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@contextmanager
+def following(
+    client: httpx.Client, path: str, last_id: str = "", **params: Any
+) -> Iterator[Iterator[ServerSentEvent]]:
+    headers = {**STREAM, **({"Last-Event-ID": last_id} if last_id else {})}
+    with client.stream("GET", path, headers=headers, params=params) as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        yield parse(answer.iter_bytes())
+
+
+def started(api: Api) -> Worker:
+    api.dataset()
+    worker = api.start(api.submit()["id"])
+    assert worker.say("start").status_code == 200
+    return worker
+
+
+def write_log(api: Api, job_id: str, number: int, text: str) -> None:
+    path = Path(api.context.storage.log_uri(job_id, number).removeprefix("file://"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        file.write(text.encode())
+
+
+def test_events_page_by_page(api: Api) -> None:
+    worker = started(api)
+    for number in range(5):
+        worker.say("events", type="note", message=f"note {number}", data={"n": number})
+    path = f"/v1/jobs/{worker.job_id}/events"
+    seen, after = [], 0
+    while True:
+        page = api.client.get(path, params={"after": after, "limit": 3}).json()
+        seen += page["data"]
+        after = page["next"]
+        if not page["has_more"]:
+            break
+    assert [event["seq"] for event in seen] == list(range(1, 9))
+    assert seen[-1]["data"] == {"n": 4}
+    refused(api.client.get(path, params={"after": -1}), 422, "after")
+    refused(api.client.get(path, params={"after": 2**31}), 422, "after")
+
+
+def test_live_events_arrive_while_they_happen_and_end_with_the_job(
+    api: Api, live: httpx.Client
+) -> None:
+    worker = started(api)
+    path = f"/v1/jobs/{worker.job_id}/events"
+    with following(live, path) as messages:
+        first = [next(messages) for _ in range(3)]
+        assert [message.id for message in first] == ["1", "2", "3"]
+        worker.say("events", type="note", message="line\none")
+        note = next(messages)
+        assert (note.event, note.id) == ("note", "4")
+        worker.say("finish", outcome="succeeded")
+        assert [message.id for message in messages] == ["5"], "and the stream has ended"
+    with following(live, path, last_id="3") as messages:
+        assert [message.id for message in messages] == ["4", "5"]
+    with following(live, path, last_id="5") as messages:
+        assert list(messages) == []
+    for bad in ("x", "-1", "1.5", "²", "9" * 30):
+        answer = live.get(path, headers={**STREAM, "Last-Event-ID": bad.encode()})
+        refused(answer, 422, "Last-Event-ID")
+
+
+def test_idle_stream_holds_no_connection_and_says_it_lives(api: Api, live: httpx.Client) -> None:
+    worker = started(api)
+    path = f"/v1/jobs/{worker.job_id}/events"
+    with live.stream("GET", path, headers=STREAM) as answer:
+        lines = answer.iter_lines()
+        assert any(line.startswith(": ") for line in lines)
+        # Looks are short: again and again there is a moment with no connection in use.
+        eventually(lambda: api.database.engine.pool.checkedout() == 0)  # type: ignore[attr-defined]
+
+
+def test_many_events_come_in_one_go(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "_EVENTS_AT_ONCE", 3)
+    worker = started(api)
+    for number in range(7):
+        worker.say("events", type="note", message=str(number))
+    worker.say("finish", outcome="succeeded")
+    with api.client.stream("GET", f"/v1/jobs/{worker.job_id}/events", headers=STREAM) as answer:
+        messages = list(parse(answer.iter_bytes()))
+    assert [message.id for message in messages] == [str(seq) for seq in range(1, 12)]
+
+
+def test_log_as_text(api: Api) -> None:
+    worker = started(api)
+    path = f"/v1/jobs/{worker.job_id}/logs"
+    assert (api.client.get(path).status_code, api.client.get(path).text) == (200, "")
+    lines = [f"line {number} ü\n" for number in range(9000)]
+    write_log(api, worker.job_id, 1, "".join(lines))
+    assert api.client.get(path).text == "".join(lines)
+    for tail in (0, 1, 3, 8999, 9000, 100_000):
+        expected = "".join(lines[-tail:]) if tail else ""
+        assert api.client.get(path, params={"tail": tail}).text == expected
+    assert api.client.get(path, params={"attempt": 1, "tail": 1}).text == lines[-1]
+    refused(api.client.get(path, params={"attempt": 2}), 404)
+    refused(api.client.get(path, params={"tail": -1}), 422, "tail")
+    refused(api.client.get(path, headers={**STREAM, "Last-Event-ID": "1"}), 422, "Last-Event-ID")
+
+
+def test_log_is_followed_through_a_restart(
+    api: Api, live: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "_LOG_SETTLES_SECONDS", 0.05)
+    worker = started(api)
+    job_id = worker.job_id
+    path = f"/v1/jobs/{job_id}/logs"
+    write_log(api, job_id, 1, "one\ntwo\nthr")
+    with following(live, path) as messages:
+        assert next(messages).data == "one\ntwo"
+        write_log(api, job_id, 1, "ee\nfour without an end")
+        three = next(messages)
+        assert three.data == "three"
+        worker.say("finish", outcome="failed", error={"type": "x", "message": "y"})
+        with api.database.write() as session:
+            lifecycle.requeue(session, job_id)
+        second = api.start(job_id)
+        second.say("start")
+        write_log(api, job_id, 2, "again\rprogress\r\nmore\n")
+        rest = [next(messages).data for _ in range(2)]
+        assert rest == ["four without an end", "again\nprogress\nmore"]
+        second.say("finish", outcome="succeeded")
+        assert list(messages) == []
+    with following(live, path, last_id=three.id) as messages:
+        assert [message.data for message in messages] == rest
+    with following(live, path, tail=1) as messages:
+        assert [message.data for message in messages] == ["more"]

@@ -1,0 +1,256 @@
+"""The workers' door: what an attempt may say, and that a stale one may say nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from api_under_test import Api, Worker, refused
+
+from service import auth, lifecycle
+from service.db.models import Attempt
+
+SHA = "0" * 64
+
+
+def running(api: Api, **spec: Any) -> Worker:
+    api.dataset()
+    worker = api.start(api.submit(**spec)["id"])
+    assert worker.say("start").status_code == 200
+    return worker
+
+
+def manifest(worker: Worker, step: int = 10, **changes: Any) -> dict[str, Any]:
+    return {
+        "step": step,
+        "epoch": 1,
+        "uri": f"{worker.uri}/checkpoints/{step}",
+        "files": [{"name": "backbone.safetensors", "size": 3, "sha256": SHA}],
+        "metrics": {"knn": 0.5},
+        "final": False,
+        **changes,
+    }
+
+
+def job(api: Api, worker: Worker) -> dict[str, Any]:
+    shown: dict[str, Any] = api.client.get(f"/v1/jobs/{worker.job_id}").json()
+    return shown
+
+
+def test_start_tells_all_and_may_be_repeated(api: Api) -> None:
+    dataset = api.dataset()
+    held_out = api.dataset(name="held-out")
+    submitted = api.submit(evaluate={"dataset": "held-out"})
+    worker = api.start(submitted["id"])
+    first, again = worker.say("start").json(), worker.say("start").json()
+    assert first == again
+    assert first["spec"] == submitted["resolved"]
+    assert (first["dataset"]["id"], first["evaluate_dataset"]["id"]) == (dataset, held_out)
+    assert first["dataset"]["facts"]["num_images"] == 100
+    assert (first["resume"], first["heartbeat_seconds"]) == (None, 2.0)
+    assert first["artifacts_uri"] == worker.uri
+    shown = job(api, worker)
+    assert (shown["status"], shown["attempt"]) == ("running", 1)
+    assert shown["started_at"] is not None
+    events = api.client.get(f"/v1/jobs/{worker.job_id}/events").json()["data"]
+    assert [event["data"]["to"] for event in events] == ["queued", "starting", "running"]
+
+
+def test_heartbeat_brings_progress_and_learns_of_cancel(api: Api) -> None:
+    worker = running(api)
+    progress = {"step": 3, "total_steps": 90, "loss": 2.5, "knn": None}
+    assert worker.say("heartbeat", progress=progress).json() == {"desired": "run"}
+    assert worker.say("heartbeat").json() == {"desired": "run"}
+    assert job(api, worker)["progress"] == progress
+    cancelled = api.client.post(f"/v1/jobs/{worker.job_id}/cancel").json()
+    assert (cancelled["status"], cancelled["desired"]) == ("running", "cancel")
+    assert worker.say("heartbeat").json() == {"desired": "cancel"}
+    assert worker.say("finish", outcome="cancelled").status_code == 204
+    assert job(api, worker)["status"] == "cancelled"
+
+
+def test_success_and_its_repetition_after_a_lost_answer(api: Api) -> None:
+    worker = running(api)
+    for _ in range(2):
+        assert worker.say("finish", outcome="succeeded").status_code == 204
+    assert job(api, worker)["status"] == "succeeded"
+    refused(worker.say("finish", outcome="failed"), 409, None, "stale-attempt")
+    for action in ("start", "heartbeat"):
+        refused(worker.say(action), 409, None, "stale-attempt")
+
+
+def test_replaced_attempt_is_refused_everything(api: Api) -> None:
+    old = running(api)
+    error = {"type": "Lost", "message": "no heartbeat"}
+    with api.database.write() as session:
+        lifecycle.finish_attempt(session, old.job_id, 1, "lost", error=error)
+        assert lifecycle.requeue(session, old.job_id)
+    new = api.start(old.job_id)
+    assert new.number == 2
+    for action, body in {
+        "start": {},
+        "heartbeat": {},
+        "metrics": {"points": [{"step": 1, "time": 1.0, "values": {"loss": 1.0}}]},
+        "evaluations": {"step": 1, "epoch": 1, "subject": "raw", "metrics": {}},
+        "events": {"type": "note"},
+        "checkpoints": manifest(old),
+        "artifacts": {"name": "a.png", "uri": f"{old.uri}/a.png", "size": 1, "sha256": SHA},
+        "finish": {"outcome": "succeeded"},
+    }.items():
+        refused(old.say(action, **body), 409, None, "stale-attempt")
+    impostor = Worker(api, new.job_id, new.number, old.token)
+    refused(impostor.say("heartbeat"), 401, None, "unauthenticated")
+    refused(Worker(api, new.job_id, 3, new.token).say("heartbeat"), 401)
+    refused(Worker(api, new.job_id, 10**30, new.token).say("heartbeat"), 401)
+    assert job(api, new)["status"] == "starting"
+    assert new.say("start").status_code == 200
+
+
+def test_failure_retries_from_the_newest_checkpoint_then_tells_why(api: Api) -> None:
+    worker = running(api, resources={"max_restarts": 1})
+    checkpoint = worker.say("checkpoints", **manifest(worker)).json()["id"]
+    error = {"type": "ValueError", "message": "loss is NaN", "traceback": "..."}
+    assert worker.say("finish", outcome="failed", error=error).status_code == 204
+    assert job(api, worker)["status"] == "retry_wait"
+    assert job(api, worker)["error"] is None
+    with api.database.write() as session:
+        assert lifecycle.requeue(session, worker.job_id)
+    second = api.start(worker.job_id)
+    resume = second.say("start").json()["resume"]
+    assert (resume["checkpoint_id"], resume["step"]) == (checkpoint, 10)
+    assert resume["files"] == manifest(worker)["files"]
+    assert second.say("finish", outcome="failed", error=error).status_code == 204
+    shown = job(api, second)
+    assert (shown["status"], shown["error"], shown["restarts"]) == ("failed", error, 1)
+    attempts = api.client.get(f"/v1/jobs/{worker.job_id}/attempts").json()["data"]
+    assert [attempt["state"] for attempt in attempts] == ["failed", "failed"]
+    assert attempts[1]["resume_checkpoint_id"] == checkpoint
+    assert second.token not in str(attempts)
+    assert auth.hash_token(second.token) not in str(attempts)
+
+
+@pytest.mark.parametrize(
+    ("action", "body", "field"),
+    [
+        ("metrics", {"points": [{"step": 1, "time": 1.0, "values": {"loss": None}}]}, "points"),
+        ("metrics", {"points": [{"step": 1, "time": 1.0, "values": {"loss": "1"}}]}, "points"),
+        ("metrics", {"points": [{"step": -1, "time": 1.0, "values": {"loss": 1.0}}]}, "points"),
+        ("metrics", {"points": [{"step": 2**63, "time": 1.0, "values": {"a": 1.0}}]}, "points"),
+        ("heartbeat", {"speed": 3}, "speed"),
+        ("events", {"type": "status"}, "type"),
+        ("events", {"type": "Not a type"}, "type"),
+        ("evaluations", {"step": 1, "epoch": 1, "subject": "x", "metrics": {}}, "subject"),
+        ("finish", {"outcome": "lost"}, "outcome"),
+    ],
+)
+def test_bad_words_are_refused(api: Api, action: str, body: dict[str, Any], field: str) -> None:
+    worker = running(api)
+    problem = refused(worker.say(action, **body), 422)
+    assert problem["errors"][0]["field"].split(".")[0] == field
+    assert worker.say("heartbeat").status_code == 200
+
+
+def test_not_finite_values_are_refused(api: Api) -> None:
+    worker = running(api)
+    for number in ("NaN", "Infinity", "-Infinity", "1e999"):
+        for action, body in {
+            "metrics": '{"points": [{"step": 1, "time": 1.0, "values": {"loss": %s}}]}',
+            "heartbeat": '{"progress": {"loss": %s}}',
+            "heartbeat ": '{"progress": {"deep": {"loss": %s}}}',
+            "events": '{"type": "note", "data": {"x": [%s]}}',
+        }.items():
+            answer = api.client.post(
+                f"/worker/v1/jobs/{worker.job_id}/attempts/1/{action.strip()}",
+                content=body % number,
+                headers={
+                    "Authorization": f"Bearer {worker.token}",
+                    "content-type": "application/json",
+                },
+            )
+            assert answer.status_code in (400, 422), (number, action, answer.text)
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "/etc/passwd", "a/b", "a\\b", "..", ".hidden", "", "a\x00", "a b", "x" * 201]
+)
+def test_names_that_could_leave_their_folder(api: Api, name: str) -> None:
+    worker = running(api)
+    files = [{"name": name, "size": 1, "sha256": SHA}]
+    refused(worker.say("checkpoints", **manifest(worker, files=files)), 422)
+    artifact = {"name": name, "uri": f"{worker.uri}/x", "size": 1, "sha256": SHA}
+    refused(worker.say("artifacts", **artifact), 422)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["file:///etc", "{uri}", "{uri}/../../2/x", "{uri}x/y", "{uri}/a//b", "s3://b/x", "{uri}/a\\b"],
+)
+def test_files_outside_the_attempts_folder_are_refused(api: Api, uri: str) -> None:
+    worker = running(api)
+    uri = uri.format(uri=worker.uri)
+    refused(worker.say("checkpoints", **manifest(worker, uri=uri)), 422, "uri")
+    artifact = {"name": "x.png", "uri": uri, "size": 1, "sha256": SHA}
+    refused(worker.say("artifacts", **artifact), 422, "uri")
+
+
+def test_checkpoint_again_is_the_same_and_artifact_again_replaces(api: Api) -> None:
+    worker = running(api)
+    ids = {worker.say("checkpoints", **manifest(worker)).json()["id"] for _ in range(2)}
+    assert len(ids) == 1
+    twice = manifest(worker, step=20, files=manifest(worker)["files"] * 2)
+    refused(worker.say("checkpoints", **twice), 422, "files")
+    for size in (1, 2):
+        body = {"name": "loss.png", "uri": f"{worker.uri}/loss.png", "size": size}
+        answer = worker.say("artifacts", sha256=f"{size}" * 64, content_type="image/png", **body)
+        assert answer.status_code == 204
+    listed = api.client.get(f"/v1/jobs/{worker.job_id}/artifacts").json()["data"]
+    assert [(entry["name"], entry["size"]) for entry in listed] == [("loss.png", 2)]
+    shown = api.client.get(f"/v1/jobs/{worker.job_id}/checkpoints").json()["data"]
+    assert [entry["id"] for entry in shown] == list(ids)
+    one = api.client.get(f"/v1/checkpoints/{shown[0]['id']}").json()
+    assert one == shown[0]
+    assert worker.uri not in str(one), "where the store keeps it is nobody's business"
+
+
+def test_newest_attempt_wins_each_step_of_a_series(api: Api) -> None:
+    first = running(api)
+    point = {"time": 1.0, "values": {"loss": 1.0, "lr": 0.1}}
+    points = [{"step": step, **point} for step in range(1, 6)]
+    for _ in range(2):
+        assert first.say("metrics", points=points).status_code == 204
+    evaluation = {"step": 4, "epoch": 2, "subject": "backbone"}
+    first.say("evaluations", metrics={"knn": 0.1}, **evaluation)
+    with api.database.write() as session:
+        error = {"type": "x", "message": "y"}
+        lifecycle.finish_attempt(session, first.job_id, 1, "lost", error=error)
+        lifecycle.requeue(session, first.job_id)
+    second = api.start(first.job_id)
+    second.say("start")
+    second.say("metrics", points=[{"step": 4, "time": 2.0, "values": {"loss": 9.0}}])
+    for _ in range(2):
+        second.say("evaluations", metrics={"knn": 0.2}, **evaluation)
+    path = f"/v1/jobs/{first.job_id}"
+    assert api.client.get(f"{path}/metrics").json() == {
+        "step": [1, 2, 3, 4, 5],
+        "time": [1.0, 1.0, 1.0, 2.0, 1.0],
+        "values": {"loss": [1.0, 1.0, 1.0, 9.0, 1.0], "lr": [0.1] * 5},
+    }
+    part = api.client.get(f"{path}/metrics", params={"name": "loss", "from_step": 4}).json()
+    assert part == {"step": [4, 5], "time": [2.0, 1.0], "values": {"loss": [9.0, 1.0]}}
+    assert api.client.get(f"{path}/metrics", params={"name": "none"}).json()["step"] == []
+    evaluations = api.client.get(f"{path}/evaluations").json()["data"]
+    assert [(entry["attempt"], entry["metrics"]) for entry in evaluations] == [(2, {"knn": 0.2})]
+    for params in ({"max_points": 1}, {"from_step": -1}, {"from_step": 2**70}):
+        refused(api.client.get(f"{path}/metrics", params=params), 422, next(iter(params)))
+
+
+def test_heartbeat_is_recorded(api: Api) -> None:
+    worker = running(api)
+    with api.database.read() as session:
+        before = session.get_one(Attempt, (worker.job_id, 1)).heartbeat_at
+    worker.say("heartbeat")
+    with api.database.read() as session:
+        after = session.get_one(Attempt, (worker.job_id, 1)).heartbeat_at
+    assert before is not None
+    assert after is not None
+    assert after > before
