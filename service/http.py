@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NoReturn
 
 from fastapi import Request, Response
@@ -16,6 +16,9 @@ from service.problems import Problem, field_problem
 
 # NUL cannot be stored by PostgreSQL, and half a surrogate pair is no character.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+# What is stored must also be shown again, by serializers that recurse.
+_DEEPEST = 50
 
 
 class StrictRequest(Request):
@@ -33,10 +36,10 @@ class StrictRequest(Request):
         except json.JSONDecodeError:
             raise
         except RecursionError as error:
-            raise Problem(400, "bad-request", "The JSON body is nested too deeply") from error
+            raise _too_deep() from error
         except ValueError as error:
             raise Problem(400, "bad-request", f"The body is not JSON: {error}") from error
-        _check_text(value)
+        _check_content(value)
         return value
 
 
@@ -96,17 +99,26 @@ def _finite(digits: str) -> float:
     return number
 
 
-def _check_text(value: Any) -> None:
-    # A stack of its own: the parser's depth limit is not this function's.
-    stack: list[tuple[str, Any]] = [("", value)]
+def _check_content(value: Any) -> None:
+    # A stack of its own: the interpreter's would end before the check of its depth does.
+    stack: list[tuple[str, int, Any]] = [("", 0, value)]
     while stack:
-        path, item = stack.pop()
+        path, depth, item = stack.pop()
+        if depth > _DEEPEST:
+            raise _too_deep()
         if isinstance(item, str) and _UNSTORABLE.search(item):
             raise field_problem(
                 path or "body", "has a NUL or half a surrogate pair", item, "plain text"
             )
         if isinstance(item, dict):
-            stack += [("a key", key) for key in item]
-            stack += [(f"{path}.{key}".lstrip("."), entry) for key, entry in item.items()]
+            stack += [("a key", depth, key) for key in item]
+            entries: Iterable[tuple[Any, Any]] = item.items()
         elif isinstance(item, list):
-            stack += [(f"{path}.{index}".lstrip("."), entry) for index, entry in enumerate(item)]
+            entries = enumerate(item)
+        else:
+            continue
+        stack += [(f"{path}.{key}".lstrip("."), depth + 1, entry) for key, entry in entries]
+
+
+def _too_deep() -> Problem:
+    return Problem(400, "bad-request", f"The JSON body is nested deeper than {_DEEPEST} levels")

@@ -80,6 +80,9 @@ def test_bad_spec_is_refused_and_names_the_field(
         (b'{"name": "\xff"}', 400),
         (rb'{"dataset": "emoji", "tags": {"a": "\ud800"}}', 422),
         (b"[" * 100_000, 400),
+        (b'{"tags": ' + b"[" * 900 + b"]" * 900 + b"}", 400),
+        (b'{"tags": ' + b"[" * 60 + b"]" * 60 + b"}", 400),
+        (b'{"tags": ' + b"[" * 40 + b"]" * 40 + b"}", 422),
         (b'{"priority": ' + b"1" * 5000 + b"}", 400),
     ],
 )
