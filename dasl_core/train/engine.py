@@ -121,6 +121,7 @@ class Run:
         self.spec, self.reporter, self.files, self.device = spec, reporter, files, device
         self.dtype = torch.float64 if spec.train.precision == "fp64" else torch.float32
         self.progress = Progress()
+        self.saved_step: int | None = None
         self._pending: list[dict[str, Tensor]] = []
         self._reported_at = time.perf_counter()
 
@@ -378,6 +379,9 @@ class Run:
 
     def save(self) -> None:
         """Write a checkpoint from which the run would go on exactly, and hand it over."""
+        if self.saved_step == self.progress.step:
+            return  # a cancel right after a save finds it done
+        self.saved_step = self.progress.step
         random_states: list[Any] = [random_state(self.device)]
         if self.control is not None:
             random_states = [None] * world_size()
@@ -423,6 +427,7 @@ class Run:
                 f"exactly with {world_size()}"
             )
         self.progress = Progress(**state["progress"])
+        self.saved_step = self.progress.step
         self.method.load_state_dict(state["method"])
         if self.constraint is not None:
             self.constraint.load_state_dict(state["constraint"])

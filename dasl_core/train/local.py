@@ -29,12 +29,10 @@ class ConsoleReporter:
     def __init__(self, output: Path) -> None:
         self.output = output
         output.mkdir(parents=True, exist_ok=True)
-        self._metrics = open(output / METRICS, "a", encoding="utf-8")
 
     def metrics(self, points: list[dict[str, Any]]) -> None:
-        for point in points:
-            self._metrics.write(json.dumps(point) + "\n")
-        self._metrics.flush()
+        with open(self.output / METRICS, "a", encoding="utf-8") as file:
+            file.writelines(json.dumps(point) + "\n" for point in points)
 
     def progress(self, progress: dict[str, Any]) -> None:
         print(

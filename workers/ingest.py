@@ -1,0 +1,56 @@
+"""Ingest of one data set: `python -m workers.ingest --dataset DS`.
+
+Reads every image once and reports which can be used; environment as for `workers.run`.
+"""
+
+import argparse
+import logging
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from dasl_core.data.ingest import ingest_folder
+from service.client import StaleAttempt
+from service.client.worker import WorkerClient
+from workers.artifacts import local_path, upload
+
+log = logging.getLogger("workers.ingest")
+
+INDEX = "index.json.gz"
+
+
+def main() -> int:
+    """Ingest the data set that the command line names; returns the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    parser = argparse.ArgumentParser(description="Ingest of one data set.")
+    parser.add_argument("--dataset", required=True)
+    dataset = parser.parse_args().dataset
+    client = WorkerClient(os.environ["DASL_API_URL"], os.environ["DASL_WORKER_TOKEN"])
+    try:
+        start = client.dataset_start(dataset)
+        try:
+            index = ingest_folder(local_path(start.uri))
+        except ValueError as error:  # the folder is missing or holds nothing to train on
+            client.dataset_finish(dataset, state="failed", error=str(error))
+            return 0
+        with tempfile.TemporaryDirectory(prefix="dasl-") as folder:
+            file = Path(folder) / INDEX
+            index.save(file)
+            upload(file, f"{start.artifacts_uri}/{INDEX}")
+        client.dataset_finish(
+            dataset,
+            state="ready",
+            facts=index.facts().model_dump(),
+            report=index.report(),
+            index_uri=f"{start.artifacts_uri}/{INDEX}",
+        )
+    except StaleAttempt as error:
+        log.warning("this ingest is no longer wanted: %s", error)
+    finally:
+        client.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

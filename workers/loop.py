@@ -1,0 +1,60 @@
+"""What every rank of an attempt runs, inside Ray Train."""
+
+import logging
+import os
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import ray.train.torch
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.distributed import rank
+from dasl_core.train.engine import RunFiles, pretrain
+from service.client.worker import AttemptStart, WorkerClient, WorkerDataset
+from workers.artifacts import download, fetch, local_path
+from workers.reporter import HomeReporter
+
+
+def train_rank(config: dict[str, Any]) -> None:
+    """One rank of an attempt. `config`: job, attempt, url, token, and the API's `start` answer."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    start = AttemptStart.model_validate(config["start"])
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dasl-")))
+        resume = None
+        if start.resume is not None:
+            resume = scratch / "resume"
+            resume.mkdir()
+            download(start.resume.uri, start.resume.files, resume)
+        client = reporter = None
+        if rank() == 0:
+            client = WorkerClient(config["url"], config["token"], config["job"], config["attempt"])
+            stack.callback(client.close)
+            reporter = stack.enter_context(
+                HomeReporter(client, start.artifacts_uri, start.heartbeat_seconds)
+            )
+        cache = os.environ.get("DASL_CACHE_DIR") or os.path.expanduser("~/.cache/dasl")
+        outcome = pretrain(
+            start.spec,
+            _index(start.dataset, scratch),
+            reporter,
+            RunFiles(Path(cache) / start.dataset.id, scratch, resume),
+            evaluate_on=(
+                _index(start.evaluate_dataset, scratch) if start.evaluate_dataset else None
+            ),
+            device=ray.train.torch.get_device(),
+            threads=start.spec.resources.cpus_per_worker,
+        )
+        if client is not None and reporter is not None:
+            reporter.flush()
+            assert outcome != "paused", "the API asks for no pause yet"
+            client.finish(outcome)
+
+
+def _index(dataset: WorkerDataset, scratch: Path) -> DatasetIndex:
+    index = DatasetIndex.load(fetch(dataset.index_uri, scratch / f"{dataset.id}.json.gz"))
+    if index.root != local_path(dataset.uri):
+        raise ValueError(f"the index of {dataset.name} belongs to {index.root}, not {dataset.uri}")
+    return index

@@ -1,0 +1,153 @@
+"""The driver of one attempt: `python -m workers.run --job J --attempt N`.
+
+Ray's Jobs API starts it; the environment holds DASL_API_URL and DASL_WORKER_TOKEN, the attempt's own
+token. It learns what to do, runs the ranks under Ray Train, and reports a failure. The ranks report
+all else themselves. Exit code 0: the end of the attempt was reported, or is no longer wanted.
+"""
+
+import argparse
+import logging
+import os
+import sys
+import threading
+import traceback
+
+from service.client import ApiError, ConnectionFailed, StaleAttempt
+from service.client.worker import AttemptStart, WorkerClient
+
+log = logging.getLogger("workers.run")
+
+# Ray Train's own defaults wait ten minutes for a dead worker and for ever for a stuck collective.
+RAY_TRAIN_TIMEOUTS = {
+    "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "60",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
+    "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": "600",
+    # Wraps print and exports metrics of its own; both cost start-up time and we use neither.
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+}
+
+
+def main() -> int:
+    """Run the attempt that the command line names; returns the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    parser = argparse.ArgumentParser(description="Driver of one training attempt.")
+    parser.add_argument("--job", required=True)
+    parser.add_argument("--attempt", required=True, type=int)
+    arguments = parser.parse_args()
+    url, token = os.environ["DASL_API_URL"], os.environ["DASL_WORKER_TOKEN"]
+    client = WorkerClient(url, token, arguments.job, arguments.attempt)
+    try:
+        start = client.start()
+        config = {
+            "job": arguments.job,
+            "attempt": arguments.attempt,
+            "url": url,
+            "token": token,
+            "start": start.model_dump(mode="json"),
+        }
+        with Pulse(client, start.heartbeat_seconds):
+            error = run_ranks(start, config)
+        if error is None:
+            return 0
+        log.error("the attempt failed: %s", error)
+        client.finish("failed", describe(error), retryable=not isinstance(error, ValueError))
+        return 1
+    except StaleAttempt as error:
+        log.warning("this attempt is no longer wanted: %s", error)
+        return 0
+    finally:
+        client.close()
+
+
+class Pulse:
+    """Heartbeats of the driver, from its start to its end: ranks may take long to come up."""
+
+    def __init__(self, client: WorkerClient, seconds: float) -> None:
+        self._client, self._seconds = client, seconds
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="pulse", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop.set()
+        self._thread.join(timeout=self._seconds)
+
+    def _beat(self) -> None:
+        while not self._stop.wait(self._seconds):
+            try:
+                self._client.heartbeat(patience=self._seconds)
+            except StaleAttempt:
+                return  # rank 0 hears the same and stops the ranks
+            except (ConnectionFailed, ApiError) as error:
+                log.warning("no heartbeat, training goes on: %s", error)
+
+
+def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException | None:
+    """Run all ranks to their end; returns what made them fail, or None."""
+    os.environ.update({k: v for k, v in RAY_TRAIN_TIMEOUTS.items() if k not in os.environ})
+    # Only now: these imports take seconds, and the job already shows as running.
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.v2.api.exceptions import TrainingFailedError, WorkerGroupError
+
+    from workers.loop import train_rank
+
+    resources = start.spec.resources
+    trainer = TorchTrainer(
+        train_rank,
+        train_loop_config=config,
+        torch_config=TorchConfig(backend="nccl" if resources.gpus_per_worker else "gloo"),
+        scaling_config=ScalingConfig(
+            num_workers=resources.workers,
+            use_gpu=bool(resources.gpus_per_worker),
+            resources_per_worker={
+                "CPU": resources.cpus_per_worker,
+                **({"GPU": 1} if resources.gpus_per_worker else {}),
+            },
+        ),
+        run_config=RunConfig(
+            name="ray-train",
+            # A place all nodes see; Ray keeps nothing but its own marker there.
+            storage_path=start.artifacts_uri,
+            # Every failure ends the attempt: the dispatcher starts the next one.
+            failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
+        ),
+    )
+    try:
+        trainer.fit()
+    except WorkerGroupError as error:
+        failures = error.worker_failures
+        # One rank's error makes its peers' collectives fail: theirs is not what a person must know.
+        causes = sorted(failures.items(), key=lambda item: (_is_consequence(item[1]), item[0]))
+        cause: BaseException = causes[0][1] if causes else error
+        return _unwrap(cause)
+    except TrainingFailedError as error:
+        return error
+    return None
+
+
+def describe(error: BaseException) -> dict[str, str]:
+    """An error as the API stores it."""
+    lines = traceback.format_exception(error)
+    return {
+        "type": type(error).__name__,
+        "message": str(error) or type(error).__name__,
+        "traceback": "".join(lines)[-10_000:],
+    }
+
+
+def _unwrap(error: BaseException) -> BaseException:
+    """The exception that a rank raised, out of what Ray wraps it in."""
+    cause = getattr(error, "cause", None) or error.__cause__
+    return _unwrap(cause) if isinstance(cause, BaseException) else error
+
+
+def _is_consequence(error: BaseException) -> bool:
+    return "gloo" in str(error).lower() or "nccl" in str(error).lower()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
