@@ -41,7 +41,8 @@ class _GlobalStatistics(_BatchNorm):
     def normalize(self, x: Tensor) -> Tensor:
         """Normalise (N, C, ...) over N and all that follows C, on all ranks together."""
         if not self.training or world_size() == 1:
-            return super().forward(x)
+            # Not super(): that of BatchNormAct2d would apply the activation, which is yet to come.
+            return _BatchNorm.forward(self, x)
         assert self.momentum is not None, "a cumulative average is not supported"
         dims = [0, *range(2, x.dim())]
         # float32 at least, as torch's own kernels do under autocast.
