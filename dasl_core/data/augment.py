@@ -21,7 +21,8 @@ RGB_MEAN, RGB_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 LUMA_MEAN, LUMA_STD = (0.449,), (0.226,)
 
 LUMA = (0.299, 0.587, 0.114)  # ITU-R 601-2, as Pillow's
-RGB_TO_YIQ = ((0.299, 0.587, 0.114), (0.596, -0.274, -0.321), (0.211, -0.523, 0.311))
+# The rows of the chroma sum to 0: a grey pixel has none, so hue and saturation leave it grey.
+RGB_TO_YIQ = (LUMA, (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112))
 
 CROP_TRIES = 10  # as torchvision's RandomResizedCrop, which then falls back to a central crop
 CROP_RATIO = (3 / 4, 4 / 3)
@@ -124,8 +125,8 @@ def render(
     if images.shape[1] == 3:
         images = _recolor(images, view.color, view.contrast)
     else:  # luminance: only brightness and contrast have a meaning
-        brightness = view.color.sum(dim=(1, 2)) / 3
-        images = _stretch(images * brightness[:, None, None, None], images, view.contrast)
+        images = images * (view.color.sum(dim=(1, 2)) / 3)[:, None, None, None]
+        images = _stretch(images, images, view.contrast)
     images = images.clamp(0, 1)
     if view.sigma is not None:
         images = _blur(images, view.sigma)

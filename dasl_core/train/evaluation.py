@@ -75,9 +75,9 @@ class Evaluator:
         if names is not None:
             numbers = {name: i for i, name in enumerate(sorted(set(names) | set(bank_names or [])))}
             self.labels = torch.tensor([numbers[name] for name in names])
-            # Neighbours can name a class only if it is in the bank: not when whole classes are
-            # held out.
-            if bank_names is not None and set(names) <= set(bank_names):
+            # Neighbours can name a class only if it is in the bank: no k-NN when whole classes are
+            # held out. A single class that happens to be missing there counts as wrong.
+            if bank_names is not None and not set(names).isdisjoint(bank_names):
                 self.bank_labels = torch.tensor([numbers[name] for name in bank_names])
 
     def backbone(self, backbone: nn.Module) -> dict[str, float]:
@@ -109,9 +109,11 @@ class Evaluator:
             if view is not None:
                 generator = stream(self.spec.train.seed, "evaluate", view, rank(), start)
                 parameters = draw_view(extents, self.spec.augment, generator)
+            # Pixels keep their precision: only the network runs under autocast, as in training.
+            rendered = self._render(canvases, extents, parameters)
             with torch.no_grad(), autocast(self.spec, self.device):
-                parts.append(encode(self._render(canvases, extents, parameters)))
-        return gather(torch.cat(parts))[: len(images.samples)].float().cpu()
+                parts.append(encode(rendered).float())
+        return gather(torch.cat(parts))[: len(images.samples)].cpu()
 
     def _render(self, canvases: Tensor, extents: Tensor, view: ViewParameters) -> Tensor:
         size = self.spec.backbone.image_size
