@@ -5,6 +5,7 @@ the training resolution, and laid into the upper left of a square. Random crops 
 device from pixels finer than they need, with a bilinear filter that reduces by at most two.
 """
 
+import errno
 import fcntl
 import hashlib
 import itertools
@@ -69,10 +70,10 @@ class Canvases:
         self._pixels: np.ndarray | None = None
         self._heights_widths = _canvas_extents(index.sizes, self.side)
         self._reported: set[int] = set()
-        if self._fits(cache):
+        try:
             self._pixels = self._open_cache(cache)
-        else:
-            log.warning("no disk space to keep decoded images: every epoch decodes them anew")
+        except OSError as error:  # a full disk, no right to write: the run goes on without
+            log.warning("decoded images cannot be kept (%s): every epoch decodes them anew", error)
 
     def read(self, samples: Sequence[int] | np.ndarray) -> tuple[Tensor, Tensor]:
         """Canvases (B, C, S, S) uint8 and extents (B, 2) int64 of the samples."""
@@ -119,25 +120,24 @@ class Canvases:
         content.update(self.index.sizes.tobytes())
         return cache / f"canvases-{content.hexdigest()}.npy"
 
-    def _fits(self, cache: Path) -> bool:
+    def _open_cache(self, cache: Path) -> np.ndarray:
         cache.mkdir(parents=True, exist_ok=True)
-        if self._cache_file(cache).exists():
-            return True
-        free = shutil.disk_usage(cache).free
-        return int(np.prod(self._shape(), dtype=np.int64)) <= free * CACHE_SHARE_OF_FREE_DISK
-
-    def _open_cache(self, cache: Path) -> np.ndarray | None:
         target = self._cache_file(cache)
         # Ranks of one machine, and jobs on one data set, meet here: one builds, the others wait.
         with open(target.with_suffix(".lock"), "w", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not target.exists() and not self._build_cache(target):
-                return None
+            if not target.exists():
+                self._build_cache(target)
         pixels: np.ndarray = np.load(target, mmap_mode="r")
         return pixels
 
-    def _build_cache(self, target: Path) -> bool:
-        partial = target.with_suffix(f".{os.getpid()}.partial")
+    def _build_cache(self, target: Path) -> None:
+        # One name for all, who hold the lock: what a killed process left is written over.
+        partial = target.with_suffix(".partial")
+        partial.unlink(missing_ok=True)
+        needed = int(np.prod(self._shape(), dtype=np.int64))
+        if needed > shutil.disk_usage(target.parent).free * CACHE_SHARE_OF_FREE_DISK:
+            raise OSError(errno.ENOSPC, f"they take {needed >> 20} MiB")
         try:
             with open(partial, "wb") as file:
                 header = {"descr": "|u1", "fortran_order": False, "shape": self._shape()}
@@ -147,11 +147,9 @@ class Canvases:
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(target)
-        except OSError as error:  # a full disk: the run goes on without the cache
+        except OSError:
             partial.unlink(missing_ok=True)
-            log.warning("decoded images cannot be kept (%s): every epoch decodes them anew", error)
-            return False
-        return True
+            raise
 
 
 def _canvas_extents(sizes: np.ndarray, side: int) -> np.ndarray:
