@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -41,8 +41,16 @@ class SpecError(ValueError):
 
 
 def field_problems(error: ValidationError) -> list[FieldProblem]:
-    """Translate pydantic's report into one `FieldProblem` for each error."""
-    return [_translate(detail) for detail in error.errors(include_url=False)]
+    """Translate pydantic's report into one `FieldProblem` for each field that is wrong."""
+    problems = [_translate(detail) for detail in error.errors(include_url=False)]
+    # A field that takes a number or "auto" fails twice, once as each; a person made one mistake.
+    not_auto = {p.field for p in problems if p.expected == _AUTO}
+    others = [p for p in problems if p.expected != _AUTO]
+    alone = not_auto - {p.field for p in others}
+    return [p for p in problems if p.field in alone] + [
+        replace(p, expected=f"{p.expected}, or {_AUTO}") if p.field in not_auto else p
+        for p in others
+    ]
 
 
 def shorten(value: Any, limit: int = 80) -> str:
@@ -59,8 +67,10 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 def _translate(detail: ErrorDetails) -> FieldProblem:
     # A discriminated or `T | "auto"` union puts the branch it tried into the path; a person never
-    # wrote that, so such parts are left out.
-    parts = [str(part) for part in detail["loc"] if not _is_branch(part)]
+    # wrote that, so such parts are left out. An unknown key may have any name, and is the last part.
+    kept = detail["loc"][-1:] if detail["type"] == "extra_forbidden" else ()
+    path = detail["loc"][: len(detail["loc"]) - len(kept)]
+    parts = [str(part) for part in (*(p for p in path if not _is_branch(p)), *kept)]
     field = ".".join(parts) or "(the whole spec)"
     context = detail.get("ctx", {})
     given = shorten(detail["input"])
@@ -84,6 +94,7 @@ def _translate(detail: ErrorDetails) -> FieldProblem:
             return FieldProblem(field, "is not valid", given, detail["msg"])
 
 
+_AUTO = "'auto'"
 _BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 _BRANCHES = {"int", "float", "str", "bool", "constrained-int", "constrained-float"}
 

@@ -96,21 +96,23 @@ def training_images(spec: JobSpec, facts: DatasetFacts) -> int:
 
 def _backbone(backbone: Backbone, facts: DatasetFacts, problems: list[FieldProblem]) -> Backbone:
     info = BACKBONES[backbone.name]
-    size = backbone.image_size
-    if isinstance(size, str):
-        size = _fitting_size(facts)
+    given = backbone.image_size
+    size = _fitting_size(facts) if isinstance(given, str) else given
     stem = backbone.stem
     if stem == "auto":
         stem = "small" if size <= SMALL_STEM_UP_TO else "standard"
     if info.patch_size is not None:
         patch = SMALL_STEM_PATCHES if stem == "small" else info.patch_size
-        if size % patch:
+        fitting = max(1, size // patch) * patch
+        if given == "auto":
+            size = fitting
+        elif size != fitting:
             problems.append(
                 FieldProblem(
                     "backbone.image_size",
                     f"must be divisible by {patch} for {backbone.name} with its {stem} stem",
                     str(size),
-                    f"such as {max(1, size // patch) * patch}",
+                    f"such as {fitting}",
                 )
             )
     return backbone.model_copy(update={"image_size": size, "stem": stem})
