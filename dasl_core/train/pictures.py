@@ -48,7 +48,7 @@ def draw_curves(
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25)
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)  # a job may be called "$5 run", which is no formula
     figure.savefig(path, dpi=120)
 
 
