@@ -15,8 +15,8 @@ TIMM_NAMES = {"sgd": "momentum", "lars": "lars", "adamw": "adamw"}
 def build_optimizer(settings: Optimizer, model: nn.Module) -> torch.optim.Optimizer:
     """The optimizer of a resolved spec.
 
-    Biases, 1-D parameters and what the backbone's `no_weight_decay()` names get no weight decay, and
-    for that reason no LARS adaptation either: timm's Lars adapts only where there is decay.
+    Biases, 1-D parameters and what the backbone's `no_weight_decay()` names get no weight decay and
+    no LARS adaptation either.
     """
     assert isinstance(settings.lr, float), "resolve the spec first"
     assert isinstance(settings.weight_decay, float), "resolve the spec first"
@@ -26,9 +26,11 @@ def build_optimizer(settings: Optimizer, model: nn.Module) -> torch.optim.Optimi
     for name, parameter in model.named_parameters():
         group = kept if parameter.ndim <= 1 or name in exempt else decayed
         group.append(parameter)
+    # timm's Lars would adapt only where there is decay, and so be plain SGD at a decay of 0.
+    adapted = {"always_adapt": True} if settings.name == "lars" else {}
     optimizer: torch.optim.Optimizer = create_optimizer_v2(
         [
-            {"params": decayed, "weight_decay": settings.weight_decay},
+            {"params": decayed, "weight_decay": settings.weight_decay, **adapted},
             {"params": kept, "weight_decay": 0.0},
         ],
         opt=TIMM_NAMES[settings.name],
