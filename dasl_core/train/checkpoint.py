@@ -32,20 +32,21 @@ def load_state(folder: Path) -> dict[str, Any]:
     try:
         structure = json.loads((folder / STRUCTURE).read_text(encoding="utf-8"))
         tensors = load_file(folder / TENSORS)
-        state = _put_tensors(structure, tensors)
+        state: dict[str, Any] = dict(_put_tensors(structure, tensors))
     except Exception as error:  # safetensors raises a type of its own that is no ValueError
         raise ValueError(f"{folder} holds no readable training state: {error}") from error
-    assert isinstance(state, dict)
     return state
 
 
 def _take_tensors(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
-        # Clones: safetensors refuses tensors that share memory, and a name each is simple.
-        tensors[path] = value.detach().to("cpu", copy=True).contiguous()
-        return {_TENSOR: path}
+        # Numbered, since keys may hold slashes. Clones: safetensors refuses tensors that share
+        # memory, and a name each is simple.
+        name = f"{len(tensors)}{path}"
+        tensors[name] = value.detach().to("cpu", copy=True).contiguous()
+        return {_TENSOR: name}
     if isinstance(value, dict):
-        if all(isinstance(key, str) for key in value):
+        if all(isinstance(key, str) for key in value) and not value.keys() & {_TENSOR, _PAIRS}:
             return {k: _take_tensors(v, f"{path}/{k}", tensors) for k, v in value.items()}
         # JSON would turn an optimizer's integer keys into strings.
         return {_PAIRS: [[k, _take_tensors(v, f"{path}/{k}", tensors)] for k, v in value.items()]}

@@ -21,6 +21,7 @@ from dasl_core.export import export_backbone
 from dasl_core.methods import MethodOutput, build_method
 from dasl_core.models.batchnorm import synchronize_batchnorm
 from dasl_core.regularizers import SphericalEmbeddingConstraint, difference_alignment
+from dasl_core.regularizers.norms import full_precision
 from dasl_core.seeds import derive_seed, stream
 from dasl_core.spec import JobSpec
 from dasl_core.train.checkpoint import (
@@ -38,6 +39,10 @@ Outcome = Literal["succeeded", "cancelled", "paused"]
 
 # Figures of a step stay on the device until so many steps are together: reading one waits for it.
 REPORT_EVERY_STEPS = 10
+
+
+# Of the training state; raised when an older one can no longer be read.
+FORMAT = 1
 
 
 class DivergedError(ValueError):
@@ -225,7 +230,7 @@ class Run:
             {name: value.detach() for name, value in terms.items()}
             | {
                 "loss": loss.detach(),
-                "lr": torch.tensor(lr),
+                "lr": torch.tensor(lr, dtype=torch.float64),
                 "embedding_norm": norms.mean(),
                 "embedding_std": directions.std(dim=0).mean(),
             }
@@ -264,11 +269,13 @@ class Run:
         dar = spec.dar if spec.dar is not None and spec.dar.weight > 0 else None
         if dar is None and self.constraint is None:
             return terms
-        embeddings = gather_views(output.embeddings)  # (V, N, h)
+        # Before the gather: its backward sums over ranks, which bfloat16 would round.
+        embeddings = gather_views(full_precision(output.embeddings))  # (V, N, h)
         if dar is not None:
             views, samples, _ = embeddings.shape
-            # Cluster-free: an image's views share its label, so they are never a pair.
-            labels = torch.arange(samples, device=embeddings.device).repeat(views)
+            # Cluster-free: an image's views share its label, so they are never a pair. On the CPU,
+            # where the chain is drawn: no step waits for a GPU.
+            labels = torch.arange(samples).repeat(views)
             alignment = difference_alignment(
                 embeddings.flatten(0, 1),
                 labels,
@@ -316,11 +323,13 @@ class Run:
             self.reporter.metrics(points)
             self.reporter.progress(self.describe(values[-1]))
         if not np.isfinite(losses).all():
-            lost = first + int(np.flatnonzero(~np.isfinite(losses))[0])
-            raise DivergedError(
-                f"the loss is {losses[lost - first]} at step {lost}; try a lower "
-                f"train.optimizer.lr than {self.spec.train.optimizer.lr} or more warm-up"
-            )
+            lost = int(np.flatnonzero(~np.isfinite(losses))[0])
+            raise self.diverged(f"the loss is {losses[lost]} at step {first + lost}")
+
+    def diverged(self, what: str) -> DivergedError:
+        """The error that ends a run, with what a person can do."""
+        lr = self.spec.train.optimizer.lr
+        return DivergedError(f"{what}; try a lower train.optimizer.lr than {lr} or more warm-up")
 
     def describe(self, values: dict[str, float]) -> dict[str, Any]:
         """Progress for people."""
@@ -363,7 +372,13 @@ class Run:
     def evaluate(self, subject: Literal["untrained", "backbone"]) -> None:
         """Measure the backbone on held-out images."""
         if self.evaluator is not None:
-            self.record(subject, self.evaluator.backbone(self.method.backbone))
+            try:
+                metrics = self.evaluator.backbone(self.method.backbone)
+            except (
+                ValueError
+            ) as error:  # the last update lost the weights: no loss has shown it yet
+                raise self.diverged(f"after step {self.progress.step}, {error}") from error
+            self.record(subject, metrics)
         self._reported_at = time.perf_counter()  # images/s is of training
 
     def record(
@@ -410,7 +425,8 @@ class Run:
         """All that the next step depends on. The schedule, the order of images, the views and the
         chain are functions of the step, so the step is their state."""
         return {
-            "format": 1,
+            "format": FORMAT,
+            "spec": self.deciding_parts(),
             "progress": vars(self.progress).copy(),
             "method": dict(self.method.state_dict()),
             "constraint": dict(self.constraint.state_dict()) if self.constraint else None,
@@ -418,9 +434,24 @@ class Run:
             "random": random_states,
         }
 
+    def deciding_parts(self) -> dict[str, Any]:
+        """The settings that decide every step, JSON-ready."""
+        parts = {"method", "backbone", "augment", "dar", "sec", "train"}
+        return self.spec.model_dump(mode="json", include=parts) | {
+            "train_images": len(self.train_set.samples)
+        }
+
     def load(self, folder: Path) -> None:
         """Go on from a checkpoint of the same spec on the same number of ranks."""
         state = load_state(folder)
+        if state.get("format") != FORMAT:
+            raise ValueError(f"{folder} holds the training state of another version")
+        own = self.deciding_parts()
+        if changed := [part for part in own if state["spec"][part] != own[part]]:
+            raise ValueError(
+                "the checkpoint is of a run with other settings and cannot go on exactly: "
+                f"{', '.join(changed)} differ"
+            )
         if len(state["random"]) != world_size():
             raise ValueError(
                 f"the checkpoint was written by {len(state['random'])} workers and cannot go on "
