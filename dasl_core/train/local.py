@@ -52,7 +52,7 @@ class ConsoleReporter:
         self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
     ) -> None:
         target = self.output / CHECKPOINTS / f"step-{step:09d}"
-        if target.exists():  # of an earlier run in this folder; the new one takes its place
+        if target.exists():  # a resumed run passes a step again
             shutil.rmtree(target)
         target.parent.mkdir(exist_ok=True)
         partial = target.with_name(f".{target.name}.partial")
@@ -84,8 +84,12 @@ def main(
     try:
         settings = apply_overrides(load_spec(spec_path), overrides)
         if data is None:
-            data = Path(str(settings.get("dataset", "")))
-            settings["dataset"] = data.name or "."
+            if not isinstance(settings.get("dataset"), str):
+                raise ValueError(
+                    "give the folder of images: as `dataset` in the spec, or --data DIR"
+                )
+            data = Path(settings["dataset"])
+            settings["dataset"] = data.resolve().name
         settings.setdefault("dataset", data.resolve().name)
         spec = _match_ranks(JobSpec.model_validate(settings))
     except ValidationError as error:
@@ -107,6 +111,11 @@ def main(
 def _train(spec: JobSpec, data: Path, output: Path, resume: bool, device: torch.device) -> int:
     if spec.evaluate.dataset is not None:
         raise ValueError("evaluate.dataset names a registered data set, which needs the service")
+    if not resume and (output / CHECKPOINTS).exists():
+        raise ValueError(
+            f"{output} holds the checkpoints of a run: give --resume to go on with it, "
+            "or another --output"
+        )
     index = ingest_folder(data)
     spec = resolve(spec, index.facts())
     reporter = None
@@ -173,6 +182,6 @@ def _newest_checkpoint(output: Path) -> Path:
 
 
 def _fail(message: str) -> int:
-    if rank() == 0:
+    if os.environ.get("RANK", "0") == "0":  # one of torchrun's ranks, which may not have met yet
         print(f"error: {message}", file=sys.stderr)
     return 1
