@@ -1,0 +1,220 @@
+"""The documentation says what the code does: fields, defaults, settings, commands, endpoints, links."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import typer
+import yaml
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from dasl_core.spec import JobSpec
+from service.app import create_app
+from service.cli.app import app
+from service.settings import Settings
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("**/*.md")),
+]
+PACKAGES = ("dasl_core", "service", "workers")
+HTTP_METHODS = ("GET ", "POST ", "PUT ", "PATCH ", "DELETE ")
+
+
+def text_of(page: str | Path) -> str:
+    """A page without its HTML comments, which nobody sees."""
+    return re.sub(r"<!--.*?-->", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.S)
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The fenced code blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.S | re.M)
+
+
+def prose(text: str) -> str:
+    """A page without its fenced code blocks."""
+    return re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
+
+
+def table_rows(page: str) -> Iterator[list[str]]:
+    """Cells of every row whose first cell is one name in code style; the name without its quotes."""
+    for line in prose(text_of(page)).splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if line.startswith("| `") and re.fullmatch(r"`[^`]+`", cells[0]):
+            yield [cells[0].strip("`"), *cells[1:]]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_resolve(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(text_of(page))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        place = (page.parent / path).resolve() if path else page
+        assert place.exists(), f"{page.name} links to {target}, which does not exist"
+        assert place.is_relative_to(ROOT), f"{page.name} links out of the repository: {target}"
+        if anchor:
+            assert anchor in anchors(place), f"{page.name} links to {target}: no such heading"
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    titles = re.findall(r"^#+ (.+)$", prose(text_of(page)), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def spec_fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted name and default of each field; of a part that is always there, its fields' only."""
+    for name, field in model.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        parts = [
+            kind
+            for kind in (field.annotation, *get_args(field.annotation))
+            if isinstance(kind, type) and issubclass(kind, BaseModel)
+        ]
+        if not parts or None in (default, *map(_or_none, get_args(field.annotation))):
+            yield prefix + name, default
+        for part in parts:
+            yield from spec_fields(part, f"{prefix}{name}.")
+
+
+def _or_none(kind: object) -> object:
+    return None if kind is type(None) else kind
+
+
+def test_spec_page_has_every_field_with_its_default() -> None:
+    documented = {name: cells[0] for name, *cells in table_rows("docs/spec.md") if len(cells) == 3}
+    fields = dict(spec_fields(JobSpec))
+    assert documented.keys() == fields.keys()
+    for name, default in fields.items():
+        if default is PydanticUndefined:
+            assert documented[name] == "required", name
+        else:
+            if isinstance(default, BaseModel):
+                default = default.model_dump()
+            said = json.loads(documented[name].strip("`"))
+            assert said == json.loads(json.dumps(default)), name
+
+
+def test_spec_page_explains_every_auto() -> None:
+    explained = {name for name, *cells in table_rows("docs/spec.md") if len(cells) == 1}
+    assert explained == {name for name, default in spec_fields(JobSpec) if default == "auto"}
+
+
+def test_yaml_examples_are_valid_specs() -> None:
+    examples = [block for page in PAGES for block in blocks(text_of(page), "yaml")]
+    # The README writes its first spec with printf.
+    written = re.search(r"printf '([^']+)' > spec\.yaml", text_of("README.md"))
+    assert written, "the README writes a spec"
+    examples.append(written[1].replace("\\n", "\n"))
+    for example in examples:
+        JobSpec.model_validate(yaml.safe_load(example))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_blocks_can_be_read(page: Path) -> None:
+    for block in blocks(text_of(page), "python"):
+        ast.parse(block)
+    for block in blocks(text_of(page), "json"):
+        json.loads(block)
+
+
+def test_operations_page_has_every_setting_with_its_default() -> None:
+    documented = {name: cells[0] for name, *cells in table_rows("docs/operations.md")}
+    for name, field in Settings.model_fields.items():
+        variable = field.validation_alias or f"DASL_{name.upper()}"
+        assert variable in documented, f"{variable} is not documented"
+        default = field.get_default(call_default_factory=True)
+        if isinstance(default, str | bool | int | float) and default != "":
+            shown = json.dumps(default) if not isinstance(default, str) else default
+            said = documented[str(variable)].strip("`")
+            assert said in {shown, shown.removesuffix(".0")}, variable
+
+
+def test_operations_page_has_every_variable_and_no_other() -> None:
+    used = {f"DASL_{name.upper()}" for name in Settings.model_fields} - {"DASL_RAY_AUTH_TOKEN"}
+    for package in PACKAGES:
+        for file in (ROOT / package).glob("**/*.py"):
+            used |= set(re.findall(r"[\"'](DASL_[A-Z_]+)[\"']", file.read_text(encoding="utf-8")))
+    documented = {name for name, *_ in table_rows("docs/operations.md") if name.startswith("DASL_")}
+    assert documented == used
+    for page in PAGES:
+        named = set(re.findall(r"\bDASL_[A-Z_]+\b", text_of(page)))
+        assert named <= used, f"{page.name} names a setting that nothing reads"
+
+
+def commands_named(text: str) -> Iterator[list[str]]:
+    """Words behind each `dasl` in bash blocks and in code style; comments and pipes cut off."""
+    lines = [line for block in blocks(text, "bash") for line in block.splitlines()]
+    lines += re.findall(r"`([^`\n]+)`", prose(text))
+    for line in lines:
+        found = re.match(r"\s*(?:\.venv/bin/)?dasl (.+)", line)
+        if found:
+            yield shlex.split(re.split(r"[;&|>]", found[1])[0], comments=True)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_named_commands_and_options_exist(page: Path) -> None:
+    for words in commands_named(text_of(page)):
+        command: Any = typer.main.get_command(app)
+        rest = list(words)
+        while rest and hasattr(command, "commands"):
+            name = rest.pop(0)
+            assert name in command.commands, f"{page.name}: there is no `dasl {' '.join(words)}`"
+            command = command.commands[name]
+        assert not hasattr(command, "commands"), f"{page.name}: `dasl {' '.join(words)}` is a group"
+        known = {option for parameter in command.params for option in parameter.opts}
+        for word in rest:
+            if word.startswith("-"):
+                assert word.partition("=")[0] in known, f"{page.name}: dasl {' '.join(words)}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_named_make_targets_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.M))
+    code = "\n".join([*blocks(text_of(page), "bash"), *re.findall(r"`([^`\n]+)`", text_of(page))])
+    named = re.findall(r"^make (?:[A-Z]+=\S+ )*([a-z-]+)", code, flags=re.M)
+    assert set(named) <= targets
+
+
+def test_api_page_has_every_endpoint_and_no_other(tmp_path: Path) -> None:
+    schema = create_app(Settings(home=tmp_path)).openapi()
+    served = {
+        f"{method.upper()} {path}"
+        for path, methods in schema["paths"].items()
+        for method in methods
+        if not path.startswith("/worker/")
+    }
+    documented = {name for name, *_ in table_rows("docs/api.md") if name.startswith(HTTP_METHODS)}
+    assert documented == served
+
+
+def test_api_examples_use_endpoints_that_are_documented() -> None:
+    text = text_of("docs/api.md")
+    documented = {
+        re.sub(r"\{[^}]+\}", "*", name.partition(" ")[2])
+        for name, *_ in table_rows("docs/api.md")
+        if name.startswith(HTTP_METHODS)
+    }
+    used = re.findall(r'"\$DASL_URL(/[^"?]+)', "\n".join(blocks(text, "bash")))
+    assert used
+    for path in used:
+        general = re.sub(r"JOB|CHECKPOINT|backbone\.safetensors", "*", path)
+        assert general in documented, path
+
+
+def test_pages_name_no_path_of_a_machine() -> None:
+    for page in PAGES:
+        found = re.findall(r"(?<![\w.~])/(?:home|root|work|tmp|Users|mnt)/\S*", text_of(page))
+        assert not found, f"{page.name}: {found}"
