@@ -1,0 +1,42 @@
+"""Fixtures of the core's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from gloo_pool import GlooPool
+from training_world import ingest, picture_folder
+
+from dasl_core.data.index import DatasetIndex
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[GlooPool]:
+    """Four processes that can be the ranks of a group."""
+    with GlooPool(4) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> DatasetIndex:
+    """27 pictures of 20 x 24 pixels in three classes."""
+    return ingest(picture_folder(tmp_path_factory.mktemp("pictures")))
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Decoded images, shared by all tests."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def _torch_settings() -> Iterator[None]:
+    """One thread, and no test sees what another drew from the global generator."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with torch.random.fork_rng(devices=[]):
+        yield
+    torch.set_num_threads(threads)

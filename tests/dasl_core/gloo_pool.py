@@ -1,0 +1,99 @@
+"""Processes that join as the ranks of a gloo group, made once and used by many tests."""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+ANSWER_SECONDS = 120
+
+
+class GlooPool:
+    """`ranks` idle processes; `call` runs one function on the first few of them as a group."""
+
+    def __init__(self, ranks: int) -> None:
+        # A server that has imported everything is forked: the import is paid for once.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["dasl_core.train.engine"])
+        self._folder = tempfile.TemporaryDirectory()
+        self._calls = 0
+        self._pipes: list[Connection] = []
+        self._processes = []
+        for _ in range(ranks):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def call(self, world: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """`function(*arguments)` on `world` ranks; their results, which numpy arrays may be part of.
+
+        `function` must be importable: a function of a module, not one inside a test.
+        """
+        self._calls += 1
+        meeting = Path(self._folder.name) / str(self._calls)
+        for rank, pipe in enumerate(self._pipes[:world]):
+            pipe.send((function, arguments, rank, world, f"file://{meeting}"))
+        results = []
+        for rank, pipe in enumerate(self._pipes[:world]):
+            assert pipe.poll(ANSWER_SECONDS), f"rank {rank} of {world} did not answer"
+            result, error = pipe.recv()
+            assert error is None, f"rank {rank} of {world} failed:\n{error}"
+            results.append(result)
+        return results
+
+    def __enter__(self) -> GlooPool:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for pipe in self._pipes:
+            pipe.close()  # which ends the process
+        for process in self._processes:
+            process.join(10)
+            process.kill()
+        self._folder.cleanup()
+
+
+def _serve(pipe: Connection) -> None:
+    torch.set_num_threads(1)
+    while True:
+        try:
+            function, arguments, rank, world, meeting = pipe.recv()
+        except EOFError:
+            return
+        try:
+            if world > 1:
+                _join(rank, world, meeting)
+            pipe.send((function(*arguments), None))
+        except Exception:  # noqa: BLE001 - the test that asked is told
+            pipe.send((None, traceback.format_exc()))
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _join(rank: int, world: int, meeting: str) -> None:
+    dist.init_process_group(
+        "gloo",
+        init_method=meeting,
+        rank=rank,
+        world_size=world,
+        timeout=timedelta(seconds=ANSWER_SECONDS / 2),
+    )
+    dist.barrier()  # a rank that is done at once must not hang up on one that is still connecting

@@ -1,0 +1,283 @@
+"""Random views: what is not changed comes out as it went in, and what is changed stays in bounds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torchvision.transforms import RandomResizedCrop
+
+from dasl_core.data.augment import (
+    LUMA,
+    ViewParameters,
+    central_view,
+    draw_view,
+    render,
+    statistics,
+)
+from dasl_core.spec import Augment
+
+STILL = Augment(crop_scale=(1.0, 1.0), flip=0, jitter=0, grayscale=0, blur=0.0)
+
+
+def changed(**settings: object) -> Augment:
+    """No augmentation but the given."""
+    return Augment.model_validate(STILL.model_dump() | settings)
+
+
+def canvases(count: int = 4, side: int = 16, channels: int = 3) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    shape = (count, channels, side, side)
+    return torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+
+
+def whole(images: Tensor) -> Tensor:
+    """Extents of images that fill their canvases."""
+    count, _, height, width = images.shape
+    return torch.tensor([[height, width]]).expand(count, 2)
+
+
+def draw(augment: Augment, extents: Tensor, seed: int = 0) -> ViewParameters:
+    return draw_view(extents, augment, torch.Generator().manual_seed(seed))
+
+
+def pixels(
+    images: Tensor, view: ViewParameters, size: int, extents: Tensor | None = None
+) -> Tensor:
+    """A rendered view in float64, its normalisation undone: values in [0, 1]."""
+    view = view.to(torch.device("cpu"), torch.float64)
+    extents = whole(images) if extents is None else extents
+    rendered = render(images, extents, view, size, torch.float64)
+    mean, std = (
+        torch.tensor(values, dtype=torch.float64).view(1, -1, 1, 1)
+        for values in statistics(images.shape[1])
+    )
+    return rendered * std + mean
+
+
+def close(one: Tensor, other: Tensor, atol: float = 1e-6) -> None:
+    torch.testing.assert_close(one, other, rtol=0, atol=atol)
+
+
+# --- the central view
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_central_view_at_native_resolution_is_the_image(channels: int) -> None:
+    images = canvases(channels=channels)
+    close(pixels(images, central_view(whole(images)), 16), images.double() / 255)
+
+
+def test_normalisation_is_the_recorded_one() -> None:
+    images = canvases()
+    rendered = render(images, whole(images), central_view(whole(images)), 16, torch.float32)
+    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in statistics(3))
+    assert rendered.dtype == torch.float32
+    close(rendered, (images / 255 - mean) / std, atol=1e-5)
+
+
+def test_reduction_by_two_is_the_mean_of_each_box() -> None:
+    images = canvases(side=32)
+    boxes = F.avg_pool2d(images.double() / 255, 2)
+    close(pixels(images, central_view(whole(images)), 16), boxes)
+
+
+@pytest.mark.parametrize(("height", "width"), [(8, 14), (14, 8)])
+def test_central_view_is_the_largest_central_square(height: int, width: int) -> None:
+    images = canvases(side=14)
+    extents = torch.tensor([[height, width]]).expand(4, 2)
+    top, left = (height - 8) // 2, (width - 8) // 2
+    square = images[:, :, top : top + 8, left : left + 8].double() / 255
+    close(pixels(images, central_view(extents), 8, extents), square)
+
+
+# --- crops and flips
+
+
+def test_a_view_without_changes_is_the_image_and_a_flip_mirrors_it() -> None:
+    images = canvases()
+    close(pixels(images, draw(STILL, whole(images)), 16), images.double() / 255)
+    mirrored = pixels(images, draw(changed(flip=1), whole(images)), 16)
+    close(mirrored, images.flip(3).double() / 255)
+
+
+def test_a_flip_takes_the_same_crop() -> None:
+    images = canvases()
+    crops = [draw(changed(crop_scale=(0.2, 0.5), flip=flip), whole(images)) for flip in (0, 1)]
+    plain, flipped = (pixels(images, crop, 16) for crop in crops)
+    close(flipped, plain.flip(3))
+
+
+def test_half_of_the_views_are_flipped() -> None:
+    view = draw(changed(flip=0.5), torch.full((4000, 2), 9))
+    assert (view.box[:, 2] < 0).float().mean().item() == pytest.approx(0.5, abs=0.03)
+
+
+@pytest.mark.parametrize("size", [5, 16, 40])
+def test_what_lies_outside_the_image_is_never_seen(size: int) -> None:
+    generator = torch.Generator().manual_seed(3)
+    extents = torch.randint(1, 17, (256, 2), generator=generator)
+    inside = (
+        (torch.arange(16)[:, None] < extents[:, :1, None])
+        & (torch.arange(16) < extents[:, 1:, None])
+    )[:, None]
+    images = canvases(256)
+    results = [
+        pixels(torch.where(inside, images, fill).to(torch.uint8), view, size, extents)
+        for fill in (0, 255)
+        for view in (draw(Augment(blur=0.5), extents),)
+    ]
+    close(results[0], results[1], atol=1e-9)
+    assert results[0].min() > -1e-9
+    assert results[0].max() < 1 + 1e-9
+
+
+def test_crops_are_distributed_as_torchvisions() -> None:
+    scale, ratio = (0.2, 1.0), (3 / 4, 4 / 3)
+    for height, width in ((20, 20), (10, 30)):
+        torch.manual_seed(0)
+        picture = torch.empty(1, 100 * height, 100 * width)  # large: torchvision rounds to pixels
+        drawn = [
+            RandomResizedCrop.get_params(picture, list(scale), list(ratio)) for _ in range(4000)
+        ]
+        reference = torch.tensor(drawn).double()[:, 2:]  # height and width of each crop
+        reference /= 100 * torch.tensor([height, width])
+        extents = torch.tensor([[height, width]]).expand(4000, 2)
+        box = draw(changed(crop_scale=scale), extents).box.double()
+        ours = box[:, [3, 2]]
+        for statistic in (torch.mean, torch.std):
+            close(statistic(ours, dim=0), statistic(reference, dim=0), atol=0.012)
+        assert (box[:, :2] >= 0).all()
+        assert (box[:, :2] + box[:, 2:] <= 1 + 1e-6).all()
+        # Placed anywhere: the middle of all crops is the middle of the image.
+        close((box[:, :2] + box[:, 2:] / 2).mean(dim=0), torch.full((2,), 0.5).double(), atol=0.01)
+
+
+# --- colours
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_jitter_of_no_strength_or_no_probability_leaves_colours(channels: int) -> None:
+    images = canvases(channels=channels)
+    for augment in (
+        changed(jitter=0, jitter_probability=1),
+        changed(jitter=1, jitter_probability=0),
+    ):
+        close(pixels(images, draw(augment, whole(images)), 16), images.double() / 255)
+
+
+def test_grayscale_makes_channels_equal_to_the_luminance() -> None:
+    images = canvases()
+    gray = pixels(images, draw(changed(grayscale=1), whole(images)), 16)
+    close(gray[:, 0], gray[:, 1])
+    close(gray[:, 0], gray[:, 2])
+    luminance = (images.double() / 255 * torch.tensor(LUMA).double().view(1, 3, 1, 1)).sum(dim=1)
+    close(gray[:, 0], luminance)
+
+
+def test_hue_and_saturation_keep_luminance_and_grey() -> None:
+    strength = 0.5
+    color = draw(changed(jitter=strength, jitter_probability=1), torch.full((4000, 2), 9)).color
+    luma = torch.tensor(LUMA)
+    brightness = luma @ color @ torch.ones(3)  # of a white pixel
+    assert 1 - 0.8 * strength <= brightness.min() < 1 - 0.7 * strength
+    assert 1 + 0.7 * strength < brightness.max() <= 1 + 0.8 * strength + 1e-6
+    assert brightness.mean().item() == pytest.approx(1, abs=0.02)
+    close(luma @ color, brightness[:, None] * luma, atol=1e-5)
+    close(color @ torch.ones(3), brightness[:, None].expand(-1, 3), atol=1e-5)
+    # Hue turns the chroma plane: without brightness and saturation the map would be a rotation.
+    red = color @ torch.tensor([1.0, 0.0, 0.0]) / brightness[:, None]
+    assert (red[:, 1] > 0.05).any()
+    assert (red[:, 2] > 0.05).any()
+
+
+def test_a_grey_picture_is_jittered_alike_in_one_channel_and_in_three() -> None:
+    gray = canvases(64, channels=1)
+    augment = changed(jitter=0.5, jitter_probability=1)
+    one = pixels(gray, draw(augment, whole(gray)), 16)
+    three = pixels(gray.repeat(1, 3, 1, 1), draw(augment, whole(gray)), 16)
+    close(one.expand_as(three), three, atol=1e-5)
+
+
+def test_contrast_stretches_around_the_mean() -> None:
+    images = canvases(side=8)
+    eye = torch.eye(3).expand(4, 3, 3)
+    box = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(4, 4)
+    flat = pixels(images, ViewParameters(box, eye, torch.zeros(4), None), 8)
+    luminance = (images.double() / 255 * torch.tensor(LUMA).double().view(1, 3, 1, 1)).sum(dim=1)
+    close(flat, luminance.mean(dim=(1, 2)).view(4, 1, 1, 1).expand_as(flat))
+
+
+# --- blur
+
+
+def test_blur_keeps_flat_images_and_the_mean_and_smooths() -> None:
+    images = canvases(8, side=40)
+    sharp = pixels(images, draw(STILL, whole(images)), 40)
+    blurred = pixels(images, draw(changed(blur=1), whole(images)), 40)
+    close(blurred.mean(dim=(2, 3)), sharp.mean(dim=(2, 3)), atol=0.01)
+
+    def roughness(x: Tensor) -> Tensor:
+        return x.diff(dim=3).abs().mean(dim=(1, 2, 3))
+
+    assert (roughness(blurred) <= roughness(sharp) + 1e-9).all()
+    assert (roughness(blurred) < 0.6 * roughness(sharp)).sum() >= 4
+    flat = torch.full_like(images, 200)
+    close(pixels(flat, draw(changed(blur=1), whole(flat)), 40), flat.double() / 255)
+
+
+def test_blur_is_a_normalised_gaussian() -> None:
+    point = torch.zeros(1, 1, 41, 41, dtype=torch.uint8)
+    point[0, 0, 20, 20] = 255
+    box = torch.tensor([[0.0, 0.0, 1.0, 1.0]])
+    view = ViewParameters(box, torch.eye(3)[None], torch.ones(1), torch.tensor([0.8]))
+    spread = pixels(point, view, 41)[0, 0]
+    assert spread.sum().item() == pytest.approx(1, abs=1e-9)
+    assert (spread[20, 21] / spread[20, 20]).item() == pytest.approx(
+        torch.tensor(-1 / (2 * 0.8**2)).exp().item(), rel=1e-6
+    )
+    close(spread, spread.T, atol=1e-12)
+
+
+def test_only_the_drawn_samples_are_blurred() -> None:
+    images = canvases(32)
+    view = draw(changed(blur=0.5), whole(images))
+    assert view.sigma is not None
+    drawn = view.sigma > 0
+    assert 5 < int(drawn.sum()) < 27
+    sharp = images.double() / 255
+    changes = (pixels(images, view, 16) - sharp).abs().amax(dim=(1, 2, 3))
+    assert (changes[~drawn] < 1e-6).all()
+    assert (changes[drawn & (view.sigma > 0.5)] > 1e-3).all()
+
+
+# --- whose random numbers
+
+
+def test_a_share_of_the_global_draw_needs_no_other_extents() -> None:
+    extents = torch.randint(5, 30, (8, 2))
+    augment = Augment(blur=0.5)
+    everything = draw(augment, extents)
+    known = torch.ones_like(extents)
+    known[2:5] = extents[2:5]
+    share, expected = draw(augment, known).rows(2, 5), everything.rows(2, 5)
+    for name in ("box", "color", "contrast", "sigma"):
+        assert torch.equal(getattr(share, name), getattr(expected, name))
+    assert share.box.shape == (3, 4)
+
+
+def test_views_are_decided_by_the_seed_alone() -> None:
+    images = canvases()
+    first = pixels(images, draw(Augment(blur=0.5), whole(images), seed=1), 16)
+    torch.rand(10)
+    again = pixels(images, draw(Augment(blur=0.5), whole(images), seed=1), 16)
+    other = pixels(images, draw(Augment(blur=0.5), whole(images), seed=2), 16)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_one_pixel_and_needle_shaped_images_can_be_viewed() -> None:
+    extents = torch.tensor([[1, 1], [1, 16], [16, 1], [2, 16]])
+    for view in (draw(Augment(blur=1), extents), central_view(extents)):
+        assert pixels(canvases(), view, 8, extents).isfinite().all()

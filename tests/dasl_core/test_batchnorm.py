@@ -1,0 +1,111 @@
+"""Batch normalisation over all ranks equals torch's over the concatenated batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+import torch.distributed as dist
+from gloo_pool import GlooPool
+from timm.layers import BatchNormAct2d
+from torch import Tensor, nn
+
+from dasl_core.models.batchnorm import synchronize_batchnorm
+
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "1d": lambda: nn.BatchNorm1d(3),
+    "2d": lambda: nn.BatchNorm2d(3, momentum=0.3, eps=1e-3),
+    "2d-not-affine": lambda: nn.BatchNorm2d(3, affine=False),
+    "2d-untracked": lambda: nn.BatchNorm2d(3, track_running_stats=False),
+    # An activation that shows if it is applied twice, as ReLU would not.
+    "act": lambda: BatchNormAct2d(3, act_layer=nn.SiLU),
+}
+
+
+def batch(kind: str) -> np.ndarray:
+    shape = (8, 3) if kind == "1d" else (8, 3, 2, 5)
+    # A mean that is large beside the spread: E[x^2] - E[x]^2 would cancel.
+    return np.random.default_rng(5).normal(loc=1e4, size=shape)
+
+
+def two_steps_and_an_evaluation(kind: str) -> dict[str, Any]:
+    """What a layer makes of this rank's share, in training twice, then in eval mode."""
+    rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    layer = LAYERS[kind]().double()
+    names = list(layer.state_dict())
+    synchronize_batchnorm(layer)
+    assert list(layer.state_dict()) == names
+    if list(layer.parameters()):
+        with torch.no_grad():
+            layer.weight.copy_(torch.tensor([0.5, 1.0, 2.0]))
+            layer.bias.copy_(torch.tensor([0.1, 0.0, -0.1]))
+    values = torch.from_numpy(batch(kind))
+    weights = torch.from_numpy(np.random.default_rng(6).normal(size=values.shape))
+    own = values.chunk(world)[rank].clone().requires_grad_()
+    layer(own * 0.5)
+    trained = layer(own)
+    (trained * weights.chunk(world)[rank]).sum().backward()
+    layer.eval()
+    evaluated = layer(own)
+    return {
+        "trained": trained.detach().numpy(),
+        "evaluated": evaluated.detach().numpy(),
+        "input_gradient": own.grad.numpy(),
+        "parameter_gradients": [p.grad.numpy() for p in layer.parameters()],
+        "buffers": {name: buffer.numpy() for name, buffer in layer.named_buffers()},
+    }
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_equals_torch_on_the_whole_batch(pool: GlooPool, kind: str) -> None:
+    alone = two_steps_and_an_evaluation(kind)  # one process: torch's own forward
+    parts = pool.call(4, two_steps_and_an_evaluation, kind)
+    names = ["trained", "input_gradient"]
+    if kind != "2d-untracked":  # which in eval mode has only its own share's statistics
+        names.append("evaluated")
+    for name in names:
+        together = np.concatenate([part[name] for part in parts])
+        np.testing.assert_allclose(together, alone[name], rtol=0, atol=1e-10, err_msg=name)
+    for index, gradient in enumerate(alone["parameter_gradients"]):
+        total = sum(part["parameter_gradients"][index] for part in parts)
+        np.testing.assert_allclose(total, gradient, rtol=0, atol=1e-10)
+    for part in parts:
+        assert part["buffers"].keys() == alone["buffers"].keys()
+        for name, buffer in alone["buffers"].items():
+            np.testing.assert_allclose(part["buffers"][name], buffer, rtol=1e-12, err_msg=name)
+
+
+def in_bfloat16() -> tuple[str, float]:
+    layer = synchronize_batchnorm(nn.BatchNorm2d(3))
+    own = torch.from_numpy(batch("2d")).float().chunk(2)[dist.get_rank()] - 1e4
+    result = layer(own.bfloat16())
+    return str(result.dtype), float(result.float().mean().abs())
+
+
+def test_half_precision_comes_back_as_it_went_in(pool: GlooPool) -> None:
+    for dtype, mean in pool.call(2, in_bfloat16):
+        assert dtype == "torch.bfloat16"
+        assert mean < 0.5
+
+
+def test_one_process_runs_torchs_own_forward() -> None:
+    values = torch.from_numpy(batch("2d"))
+    plain, synchronised = (nn.BatchNorm2d(3).double() for _ in range(2))
+    synchronize_batchnorm(synchronised)
+    assert torch.equal(plain(values), synchronised(values))
+    assert torch.equal(plain.eval()(values), synchronised.eval()(values))
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "resnet10t"])
+def test_a_networks_names_and_functions_stay(name: str) -> None:
+    network = timm.create_model(name, num_classes=0).eval()
+    names = list(network.state_dict())
+    images = torch.rand(2, 3, 32, 32)
+    before: Tensor = network(images)
+    assert synchronize_batchnorm(synchronize_batchnorm(network)) is network
+    assert list(network.state_dict()) == names
+    assert torch.equal(network(images), before)

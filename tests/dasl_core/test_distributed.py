@@ -1,0 +1,338 @@
+"""W processes compute what one does with the global batch: losses, gradients, whole runs.
+
+Everything in float64. The trap that the right gather avoids is shown beside it: a gather whose
+backward hands each rank only its own slice leaves 1/W of the gradient.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from gloo_pool import GlooPool
+from torch import Tensor
+from training_world import Recorder, resolved, run
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.distributed import all_reduce_sum, gather, gather_views, mean_over_ranks
+from dasl_core.methods import REGISTRY, nt_xent
+from dasl_core.regularizers import difference_alignment
+from dasl_core.seeds import stream
+from dasl_core.spec import METHODS, JobSpec
+from dasl_core.train.engine import Run, RunFiles
+
+TOLERANCE = 1e-10
+TERMS: dict[str, dict[str, Any]] = {
+    "alone": {},
+    "dar": {"dar": {"weight": 0.1}},
+    "dar-distance": {"dar": {"weight": 0.5, "difference": "distance"}},
+    "dar-l2-unbiased-sum": {
+        "dar": {"weight": 1e-3, "norm": "l2", "estimator": "unbiased", "reduction": "sum"}
+    },
+    "dar-unnormalised": {"dar": {"weight": 0.1, "normalize": False}},
+    "sec": {"sec": {"weight": 0.5, "ramp": False}},
+    "sec-zero": {"sec": {"weight": 0.01, "target": "zero", "ramp": False}},
+    "dar-and-sec": {"dar": {"weight": 0.1}, "sec": {"weight": 0.5, "ramp": False}},
+}
+
+
+def share(global_batch: np.ndarray, dim: int = 0) -> Tensor:
+    """This rank's contiguous part of an array."""
+    world = dist.get_world_size() if dist.is_initialized() else 1
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    return torch.from_numpy(global_batch).chunk(world, dim)[rank].clone()
+
+
+def norm_ratio(gradient: np.ndarray, reference: np.ndarray) -> float:
+    return float(np.linalg.norm(gradient) / np.linalg.norm(reference))
+
+
+# --- collectives
+
+
+def gather_and_weigh(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    own = share(values).requires_grad_()
+    gathered = gather(own)
+    (gathered * torch.from_numpy(weights[dist.get_rank()])).sum().backward()
+    return gathered.detach().numpy(), own.grad.numpy()
+
+
+def test_gather_is_in_rank_order_and_its_backward_sums_over_ranks(pool: GlooPool) -> None:
+    random = np.random.default_rng(0)
+    values, weights = random.normal(size=(8, 3)), random.normal(size=(4, 8, 3))
+    results = pool.call(4, gather_and_weigh, values, weights)
+    for gathered, _ in results:
+        np.testing.assert_array_equal(gathered, values)
+    gradient = np.concatenate([gradient for _, gradient in results])
+    np.testing.assert_allclose(gradient, weights.sum(axis=0), rtol=1e-14)
+
+
+def gather_two_views(values: np.ndarray) -> np.ndarray:
+    return gather_views(share(values, dim=1)).numpy()
+
+
+def test_gathered_views_are_ordered_as_in_one_process(pool: GlooPool) -> None:
+    values = np.random.default_rng(1).normal(size=(2, 8, 3))
+    for gathered in pool.call(4, gather_two_views, values):
+        np.testing.assert_array_equal(gathered, values)
+
+
+def sum_and_mean(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    own = share(values).requires_grad_()
+    total = all_reduce_sum(own)
+    (total * (dist.get_rank() + 1)).sum().backward()
+    return total.detach().numpy(), own.grad.numpy(), mean_over_ranks(own).numpy()
+
+
+def test_sum_over_ranks_and_its_gradient(pool: GlooPool) -> None:
+    values = np.arange(4.0).reshape(4, 1)
+    for total, gradient, mean in pool.call(4, sum_and_mean, values):
+        assert (total.item(), gradient.item(), mean.item()) == (6.0, 10.0, 1.5)
+
+
+# --- losses of given embeddings
+
+
+def simclr_gradient(embeddings: np.ndarray) -> tuple[float, np.ndarray]:
+    """Loss and gradient as DDP makes them: the mean of the ranks' losses is differentiated."""
+    own = share(embeddings, dim=1).requires_grad_()
+    loss = nt_xent(own, 0.2)
+    (loss / (dist.get_world_size() if dist.is_initialized() else 1)).backward()
+    return float(mean_over_ranks(loss)), own.grad.numpy()
+
+
+def aligned_gradient(embeddings: np.ndarray, difference: str) -> tuple[float, np.ndarray]:
+    own = share(embeddings, dim=1).requires_grad_()
+    loss = _alignment(gather_views(own), difference)
+    (loss / (dist.get_world_size() if dist.is_initialized() else 1)).backward()
+    return loss.item(), own.grad.numpy()
+
+
+def _alignment(gathered: Tensor, difference: str) -> Tensor:
+    views, samples, _ = gathered.shape
+    return difference_alignment(
+        gathered.flatten(0, 1),
+        torch.arange(samples).repeat(views),
+        difference=difference,
+        generator=stream(0, "dar", 5),
+    )
+
+
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize(
+    ("loss", "arguments"),
+    [(simclr_gradient, ()), (aligned_gradient, ("abs",)), (aligned_gradient, ("distance",))],
+)
+def test_loss_and_gradient_equal_those_of_one_process(
+    pool: GlooPool, world: int, loss: Any, arguments: tuple[str, ...]
+) -> None:
+    embeddings = np.random.default_rng(2).normal(size=(2, 8, 5))
+    value, reference = loss(embeddings, *arguments)
+    results = pool.call(world, loss, embeddings, *arguments)
+    gradient = np.concatenate([part for _, part in results], axis=1)
+    assert max(abs(v - value) for v, _ in results) < 1e-12
+    assert np.abs(gradient - reference).max() < 1e-12
+
+
+# --- the trap
+
+
+class OwnSlice(torch.autograd.Function):
+    """The gather that is often written: its backward takes the own slice and sums nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, tensor.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0].chunk(dist.get_world_size())[dist.get_rank()]
+
+
+def own_slice_alignment(embeddings: np.ndarray) -> np.ndarray:
+    own = share(embeddings, dim=1).requires_grad_()
+    gathered = OwnSlice.apply(own.transpose(0, 1).contiguous()).transpose(0, 1)
+    (_alignment(gathered, "abs") / dist.get_world_size()).backward()
+    return own.grad.numpy()
+
+
+def own_slice_simclr(embeddings: np.ndarray) -> np.ndarray:
+    from dasl_core.methods import simclr
+
+    right = simclr.gather_views
+    simclr.gather_views = lambda z: OwnSlice.apply(z.transpose(0, 1).contiguous()).transpose(0, 1)
+    try:
+        return simclr_gradient(embeddings)[1]
+    finally:
+        simclr.gather_views = right
+
+
+def test_a_gather_with_own_slice_backward_is_wrong_and_ours_is_not(pool: GlooPool) -> None:
+    embeddings = np.random.default_rng(3).normal(size=(2, 16, 8))
+    world = 4
+
+    reference = aligned_gradient(embeddings, "abs")[1]
+    right = pool.call(world, aligned_gradient, embeddings, "abs")
+    wrong = pool.call(world, own_slice_alignment, embeddings)
+    ours = np.concatenate([gradient for _, gradient in right], axis=1)
+    theirs = np.concatenate(wrong, axis=1)
+    assert norm_ratio(ours, reference) == pytest.approx(1, abs=1e-12)
+    # The global loss on every rank: the direction is right, the length is 1/W of it.
+    np.testing.assert_allclose(theirs, reference / world, atol=1e-12)
+
+    reference = simclr_gradient(embeddings)[1]
+    wrong = np.concatenate(pool.call(world, own_slice_simclr, embeddings), axis=1)
+    # The local-anchor loss: turned, by how much depends on the embeddings.
+    cosine = (wrong * reference).sum() / np.linalg.norm(wrong) / np.linalg.norm(reference)
+    assert cosine < 0.995
+    right = [gradient for _, gradient in pool.call(world, simclr_gradient, embeddings)]
+    assert norm_ratio(np.concatenate(right, axis=1), reference) == pytest.approx(1, abs=1e-12)
+
+
+# --- whole steps and whole runs of every method
+
+
+def one_step(
+    spec: dict[str, Any], index: DatasetIndex, cache: Path, scratch: Path
+) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """Loss terms and parameter gradients of the first step of a run."""
+    files = RunFiles(cache=cache, scratch=scratch)
+    this = Run(JobSpec.model_validate(spec), index, None, files, None, torch.device("cpu"), 1)
+    terms: dict[str, float] = {}
+    terms_of = this.loss_terms
+
+    def recorded(*arguments: Any) -> dict[str, Tensor]:
+        found = terms_of(*arguments)
+        terms.update({name: float(mean_over_ranks(value)) for name, value in found.items()})
+        return found
+
+    this.loss_terms = recorded  # type: ignore[method-assign]
+    try:
+        this.method.train()
+        this.step(next(this.loader.epoch(0)))
+    finally:
+        this.close()
+    return terms, {
+        name: parameter.grad.numpy().copy() for name, parameter in this.method.named_parameters()
+    }
+
+
+def method_spec(index: DatasetIndex, method: str, workers: int, **changes: Any) -> dict[str, Any]:
+    spec = resolved(
+        index,
+        method={"name": method},
+        train={"precision": "fp64", "optimizer": {"name": "sgd", "lr": 0.05}},
+        resources={"workers": workers},
+        **changes,
+    )
+    return spec.model_dump(mode="json")
+
+
+def test_every_method_has_code_and_settings() -> None:
+    assert REGISTRY.keys() == METHODS.keys()
+
+
+@pytest.mark.parametrize("method", REGISTRY)
+@pytest.mark.parametrize("terms", TERMS)
+def test_gradients_of_a_step_equal_those_of_one_process(
+    pool: GlooPool,
+    pictures: DatasetIndex,
+    cache: Path,
+    tmp_path: Path,
+    method: str,
+    terms: str,
+) -> None:
+    alone, reference = one_step(
+        method_spec(pictures, method, 1, **TERMS[terms]), pictures, cache, tmp_path
+    )
+    assert len(alone) == 1 + len(TERMS[terms])
+    largest = max(np.abs(gradient).max() for gradient in reference.values())
+    assert largest > 1e-4
+    for world in (2, 4) if terms in ("alone", "dar-and-sec") else (2,):
+        spec = method_spec(pictures, method, world, **TERMS[terms])
+        for together, gradients in pool.call(world, one_step, spec, pictures, cache, tmp_path):
+            assert together == pytest.approx(alone, abs=TOLERANCE)
+            assert gradients.keys() == reference.keys()
+            difference = max(np.abs(gradients[n] - reference[n]).max() for n in reference)
+            assert difference < TOLERANCE
+
+
+def whole_run(spec: dict[str, Any], index: DatasetIndex, cache: Path, kept: Path) -> dict[str, Any]:
+    """All losses, evaluations and final weights of a run."""
+    first = not dist.is_initialized() or dist.get_rank() == 0
+    reporter = Recorder(kept) if first else None
+    validated = JobSpec.model_validate(spec)
+    assert run(validated, index, cache, reporter) == "succeeded"
+    if reporter is None:
+        return {}
+    from dasl_core.train.checkpoint import load_state
+
+    state = load_state(reporter.last_checkpoint)
+    names = [name for name in reporter.points[0]["values"] if name.startswith("loss")]
+    return {
+        "losses": {name: reporter.curve(name) for name in names},
+        "evaluations": reporter.evaluations,
+        "weights": {name: value.numpy() for name, value in state["method"].items()},
+        "constraint": state["constraint"] and float(state["constraint"]["mean"]),
+        "epoch_losses": state["progress"]["losses"],
+    }
+
+
+@pytest.mark.parametrize("method", REGISTRY)
+def test_a_run_on_two_ranks_is_the_run_on_one(
+    pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path, method: str
+) -> None:
+    changes = {"dar": {"weight": 0.1}, "sec": {"weight": 0.5, "momentum": 0.5}}
+    one = whole_run(method_spec(pictures, method, 1, **changes), pictures, cache, tmp_path / "1")
+    spec = method_spec(pictures, method, 2, **changes)
+    two = pool.call(2, whole_run, spec, pictures, cache, tmp_path / "2")[0]
+
+    assert one["losses"].keys() == {f"loss_{method}", "loss_dar", "loss_sec", "loss"}
+    for name, curve in one["losses"].items():
+        assert len(curve) == 9
+        np.testing.assert_allclose(two["losses"][name], curve, rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(two["epoch_losses"], one["epoch_losses"], rtol=0, atol=TOLERANCE)
+    assert two["constraint"] == pytest.approx(one["constraint"], abs=TOLERANCE)
+    assert two["weights"].keys() == one["weights"].keys()
+    for name, weight in one["weights"].items():  # the running statistics of BatchNorm among them
+        np.testing.assert_allclose(two["weights"][name], weight, rtol=0, atol=TOLERANCE)
+    for (_, _, subject, ours), (_, _, _, theirs) in zip(
+        one["evaluations"], two["evaluations"], strict=True
+    ):
+        # The random views that alignment is measured on are drawn for each rank.
+        for name in ours.keys() - {"alignment"}:
+            assert theirs[name] == pytest.approx(ours[name], abs=1e-5), (subject, name)
+
+
+def test_a_checkpoint_of_two_ranks_is_not_for_one(
+    pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    spec = method_spec(pictures, "simclr", 2)
+    pool.call(2, whole_run, spec, pictures, cache, tmp_path / "kept")
+    alone = JobSpec.model_validate(method_spec(pictures, "simclr", 1))
+    with pytest.raises(ValueError, match="written by 2 workers"):
+        run(alone, pictures, cache, None, resume=tmp_path / "kept" / "step-9")
+
+
+def bf16_losses(spec: dict[str, Any], index: DatasetIndex, cache: Path, kept: Path) -> list[float]:
+    return whole_run(spec, index, cache, kept).get("losses", {}).get("loss", [])
+
+
+def test_two_ranks_train_in_bfloat16(
+    pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    spec = resolved(
+        pictures,
+        train={"precision": "bf16", "epochs": 1},
+        dar={"weight": 0.1},
+        resources={"workers": 2},
+    ).model_dump(mode="json")
+    losses, _ = pool.call(2, bf16_losses, spec, pictures, cache, tmp_path)
+    assert len(losses) == 3
+    assert np.isfinite(losses).all()

@@ -1,0 +1,280 @@
+"""Batches: each image once an epoch, the same on any number of ranks; and a cache that may fail."""
+
+from __future__ import annotations
+
+import logging
+import resource
+import shutil
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gloo_pool import GlooPool
+from PIL import Image
+from training_world import ingest, picture_folder
+
+from dasl_core.data import loader
+from dasl_core.data.decode import decode_image
+from dasl_core.data.index import DatasetIndex
+from dasl_core.data.loader import Batch, Canvases, EpochLoader
+
+
+def open_canvases(index: DatasetIndex, cache: Path, size: int = 16, channels: int = 3) -> Canvases:
+    return Canvases(index, size, channels, cache=cache, threads=2)
+
+
+def everything(canvases: Canvases) -> np.ndarray:
+    return canvases.read(range(len(canvases.index)))[0].numpy()
+
+
+def cache_files(cache: Path) -> list[str]:
+    return sorted(file.suffix for file in cache.iterdir())
+
+
+# --- order
+
+
+def epoch_of(
+    index: DatasetIndex,
+    cache: Path,
+    batch_size: int,
+    epoch: int,
+    first_step: int = 0,
+    seed: int = 1,
+) -> list[Batch]:
+    canvases = open_canvases(index, cache)
+    batches = EpochLoader(canvases, np.arange(len(index)), batch_size, seed)
+    try:
+        return list(batches.epoch(epoch, first_step))
+    finally:
+        canvases.close()
+
+
+def samples_of(*arguments: object) -> list[list[int]]:
+    return [batch.samples.tolist() for batch in epoch_of(*arguments)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("batch_size", "steps"), [(1, 27), (4, 6), (9, 3), (20, 1), (27, 1)])
+def test_an_epoch_has_each_image_at_most_once(
+    pictures: DatasetIndex, cache: Path, batch_size: int, steps: int
+) -> None:
+    batches = epoch_of(pictures, cache, batch_size, 0)
+    assert [batch.step for batch in batches] == list(range(steps))
+    samples = [sample for batch in batches for sample in batch.samples.tolist()]
+    assert len(samples) == len(set(samples)) == steps * batch_size
+
+
+def test_a_batch_is_the_images_it_names(pictures: DatasetIndex, cache: Path) -> None:
+    for batch in epoch_of(pictures, cache, 8, 2):
+        for canvas, extent, sample in zip(
+            batch.canvases.numpy(), batch.extents.tolist(), batch.samples.tolist(), strict=True
+        ):
+            image = decode_image(pictures.path(sample))
+            assert extent == list(image.shape[:2])
+            np.testing.assert_array_equal(
+                canvas[:, : extent[0], : extent[1]], image.transpose(2, 0, 1)
+            )
+
+
+def test_only_the_given_samples_are_drawn(pictures: DatasetIndex, cache: Path) -> None:
+    canvases = open_canvases(pictures, cache)
+    chosen = np.array([2, 3, 5, 7, 11, 13])
+    batches = EpochLoader(canvases, chosen, 3, 0)
+    assert sorted(s for b in batches.epoch(0) for s in b.samples.tolist()) == chosen.tolist()
+    canvases.close()
+
+
+def test_order_depends_on_seed_and_epoch_alone(pictures: DatasetIndex, cache: Path) -> None:
+    first = samples_of(pictures, cache, 9, 0)
+    assert samples_of(pictures, cache, 9, 0) == first
+    assert samples_of(pictures, cache, 9, 1) != first
+    assert samples_of(pictures, cache, 9, 0, 0, 2) != first
+    # Another batch size cuts the same order elsewhere.
+    assert samples_of(pictures, cache, 27, 0) == [list(chain(*first))]
+
+
+def test_an_epoch_is_resumed_at_the_same_batches(pictures: DatasetIndex, cache: Path) -> None:
+    undisturbed = epoch_of(pictures, cache, 4, 3)
+    for first_step in range(7):
+        resumed = epoch_of(pictures, cache, 4, 3, first_step)
+        assert [b.step for b in resumed] == [b.step for b in undisturbed[first_step:]]
+        for one, other in zip(resumed, undisturbed[first_step:], strict=True):
+            assert one.samples.tolist() == other.samples.tolist()
+            assert one.canvases.equal(other.canvases)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_ranks_shares_make_up_the_global_batch(
+    pool: GlooPool, pictures: DatasetIndex, cache: Path, world: int
+) -> None:
+    whole = samples_of(pictures, cache, 8, 1)
+    shares = pool.call(world, samples_of, pictures, cache, 8, 1)
+    assert [list(chain(*parts)) for parts in zip(*shares, strict=True)] == whole
+    assert {len(samples) for share in shares for samples in share} == {8 // world}
+
+
+def test_an_epoch_left_early_leaves_no_thread_at_work(pictures: DatasetIndex, cache: Path) -> None:
+    canvases = open_canvases(pictures, cache)
+    batches = EpochLoader(canvases, np.arange(len(pictures)), 2, 0).epoch(0)
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]
+    canvases.close()
+
+
+def test_a_batch_larger_than_the_data_is_refused(pictures: DatasetIndex, cache: Path) -> None:
+    canvases = open_canvases(pictures, cache)
+    with pytest.raises(ValueError, match=r"train\.batch_size is 28, but only 27 images"):
+        EpochLoader(canvases, np.arange(27), 28, 0)
+    canvases.close()
+
+
+# --- canvases
+
+
+def test_large_images_are_scaled_down_and_small_ones_never_up(tmp_path: Path) -> None:
+    for name, size in (("large", (200, 100)), ("needle", (300, 1)), ("small", (6, 9))):
+        Image.new("RGB", size, (10, 200, 90)).save(tmp_path / f"{name}.png")
+    canvases = open_canvases(ingest(tmp_path), tmp_path / "cache", size=16)
+    pixels, extents = canvases.read([0, 1, 2])
+    assert pixels.shape == (3, 3, 32, 32)
+    assert extents.tolist() == [[16, 32], [1, 32], [9, 6]]
+    for canvas, (height, width) in zip(pixels, extents.tolist(), strict=True):
+        assert (canvas[:, :height, :width].flatten(1).float().mean(dim=1).tolist()) == [10, 200, 90]
+        assert canvas[:, height:].sum() == canvas[:, :, width:].sum() == 0
+    canvases.close()
+
+
+def test_canvases_are_no_larger_than_the_largest_image(pictures: DatasetIndex, cache: Path) -> None:
+    for size, side in ((8, 16), (12, 24), (100, 24)):
+        canvases = open_canvases(pictures, cache, size=size)
+        assert canvases.read([0])[0].shape == (1, 3, side, side)
+        canvases.close()
+
+
+def test_one_channel_is_the_luminance(pictures: DatasetIndex, cache: Path) -> None:
+    canvases = open_canvases(pictures, cache, channels=1)
+    pixels, _ = canvases.read([3])
+    expected = decode_image(pictures.path(3), channels=1)
+    np.testing.assert_array_equal(pixels[0, 0, :24, :20].numpy(), expected[:, :, 0])
+    canvases.close()
+
+
+# --- the cache
+
+
+def test_the_cache_is_read_again_and_equals_decoding(tmp_path: Path) -> None:
+    index = ingest(picture_folder(tmp_path / "pictures", per_class=4))
+    with_cache = open_canvases(index, tmp_path / "cache")
+    assert cache_files(tmp_path / "cache") == [".lock", ".npy"]
+    without = open_canvases(index, tmp_path / "pictures" / "class-0" / "00.png" / "no-folder")
+    np.testing.assert_array_equal(everything(with_cache), everything(without))
+    kept = everything(with_cache)
+    for canvases in (with_cache, without):
+        canvases.close()
+    shutil.rmtree(tmp_path / "pictures")
+    again = open_canvases(index, tmp_path / "cache")
+    np.testing.assert_array_equal(everything(again), kept)
+    again.close()
+
+
+def test_other_images_sizes_or_channels_have_a_cache_of_their_own(tmp_path: Path) -> None:
+    index = ingest(picture_folder(tmp_path / "pictures", per_class=2))
+    fewer = ingest(picture_folder(tmp_path / "fewer", per_class=1))
+    for which, size, channels in ((index, 8, 3), (index, 4, 3), (index, 8, 1), (fewer, 8, 3)):
+        open_canvases(which, tmp_path / "cache", size, channels).close()
+    assert cache_files(tmp_path / "cache").count(".npy") == 4
+
+
+def read_everything(index: DatasetIndex, cache: Path) -> np.ndarray:
+    canvases = open_canvases(index, cache)
+    try:
+        return everything(canvases)
+    finally:
+        canvases.close()
+
+
+def test_processes_that_build_one_cache_at_once_all_get_it(pool: GlooPool, tmp_path: Path) -> None:
+    index = ingest(picture_folder(tmp_path / "pictures", per_class=60))
+    results = pool.call(4, read_everything, index, tmp_path / "cache")
+    for pixels in results:
+        np.testing.assert_array_equal(pixels, results[0])
+    assert results[0].any()
+    assert cache_files(tmp_path / "cache") == [".lock", ".npy"]
+
+
+def read_with_small_files(index: DatasetIndex, cache: Path) -> tuple[np.ndarray, list[str]]:
+    """As on a full disk: no file of this process may grow beyond 10 kB."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        return read_everything(index, cache), cache_files(cache)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_failed_write_falls_back_to_decoding(pool: GlooPool, tmp_path: Path) -> None:
+    index = ingest(picture_folder(tmp_path / "pictures"))
+    ((pixels, files),) = pool.call(1, read_with_small_files, index, tmp_path / "cache")
+    assert files == [".lock"]
+    np.testing.assert_array_equal(pixels, read_everything(index, tmp_path / "other"))
+
+
+def test_a_cache_takes_no_more_than_its_share_of_the_disk(
+    pictures: DatasetIndex,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(loader, "CACHE_SHARE_OF_FREE_DISK", 0.0)
+    with caplog.at_level(logging.WARNING):
+        pixels = read_everything(pictures, tmp_path)
+    assert "every epoch decodes them anew" in caplog.text
+    assert pixels.any()
+    assert cache_files(tmp_path) == [".lock"]
+
+
+def test_what_a_killed_process_left_half_built_is_written_over(
+    pictures: DatasetIndex, tmp_path: Path
+) -> None:
+    expected = read_everything(pictures, tmp_path)
+    (built,) = tmp_path.glob("*.npy")
+    partial = built.with_suffix(".partial")
+    built.rename(partial)
+    partial.write_bytes(partial.read_bytes()[:1000] + b"\xff" * 10**6)
+    np.testing.assert_array_equal(read_everything(pictures, tmp_path), expected)
+    assert cache_files(tmp_path) == [".lock", ".npy"]
+
+
+# --- images that change after ingest
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_an_image_that_breaks_after_ingest_is_black_and_does_not_end_the_run(
+    tmp_path: Path, cached: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = picture_folder(tmp_path / "pictures", per_class=2)
+    index = ingest(root)
+    index.path(1).write_bytes(index.path(1).read_bytes()[:100])
+    index.path(2).unlink()
+    cache = tmp_path / "cache" if cached else index.path(0) / "no-folder"
+    canvases = open_canvases(index, cache)
+    with caplog.at_level(logging.WARNING):
+        pixels = everything(canvases)
+        everything(canvases)
+    assert [bool(canvas.any()) for canvas in pixels] == [True, False, False, True, True, True]
+    told = [r.getMessage() for r in caplog.records if "can no longer be read" in r.getMessage()]
+    if not cached:  # told once, not in every epoch
+        assert len(told) == 2
+        assert index.paths[1] in told[0]
+    canvases.close()
+
+
+def test_an_image_replaced_by_one_of_another_size_is_fitted(tmp_path: Path) -> None:
+    index = ingest(picture_folder(tmp_path / "pictures", per_class=1))
+    Image.new("RGB", (50, 70), (9, 9, 9)).save(index.path(0))
+    canvases = open_canvases(index, tmp_path / "cache")
+    pixels, extents = canvases.read([0])
+    assert extents.tolist() == [[24, 20]]
+    assert (pixels[0, :, :24, :20] == 9).all()
+    canvases.close()

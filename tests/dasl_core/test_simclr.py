@@ -1,0 +1,93 @@
+"""NT-Xent against the formula of the paper, term by term."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from dasl_core.methods import SimCLR, nt_xent
+from dasl_core.models.heads import projection_head
+
+
+def naive(embeddings: Tensor, temperature: float) -> float:
+    """Eq. 1 of Chen et al. 2020 with loops: the mean over all 2N anchors."""
+    first, second = embeddings.tolist()
+    z = first + second
+    count = len(first)
+
+    def similarity(a: list[float], b: list[float]) -> float:
+        dot = sum(x * y for x, y in zip(a, b, strict=True))
+        return dot / math.sqrt(sum(x * x for x in a)) / math.sqrt(sum(x * x for x in b))
+
+    total = 0.0
+    for i in range(2 * count):
+        j = (i + count) % (2 * count)
+        others = sum(
+            math.exp(similarity(z[i], z[k]) / temperature) for k in range(2 * count) if k != i
+        )
+        total -= math.log(math.exp(similarity(z[i], z[j]) / temperature) / others)
+    return total / (2 * count)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(2, 6), st.integers(1, 5), st.floats(0.05, 5), st.integers(0, 2**31))
+def test_equals_the_formula(samples: int, width: int, temperature: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    embeddings = torch.randn(2, samples, width, generator=generator, dtype=torch.float64)
+    assert nt_xent(embeddings, temperature).item() == pytest.approx(
+        naive(embeddings, temperature), rel=1e-9, abs=1e-9
+    )
+
+
+def test_gradient_is_that_of_finite_differences() -> None:
+    embeddings = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda e: nt_xent(e, 0.3), embeddings)
+
+
+def test_order_of_samples_views_and_length_do_not_matter() -> None:
+    embeddings = torch.randn(2, 7, 5, dtype=torch.float64)
+    loss = nt_xent(embeddings, 0.2)
+    scales = torch.rand(2, 7, 1, dtype=torch.float64) + 0.5
+    for same in (embeddings[:, torch.randperm(7)], embeddings.flip(0), embeddings * scales):
+        torch.testing.assert_close(nt_xent(same, 0.2), loss, rtol=0, atol=1e-12)
+
+
+def test_the_positive_is_the_other_view_of_the_same_sample() -> None:
+    distinct = torch.eye(6, dtype=torch.float64)
+    matched = nt_xent(torch.stack([distinct, distinct]), 0.1)
+    mismatched = nt_xent(torch.stack([distinct, distinct.roll(1, dims=0)]), 0.1)
+    assert matched.item() == pytest.approx(math.log(1 + 10 * math.exp(-10)), rel=1e-9)
+    assert mismatched.item() == pytest.approx(10 + math.log(1 + 10 * math.exp(-10)), rel=1e-9)
+
+
+def test_collapsed_embeddings_cost_the_logarithm_of_the_candidates() -> None:
+    assert nt_xent(torch.ones(2, 8, 4), 0.2).item() == pytest.approx(math.log(15), rel=1e-6)
+
+
+def test_half_precision_is_computed_in_float32() -> None:
+    embeddings = torch.randn(2, 16, 8).bfloat16()
+    exact = nt_xent(embeddings.double(), 0.1).item()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        from_half, from_single = nt_xent(embeddings, 0.1), nt_xent(embeddings.float(), 0.1)
+    assert from_half.dtype == from_single.dtype == torch.float32
+    assert from_half.item() == pytest.approx(exact, rel=1e-5)
+    assert from_single.item() == pytest.approx(exact, rel=1e-5)
+
+
+def test_forward_gives_a_loss_and_raw_embeddings_of_each_view() -> None:
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(12, 6))
+    method = SimCLR(backbone, projection_head(6, 5, 4), 0.2)
+    views = [torch.randn(7, 3, 2, 2) for _ in range(2)]
+    output = method(views)
+    assert output.embeddings.shape == (2, 7, 4)
+    together = method.projector(backbone(torch.cat(views)))
+    torch.testing.assert_close(output.embeddings.flatten(0, 1), together)
+    torch.testing.assert_close(output.loss, nt_xent(output.embeddings, 0.2))
+    assert (output.embeddings.norm(dim=-1) - 1).abs().max() > 1e-3
+    output.loss.backward()
+    assert all(p.grad is not None for p in method.parameters())

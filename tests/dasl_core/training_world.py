@@ -1,0 +1,126 @@
+"""What tests of training share: small folders of pictures, small specs, a reporter that records."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.data.ingest import ingest_folder
+from dasl_core.spec import JobSpec, resolve
+from dasl_core.train.engine import Outcome, RunFiles, pretrain
+from dasl_core.train.reporting import Desired, Subject
+
+
+def picture_folder(
+    root: Path, classes: int = 3, per_class: int = 9, size: tuple[int, int] = (20, 24)
+) -> Path:
+    """A folder of noisy coloured blobs, `size` (width, height), one sub-folder a class (0: none)."""
+    random = np.random.default_rng(7)
+    for label in range(max(1, classes)):
+        tint = random.integers(0, 256, 3)
+        folder = root / f"class-{label}" if classes else root
+        folder.mkdir(parents=True, exist_ok=True)
+        for number in range(per_class):
+            noise = random.integers(-60, 60, (size[1], size[0], 3))
+            pixels = np.clip(tint + noise, 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / f"{number:02d}.png")
+    return root
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    """A spec small enough to train in a fraction of a second; parts in `changes` are merged in."""
+    base: dict[str, Any] = {
+        "name": "tiny",
+        "dataset": "pictures",
+        "method": {"name": "simclr", "projection_dim": 8, "hidden_dim": 16},
+        "backbone": {"name": "test_resnet", "image_size": 16},
+        "train": {"epochs": 3, "batch_size": 8, "seed": 3, "checkpoint_every_epochs": 1},
+        "evaluate": {"retrieval": [1, 2], "every_epochs": 2},
+    }
+    for name, value in changes.items():
+        known = base.get(name)
+        merge = isinstance(known, dict) and isinstance(value, dict)
+        base[name] = known | value if merge else value
+    return base
+
+
+def resolved(index: DatasetIndex, **changes: Any) -> JobSpec:
+    return resolve(JobSpec.model_validate(settings(**changes)), index.facts())
+
+
+def ingest(root: Path) -> DatasetIndex:
+    return ingest_folder(root, workers=1)
+
+
+class Recorder:
+    """A `Reporter` that keeps what it is told, and the checkpoints in `folder`."""
+
+    def __init__(
+        self, folder: Path, desired: Callable[[int], Desired] = lambda step: "run"
+    ) -> None:
+        """`desired`: what a person wants before each step, given how many steps were begun."""
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.points: list[dict[str, Any]] = []
+        self.progresses: list[dict[str, Any]] = []
+        self.evaluations: list[tuple[int, float, str, dict[str, float]]] = []
+        self.checkpoints: list[tuple[int, Path, bool]] = []
+        self.artifacts: dict[str, bytes] = {}
+        self._desired, self._asked = desired, 0
+
+    def metrics(self, points: list[dict[str, Any]]) -> None:
+        self.points += points
+
+    def progress(self, progress: dict[str, Any]) -> None:
+        self.progresses.append(progress)
+
+    def evaluation(
+        self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]
+    ) -> None:
+        self.evaluations.append((step, epoch, subject, metrics))
+
+    def checkpoint(
+        self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
+    ) -> None:
+        kept = self.folder / f"step-{step}"
+        shutil.copytree(folder, kept)
+        self.checkpoints.append((step, kept, final))
+
+    def artifact(self, file: Path) -> None:
+        self.artifacts[file.name] = file.read_bytes()
+
+    def event(self, type: str, message: str, data: dict[str, Any]) -> None:
+        raise AssertionError(f"no event was expected: {message}")
+
+    def desired(self) -> Desired:
+        self._asked += 1
+        return self._desired(self._asked - 1)
+
+    @property
+    def last_checkpoint(self) -> Path:
+        return self.checkpoints[-1][1]
+
+    def curve(self, name: str = "loss") -> list[float]:
+        """One value for each step."""
+        return [point["values"][name] for point in self.points]
+
+
+def run(
+    spec: JobSpec,
+    index: DatasetIndex,
+    cache: Path,
+    reporter: Recorder | None,
+    resume: Path | None = None,
+    **arguments: Any,
+) -> Outcome:
+    """`pretrain` with a scratch folder that is gone afterwards."""
+    with tempfile.TemporaryDirectory() as scratch:
+        files = RunFiles(cache=cache, scratch=Path(scratch), resume=resume)
+        return pretrain(spec, index, reporter, files, **arguments)
