@@ -16,8 +16,8 @@ from typing import Self
 
 # Training keeps nothing in the object store, and /dev/shm may be small.
 _OBJECT_STORE_BYTES = 200_000_000
-# A Unix socket's path has at most 107 bytes; Ray adds up to 62 for its session and socket.
-_LONGEST_FOLDER = 44
+# A Unix socket's path has at most 107 bytes; Ray adds up to 71 for its session and socket.
+_LONGEST_FOLDER = 36
 _GRACE_SECONDS = 2.0
 
 
