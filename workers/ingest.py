@@ -14,6 +14,7 @@ from dasl_core.data.ingest import ingest_folder
 from service.client import StaleAttempt
 from service.client.worker import WorkerClient
 from workers.artifacts import local_path, upload
+from workers.logs import log_to_stderr
 
 log = logging.getLogger("workers.ingest")
 
@@ -22,7 +23,7 @@ INDEX = "index.json.gz"
 
 def main() -> int:
     """Ingest the data set that the command line names; returns the exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    log_to_stderr()
     parser = argparse.ArgumentParser(description="Ingest of one data set.")
     parser.add_argument("--dataset", required=True)
     dataset = parser.parse_args().dataset

@@ -1,25 +1,34 @@
-"""What every rank of an attempt runs, inside Ray Train."""
+"""What every rank of an attempt runs, inside Ray Train.
 
-import logging
+The driver and Ray's controller import this module too, only to pass `train_rank` on, one after the
+other before any rank starts. What takes seconds to import is therefore imported in the functions.
+"""
+
+from __future__ import annotations
+
 import os
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import ray.train.torch
-
-from dasl_core.data.index import DatasetIndex
-from dasl_core.distributed import rank
-from dasl_core.train.engine import RunFiles, pretrain
-from service.client.worker import AttemptStart, WorkerClient, WorkerDataset
-from workers.artifacts import download, fetch, local_path
-from workers.reporter import HomeReporter
+if TYPE_CHECKING:
+    from dasl_core.data.index import DatasetIndex
+    from service.client.worker import WorkerDataset
 
 
 def train_rank(config: dict[str, Any]) -> None:
     """One rank of an attempt. `config`: job, attempt, url, token, and the API's `start` answer."""
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    import ray.train.torch
+
+    from dasl_core.distributed import rank
+    from dasl_core.train.engine import RunFiles, pretrain
+    from service.client.worker import AttemptStart, WorkerClient
+    from workers.artifacts import download
+    from workers.logs import log_to_stderr
+    from workers.reporter import HomeReporter
+
+    log_to_stderr()
     start = AttemptStart.model_validate(config["start"])
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dasl-")))
@@ -54,6 +63,9 @@ def train_rank(config: dict[str, Any]) -> None:
 
 
 def _index(dataset: WorkerDataset, scratch: Path) -> DatasetIndex:
+    from dasl_core.data.index import DatasetIndex
+    from workers.artifacts import fetch, local_path
+
     index = DatasetIndex.load(fetch(dataset.index_uri, scratch / f"{dataset.id}.json.gz"))
     if index.root != local_path(dataset.uri):
         raise ValueError(f"the index of {dataset.name} belongs to {index.root}, not {dataset.uri}")
