@@ -182,6 +182,7 @@ class Evaluate(Part):
     )
     holdout: Holdout = Field(default_factory=Holdout)
     knn: Knn | None = Field(default_factory=Knn)
+    linear: Literal[False] = Field(False, description="Only false today: no linear probe yet.")
     retrieval: tuple[PositiveInt, ...] = Field(
         (1, 5), description="The K of each R@K; [] for none."
     )

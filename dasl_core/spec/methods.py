@@ -19,7 +19,7 @@ class SimCLR(Part):
     projection_dim: int = Field(
         128, ge=2, le=8192, description="Width of the embedding the loss sees."
     )
-    hidden_dim: int | Auto = Field(
+    hidden_dim: Annotated[int, Field(ge=1, le=65_536)] | Auto = Field(
         "auto",
         description="Width of the projection head's hidden layer; \"auto\": the backbone's width.",
     )

@@ -47,6 +47,7 @@ class Progress(Record):
     images_per_second: float | None = None
     eta_seconds: float | None = None
     knn: float | None = None
+    recall_at_1: float | None = None
 
 
 class DatasetRef(Record):
