@@ -23,10 +23,10 @@ demo: $(STAMP)
 	$(BIN)/python -m examples.demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest tests -n $(PYTEST_WORKERS)
+	$(BIN)/python -m pytest tests -n $(PYTEST_WORKERS) --dist loadgroup
 
 test-fast: $(STAMP)
-	$(BIN)/python -m pytest tests -n $(PYTEST_WORKERS) -m "not slow"
+	$(BIN)/python -m pytest tests -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow"
 
 serve: $(STAMP)
 	$(BIN)/dasl serve

@@ -35,7 +35,12 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
         yield ray
 
 
-@pytest.fixture(params=["fake", pytest.param("ray", marks=pytest.mark.slow)])
+@pytest.fixture(
+    params=[
+        "fake",
+        pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.xdist_group("ray")]),
+    ]
+)
 def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
     if request.param == "fake":
         fake = FakeExecutor()
@@ -139,6 +144,7 @@ def test_nobody_answers() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("ray")
 @pytest.mark.parametrize("token", [None, "not-the-token"])
 def test_ray_asks_for_its_token(ray: LocalRay, token: str | None) -> None:
     with pytest.raises(ExecutorUnavailable, match="RAY_AUTH_TOKEN"):

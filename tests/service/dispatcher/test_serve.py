@@ -21,7 +21,8 @@ from service.guard import descendants
 
 T = TypeVar("T")
 
-pytestmark = pytest.mark.slow
+# One Ray at a time: they would share the cores, and start-up is timed.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
 STAND_IN = Path(__file__).parent / "stand_in"
 SERVE = "import sys; from service.serve import main; sys.exit(main())"
