@@ -1,0 +1,138 @@
+"""A real `dasl serve`, the images it trains on, and what its processes are."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from PIL import Image
+
+from service.client import Client
+from service.guard import descendants
+
+T = TypeVar("T")
+
+CLASSES = ("circles", "squares", "stripes", "waves")
+# Attempts take half a minute on a busy machine, and some tests make several.
+PATIENCE_SECONDS = 180
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running service."""
+
+    pid: int
+    url: str
+    token: str
+    client: Client
+    dataset: str
+    """Name of the registered folder of `write_images`."""
+
+    def processes(self) -> dict[int, list[str]]:
+        """Command lines of all processes below the service's."""
+        found = {}
+        for pid in descendants(self.pid):
+            try:
+                line = Path(f"/proc/{pid}/cmdline").read_text()
+            except OSError:
+                continue  # It ended between the listing and the reading.
+            found[pid] = line.split("\0")
+        return found
+
+    def drivers(self, job: str) -> list[int]:
+        """Processes of a job's training driver."""
+        return [
+            pid
+            for pid, words in self.processes().items()
+            if "workers.run" in words and job in words
+        ]
+
+    def ranks(self) -> list[int]:
+        """Processes of the training ranks that run now."""
+        return [
+            pid for pid, words in self.processes().items() if words[0].startswith("ray::RayTrain")
+        ]
+
+
+def until(found: Callable[[], T | None], what: str, seconds: float = PATIENCE_SECONDS) -> T:
+    """Poll until something is found."""
+    deadline = time.monotonic() + seconds
+    while (result := found()) is None:
+        assert time.monotonic() < deadline, f"{what} did not happen within {seconds} s"
+        time.sleep(0.02)
+    return result
+
+
+def spec(dataset: str, **changes: Any) -> dict[str, Any]:
+    """A small job: two ranks, SimCLR with DAR, three epochs of 60 steps, each with a checkpoint."""
+    return {
+        "dataset": dataset,
+        "backbone": {"name": "test_resnet", "image_size": 16},
+        "dar": {"weight": 0.1},
+        "train": {"epochs": 3, "batch_size": 8, "checkpoint_every_epochs": 1},
+        "evaluate": {"every_epochs": 1},
+        "resources": {"workers": 2},
+    } | changes
+
+
+def write_images(root: Path, count: int) -> None:
+    """Pictures of four classes, no two alike."""
+    for label, name in enumerate(CLASSES):
+        (root / name).mkdir(parents=True)
+        for number in range(count // len(CLASSES)):
+            picture = draw(label, number)
+            Image.fromarray(picture).save(root / name / f"{number:04d}.png")
+
+
+def draw(label: int, number: int) -> np.ndarray:
+    """(24, 24, 3) uint8."""
+    random = np.random.default_rng((label, number))
+    y, x = np.mgrid[:24, :24] - random.uniform(8, 16, (2, 1, 1))
+    size = random.uniform(4, 9)
+    shape = (
+        np.hypot(x, y) < size,
+        np.maximum(abs(x), abs(y)) < size,
+        x % size < size / 2,
+        np.sin(x / 3) * 4 < y,
+    )[label]
+    color, ground = random.integers(0, 256, (2, 3))
+    picture = np.where(shape[:, :, None], color, ground) + random.normal(0, 8, (24, 24, 3))
+    return picture.clip(0, 255).astype(np.uint8)
+
+
+def write_odd_images(root: Path) -> int:
+    """Images of unusual but sound formats; how many."""
+    picture = draw(0, 10_000)
+    luminance = picture[:, :, 0]
+    folder = root / CLASSES[0]
+    deep = Image.fromarray(luminance.astype(np.uint16) * 257)
+    assert deep.mode == "I;16"
+    deep.save(folder / "deep.png")
+    Image.fromarray(luminance).save(folder / "gray.png")
+    Image.fromarray(picture).convert("CMYK").save(folder / "cmyk.jpg")
+    return 3
+
+
+def write_broken_images(root: Path) -> dict[str, str]:
+    """Files that are no images of the folder: path -> a part of the reason that must be given."""
+    folder = root / CLASSES[1]
+    jpeg = io.BytesIO()
+    Image.fromarray(draw(1, 10_000)).resize((200, 200)).save(jpeg, "JPEG", quality=95)
+    (folder / "cut.jpg").write_bytes(jpeg.getvalue()[: len(jpeg.getvalue()) // 2])
+    (folder / "empty.png").touch()
+    (folder / "text.png").write_text("This is not a picture.\n")
+    outside = root.parent / "outside.png"
+    Image.fromarray(draw(2, 10_000)).save(outside)
+    (folder / "way-out.png").symlink_to(os.path.relpath(outside, folder))
+    return {
+        f"{CLASSES[1]}/cut.jpg": "truncated",
+        f"{CLASSES[1]}/empty.png": "empty",
+        f"{CLASSES[1]}/text.png": "not an image",
+        f"{CLASSES[1]}/way-out.png": "leads out of the data set's folder",
+    }

@@ -1,0 +1,144 @@
+"""Processes that are killed, runs that diverge, jobs that are cancelled, requests that are wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from running_service import PATIENCE_SECONDS, Served, spec, until
+
+from dasl_core.train.checkpoint import load_state
+from service.client import ApiError, Client, JobFailed
+from service.client.errors import DatasetFailed
+from service.client.models import Checkpoint, Job
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
+
+STEPS = 60
+
+
+def in_mid_epoch(client: Client, job: Job, attempt: int) -> int | None:
+    """The last reported step, if it is early in an epoch that a checkpoint of `attempt` precedes."""
+    now = job.refresh()
+    assert not now.done, now
+    saved = [c.step for c in client.jobs.checkpoints(job.id) if c.attempt == attempt]
+    step = max(client.jobs.metrics(job.id, max_points=10_000).step, default=0)
+    return step if saved and 0 < step - max(saved) <= STEPS // 2 else None
+
+
+def weights(checkpoints: Sequence[Checkpoint]) -> dict[str, str]:
+    """Hashes of the final weights, exported and with all that training would go on from."""
+    [final] = [checkpoint for checkpoint in checkpoints if checkpoint.final]
+    return {file.name: file.sha256 for file in final.files if file.name.endswith(".safetensors")}
+
+
+def test_kill_9_of_driver_and_of_rank_change_nothing_in_the_end(
+    served: Served, client: Client, main_job: Job
+) -> None:
+    job = client.jobs.submit(spec(served.dataset, name="undisturbed"))
+    victims: list[Callable[[], list[int]]] = [lambda: served.drivers(job.id), served.ranks]
+    for attempt, processes in enumerate(victims, start=1):
+        until(
+            lambda attempt=attempt: in_mid_epoch(client, job, attempt),  # type: ignore[misc]
+            f"the middle of an epoch of attempt {attempt}",
+        )
+        os.kill(processes()[0], signal.SIGKILL)
+        until(
+            lambda attempt=attempt: job.refresh().restarts == attempt or None,  # type: ignore[misc]
+            f"restart {attempt}",
+        )
+    job = job.wait(timeout=PATIENCE_SECONDS, poll=0.2)
+    assert (job.attempt, job.restarts) == (3, 2)
+
+    attempts = client.jobs.attempts(job.id)
+    assert [attempt.state for attempt in attempts] == ["failed", "failed", "succeeded"]
+    assert attempts[0].error is not None
+    assert "SIGKILL" in attempts[0].error.message
+    checkpoints = client.jobs.checkpoints(job.id)
+    assert [(c.step, c.attempt) for c in checkpoints] == [(60, 1), (120, 2), (180, 3)]
+    sources = [(attempt.model_extra or {})["resume_checkpoint_id"] for attempt in attempts]
+    assert sources == [None, checkpoints[0].id, checkpoints[1].id]
+    assert weights(checkpoints) == weights(client.jobs.checkpoints(main_job.id))
+    # What was lost was done again: one value a step, the same as without the kills.
+    again = client.jobs.metrics(job.id, name="loss", max_points=10_000)
+    undisturbed = client.jobs.metrics(main_job.id, name="loss", max_points=10_000)
+    assert (again.step, again.values) == (undisturbed.step, undisturbed.values)
+
+
+def test_a_run_that_diverges_fails_at_once_and_says_why(served: Served, client: Client) -> None:
+    train = {"epochs": 3, "batch_size": 8, "optimizer": {"name": "sgd", "lr": 1e20}}
+    job = client.jobs.submit(spec(served.dataset, train=train, resources={"workers": 1}))
+    with pytest.raises(JobFailed, match=r"train\.optimizer\.lr"):
+        job.wait(timeout=PATIENCE_SECONDS, poll=0.2)
+
+    def told() -> Job | None:
+        # The end of the log arrives after the driver, which reports before it ends.
+        now = job.refresh()
+        return now if now.error is not None and now.error.log_lines() else None
+
+    job = until(told, "the log's end")
+    assert job.error is not None
+    assert (job.status, job.attempt, job.restarts) == ("failed", 1, 0)
+    assert job.error.type == "DivergedError"
+    assert any("train.optimizer.lr" in line for line in job.error.log_lines())
+    assert len(job.error.log_lines()) <= 50
+
+
+def test_cancel_stops_at_a_step_and_keeps_what_was_reached(
+    served: Served, client: Client, tmp_path: Path
+) -> None:
+    train = {"epochs": 100_000, "batch_size": 8, "checkpoint_every_epochs": 100_000}
+    job = client.jobs.submit(spec(served.dataset, train=train, evaluate={"every_epochs": 50_000}))
+    until(lambda: client.jobs.metrics(job.id).step or None, "the first step")
+    assert job.cancel().status in ("running", "cancelling")
+    job = until(lambda: ((now := job.refresh()).done and now) or None, "the end")
+    assert (job.status, job.restarts, job.error) == ("cancelled", 0, None)
+    moves = [e.data["to"] for e in client.jobs.events(job.id) if e.type == "status" and e.data]
+    assert moves[-2:] == ["cancelling", "cancelled"]
+
+    [attempt] = client.jobs.attempts(job.id)
+    assert attempt.state == "cancelled"
+    [checkpoint] = client.jobs.checkpoints(job.id)
+    assert not checkpoint.final
+    # Everything that was trained is in it, and could be gone on from.
+    assert checkpoint.step == client.jobs.metrics(job.id, max_points=1_000_000).step[-1]
+    client.checkpoints.download(checkpoint.id, tmp_path)
+    assert load_state(tmp_path)["progress"]["step"] == checkpoint.step
+    until(lambda: not served.drivers(job.id) or None, "the driver's end")
+
+
+def test_folders_that_are_no_data_sets(client: Client, tmp_path: Path) -> None:
+    with pytest.raises(ApiError, match="does not exist on the server") as refused:
+        client.datasets.add(tmp_path / "nowhere", "nowhere")
+    assert refused.value.status == 422
+    assert refused.value.errors[0].field == "uri"
+
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("No images here.\n")
+    (folder / "broken.png").touch()
+    dataset = client.datasets.add(folder, "texts")
+    with pytest.raises(DatasetFailed, match=r"holds no usable image; 1 skipped.*broken\.png"):
+        dataset.wait(timeout=PATIENCE_SECONDS)
+    with pytest.raises(ApiError, match="texts"):
+        client.jobs.submit(spec("texts"))
+
+
+def test_a_batch_larger_than_the_data_set_is_refused(served: Served, client: Client) -> None:
+    with pytest.raises(ApiError, match="485 images") as refused:
+        client.jobs.submit(spec(served.dataset, train={"batch_size": 512}))
+    assert refused.value.status == 422
+    assert [error.field for error in refused.value.errors] == ["train.batch_size"]
+
+
+def test_a_job_larger_than_the_cluster_is_refused(served: Served, client: Client) -> None:
+    workers = int(client.cluster().total_cpus) + 1
+    train = {"epochs": 1, "batch_size": 2 * workers}
+    message = f"{workers} workers need {workers} CPUs, and the cluster has {workers - 1}"
+    with pytest.raises(ApiError, match=message) as refused:
+        client.jobs.submit(spec(served.dataset, train=train, resources={"workers": workers}))
+    assert refused.value.status == 422
+    assert [error.field for error in refused.value.errors] == ["resources.workers"]

@@ -1,0 +1,184 @@
+"""From a folder of images to a backbone that timm loads, through a running service."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from conftest import Images
+from PIL import Image
+from running_service import CLASSES, Served, until
+
+from dasl_core.data.augment import central_view, render
+from dasl_core.data.ingest import ingest_folder
+from dasl_core.data.loader import Canvases
+from dasl_core.methods import build_method
+from dasl_core.spec import JobSpec
+from dasl_core.train.checkpoint import load_state
+from service.client import Client
+from service.client.models import Checkpoint, Dataset, Job
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
+
+EPOCHS, STEPS = 3, 60
+
+# Runs what the model card tells its reader to run, where neither this project nor anything of
+# Python's `site` is on the path.
+LOAD = """
+import re, sys
+sys.path.append(sys.argv[1])
+import importlib.util
+assert all(importlib.util.find_spec(x) is None for x in ("dasl_core", "service", "workers"))
+code = re.search("```python\\n(.*?)```", open("README.md").read(), re.DOTALL)[1]
+exec(code)
+import numpy, torch
+with torch.no_grad():
+    numpy.save("features.npy", model(torch.from_numpy(numpy.load("images.npy"))).numpy())
+"""
+
+
+@pytest.fixture(scope="module")
+def final(client: Client, main_job: Job) -> Checkpoint:
+    [checkpoint] = [c for c in client.jobs.checkpoints(main_job.id) if c.final]
+    return checkpoint
+
+
+@pytest.fixture(scope="module")
+def downloaded(client: Client, final: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("download")
+    client.checkpoints.download(final.id, folder)
+    return folder
+
+
+def test_broken_images_are_listed_with_reasons(pictures: Dataset, images: Images) -> None:
+    report = pictures.report
+    assert report is not None
+    assert report.num_images == images.usable
+    assert report.num_skipped == len(images.broken)
+    reasons = {skipped.path: skipped.reason for skipped in report.skipped}
+    assert reasons.keys() == images.broken.keys()
+    for path, reason in images.broken.items():
+        assert reason in reasons[path]
+    assert report.class_names == list(CLASSES)
+    assert pictures.facts == {"num_images": images.usable, "num_classes": 4, "median_size": 24}
+
+
+def test_what_the_api_tells_of_a_job_agrees(client: Client, main_job: Job) -> None:
+    job = main_job
+    total = EPOCHS * STEPS
+    assert (job.status, job.attempt, job.restarts, job.error) == ("succeeded", 1, 0, None)
+    assert job.progress is not None
+    assert (job.progress.step, job.progress.total_steps) == (total, total)
+    assert job.resolved is not None
+    JobSpec.model_validate(job.resolved)
+    assert '"auto"' not in json.dumps(job.resolved)
+
+    # A stream of an ended job gives its whole history, and ends.
+    events = list(client.jobs.stream_events(job.id))
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    moves = [event.data["to"] for event in events if event.type == "status" and event.data]
+    assert moves == ["queued", "starting", "running", "succeeded"]
+
+    metrics = client.jobs.metrics(job.id, max_points=10 * total)
+    assert metrics.step == list(range(1, total + 1))
+    values = {name: np.array(column, dtype=float) for name, column in metrics.values.items()}
+    np.testing.assert_allclose(values["loss"], values["loss_simclr"] + values["loss_dar"])
+    assert values["loss"][-STEPS:].mean() < values["loss"][:STEPS].mean()
+    assert job.progress.loss == pytest.approx(values["loss"][-1])
+
+    evaluations = client.jobs.evaluations(job.id)
+    assert [(e.subject, e.step) for e in evaluations] == [
+        ("raw", 0),
+        ("untrained", 0),
+        *(("backbone", STEPS * epoch) for epoch in range(1, EPOCHS + 1)),
+    ]
+    assert all(0 <= e.metrics["recall_at_1"] <= 1 for e in evaluations)
+
+    checkpoints = client.jobs.checkpoints(job.id)
+    assert [(c.step, c.final) for c in checkpoints] == [
+        (STEPS * epoch, epoch == EPOCHS) for epoch in range(1, EPOCHS + 1)
+    ]
+    [attempt] = client.jobs.attempts(job.id)
+    assert attempt.state == "succeeded"
+    log = until(lambda: client.jobs.logs(job.id) or None, "the log")
+    assert "RayTrainWorker" in log
+    assert "heartbeat" not in log, "a line for each would drown what people look for"
+
+
+def test_a_checkpoint_downloads_whole_and_in_parts(
+    served: Served, final: Checkpoint, downloaded: Path, main_job: Job, client: Client
+) -> None:
+    names = {file.name for file in final.files}
+    assert {"backbone.safetensors", "model.json", "metrics.json", "README.md"} <= names
+    assert {path.name for path in downloaded.iterdir()} >= names
+    for file in final.files:
+        content = (downloaded / file.name).read_bytes()
+        assert (len(content), hashlib.sha256(content).hexdigest()) == (file.size, file.sha256)
+
+    whole = (downloaded / "backbone.safetensors").read_bytes()
+    headers = {"Authorization": f"Bearer {served.token}"}
+    path = f"/v1/checkpoints/{final.id}/files/backbone.safetensors"
+    with httpx.Client(base_url=served.url, headers=headers) as http:
+        part = http.get(path, headers={"Range": "bytes=1000-1999"})
+        assert part.status_code == 206
+        assert part.content == whole[1000:2000]
+        assert part.headers["Content-Range"] == f"bytes 1000-1999/{len(whole)}"
+        rest = http.get(path, headers={"Range": "bytes=2000-", "If-Range": part.headers["ETag"]})
+        assert (rest.status_code, rest.content) == (206, whole[2000:])
+
+    said = json.loads((downloaded / "metrics.json").read_text())
+    assert said["step"] == EPOCHS * STEPS
+    reported = [(e.subject, e.step, e.metrics) for e in client.jobs.evaluations(main_job.id)]
+    assert [(e["subject"], e["step"], e["metrics"]) for e in said["evaluations"]] == reported
+    losses = client.jobs.metrics(main_job.id, name="loss", max_points=10_000).values["loss"]
+    means = np.array(losses, dtype=float).reshape(EPOCHS, STEPS).mean(axis=1)
+    np.testing.assert_allclose(said["epoch_losses"], means)
+
+
+def test_timm_alone_loads_it_and_gives_the_same_features(
+    downloaded: Path, main_job: Job, images: Images, tmp_path: Path
+) -> None:
+    spec = JobSpec.model_validate(main_job.resolved)
+    size = spec.backbone.image_size
+    assert isinstance(size, int)
+    index = ingest_folder(images.root)
+    canvases = Canvases(index, size, 3, cache=tmp_path, threads=1)
+    pixels, extents = canvases.read(range(64))
+    canvases.close()
+    batch = render(pixels, extents, central_view(extents), size, torch.float32)
+    # Not the exported weights but those that training would go on from.
+    method = build_method(spec)
+    method.load_state_dict(load_state(downloaded)["method"])
+    method.eval()
+    with torch.no_grad():
+        features = method.backbone(batch).numpy()
+    assert features.std(axis=0).max() > 0
+
+    np.save(downloaded / "images.npy", batch.numpy())
+    subprocess.run(
+        [sys.executable, "-I", "-S", "-c", LOAD, sysconfig.get_path("purelib")],
+        cwd=downloaded,
+        check=True,
+    )
+    loaded = np.load(downloaded / "features.npy")
+    np.testing.assert_allclose(loaded, features, rtol=0, atol=1e-6)
+
+
+def test_pictures_are_artifacts_of_the_job(client: Client, main_job: Job, tmp_path: Path) -> None:
+    artifacts = client.jobs.artifacts(main_job.id)
+    assert {artifact.name for artifact in artifacts} == {"curves.png", "neighbours.png"}
+    for artifact in artifacts:
+        assert artifact.content_type == "image/png"
+        file = client.jobs.download_artifact(main_job.id, artifact, tmp_path)
+        with Image.open(file) as picture:
+            picture.load()
+            assert picture.format == "PNG"
+            assert min(picture.size) > 100
