@@ -123,12 +123,13 @@ class HomeReporter:
         return self._desired
 
     def flush(self) -> None:
-        """Wait until all reports have arrived.
+        """Wait until all reports have arrived, and with them how far the run got.
 
         Raises:
             StaleAttempt: as `desired`.
             TimeoutError: the API stayed away for ten minutes.
         """
+        self._enqueue(self._heartbeat)
         with self._changed:
             arrived = self._changed.wait_for(
                 lambda: self._stale is not None or not (self._reports or self._points),
