@@ -1,0 +1,189 @@
+"""`make demo`: from a folder of images to a backbone that timm loads, through the real service.
+
+Starts the embedded service (SQLite, a local Ray, local files) in `build/demo`, registers the emoji
+that this repository ships, trains SimCLR with and without DAR side by side, and compares what they
+find alike on classes that neither has seen with raw pixels and the untrained network.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dasl_core.spec import load_spec
+from service.client import Client
+from service.client.models import Job
+
+HERE = Path(__file__).parent
+BUILD = Path("build/demo").absolute()
+METRIC = "recall_at_1"
+START_SECONDS = 60
+POLL_SECONDS = 2.0
+
+# What a person who has the checkpoint, timm and nothing of this project runs.
+LOAD = """
+import json, sys, timm, torch
+from pathlib import Path
+from safetensors.torch import load_file
+for module in ("dasl_core", "service", "workers"):
+    sys.modules[module] = None  # even where they are installed, nothing of them may be needed
+folder = Path(sys.argv[1])
+description = json.loads((folder / "model.json").read_text())
+model = timm.create_model(**description["timm"])
+for line in description["stem"]:
+    exec(line)
+model.load_state_dict(load_file(folder / "backbone.safetensors"))
+model.eval()
+size = description["preprocessing"]["image_size"]
+print(tuple(model(torch.zeros(1, 3, size, size)).shape))
+"""
+
+
+def main() -> int:
+    """Run the demo; returns the exit code: 0 when training beat pixels and the untrained network."""
+    began = time.monotonic()
+    shutil.rmtree(BUILD, ignore_errors=True)
+    BUILD.mkdir(parents=True)
+    with tarfile.open(HERE / "emoji.tar.gz") as archive:
+        archive.extractall(BUILD, filter="data")
+    with service() as client:
+        print("Reading the images ...", flush=True)
+        dataset = client.datasets.add(BUILD / "emoji", "emoji")
+        dataset = client.datasets.wait(dataset.id)
+        facts = dataset.facts or {}
+        print(f"{facts['num_images']} images of {facts['num_classes']} classes", flush=True)
+        spec = load_spec(HERE / "demo.yaml")
+        jobs = {
+            "trained": client.jobs.submit({**spec, "name": "emoji-simclr", "dar": None}),
+            "trained_dar": client.jobs.submit(spec),
+        }
+        follow(client, jobs)
+        ended = {key: client.jobs.wait(job.id) for key, job in jobs.items()}
+        result = compare(client, ended)
+        checkpoint = client.jobs.checkpoints(ended["trained_dar"].id)[0]
+        folder = BUILD / "checkpoint"
+        client.checkpoints.download(checkpoint.id, folder)
+        for artifact in client.jobs.artifacts(ended["trained_dar"].id):
+            client.jobs.download_artifact(ended["trained_dar"].id, artifact, BUILD)
+    shape = subprocess.run(
+        [sys.executable, "-c", LOAD, str(folder)], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    print(f"\nThe checkpoint in {folder} loads in timm; features of one image: {shape}")
+    print(f"Pictures: {BUILD / 'curves.png'} and {BUILD / 'neighbours.png'}")
+    (BUILD / "summary.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    print_table(result)
+    print(f"Took {time.monotonic() - began:.0f} s.")
+    best_baseline = max(result["raw"], result["untrained"])
+    if min(result["trained"], result["trained_dar"]) <= best_baseline:
+        print("Training did not beat the baselines.", file=sys.stderr)
+        return 1
+    return 0
+
+
+@contextmanager
+def service() -> Iterator[Client]:
+    """`dasl serve` on a free port with a home of its own; stopped, with all below it, at the end."""
+    environment = os.environ | {
+        "DASL_HOME": str(BUILD / "home"),
+        "DASL_PORT": "0",
+        "DASL_CACHE_DIR": str(BUILD / "cache"),
+        "XDG_CONFIG_HOME": str(BUILD / "config"),
+    }
+    environment.pop("DASL_URL", None)
+    log = BUILD / "serve.log"
+    config = BUILD / "config" / "dasl" / "config.toml"
+    with log.open("w", encoding="utf-8") as output:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "service.cli", "serve"],
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            print("Starting the service ...", flush=True)
+            deadline = time.monotonic() + START_SECONDS
+            while "Ready" not in log.read_text(encoding="utf-8"):
+                if server.poll() is not None or time.monotonic() > deadline:
+                    raise SystemExit(f"the service did not start:\n{log.read_text()}")
+                time.sleep(0.2)
+            connection = tomllib.loads(config.read_text(encoding="utf-8"))
+            with Client(connection["url"], connection["token"]) as client:
+                yield client
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.wait()
+
+
+def follow(client: Client, jobs: dict[str, Job]) -> None:
+    """Show the progress of all jobs until every one has ended: live on a terminal, else as lines."""
+    shown: dict[str, str] = {}
+    live = sys.stdout.isatty()
+    while True:
+        now = {key: client.jobs.get(job.id) for key, job in jobs.items()}
+        lines = {key: describe(job) for key, job in now.items()}
+        if live:
+            if shown:
+                print(f"\x1b[{len(lines)}A", end="")
+            print("\n".join(f"\x1b[2K{line}" for line in lines.values()), flush=True)
+        else:
+            for key, line in lines.items():
+                if line != shown.get(key):
+                    print(line, flush=True)
+        shown = lines
+        if all(job.done for job in now.values()):
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def describe(job: Job) -> str:
+    """One line on where a job is."""
+    progress = job.progress
+    if progress is None or progress.step is None:
+        return f"{job.name:18} {job.status}"
+    recall = "" if progress.recall_at_1 is None else f"  R@1 {progress.recall_at_1:.3f}"
+    return (
+        f"{job.name:18} {job.status}  epoch {progress.epoch:.1f}/{progress.epochs}  "
+        f"loss {progress.loss:.3f}  {progress.images_per_second:.0f} images/s{recall}"
+    )
+
+
+def compare(client: Client, jobs: dict[str, Job]) -> dict[str, Any]:
+    """The held-out figures of both jobs and of the baselines, which are the same in both."""
+    result: dict[str, Any] = {"metric": METRIC}
+    for key, job in jobs.items():
+        for evaluation in client.jobs.evaluations(job.id):
+            if evaluation.subject != "backbone":
+                result[evaluation.subject] = evaluation.metrics[METRIC]
+        last = max(
+            (e for e in client.jobs.evaluations(job.id) if e.subject == "backbone"),
+            key=lambda e: e.step,
+        )
+        result[key] = last.metrics[METRIC]
+    return result
+
+
+def print_table(result: dict[str, Any]) -> None:
+    """The four figures, for people."""
+    rows = {
+        "raw": "raw pixels",
+        "untrained": "untrained backbone",
+        "trained": "SimCLR",
+        "trained_dar": "SimCLR + DAR",
+    }
+    print("\nZero-shot R@1 on classes held out of training")
+    for key, label in rows.items():
+        print(f"  {label:20} {100 * result[key]:5.1f} %")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
