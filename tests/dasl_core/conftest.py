@@ -11,6 +11,7 @@ from gloo_pool import GlooPool
 from training_world import ingest, picture_folder
 
 from dasl_core.data.index import DatasetIndex
+from dasl_core.train.engine import Run
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +31,12 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> DatasetIndex:
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Decoded images, shared by all tests."""
     return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs draw nothing at their end, which takes longer than a tiny run itself."""
+    monkeypatch.setattr(Run, "draw_pictures", lambda run: None)
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
-from torch import Tensor, nn
+from torch import nn
+from training_world import assert_same
 
 from dasl_core.spec import Optimizer
 from dasl_core.train.checkpoint import (
@@ -55,29 +56,12 @@ VALUE = st.recursive(
 )
 
 
-def assert_same(one: Any, other: Any) -> None:
-    if isinstance(one, Tensor):
-        assert one.dtype == other.dtype
-        assert torch.equal(one, other)
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for key, value in one.items():
-            assert_same(value, other[key])
-    elif isinstance(one, list | tuple):
-        assert len(one) == len(other)
-        for left, right in zip(one, other, strict=True):
-            assert_same(left, right)
-    else:
-        assert type(one) is type(other)
-        assert one == other
-
-
 @settings(deadline=None, max_examples=150)
 @given(st.dictionaries(KEY, VALUE, max_size=4))
 def test_round_trip(state: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         save_state(state, Path(folder))
-        assert_same(state, load_state(Path(folder)))
+        assert_same(state, load_state(Path(folder)), "state")
 
 
 @pytest.mark.parametrize("name", ["sgd", "lars", "adamw"])
@@ -105,7 +89,7 @@ def test_an_optimizer_goes_on_exactly(tmp_path: Path, name: str) -> None:
     for number in (2, 3):
         step(model, optimizer, number)
         step(other, its_optimizer, number)
-    assert_same(dict(model.state_dict()), dict(other.state_dict()))
+    assert_same(dict(model.state_dict()), dict(other.state_dict()), "model")
 
 
 def test_views_of_one_memory_are_saved_apart(tmp_path: Path) -> None:

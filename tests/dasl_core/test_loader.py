@@ -265,8 +265,7 @@ def test_an_image_that_breaks_after_ingest_is_black_and_does_not_end_the_run(
     assert [bool(canvas.any()) for canvas in pixels] == [True, False, False, True, True, True]
     told = [r.getMessage() for r in caplog.records if "can no longer be read" in r.getMessage()]
     if not cached:  # told once, not in every epoch
-        assert len(told) == 2
-        assert index.paths[1] in told[0]
+        assert sorted(line.split()[0] for line in told) == index.paths[1:3]
     canvases.close()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 
 from dasl_core.data.index import DatasetIndex
@@ -124,3 +125,21 @@ def run(
     with tempfile.TemporaryDirectory() as scratch:
         files = RunFiles(cache=cache, scratch=Path(scratch), resume=resume)
         return pretrain(spec, index, reporter, files, **arguments)
+
+
+def assert_same(one: Any, other: Any, where: str) -> None:
+    """Nested state is equal, tensors bit for bit; `where` names it when it is not."""
+    if isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype, where
+        assert torch.equal(one, other), where
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for key, value in one.items():
+            assert_same(value, other[key], f"{where}.{key}")
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other), where
+        for number, value in enumerate(one):
+            assert_same(value, other[number], f"{where}.{number}")
+    else:
+        assert type(one) is type(other), where
+        assert one == other, where

@@ -1,0 +1,219 @@
+"""The loop: what it computes, what it reports, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from training_world import Recorder, assert_same, ingest, picture_folder, resolved, run
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.train.checkpoint import load_state
+from dasl_core.train.engine import DivergedError
+from dasl_core.train.optim import learning_rate
+
+pytestmark = pytest.mark.usefixtures("without_pictures")
+STEPS, TOTAL = 3, 9  # of `training_world.settings` on `pictures`: 24 images, batch 8, 3 epochs
+
+
+# --- the loss
+
+
+def test_weight_zero_is_bit_identical_to_none(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    plain, zero = Recorder(tmp_path / "plain"), Recorder(tmp_path / "zero")
+    run(resolved(pictures), pictures, cache, plain)
+    run(resolved(pictures, dar={"weight": 0}, sec={"weight": 0}), pictures, cache, zero)
+    states = [load_state(reporter.last_checkpoint) for reporter in (plain, zero)]
+    assert_same(states[0]["method"], states[1]["method"], "method")
+    assert plain.curve() == zero.curve()
+    assert plain.points[0]["values"].keys() == zero.points[0]["values"].keys()
+
+
+def test_the_loss_is_the_sum_of_its_reported_terms(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    reporter = Recorder(tmp_path)
+    spec = resolved(pictures, dar={"weight": 0.1}, sec={"weight": 0.5}, train={"precision": "fp64"})
+    run(spec, pictures, cache, reporter)
+    for point in reporter.points:
+        values = point["values"]
+        assert values.keys() == {
+            *("loss", "loss_simclr", "loss_dar", "loss_sec"),
+            *("lr", "embedding_norm", "embedding_std", "images_per_second"),
+        }
+        terms = values["loss_simclr"] + values["loss_dar"] + values["loss_sec"]
+        assert values["loss"] == pytest.approx(terms, abs=1e-12)
+        assert all(math.isfinite(value) for value in values.values())
+        assert values["embedding_norm"] > 0
+        assert 0 < values["embedding_std"] < 1
+    assert reporter.points[0]["values"]["loss_sec"] == 0  # the ramp begins at 0
+    assert reporter.curve("loss_sec")[-1] > 0
+
+
+def test_every_weight_is_trained(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
+    reporter = Recorder(tmp_path)
+    run(resolved(pictures), pictures, cache, reporter)
+    first, last = (load_state(folder)["method"] for _, folder, _ in reporter.checkpoints[::2])
+    unchanged = [name for name in first if torch.equal(first[name], last[name])]
+    assert unchanged == []
+
+
+def test_training_finds_what_makes_images_differ(tmp_path: Path, cache: Path) -> None:
+    root = picture_folder(tmp_path / "pictures", classes=4, per_class=12)
+    reporter = Recorder(tmp_path / "kept")
+    index = ingest(root)
+    spec = resolved(
+        index,
+        train={"epochs": 12, "batch_size": 16, "checkpoint_every_epochs": 12},
+        augment={"jitter": 0.1, "grayscale": 0},
+    )
+    run(spec, index, cache, reporter)
+    losses = load_state(reporter.last_checkpoint)["progress"]["losses"]
+    assert len(losses) == 12
+    assert np.mean(losses[-3:]) < np.mean(losses[:3]) - 0.2
+
+
+# --- reports
+
+
+def test_progress_and_schedule(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
+    reporter = Recorder(tmp_path)
+    spec = resolved(pictures, train={"warmup_epochs": 1, "optimizer": {"name": "sgd", "lr": 0.25}})
+    run(spec, pictures, cache, reporter)
+    rates = reporter.curve("lr")
+    assert rates == [learning_rate(step, STEPS, spec.train) for step in range(TOTAL)]
+    assert rates[:4] == [0.0625, 0.125, 0.1875, 0.25]
+    last = reporter.progresses[-1]
+    assert (last["step"], last["total_steps"], last["epoch"], last["epochs"]) == (9, 9, 3.0, 3)
+    assert last["eta_seconds"] == 0
+    assert last["images_per_second"] > 0
+    assert last["knn"] is not None
+    assert [point["time"] for point in reporter.points] == sorted(
+        point["time"] for point in reporter.points
+    )
+
+
+def test_evaluations_of_pixels_untrained_and_trained(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    reporter = Recorder(tmp_path)
+    run(resolved(pictures), pictures, cache, reporter)
+    told = [(step, epoch, subject) for step, epoch, subject, _ in reporter.evaluations]
+    assert told == [(0, 0, "raw"), (0, 0, "untrained"), (6, 2, "backbone"), (9, 3, "backbone")]
+    with_labels = {"knn_top1", "recall_at_1", "recall_at_2"}
+    health = {
+        *("alignment", "uniformity", "effective_rank", "dimension_std", "mean_norm"),
+        *("distance_mean", "distance_std", "distance_max"),
+    }
+    for _, _, subject, metrics in reporter.evaluations:
+        assert metrics.keys() == (with_labels if subject == "raw" else with_labels | health)
+        assert all(math.isfinite(value) for value in metrics.values())
+        assert all(0 <= metrics[name] <= 1 for name in with_labels)
+    content = json.loads((reporter.last_checkpoint / "metrics.json").read_text())
+    assert [e["subject"] for e in content["evaluations"]] == [t[2] for t in told]
+    assert len(content["epoch_losses"]) == 3
+
+
+def test_a_folder_without_labels_gets_the_figures_that_need_none(
+    tmp_path: Path, cache: Path
+) -> None:
+    index = ingest(picture_folder(tmp_path / "pictures", classes=0, per_class=20))
+    reporter = Recorder(tmp_path / "kept")
+    assert run(resolved(index), index, cache, reporter) == "succeeded"
+    assert [subject for _, _, subject, _ in reporter.evaluations][:1] == ["untrained"]
+    for _, _, _, metrics in reporter.evaluations:
+        assert "effective_rank" in metrics
+        assert not any(name.startswith(("knn", "recall")) for name in metrics)
+
+
+def test_held_out_classes_give_retrieval_and_no_nearest_neighbour_vote(
+    tmp_path: Path, cache: Path
+) -> None:
+    index = ingest(picture_folder(tmp_path / "pictures", classes=6, per_class=5))
+    reporter = Recorder(tmp_path / "kept")
+    spec = resolved(index, evaluate={"holdout": {"by": "class", "fraction": 0.34}})
+    assert run(spec, index, cache, reporter) == "succeeded"
+    for _, _, _, metrics in reporter.evaluations:
+        assert "recall_at_1" in metrics
+        assert "knn_top1" not in metrics
+
+
+def test_a_class_that_only_the_held_out_images_have_does_not_cost_the_vote(
+    tmp_path: Path, cache: Path
+) -> None:
+    root = picture_folder(tmp_path / "pictures", classes=2, per_class=10)
+    # 12 lonely classes of an image each: some are held out.
+    for number in range(12):
+        folder = root / f"lonely-{number}"
+        folder.mkdir()
+        Image.new("RGB", (20, 24), (number, 0, 0)).save(folder / "0.png")
+    index = ingest(root)
+    reporter = Recorder(tmp_path / "kept")
+    run(resolved(index, evaluate={"holdout": {"fraction": 0.3}}), index, cache, reporter)
+    assert all("knn_top1" in metrics for _, _, _, metrics in reporter.evaluations)
+
+
+def test_another_data_set_to_evaluate_on(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    other = ingest(picture_folder(tmp_path / "other", per_class=4, size=(30, 10)))
+    reporter = Recorder(tmp_path / "kept")
+    spec = resolved(pictures, evaluate={"dataset": "other"}, train={"epochs": 1, "batch_size": 27})
+    assert run(spec, pictures, cache, reporter, evaluate_on=other) == "succeeded"
+    assert [point["step"] for point in reporter.points] == [1]  # all 27 images train
+    assert "knn_top1" in reporter.evaluations[-1][3]  # classes are matched by name
+
+
+def test_checkpoints_hold_no_pickle(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
+    reporter = Recorder(tmp_path)
+    run(resolved(pictures), pictures, cache, reporter)
+    assert [(step, final) for step, _, final in reporter.checkpoints] == [
+        (3, False),
+        (6, False),
+        (9, True),
+    ]
+    for _, folder, _ in reporter.checkpoints:
+        assert {file.name for file in folder.iterdir()} == {
+            *("README.md", "backbone.safetensors", "metrics.json", "model.json"),
+            *("training_state.json", "training_state.safetensors"),
+        }
+        for file in folder.glob("*.json"):
+            json.loads(file.read_text())
+        for file in folder.glob("*.safetensors"):
+            content = file.read_bytes()
+            header = int.from_bytes(content[:8], "little")
+            json.loads(content[8 : 8 + header])
+
+
+# --- failures
+
+
+@pytest.mark.parametrize("batch_size", [8, 24])  # seen by a later loss, or by an evaluation first
+def test_a_diverged_run_names_the_learning_rate(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, batch_size: int
+) -> None:
+    spec = resolved(
+        pictures,
+        train={"batch_size": batch_size, "optimizer": {"name": "sgd", "lr": 1e20}},
+        evaluate={"every_epochs": 1},
+    )
+    reporter = Recorder(tmp_path)
+    with pytest.raises(DivergedError, match=r"lower train\.optimizer\.lr than 1e\+20"):
+        run(spec, pictures, cache, reporter)
+    assert not any(final for _, _, final in reporter.checkpoints)
+
+
+def test_data_that_shrank_below_a_batch_is_refused(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    spec = resolved(pictures, train={"batch_size": 24})
+    fewer = ingest(picture_folder(tmp_path / "fewer", per_class=3))
+    with pytest.raises(ValueError, match=r"train\.batch_size is 24, but only 8 images"):
+        run(spec, fewer, cache, None)

@@ -1,0 +1,181 @@
+"""`dasl train`: without a service, alone and under torchrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from training_world import picture_folder, settings
+
+from dasl_core.train import local
+from dasl_core.train.engine import Run
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with `pictures/` and `spec.yaml`, and a cache of its own."""
+    picture_folder(tmp_path / "pictures")
+    (tmp_path / "pictures" / "class-0" / "broken.png").write_bytes(b"no image")
+    write_spec(tmp_path)
+    monkeypatch.setenv("DASL_CACHE_DIR", str(tmp_path / "cache"))
+    # One thread for a run in this process, as if a launcher had put one rank on each core.
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(os.cpu_count()))
+    return tmp_path
+
+
+def write_spec(folder: Path, **changes: Any) -> None:
+    spec = settings(dataset=str(folder / "pictures"), **changes)
+    (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
+
+
+def train(folder: Path, *overrides: str, output: str = "out", **arguments: Any) -> int:
+    """`dasl train`, in this process."""
+    return local.main(folder / "spec.yaml", None, folder / output, list(overrides), **arguments)
+
+
+def command(folder: Path, *arguments: str, launcher: tuple[str, ...] = ()) -> Any:
+    environment = os.environ | {
+        "PYTHONPATH": str(REPOSITORY),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    return subprocess.run(
+        [sys.executable, *launcher, "-m", "service.cli", "train", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+def weights(output: Path, step: int = 9) -> dict[str, torch.Tensor]:
+    return load_file(output / "checkpoints" / f"step-{step:09d}" / "backbone.safetensors")
+
+
+def test_a_folder_is_trained_on_from_the_command_line(folder: Path) -> None:
+    done = command(folder, "spec.yaml", "-o", "out", "--set", "train.epochs=2")
+    assert done.returncode == 0, done.stderr
+    assert "skipped class-0/broken.png" in done.stderr
+    assert "evaluation of untrained at epoch 0" in done.stdout
+    assert "step 6/6" in done.stdout
+    output = folder / "out"
+    assert {file.name for file in output.iterdir()} == {
+        *("checkpoints", "curves.png", "metrics.jsonl", "neighbours.png", "spec.json"),
+    }
+    points = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    assert [point["step"] for point in points] == [1, 2, 3, 4, 5, 6]
+    resolved = json.loads((output / "spec.json").read_text())
+    assert "auto" not in str(resolved)
+    assert resolved["train"]["epochs"] == 2
+    assert sorted(f.name for f in (output / "checkpoints").iterdir()) == [
+        "step-000000003",
+        "step-000000006",
+    ]
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_resume_goes_on_from_the_newest_checkpoint(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert train(folder, output="undisturbed") == 0
+
+    class Killed(BaseException):
+        pass
+
+    def killed(run: Run, *arguments: Any) -> Any:
+        if run.progress.step == 7:
+            raise Killed
+        return step(run, *arguments)
+
+    step = Run.step
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "step", killed)
+        with pytest.raises(Killed):
+            train(folder)
+    assert train(folder, resume=True) == 0
+    expected, resumed = weights(folder / "undisturbed"), weights(folder / "out")
+    assert expected.keys() == resumed.keys()
+    assert all(torch.equal(expected[name], resumed[name]) for name in expected)
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_a_run_is_not_mixed_with_an_earlier_one(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(folder, "train.epochs=1") == 0
+    assert train(folder, "train.epochs=1") == 1
+    assert "holds the checkpoints of a run: give --resume" in capsys.readouterr().err
+    assert train(folder, "train.epochs=1", "train.seed=9", resume=True) == 1
+    assert "other settings" in capsys.readouterr().err
+    assert train(folder, "train.epochs=1", resume=True, output="empty") == 1
+    assert "there is no checkpoint in" in capsys.readouterr().err
+
+
+BAD: list[tuple[list[str], str]] = [
+    (["method.name=simclrr"], "method.name: is not a known method; did you mean 'simclr'?"),
+    (["train.bach_size=4"], "train.bach_size: is not a known key"),
+    (["train.batch_size=1000"], "train.batch_size: is larger than the 24 images"),
+    (["dataset=nowhere"], "nowhere"),
+    (["dataset=null"], "give the folder of images"),
+    (["train"], "--set train: expected field=value"),
+    (["evaluate.dataset=other"], "evaluate.dataset names a registered data set"),
+    (["train.optimizer.lr=1e20"], "try a lower train.optimizer.lr"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "message"), BAD)
+@pytest.mark.usefixtures("without_pictures")
+def test_what_cannot_be_run_is_said_in_a_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], overrides: list[str], message: str
+) -> None:
+    assert train(folder, *overrides) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_a_bad_spec_ends_the_command_with_a_message(folder: Path) -> None:
+    done = command(folder, "spec.yaml", "--set", "train.epochs=0")
+    assert done.returncode == 1
+    assert "train.epochs: is out of range (given 0; expected a number >= 1)" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (folder / "build").exists()
+
+
+def test_ranks_must_share_a_batch_evenly(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "3")  # as torchrun says it
+    assert train(folder) == 1
+    assert "divisible by resources.workers, which is 3" in capsys.readouterr().err
+    monkeypatch.setenv("RANK", "2")
+    assert train(folder) == 1
+    assert capsys.readouterr().err == ""  # one rank speaks
+
+
+@pytest.mark.slow
+def test_torchrun_with_two_ranks_trains_what_one_does(folder: Path) -> None:
+    write_spec(folder, train=settings()["train"] | {"precision": "fp64"}, dar={"weight": 0.1})
+    assert train(folder, output="alone") == 0
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    together = command(folder, "spec.yaml", "-o", "together", launcher=launcher)
+    assert together.returncode == 0, together.stderr
+    assert together.stdout.count("evaluation of raw") == 1
+    one, two = weights(folder / "alone"), weights(folder / "together")
+    assert max((one[name] - two[name]).abs().max().item() for name in one) < 1e-6  # float32 files
+    losses = [
+        [json.loads(line)["values"]["loss"] for line in (folder / name / "metrics.jsonl").open()]
+        for name in ("alone", "together")
+    ]
+    assert losses[1] == pytest.approx(losses[0], abs=1e-10)

@@ -1,0 +1,77 @@
+"""Optimizers of a spec, and the schedule of the learning rate."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from dasl_core.spec import Optimizer, Train
+from dasl_core.train.optim import build_optimizer, learning_rate
+
+
+class Part(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.position = nn.Parameter(torch.ones(1, 4, 4))
+        self.linear = nn.Linear(4, 4)
+
+    def no_weight_decay(self) -> set[str]:
+        return {"position"}
+
+
+@pytest.mark.parametrize("name", ["sgd", "lars", "adamw"])
+def test_biases_and_what_timm_exempts_are_not_decayed(name: str) -> None:
+    model = nn.ModuleDict({"backbone": Part(), "norm": nn.BatchNorm1d(4)})
+    chosen = Optimizer(name=name, lr=0.5, weight_decay=0.25)
+    optimizer = build_optimizer(chosen, model)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = {
+        group["weight_decay"]: {names[id(parameter)] for parameter in group["params"]}
+        for group in optimizer.param_groups
+    }
+    assert groups == {
+        0.25: {"backbone.linear.weight"},
+        0.0: {"backbone.position", "backbone.linear.bias", "norm.weight", "norm.bias"},
+    }
+
+
+@pytest.mark.parametrize("decay", [0.0, 1e-6])
+def test_lars_adapts_weights_and_not_biases(decay: float) -> None:
+    model = nn.Linear(3, 2)
+    optimizer = build_optimizer(
+        Optimizer(name="lars", lr=1.0, weight_decay=decay, momentum=0.0), model
+    )
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 100.0)
+    optimizer.step()
+    weight, bias = (
+        (parameter.detach() - was).norm().item()
+        for parameter, was in zip(model.parameters(), before, strict=True)
+    )
+    # You et al. 2017: a step of 0.001 of the weight's norm, however large the gradient.
+    assert weight == pytest.approx(0.001 * before[0].norm().item(), rel=1e-3)
+    assert bias == pytest.approx(100 * math.sqrt(2), rel=1e-4)
+
+
+def test_schedule_warms_up_then_falls_to_zero() -> None:
+    train = Train.model_validate(
+        {"epochs": 10, "warmup_epochs": 2, "batch_size": 8, "optimizer": {"lr": 1.0}}
+    )
+    rates = [learning_rate(step, 5, train) for step in range(50)]
+    assert max(rates) == rates[10] == 1.0
+    assert rates[:10] == pytest.approx([(step + 1) / 11 for step in range(10)])
+    assert rates[30] == pytest.approx(0.5)
+    assert all(a > b for a, b in pairwise(rates[10:]))
+    assert 0 < rates[-1] < 0.01
+
+
+def test_a_warm_up_longer_than_the_run_still_trains() -> None:
+    train = Train.model_validate(
+        {"epochs": 1, "warmup_epochs": 50, "batch_size": 8, "optimizer": {"lr": 1.0}}
+    )
+    assert [learning_rate(step, 3, train) for step in range(3)] == pytest.approx([1 / 3, 2 / 3, 1])

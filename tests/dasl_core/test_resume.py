@@ -1,0 +1,181 @@
+"""A stopped run goes on as if it had never stopped, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from training_world import Recorder, assert_same, resolved, run
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.train.checkpoint import load_state
+from dasl_core.train.reporting import Desired
+
+pytestmark = pytest.mark.usefixtures("without_pictures")
+STEPS, TOTAL = 3, 9  # of `training_world.settings` on `pictures`: 24 images, batch 8, 3 epochs
+
+
+def stop_at(step: int, how: Desired = "cancel") -> Callable[[int], Desired]:
+    return lambda asked: how if asked >= step else "run"
+
+
+def assert_same_state(one: Path, other: Path) -> None:
+    """Everything that the next step depends on, bit for bit."""
+    states = [load_state(folder) for folder in (one, other)]
+    for part in ("method", "constraint", "optimizer", "random"):
+        assert_same(states[0][part], states[1][part], part)
+    for name in ("step", "losses", "epoch_loss_sum", "evaluations"):
+        assert states[0]["progress"][name] == states[1]["progress"][name], name
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "sgd-dar-sec": {
+        "dar": {"weight": 0.1},
+        "sec": {"weight": 0.5, "momentum": 0.4},
+        "train": {"optimizer": {"name": "sgd", "lr": 0.05}},
+    },
+    "lars-dar": {
+        "dar": {"weight": 0.5, "difference": "distance"},
+        "train": {"optimizer": {"name": "lars", "lr": 0.5}},
+    },
+    "adamw-vit-blur": {
+        "backbone": {"name": "test_vit"},
+        "augment": {"blur": 0.5},
+        "train": {"optimizer": {"name": "adamw", "lr": 1e-3}},
+    },
+    "bf16": {"train": {"precision": "bf16"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("variant", "stop"),  # within epochs, and between two
+    [("sgd-dar-sec", 5), ("lars-dar", 1), ("adamw-vit-blur", 6), ("bf16", 7)],
+)
+def test_a_cancelled_run_resumes_bit_for_bit(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, variant: str, stop: int
+) -> None:
+    spec = resolved(pictures, **VARIANTS[variant])
+    undisturbed = Recorder(tmp_path / "undisturbed")
+    assert run(spec, pictures, cache, undisturbed) == "succeeded"
+
+    stopped = Recorder(tmp_path / "stopped", stop_at(stop))
+    assert run(spec, pictures, cache, stopped) == "cancelled"
+    assert stopped.checkpoints[-1][0] == stop
+    torch.rand(7)  # whatever else this process draws
+    resumed = Recorder(tmp_path / "resumed")
+    assert run(spec, pictures, cache, resumed, stopped.last_checkpoint) == "succeeded"
+
+    assert_same_state(undisturbed.last_checkpoint, resumed.last_checkpoint)
+    assert stopped.curve() + resumed.curve() == undisturbed.curve()
+    assert [p["step"] for p in stopped.points + resumed.points] == list(range(1, TOTAL + 1))
+    assert stopped.evaluations + resumed.evaluations == undisturbed.evaluations
+    weights = [r.last_checkpoint / "backbone.safetensors" for r in (undisturbed, resumed)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_a_killed_run_resumes_from_the_last_epochs_checkpoint(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(asked: int) -> Desired:
+        if asked == 5:
+            raise Killed
+        return "run"
+
+    spec = resolved(pictures, **VARIANTS["sgd-dar-sec"])
+    undisturbed = Recorder(tmp_path / "undisturbed")
+    run(spec, pictures, cache, undisturbed)
+    killed = Recorder(tmp_path / "killed", kill)
+    with pytest.raises(Killed):
+        run(spec, pictures, cache, killed)
+    assert [step for step, _, _ in killed.checkpoints] == [3]
+    resumed = Recorder(tmp_path / "resumed")
+    run(spec, pictures, cache, resumed, killed.last_checkpoint)
+    assert_same_state(undisturbed.last_checkpoint, resumed.last_checkpoint)
+
+
+def test_a_run_may_be_stopped_again_and_again(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    spec = resolved(pictures, dar={"weight": 0.1})
+    undisturbed = Recorder(tmp_path / "undisturbed")
+    run(spec, pictures, cache, undisturbed)
+    at, losses = None, []
+    for step in range(1, TOTAL + 1):
+        part = Recorder(tmp_path / str(step), stop_at(1))
+        outcome = run(spec, pictures, cache, part, at)
+        at = part.last_checkpoint
+        losses += part.curve()
+    assert outcome == "succeeded"  # after the last step nobody is asked
+    assert losses == undisturbed.curve()
+    assert_same_state(undisturbed.last_checkpoint, at)
+
+
+def test_resuming_a_finished_run_has_nothing_left_to_do(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    spec = resolved(pictures)
+    finished = Recorder(tmp_path / "finished")
+    run(spec, pictures, cache, finished)
+    again = Recorder(tmp_path / "again")
+    assert run(spec, pictures, cache, again, finished.last_checkpoint) == "succeeded"
+    assert (again.points, again.checkpoints) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"train": {"optimizer": {"name": "adamw"}}}, "train"),
+        ({"train": {"seed": 4}}, "train"),
+        ({"backbone": {"name": "test_vit"}}, "backbone"),
+        ({"dar": {"weight": 1}, "sec": {}}, "dar, sec"),
+        ({"evaluate": {"holdout": {"fraction": 0.2}}}, "train_images"),
+    ],
+)
+def test_a_checkpoint_of_other_settings_is_refused(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, changes: dict[str, Any], named: str
+) -> None:
+    stopped = Recorder(tmp_path / "stopped", stop_at(1))
+    fixed = {"train": {"optimizer": {"name": "sgd", "lr": 0.05}}}
+    run(resolved(pictures, **fixed), pictures, cache, stopped)
+    other = resolved(pictures, **(fixed | changes))
+    with pytest.raises(ValueError, match=f"other settings.*{named}"):
+        run(other, pictures, cache, None, stopped.last_checkpoint)
+
+
+def test_a_damaged_checkpoint_is_refused(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    stopped = Recorder(tmp_path / "stopped", stop_at(1))
+    spec = resolved(pictures)
+    run(spec, pictures, cache, stopped)
+    file = stopped.last_checkpoint / "training_state.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="no readable training state"):
+        run(spec, pictures, cache, None, stopped.last_checkpoint)
+
+
+# --- stopping
+
+
+@pytest.mark.parametrize(("how", "outcome"), [("cancel", "cancelled"), ("pause", "paused")])
+def test_a_stop_is_obeyed_at_the_next_step_and_saves(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, how: Desired, outcome: str
+) -> None:
+    reporter = Recorder(tmp_path, stop_at(4, how))
+    assert run(resolved(pictures), pictures, cache, reporter) == outcome
+    assert [point["step"] for point in reporter.points] == [1, 2, 3, 4]
+    assert [(step, final) for step, _, final in reporter.checkpoints] == [(3, False), (4, False)]
+
+
+def test_a_stop_right_after_a_checkpoint_writes_no_second_one(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    reporter = Recorder(tmp_path, stop_at(STEPS))
+    assert run(resolved(pictures), pictures, cache, reporter) == "cancelled"
+    assert [step for step, _, _ in reporter.checkpoints] == [STEPS]

@@ -1,0 +1,378 @@
+"""The vocabulary of a job: what is wrong is named, what is "auto" becomes a number."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from dasl_core.models.catalogue import FAMILIES, describe
+from dasl_core.spec import (
+    BACKBONES,
+    METHODS,
+    DatasetFacts,
+    FieldProblem,
+    JobSpec,
+    SpecError,
+    apply_overrides,
+    estimate,
+    field_problems,
+    load_spec,
+    resolve,
+)
+
+NAN = float("nan")
+FACTS = DatasetFacts(num_images=1000, num_classes=10, median_size=72)
+
+
+def problems_of(spec: Any) -> list[FieldProblem]:
+    with pytest.raises(ValidationError) as raised:
+        JobSpec.model_validate(spec)
+    return field_problems(raised.value)
+
+
+def spec_of(**parts: Any) -> JobSpec:
+    return JobSpec.model_validate({"dataset": "pictures"} | parts)
+
+
+# --- what is wrong
+
+BAD: list[tuple[dict[str, Any], str, str, str]] = [
+    ({"method": {"name": "simclrr"}}, "method.name", "'simclrr'", "simclr"),
+    ({"method": {"name": 5}}, "method.name", "5", "'simclr'"),
+    ({"method": {"temperature": 0}}, "method.temperature", "0", "> 0"),
+    ({"method": {"temprature": 1}}, "method.temprature", "1", "no such key"),
+    ({"method": "simclr"}, "method", "'simclr'", "dictionary"),
+    ({"metod": {}}, "metod", "{}", "no such key"),
+    ({"float": 1}, "float", "1", "no such key"),
+    ({"dataset": ""}, "dataset", "''", "at least 1"),
+    ({"dataset": "../x"}, "dataset", "'../x'", "pattern"),
+    ({"name": "a\nb"}, "name", "'a\\nb'", "pattern"),
+    ({"backbone": {"name": "resnet81"}}, "backbone.name", "'resnet81'", "'resnet50'"),
+    ({"backbone": {"image_size": 4}}, "backbone.image_size", "4", ">= 8, or 'auto'"),
+    ({"backbone": {"image_size": "big"}}, "backbone.image_size", "'big'", "or 'auto'"),
+    ({"backbone": {"in_channels": 4}}, "backbone.in_channels", "4", "1 or 3"),
+    ({"backbone": {"pretrained": True}}, "backbone.pretrained", "True", "None"),
+    ({"backbone": {"stem": "tall"}}, "backbone.stem", "'tall'", "'standard' or 'small', or 'auto'"),
+    ({"augment": {"crop_scale": [0.5, 0.2]}}, "augment.crop_scale", "[0.5, 0.2]", "low <= high"),
+    ({"augment": {"crop_scale": [NAN, 1]}}, "augment.crop_scale.0", "nan", "finite"),
+    ({"augment": {"blur": 1.5}}, "augment.blur", "1.5", "from 0 to 1"),
+    ({"dar": {"weight": -1}}, "dar.weight", "-1", ">= 0"),
+    ({"dar": {"labels": "colour"}}, "dar.labels", "'colour'", "'instance'"),
+    ({"sec": {"momentum": 0}}, "sec.momentum", "0", "> 0"),
+    ({"train": {"epochs": 0}}, "train.epochs", "0", ">= 1"),
+    ({"train": {"epochs": 2.5}}, "train.epochs", "2.5", "integer"),
+    ({"train": {"seed": 2**63}}, "train.seed", str(2**63), "<="),
+    ({"train": {"batch_size": NAN}}, "train.batch_size", "nan", "or 'auto'"),
+    (
+        {"train": {"optimizer": {"lr": NAN}}},
+        "train.optimizer.lr",
+        "nan",
+        "finite number, or 'auto'",
+    ),
+    ({"train": {"optimizer": {"lr": 0}}}, "train.optimizer.lr", "0", "> 0"),
+    ({"train": {"optimizer": {"name": "adam"}}}, "train.optimizer.name", "'adam'", "'adamw'"),
+    (
+        {"train": {"batch_size": 7}, "resources": {"workers": 2}},
+        "train.batch_size",
+        "7",
+        "a multiple of 2, such as 8",
+    ),
+    ({"evaluate": {"retrieval": [1, 0]}}, "evaluate.retrieval.1", "0", ">= 1"),
+    ({"evaluate": {"holdout": {"fraction": 1}}}, "evaluate.holdout.fraction", "1", "< 1"),
+    ({"resources": {"workers": 0}}, "resources.workers", "0", ">= 1"),
+    ({"resources": {"gpus_per_worker": 2}}, "resources.gpus_per_worker", "2", "0 or 1"),
+    ({"tags": {"team": 5}}, "tags.team", "5", "string"),
+    ({"priority": "high"}, "priority", "'high'", "integer"),
+]
+
+
+@pytest.mark.parametrize(("parts", "field", "given_value", "expected"), BAD)
+def test_every_bad_field_is_named_once_with_what_would_do(
+    parts: dict[str, Any], field: str, given_value: str, expected: str
+) -> None:
+    (problem,) = problems_of({"dataset": "pictures"} | parts)
+    assert problem.field == field
+    assert problem.given == given_value
+    assert expected in problem.expected
+    assert problem.message
+    assert str(problem).startswith(f"{field}: ")
+    assert json.loads(json.dumps(problem.as_dict()))["field"] == field
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    problems = problems_of({"train": {"epochs": 0, "seed": -1}, "nmae": "x"})
+    assert {p.field for p in problems} == {"dataset", "train.epochs", "train.seed", "nmae"}
+    assert len(problems) == 4
+
+
+@pytest.mark.parametrize("nonsense", [None, [], "text", 5])
+def test_a_spec_that_is_no_mapping(nonsense: Any) -> None:
+    (problem,) = problems_of(nonsense)
+    assert problem.field == "(the whole spec)"
+
+
+def test_near_names_are_suggested_and_long_values_cut() -> None:
+    (problem,) = problems_of({"dataset": "x", "method": {"name": "simlcr"}})
+    assert "did you mean 'simclr'?" in problem.message
+    (problem,) = problems_of({"dataset": "x", "backbone": {"name": "vit_smal_patch16_224"}})
+    assert "did you mean 'vit_small_patch16_224'?" in problem.message
+    (problem,) = problems_of({"dataset": "x", "backbone": {"name": "resnet" * 100_000}})
+    assert len(problem.given) <= 80
+    assert len(str(problem)) < 500
+
+
+def unresolvable(spec: JobSpec, facts: DatasetFacts) -> list[FieldProblem]:
+    with pytest.raises(SpecError) as raised:
+        resolve(spec, facts)
+    return raised.value.problems
+
+
+def test_a_batch_larger_than_the_data() -> None:
+    spec = spec_of(train={"batch_size": 901})
+    (problem,) = unresolvable(spec, FACTS)
+    assert (problem.field, problem.given) == ("train.batch_size", "901")
+    assert problem.expected == "at most 900"  # a tenth is held out
+    resolve(spec_of(train={"batch_size": 900}), FACTS)
+    resolve(spec_of(train={"batch_size": 1000}, evaluate={"dataset": "other"}), FACTS)
+
+
+@pytest.mark.parametrize(
+    ("backbone", "patch", "such_as"),
+    [
+        ({"name": "vit_small_patch16_224", "image_size": 100}, 16, 96),
+        ({"name": "vit_small_patch16_224", "image_size": 30}, 8, 24),  # small stem: 8 x 8 patches
+        ({"name": "vit_base_patch32_224", "image_size": 16, "stem": "standard"}, 32, 32),
+    ],
+)
+def test_patches_must_fill_the_image(backbone: dict[str, Any], patch: int, such_as: int) -> None:
+    (problem,) = unresolvable(spec_of(backbone=backbone), FACTS)
+    assert problem.field == "backbone.image_size"
+    assert f"divisible by {patch}" in problem.message
+    assert problem.expected == f"such as {such_as}"
+    resolve(spec_of(backbone=backbone | {"image_size": such_as}), FACTS)
+
+
+@pytest.mark.parametrize(("classes", "fraction"), [(None, 0.5), (1, 0.5), (3, 0.1), (3, 0.9)])
+def test_whole_classes_are_held_out_only_of_enough(classes: int | None, fraction: float) -> None:
+    facts = FACTS.model_copy(update={"num_classes": classes})
+    spec = spec_of(evaluate={"holdout": {"by": "class", "fraction": fraction}})
+    (problem,) = unresolvable(spec, facts)
+    assert problem.field == "evaluate.holdout.by"
+
+
+# --- "auto"
+
+VITS = sorted(name for name, info in BACKBONES.items() if info.family == "vit")
+RESNETS = sorted(name for name, info in BACKBONES.items() if info.family == "resnet")
+AUTO = st.just("auto")
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> dict[str, Any]:
+    """Valid specs that any data set of 200 images can run."""
+    name = draw(st.sampled_from(VITS) | st.sampled_from(RESNETS))
+    patch = BACKBONES[name].patch_size or 1
+    sizes = [size for size in (32, 64, 112, 224, 448, patch * 8) if size % (8 * patch) == 0]
+    workers = draw(st.integers(1, 8))
+    batch = draw(AUTO | st.integers(1, 20).map(lambda n: max(2, n * workers)))
+    if isinstance(batch, int) and batch % workers:
+        batch += workers - batch % workers
+    return {
+        "dataset": "pictures",
+        "method": {"hidden_dim": draw(AUTO | st.integers(1, 4096))},
+        "backbone": {
+            "name": name,
+            "image_size": draw(AUTO | st.sampled_from(sizes)),
+            "stem": draw(AUTO | st.sampled_from(["small", "standard"])),
+            "in_channels": draw(st.sampled_from([1, 3])),
+        },
+        "augment": {"blur": draw(AUTO | st.floats(0, 1))},
+        "dar": draw(st.none() | st.fixed_dictionaries({"weight": st.floats(0, 10)})),
+        "sec": draw(st.none() | st.fixed_dictionaries({"weight": st.floats(0, 10)})),
+        "train": {
+            "epochs": draw(st.integers(1, 2000)),
+            "batch_size": batch,
+            "precision": draw(AUTO | st.sampled_from(["fp32", "bf16", "fp64"])),
+            "optimizer": {
+                "name": draw(AUTO | st.sampled_from(["adamw", "sgd", "lars"])),
+                "lr": draw(AUTO | st.floats(1e-9, 1e9) | st.integers(1, 5)),
+                "weight_decay": draw(AUTO | st.floats(0, 1) | st.just(0)),
+            },
+            "warmup_epochs": draw(AUTO | st.floats(0, 100) | st.integers(0, 10)),
+            "checkpoint_every_epochs": draw(AUTO | st.integers(1, 100)),
+        },
+        "evaluate": {"every_epochs": draw(AUTO | st.integers(1, 100))},
+        "resources": {"workers": workers, "gpus_per_worker": draw(st.sampled_from([0, 1]))},
+    }
+
+
+FACTS_OF_ANY_SET = st.builds(
+    DatasetFacts,
+    num_images=st.integers(200, 10**7),
+    num_classes=st.none() | st.integers(2, 1000),
+    median_size=st.integers(1, 5000),
+)
+
+
+def leaves(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [leaf for inner in value.values() for leaf in leaves(inner)]
+    if isinstance(value, list | tuple):
+        return [leaf for inner in value for leaf in leaves(inner)]
+    return [value]
+
+
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@given(specs(), FACTS_OF_ANY_SET)
+def test_resolving_leaves_only_numbers_and_does_so_once(
+    raw: dict[str, Any], facts: DatasetFacts
+) -> None:
+    spec = JobSpec.model_validate(raw)
+    resolved = resolve(spec, facts)
+    assert "auto" not in leaves(resolved.model_dump())
+    assert resolve(resolved, facts) == resolved
+    assert JobSpec.model_validate_json(resolved.model_dump_json()) == resolved
+    assert JobSpec.model_validate(resolved.model_dump(mode="json")) == resolved
+    batch = resolved.train.batch_size
+    assert isinstance(batch, int)
+    assert batch % resolved.resources.workers == 0
+    assert 2 <= batch <= facts.num_images
+    assert isinstance(resolved.train.optimizer.lr, float)
+    assert isinstance(resolved.train.optimizer.weight_decay, float)
+    assert isinstance(resolved.train.warmup_epochs, float)
+    costs = estimate(resolved, facts)
+    assert costs.steps_per_epoch >= 1
+    assert costs.total_steps == costs.steps_per_epoch * resolved.train.epochs
+    # What a person gave is never changed.
+    for part, fields in raw.items():
+        if isinstance(fields, dict):
+            for name, value in fields.items():
+                if value != "auto" and not isinstance(value, dict):
+                    assert getattr(getattr(resolved, part), name) == value
+
+
+def test_auto_fits_the_data_and_the_machine() -> None:
+    small = resolve(spec_of(), FACTS.model_copy(update={"median_size": 40}))
+    assert (small.backbone.image_size, small.backbone.stem) == (32, "small")
+    assert (small.augment.blur, small.train.precision) == (0, "fp32")
+    large = resolve(
+        spec_of(
+            backbone={"name": "vit_small_patch16_224"},
+            resources={"workers": 4, "gpus_per_worker": 1},
+        ),
+        DatasetFacts(num_images=10**6, num_classes=None, median_size=500),
+    )
+    assert (large.backbone.image_size, large.backbone.stem) == (224, "standard")
+    assert (large.augment.blur, large.train.precision) == (0.5, "bf16")
+    assert (large.train.batch_size, large.train.optimizer.name) == (256, "adamw")
+    assert small.train.optimizer.name == "sgd"
+    patched = resolve(spec_of(backbone={"name": "vit_small_patch14_dinov2"}), FACTS)
+    assert patched.backbone.image_size == 64
+    wider = FACTS.model_copy(update={"median_size": 100})
+    patched = resolve(spec_of(backbone={"name": "vit_small_patch14_dinov2"}), wider)
+    assert patched.backbone.image_size == 84
+
+
+def test_learning_rate_grows_with_the_batch() -> None:
+    rates = [
+        resolve(spec_of(train={"batch_size": batch}), FACTS).train.optimizer.lr
+        for batch in (64, 128)
+    ]
+    assert rates[1] == 2 * rates[0]
+
+
+# --- schema, files, overrides
+
+
+def test_json_schema_is_published_for_the_spec_and_each_method() -> None:
+    schema = JobSpec.model_json_schema()
+    assert schema["required"] == ["dataset"]
+    assert schema["additionalProperties"] is False
+    assert json.loads(json.dumps(schema)) == schema
+    for method in METHODS.values():
+        assert "name" in method.model_json_schema()["properties"]
+
+
+def test_overrides_change_single_fields_of_a_copy() -> None:
+    spec = {"dataset": "x", "train": {"epochs": 1}, "dar": None}
+    changed = apply_overrides(
+        spec, ["train.epochs=7", "dar.weight=0.1", "method.name=simclr", "sec=null", "tags.a=b=c"]
+    )
+    assert changed == {
+        "dataset": "x",
+        "train": {"epochs": 7},
+        "dar": {"weight": 0.1},
+        "method": {"name": "simclr"},
+        "sec": None,
+        "tags": {"a": "b=c"},
+    }
+    assert spec == {"dataset": "x", "train": {"epochs": 1}, "dar": None}
+
+
+@pytest.mark.parametrize("override", ["epochs", "=5", "dataset.name=x", "train.epochs=[1"])
+def test_an_override_that_is_none_is_refused(override: str) -> None:
+    with pytest.raises(ValueError, match="--set"):
+        apply_overrides({"dataset": "x"}, [override])
+
+
+@pytest.mark.parametrize("content", [b"- a\n- b", b"a: [", b"\xff\xfe", b"", b"just text"])
+def test_a_file_that_holds_no_spec_is_refused(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "spec.yaml"
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=r"spec\.yaml"):
+        load_spec(file)
+    with pytest.raises(ValueError, match="cannot read"):
+        load_spec(tmp_path / "absent.yaml")
+
+
+def test_numbers_as_yaml_writes_them(tmp_path: Path) -> None:
+    file = tmp_path / "spec.yaml"
+    file.write_text("dataset: x\ntrain: {optimizer: {lr: 1e-3}, warmup_epochs: 2}\n")
+    spec = JobSpec.model_validate(load_spec(file))  # YAML 1.1 reads 1e-3 as text
+    assert spec.train.optimizer.lr == 1e-3
+    assert spec.train.warmup_epochs == 2.0
+
+
+# --- the catalogue, and what need not be imported
+
+
+def test_the_catalogue_has_the_models_of_timm() -> None:
+    names = {name for module in FAMILIES for name in timm.list_models(module=module)}
+    assert BACKBONES.keys() == names
+    for module, family in FAMILIES.items():
+        assert all(BACKBONES[name].family == family for name in timm.list_models(module=module))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["test_vit", "test_resnet", "resnet18", "resnet10t", "vit_small_patch16_224", "resnet50d"],
+)
+def test_the_catalogue_says_what_timm_builds(name: str) -> None:
+    assert BACKBONES[name].model_dump() == describe(name, BACKBONES[name].family)
+
+
+def test_the_vocabulary_is_read_without_torch_or_numpy() -> None:
+    code = (
+        "import sys, dasl_core.spec as spec;"
+        "spec.resolve(spec.JobSpec(dataset='x'), spec.DatasetFacts(num_images=9, num_classes=None,"
+        " median_size=9));"
+        "print(sorted({'torch', 'numpy', 'timm', 'PIL', 'ray', 'fastapi'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_specs_never_change_once_made() -> None:
+    spec = spec_of()
+    with pytest.raises(ValidationError):
+        spec.priority = 5  # type: ignore[misc]
+    assert spec.priority == 0
