@@ -69,7 +69,8 @@ def main() -> int:
         follow(client, jobs)
         ended = {key: client.jobs.wait(job.id) for key, job in jobs.items()}
         result = compare(client, ended)
-        checkpoint = client.jobs.checkpoints(ended["trained_dar"].id)[0]
+        checkpoints = client.jobs.checkpoints(ended["trained_dar"].id)
+        checkpoint = next(checkpoint for checkpoint in checkpoints if checkpoint.final)
         folder = BUILD / "checkpoint"
         client.checkpoints.download(checkpoint.id, folder)
         for artifact in client.jobs.artifacts(ended["trained_dar"].id):
