@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from benchmarks.machine import machine
 from dasl_core.regularizers import ctv_norm, difference_alignment
 
 Step = Callable[[], None]
@@ -52,7 +52,11 @@ def main() -> int:
     show(results)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(
-        json.dumps({"machine": machine(arguments.threads), "results": results}, indent=2) + "\n"
+        json.dumps(
+            {"machine": machine("torch") | {"threads": arguments.threads}, "results": results},
+            indent=2,
+        )
+        + "\n"
     )
     return 0 if all(result["within_limits"] for result in results) else 1
 
@@ -148,20 +152,6 @@ def memory_bytes(field: str) -> int:
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
     raise RuntimeError(f"/proc/self/status has no {field}")
-
-
-def machine(threads: int) -> dict[str, Any]:
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    return {
-        "cores": os.cpu_count(),
-        "threads": threads,
-        "processor": platform.machine(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "commit": commit or None,
-    }
 
 
 def show(results: list[dict[str, Any]]) -> None:

@@ -1,0 +1,87 @@
+"""The training loop under Ray Train and nothing else: what `benchmarks.startup` compares with.
+
+    python -m benchmarks.bare_trainer TASK.json
+
+The task names the spec (resolved), index, cache, storage, and the file for the time of the first
+step. It is as lean as workers.run: what only the ranks need is imported only there.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Literal
+
+from ray.train import RunConfig, ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer
+
+
+class FirstStep:
+    """A `Reporter` that writes down when the first step was done, and drops all else."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def metrics(self, points: list[dict[str, Any]]) -> None:
+        if not self.file.exists():
+            self.file.write_text(json.dumps(points[0]["time"]))
+
+    def progress(self, progress: dict[str, Any]) -> None:
+        pass
+
+    def evaluation(
+        self,
+        step: int,
+        epoch: float,
+        subject: Literal["raw", "untrained", "backbone"],
+        metrics: dict[str, float],
+    ) -> None:
+        pass
+
+    def checkpoint(
+        self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
+    ) -> None:
+        pass
+
+    def artifact(self, file: Path) -> None:
+        pass
+
+    def event(self, type: str, message: str, data: dict[str, Any]) -> None:
+        pass
+
+    def desired(self) -> Literal["run", "cancel", "pause"]:
+        return "run"
+
+
+def train_rank(task: dict[str, Any]) -> None:
+    """One rank."""
+    from dasl_core.data.index import DatasetIndex
+    from dasl_core.distributed import rank
+    from dasl_core.spec import JobSpec
+    from dasl_core.train.engine import RunFiles, pretrain
+
+    with tempfile.TemporaryDirectory() as scratch:
+        pretrain(
+            JobSpec.model_validate(task["spec"]),
+            DatasetIndex.load(Path(task["index"])),
+            FirstStep(Path(task["first_step"])) if rank() == 0 else None,
+            RunFiles(Path(task["cache"]), Path(scratch)),
+        )
+
+
+def main() -> None:
+    """Run the task to its end."""
+    task = json.loads(Path(sys.argv[1]).read_text())
+    TorchTrainer(
+        train_rank,
+        train_loop_config=task,
+        torch_config=TorchConfig(backend="gloo"),
+        scaling_config=ScalingConfig(num_workers=task["spec"]["resources"]["workers"]),
+        run_config=RunConfig(name="bare", storage_path=task["storage"]),
+    ).fit()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""What a figure was measured on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import version
+from typing import Any
+
+
+def machine(*packages: str) -> dict[str, Any]:
+    """Cores, load, versions and commit, JSON-ready.
+
+    Args:
+        packages: distributions whose versions matter.
+    """
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    return {
+        "cores": os.cpu_count(),
+        "processor": platform.machine(),
+        # A busy machine explains a bad figure.
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+        "python": platform.python_version(),
+        **{package: version(package) for package in packages},
+        "commit": commit or None,
+    }

@@ -1,0 +1,253 @@
+"""From submitting a job to its first training step: ``python -m benchmarks.startup``.
+
+A job through the service, beside a bare `TorchTrainer.fit()` of the same loop, spec and settings in
+a driver process of its own on the same local Ray, in turn. The difference is our part: the API, the
+dispatcher, Ray's Jobs API and what the ranks do before they train. It must be at most 3 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.machine import machine
+from dasl_core.data.ingest import ingest_folder
+from service.client import Client
+from service.guard import descendants
+from workers.run import RAY_SETTINGS
+
+LIMIT_SECONDS = 3.0
+RESULTS = Path(__file__).parent / "results" / "startup.json"
+DATASET = "pictures"
+PATIENCE_SECONDS = 240.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Service:
+    """A running `dasl serve` with a data set."""
+
+    pid: int
+    client: Client
+    home: Path
+    images: Path
+    index: Path
+
+
+def main() -> int:
+    """Run, print a table, write the results; 1 when the limit is broken."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    before = machine("torch", "ray")
+    with tempfile.TemporaryDirectory(prefix="dasl-bench-") as folder, served(Path(folder)) as on:
+        # Unmeasured: what only the first run does, such as decoding the images.
+        spec = through_service(on, arguments.workers)[1]
+        bare(on, spec)
+        service_seconds, bare_seconds = [], []
+        for _ in range(arguments.rounds):
+            service_seconds.append(through_service(on, arguments.workers)[0])
+            bare_seconds.append(bare(on, spec))
+    result = {
+        "workers": arguments.workers,
+        "service_seconds": [round(seconds, 2) for seconds in service_seconds],
+        "bare_seconds": [round(seconds, 2) for seconds in bare_seconds],
+        "service_median_seconds": round(statistics.median(service_seconds), 2),
+        "bare_median_seconds": round(statistics.median(bare_seconds), 2),
+    }
+    difference = statistics.median(service_seconds) - statistics.median(bare_seconds)
+    result |= {
+        "our_part_seconds": round(difference, 2),
+        "limit_seconds": LIMIT_SECONDS,
+        "within_limits": difference <= LIMIT_SECONDS,
+    }
+    show(result)
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps({"machine": before, "result": result}, indent=2) + "\n")
+    return 0 if result["within_limits"] else 1
+
+
+def through_service(on: Service, workers: int) -> tuple[float, dict[str, Any]]:
+    """Seconds from submitting to the first step, and the spec as it was resolved."""
+    spec = {
+        "name": "startup",
+        "dataset": DATASET,
+        "backbone": {"name": "test_resnet", "image_size": 32},
+        "dar": {},
+        # One step an epoch: its figures are reported at once.
+        "train": {"epochs": 1, "batch_size": 32},
+        "resources": {"workers": workers},
+    }
+    began = time.time()
+    job = on.client.jobs.submit(spec).wait(timeout=PATIENCE_SECONDS, poll=0.5)
+    first = float(on.client.jobs.metrics(job.id).time[0])
+    assert job.resolved is not None, "the service resolves what it runs"
+    until_idle(on)
+    return first - began, job.resolved
+
+
+def bare(on: Service, spec: dict[str, Any]) -> float:
+    """Seconds from starting a bare driver to the first step."""
+    with tempfile.TemporaryDirectory(dir=on.home) as name:
+        folder = Path(name)
+        task = {
+            "spec": spec,
+            "index": str(on.index),
+            "cache": str(on.home / "cache" / "bare"),
+            "storage": str(folder / "storage"),
+            "first_step": str(folder / "first-step.json"),
+        }
+        (folder / "task.json").write_text(json.dumps(task))
+        environment = os.environ | RAY_SETTINGS | ray_access(on)
+        with open(on.home / "bare.log", "w", encoding="utf-8") as log:
+            began = time.time()
+            try:
+                subprocess.run(
+                    [sys.executable, "-m", "benchmarks.bare_trainer", str(folder / "task.json")],
+                    env=environment,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    timeout=PATIENCE_SECONDS,
+                    check=True,
+                )
+            except subprocess.SubprocessError as error:
+                raise RuntimeError((on.home / "bare.log").read_text()) from error
+        first = float(json.loads((folder / "first-step.json").read_text()))
+    until_idle(on)
+    return first - began
+
+
+@contextmanager
+def served(home: Path) -> Iterator[Service]:
+    """`dasl serve` in a home of its own, with a small data set registered."""
+    images = home / "images"
+    write_images(images, 40)
+    index = home / "index.json.gz"
+    ingest_folder(images).save(index)
+    output = home / "serve.out"
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("DASL_")},
+        "XDG_CONFIG_HOME": str(home / "config"),
+        "DASL_HOME": str(home / "d"),
+        "DASL_CACHE_DIR": str(home / "cache"),
+        "DASL_PORT": "0",
+    }
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "service.cli", "serve"],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        )
+
+    def line(start: str) -> str | None:
+        if process.poll() is not None:
+            raise RuntimeError(output.read_text())
+        found = [x for x in output.read_text().splitlines() if x.startswith(start)]
+        return found[-1].removeprefix(start) if found else None
+
+    try:
+        url = until(lambda: line("DASL serves at "))
+        token = until(lambda: line("Token: ")).split()[0]
+        until(lambda: line("Ready"))
+        with Client(url, token) as client:
+            client.datasets.add(images, DATASET).wait(timeout=PATIENCE_SECONDS)
+            yield Service(process.pid, client, home, images, index)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait()
+
+
+def ray_access(on: Service) -> dict[str, str]:
+    """The settings of the service's own Ray, which a driver needs too, from its raylet (Linux)."""
+    [raylet] = [pid for pid, words in commands(on).items() if words[0].endswith("/raylet")]
+    options = dict(word.partition("=")[::2] for word in commands(on)[raylet])
+    environment = Path(f"/proc/{raylet}/environ").read_text().split("\0")
+    variables = dict(entry.partition("=")[::2] for entry in environment)
+    settings = {name: value for name, value in variables.items() if name.startswith("RAY_")}
+    return settings | {"RAY_ADDRESS": options["--gcs-address"]}
+
+
+def until_idle(on: Service) -> None:
+    """Wait until nothing of the last run is left."""
+    until(
+        lambda: (
+            None
+            if any(
+                "workers.run" in words or words[0].startswith("ray::RayTrain")
+                for words in commands(on).values()
+            )
+            else True
+        )
+    )
+
+
+def commands(on: Service) -> dict[int, list[str]]:
+    """Command lines of the service's processes."""
+    found = {}
+    for pid in descendants(on.pid):
+        try:
+            found[pid] = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        except OSError:
+            continue  # It ended between the listing and the reading.
+    return found
+
+
+def until(found: Callable[[], T | None]) -> T:
+    """Poll until something is found."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while (result := found()) is None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited for {PATIENCE_SECONDS:g} s in vain")
+        time.sleep(0.05)
+    return result
+
+
+def write_images(folder: Path, count: int) -> None:
+    """Noise of two classes: what is learned does not matter here."""
+    random = np.random.default_rng(0)
+    for number in range(count):
+        target = folder / f"class-{number % 2}"
+        target.mkdir(parents=True, exist_ok=True)
+        pixels = random.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(target / f"{number:03d}.png")
+
+
+def show(result: dict[str, Any]) -> None:
+    """A table for people."""
+    table = Table(title=f"Seconds to the first training step, {result['workers']} ranks")
+    for heading in ("", "median", "rounds"):
+        table.add_column(heading, justify="left" if heading == "" else "right")
+    for name in ("service", "bare"):
+        rounds = "  ".join(f"{seconds:.1f}" for seconds in result[f"{name}_seconds"])
+        table.add_row(name, f"{result[f'{name}_median_seconds']:.1f}", rounds)
+    verdict = "ok" if result["within_limits"] else "TOO MUCH"
+    table.add_row(
+        "our part", f"{result['our_part_seconds']:.1f}", f"limit {LIMIT_SECONDS:g}  {verdict}"
+    )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
