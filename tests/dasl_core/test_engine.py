@@ -14,7 +14,7 @@ from training_world import Recorder, assert_same, ingest, picture_folder, resolv
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.train.checkpoint import load_state
-from dasl_core.train.engine import DivergedError
+from dasl_core.train.engine import DivergedError, Run, RunFiles
 from dasl_core.train.optim import learning_rate
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
@@ -55,6 +55,22 @@ def test_the_loss_is_the_sum_of_its_reported_terms(
         assert 0 < values["embedding_std"] < 1
     assert reporter.points[0]["values"]["loss_sec"] == 0  # the ramp begins at 0
     assert reporter.curve("loss_sec")[-1] > 0
+
+
+def test_views_differ_from_each_other_and_from_step_to_step(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    spec = resolved(pictures)
+    files = RunFiles(cache=cache, scratch=tmp_path)
+    this = Run(spec, pictures, None, files, None, torch.device("cpu"), 1)
+    batch = next(this.loader.epoch(0))
+    views = [view for step in (0, 1) for view in this.views(batch, step)]
+    assert all(view.shape == (8, 3, 16, 16) for view in views)
+    for number, view in enumerate(views):
+        for other in views[:number]:
+            assert (view != other).flatten(1).any(dim=1).all()
+    assert torch.equal(this.views(batch, 1)[1], views[3])
+    this.close()
 
 
 def test_every_weight_is_trained(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:

@@ -194,12 +194,23 @@ def read_everything(index: DatasetIndex, cache: Path) -> np.ndarray:
         canvases.close()
 
 
+def read_and_count_builds(index: DatasetIndex, cache: Path) -> tuple[np.ndarray, int]:
+    builds = []
+    build = Canvases._build_cache
+    Canvases._build_cache = lambda self, target: builds.append(1) or build(self, target)
+    try:
+        return read_everything(index, cache), len(builds)
+    finally:
+        Canvases._build_cache = build
+
+
 def test_processes_that_build_one_cache_at_once_all_get_it(pool: GlooPool, tmp_path: Path) -> None:
     index = ingest(picture_folder(tmp_path / "pictures", per_class=60))
-    results = pool.call(4, read_everything, index, tmp_path / "cache")
-    for pixels in results:
-        np.testing.assert_array_equal(pixels, results[0])
-    assert results[0].any()
+    results = pool.call(4, read_and_count_builds, index, tmp_path / "cache")
+    expected = read_everything(index, tmp_path / "other")
+    for pixels, _ in results:
+        np.testing.assert_array_equal(pixels, expected)
+    assert sum(builds for _, builds in results) == 1  # the others waited for it
     assert cache_files(tmp_path / "cache") == [".lock", ".npy"]
 
 

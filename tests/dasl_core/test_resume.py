@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 from training_world import Recorder, assert_same, resolved, run
 
 from dasl_core.data.index import DatasetIndex
+from dasl_core.methods import MethodOutput, SimCLR
 from dasl_core.train.checkpoint import load_state
 from dasl_core.train.reporting import Desired
 
@@ -74,6 +77,24 @@ def test_a_cancelled_run_resumes_bit_for_bit(
     assert stopped.evaluations + resumed.evaluations == undisturbed.evaluations
     weights = [r.last_checkpoint / "backbone.safetensors" for r in (undisturbed, resumed)]
     assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_what_a_network_draws_goes_on_too(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = SimCLR.forward
+
+    def noisy(method: SimCLR, views: Sequence[Tensor]) -> MethodOutput:
+        return forward(method, [F.dropout(view) for view in views])  # from the global generator
+
+    monkeypatch.setattr(SimCLR, "forward", noisy)
+    spec = resolved(pictures)
+    undisturbed, resumed = Recorder(tmp_path / "undisturbed"), Recorder(tmp_path / "resumed")
+    run(spec, pictures, cache, undisturbed)
+    stopped = Recorder(tmp_path / "stopped", stop_at(4))
+    run(spec, pictures, cache, stopped)
+    run(spec, pictures, cache, resumed, stopped.last_checkpoint)
+    assert stopped.curve() + resumed.curve() == undisturbed.curve()
 
 
 def test_a_killed_run_resumes_from_the_last_epochs_checkpoint(
