@@ -32,7 +32,6 @@ from dasl_core.train.checkpoint import (
 )
 from dasl_core.train.evaluation import Evaluator, ImageSet, autocast
 from dasl_core.train.optim import build_optimizer, learning_rate
-from dasl_core.train.pictures import draw_curves, draw_neighbours
 from dasl_core.train.reporting import Reporter
 
 Outcome = Literal["succeeded", "cancelled", "paused"]
@@ -473,6 +472,9 @@ class Run:
             features = self.evaluator.features(self.method.backbone, self.held_out)
         if self.reporter is None:
             return
+        # Only now and only here: Matplotlib's import would keep every rank from its first step.
+        from dasl_core.train.pictures import draw_curves, draw_neighbours
+
         curves = self.files.scratch / "curves.png"
         draw_curves(self.progress.losses, self.progress.evaluations, self.spec.name, curves)
         self.reporter.artifact(curves)
