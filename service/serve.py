@@ -133,6 +133,8 @@ def _serve(
 @contextmanager
 def _alone(home: Path) -> Iterator[None]:
     home.mkdir(parents=True, exist_ok=True)
+    # Ray writes the environment of its jobs, the workers' tokens in it, into logs that all may read.
+    home.chmod(0o700)
     with (home / "serve.lock").open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

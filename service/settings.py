@@ -46,6 +46,11 @@ class Settings(BaseSettings):
     def _derive(self) -> Self:
         home = self.home.expanduser().absolute()
         self.home = home
+        if hostile := [mark for mark in ("?", "#", "%", "::") if mark in str(home)]:
+            # Database and artifact URLs are made of it, where these mean something else.
+            raise ValueError(
+                f"home must be a path without {' or '.join(hostile)}; given {str(home)!r}"
+            )
         self.database_url = self.database_url or f"sqlite:///{home / 'dasl.db'}"
         # Not `Path.as_uri()`: fsspec takes the path of a file URI as it stands, without unquoting.
         self.artifacts_uri = (self.artifacts_uri or f"file://{home}/artifacts").rstrip("/")

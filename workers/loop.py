@@ -67,6 +67,7 @@ def _index(dataset: WorkerDataset, scratch: Path) -> DatasetIndex:
     from workers.artifacts import fetch, local_path
 
     index = DatasetIndex.load(fetch(dataset.index_uri, scratch / f"{dataset.id}.json.gz"))
-    if index.root != local_path(dataset.uri):
+    # Ingest follows links to the real folder; what must not happen is another folder's index.
+    if index.root.resolve() != local_path(dataset.uri).resolve():
         raise ValueError(f"the index of {dataset.name} belongs to {index.root}, not {dataset.uri}")
     return index

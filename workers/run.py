@@ -117,8 +117,9 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
         ),
         run_config=RunConfig(
             name="ray-train",
-            # A place all nodes see; Ray keeps nothing but its own marker there.
-            storage_path=start.artifacts_uri,
+            # A place all nodes see; Ray keeps nothing but its own marker there. A local one goes
+            # as a plain path: as a URI, pyarrow would stumble over a space or an umlaut in it.
+            storage_path=start.artifacts_uri.removeprefix("file://"),
             # Every failure ends the attempt: the dispatcher starts the next one.
             failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
         ),

@@ -59,12 +59,12 @@ class DatasetIndex:
         )
 
     def report(self, limit: int = 1000) -> dict[str, Any]:
-        """The data set's report for people, JSON-ready, with at most `limit` skipped files."""
+        """The data set's report for people, JSON-ready, with at most `limit` skipped files and classes."""
         return {
             "num_images": len(self.paths),
             "num_skipped": len(self.skipped),
             "num_ignored": self.num_ignored,
-            "class_names": self.class_names,
+            "class_names": self.class_names[:limit],
             "skipped": [
                 {"path": skipped.path, "reason": skipped.reason} for skipped in self.skipped[:limit]
             ],

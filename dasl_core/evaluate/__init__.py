@@ -9,10 +9,12 @@ from dasl_core.evaluate.health import (
     mean_norm,
     uniformity,
 )
+from dasl_core.evaluate.inputs import NotFiniteError
 from dasl_core.evaluate.knn import knn_accuracy
 from dasl_core.evaluate.retrieval import recall_at_k
 
 __all__ = [
+    "NotFiniteError",
     "alignment",
     "dimension_std",
     "effective_rank",

@@ -13,6 +13,10 @@ from torch import Tensor
 TILE_ENTRIES = 1 << 24
 
 
+class NotFiniteError(ValueError):
+    """Features with NaN or infinities in them, which no measure can rank."""
+
+
 def features(value: Tensor | np.ndarray, name: str, min_rows: int = 1) -> Tensor:
     """An (N, d) feature matrix in float32 or float64, detached; ValueError when it is no such thing."""
     x = _tensor(value, name).detach()
@@ -24,7 +28,7 @@ def features(value: Tensor | np.ndarray, name: str, min_rows: int = 1) -> Tensor
         raise ValueError(f"{name} must hold real numbers; given {x.dtype}")
     x = x if x.dtype == torch.float64 else x.float()
     if not bool(torch.isfinite(x).all()):
-        raise ValueError(f"{name} holds NaN or infinite numbers: the features are not usable")
+        raise NotFiniteError(f"{name} holds NaN or infinite numbers: the features are not usable")
     return x
 
 

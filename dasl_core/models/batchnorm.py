@@ -1,24 +1,28 @@
 """Batch normalisation over the global batch, on any device.
 
-torch.nn.SyncBatchNorm refuses CPU tensors, and a ResNet with per-rank statistics would compute
-another function on two processes than on one.
+With per-rank statistics a ResNet would compute another function on two processes than on one. On
+GPUs torch.nn.SyncBatchNorm does it in fused kernels; it refuses CPU tensors, so there the layers here
+stand in.
 """
 
 from typing import cast
 
 import torch
-from timm.layers import BatchNormAct2d
+from timm.layers import BatchNormAct2d, convert_sync_batchnorm
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from dasl_core.distributed import all_reduce_sum, world_size
 
 
-def synchronize_batchnorm(module: nn.Module) -> nn.Module:
-    """Make every BatchNorm layer in `module` use the statistics of all ranks, in place.
+def synchronize_batchnorm(module: nn.Module, device: torch.device) -> nn.Module:
+    """Make every BatchNorm layer in `module` use the statistics of all ranks.
 
-    Layers keep their class, parameters, buffers and names, so a state_dict does not change.
+    Parameters, buffers and their names stay, so a state_dict does not change. On a CPU the layers
+    are changed in place; on a GPU they are replaced.
     """
+    if device.type == "cuda":
+        return cast(nn.Module, convert_sync_batchnorm(module))
     for layer in module.modules():
         if isinstance(layer, _BatchNorm):
             # A subclass made for each layer type: BatchNormAct2d, say, keeps its activation.

@@ -17,6 +17,7 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import Batch, Canvases, EpochLoader
 from dasl_core.data.split import split
 from dasl_core.distributed import gather_views, mean_over_ranks, rank, world_size
+from dasl_core.evaluate import NotFiniteError
 from dasl_core.export import export_backbone
 from dasl_core.methods import MethodOutput, build_method
 from dasl_core.models.batchnorm import synchronize_batchnorm
@@ -156,6 +157,8 @@ class Run:
         # Model. Same weights on every rank; then a random stream of its own for each.
         torch.manual_seed(derive_seed(spec.train.seed, "weights"))
         self.method = build_method(spec).to(device=device, dtype=self.dtype)
+        if world_size() > 1:
+            synchronize_batchnorm(self.method, device)
         torch.manual_seed(derive_seed(spec.train.seed, "rank", rank()))
         self.constraint = (
             SphericalEmbeddingConstraint(spec.sec.target, spec.sec.momentum).to(device)
@@ -165,7 +168,6 @@ class Run:
         self.optimizer = build_optimizer(spec.train.optimizer, self.method)
         self.model: nn.Module = self.method
         if world_size() > 1:
-            synchronize_batchnorm(self.method)
             self.model = DistributedDataParallel(
                 self.method,
                 device_ids=[device] if device.type == "cuda" else None,
@@ -373,9 +375,8 @@ class Run:
         if self.evaluator is not None:
             try:
                 metrics = self.evaluator.backbone(self.method.backbone)
-            except (
-                ValueError
-            ) as error:  # the last update lost the weights: no loss has shown it yet
+            except NotFiniteError as error:
+                # The last update lost the weights: no loss has shown it yet.
                 raise self.diverged(f"after step {self.progress.step}, {error}") from error
             self.record(subject, metrics)
         self._reported_at = time.perf_counter()  # images/s is of training

@@ -30,6 +30,9 @@ BANK_LIMIT = 50_000
 # Health figures, whose cost grows with the square or worse, use at most so many held-out images.
 HEALTH_LIMIT = 4_096
 FEATURE_BATCH = 256
+# Raw pixels are compared at most at this many a side: at 224 each image would be 150,528 numbers,
+# and a bank of them some tens of gigabytes, for a baseline that is no better (blur helps it).
+RAW_SIDE = 32
 
 Encoder = Callable[[Tensor], Tensor]
 
@@ -65,6 +68,8 @@ class Evaluator:
         dtype: torch.dtype,
     ) -> None:
         self.spec, self.device, self.dtype = spec, device, dtype
+        assert isinstance(spec.backbone.image_size, int), "resolve the spec first"
+        self.image_size = spec.backbone.image_size
         spacing = -(-len(train.samples) // BANK_LIMIT)
         self.bank = ImageSet(train.canvases, train.samples[::spacing])
         self.held_out = held_out
@@ -91,7 +96,12 @@ class Evaluator:
 
     def raw_pixels(self) -> dict[str, float]:
         """The metrics with labels, of the pixels themselves: what any training must beat."""
-        return self._metrics(lambda images: images.flatten(1), health=False)
+        size = self.image_size
+        self.image_size = min(size, RAW_SIDE)
+        try:
+            return self._metrics(lambda images: images.flatten(1), health=False)
+        finally:
+            self.image_size = size
 
     def features(self, encode: Encoder, images: ImageSet, view: int | None = None) -> Tensor:
         """(N, d) float32 features on the CPU, computed by all ranks together, the same on all.
@@ -116,10 +126,8 @@ class Evaluator:
         return gather(torch.cat(parts))[: len(images.samples)].cpu()
 
     def _render(self, canvases: Tensor, extents: Tensor, view: ViewParameters) -> Tensor:
-        size = self.spec.backbone.image_size
-        assert isinstance(size, int), "resolve the spec first"
         view = view.to(self.device, self.dtype)
-        return render(canvases.to(self.device), extents, view, size, self.dtype)
+        return render(canvases.to(self.device), extents, view, self.image_size, self.dtype)
 
     def _metrics(self, encode: Encoder, *, health: bool) -> dict[str, float]:
         settings = self.spec.evaluate

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from service.client.models import Dataset
 
 _SHOWN_SKIPPED = 10
+
+
+def folder_name(path: str) -> str:
+    """What a folder is called, also when it is given as `..` or with a slash at its end."""
+    return os.path.basename(os.path.abspath(os.path.expanduser(path)))
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +45,7 @@ def add(
     """Register a folder of images and report what was found in it."""
     from service.client.errors import DatasetFailed
 
-    chosen = name or Path(path.rstrip("/")).expanduser().absolute().name
+    chosen = name or folder_name(path)
     with connect() as client:
         dataset = client.datasets.add(path, chosen)
         if wait:

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from dasl_core.models.batchnorm import synchronize_batchnorm
 
+CPU = torch.device("cpu")
+
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     "1d": lambda: nn.BatchNorm1d(3),
     "2d": lambda: nn.BatchNorm2d(3, momentum=0.3, eps=1e-3),
@@ -37,7 +39,7 @@ def two_steps_and_an_evaluation(kind: str) -> dict[str, Any]:
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     layer = LAYERS[kind]().double()
     names = list(layer.state_dict())
-    synchronize_batchnorm(layer)
+    synchronize_batchnorm(layer, CPU)
     assert list(layer.state_dict()) == names
     if list(layer.parameters()):
         with torch.no_grad():
@@ -80,7 +82,7 @@ def test_equals_torch_on_the_whole_batch(pool: GlooPool, kind: str) -> None:
 
 
 def in_bfloat16() -> tuple[str, float]:
-    layer = synchronize_batchnorm(nn.BatchNorm2d(3))
+    layer = synchronize_batchnorm(nn.BatchNorm2d(3), CPU)
     own = torch.from_numpy(batch("2d")).float().chunk(2)[dist.get_rank()] - 1e4
     result = layer(own.bfloat16())
     return str(result.dtype), float(result.float().mean().abs())
@@ -95,7 +97,7 @@ def test_half_precision_comes_back_as_it_went_in(pool: GlooPool) -> None:
 def test_one_process_runs_torchs_own_forward() -> None:
     values = torch.from_numpy(batch("2d"))
     plain, synchronised = (nn.BatchNorm2d(3).double() for _ in range(2))
-    synchronize_batchnorm(synchronised)
+    synchronize_batchnorm(synchronised, CPU)
     assert torch.equal(plain(values), synchronised(values))
     assert torch.equal(plain.eval()(values), synchronised.eval()(values))
 
@@ -106,6 +108,17 @@ def test_a_networks_names_and_functions_stay(name: str) -> None:
     names = list(network.state_dict())
     images = torch.rand(2, 3, 32, 32)
     before: Tensor = network(images)
-    assert synchronize_batchnorm(synchronize_batchnorm(network)) is network
+    assert synchronize_batchnorm(synchronize_batchnorm(network, CPU), CPU) is network
     assert list(network.state_dict()) == names
     assert torch.equal(network(images), before)
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "resnet10t"])
+def test_on_a_gpu_torchs_own_layers_take_over_with_the_same_parameters(name: str) -> None:
+    network = timm.create_model(name, num_classes=0)
+    names, parameters = list(network.state_dict()), list(network.parameters())
+    converted = synchronize_batchnorm(network, torch.device("cuda"))
+    assert any(isinstance(layer, nn.SyncBatchNorm) for layer in converted.modules())
+    assert not any(type(layer) is nn.BatchNorm2d for layer in converted.modules())
+    assert list(converted.state_dict()) == names
+    assert all(a is b for a, b in zip(converted.parameters(), parameters, strict=True))

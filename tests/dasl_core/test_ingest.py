@@ -238,3 +238,11 @@ def test_doctored_index_is_refused(tmp_path: Path, change: dict[str, object], re
     path.write_bytes(b"no gzip")
     with pytest.raises(ValueError, match="is not a data set index"):
         DatasetIndex.load(path)
+
+
+def test_a_report_names_a_bounded_number_of_classes(tmp_path: Path) -> None:
+    for number in range(4):
+        picture(tmp_path / f"class-{number}" / "a.png")
+    index = ingest_folder(tmp_path, workers=1)
+    assert index.report(limit=3)["class_names"] == ["class-0", "class-1", "class-2"]
+    assert len(index.class_names) == 4
