@@ -236,7 +236,7 @@ def write_images(folder: Path, count: int) -> None:
 
 def show(result: dict[str, Any]) -> None:
     """A table for people."""
-    table = Table(title=f"Seconds to the first training step, {result['workers']} ranks")
+    table = Table(title=f"Seconds to the first step, workers: {result['workers']}")
     for heading in ("", "median", "rounds"):
         table.add_column(heading, justify="left" if heading == "" else "right")
     for name in ("service", "bare"):
