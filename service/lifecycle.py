@@ -160,6 +160,7 @@ def finish_attempt(
     *,
     error: Data | None = None,
     retryable: bool = True,
+    counts: bool = True,
 ) -> JobStatus | None:
     """End an attempt and move its job on: to its end, or to wait for the next attempt.
 
@@ -170,6 +171,8 @@ def finish_attempt(
     Args:
         error: `{type, message, ...}` of a failed or lost attempt.
         retryable: whether another attempt could do better.
+        counts: whether another attempt uses up one of the restarts; not when the service itself
+            was stopped under this one.
 
     Returns:
         The job's new status, or `None`: this attempt was over already (the result is discarded).
@@ -191,6 +194,16 @@ def finish_attempt(
         return _end(session, job, JobStatus.CANCELLED, "Job cancelled")
     reason = (error or {}).get("message") or f"Attempt {number} was {outcome}"
     limit = int(job.resolved["resources"]["max_restarts"])
+    if retryable and not counts:
+        _move(
+            session,
+            job,
+            JobStatus.RETRY_WAIT,
+            f"Attempt {number} {outcome}: {reason}. It is taken up again",
+            {"error": error},
+            not_before=datetime.now(UTC),
+        )
+        return JobStatus.RETRY_WAIT
     if retryable and job.restarts < limit:
         delay = retry_delay(job.restarts)
         _move(

@@ -94,7 +94,7 @@ def _serve(
     token = admin_token(database, config_path())
     write_config(config_path(), settings.api_url, token)
     _say_where(settings.api_url, token, config_path())
-    dispatcher = DispatcherThread(settings, database, ray, new_cluster=True)
+    dispatcher = DispatcherThread(settings, database, ray, new_cluster="with-the-service")
     dispatcher.start()
     pause, ready, began = _FIRST_PAUSE_SECONDS, False, time.monotonic()
     try:
@@ -113,11 +113,11 @@ def _serve(
                     break
                 pause, ready = min(2 * pause, _LONGEST_PAUSE_SECONDS), False
                 ray.start()
-                dispatcher = DispatcherThread(settings, database, ray, new_cluster=True)
+                dispatcher = DispatcherThread(settings, database, ray, new_cluster="alone")
                 dispatcher.start()
             elif not dispatcher.is_alive():
                 logger.error("The dispatcher ended by itself; it is started again")
-                dispatcher = DispatcherThread(settings, database, ray, new_cluster=False)
+                dispatcher = DispatcherThread(settings, database, ray, new_cluster=None)
                 dispatcher.start()
     finally:
         print("Stopping", flush=True)

@@ -15,7 +15,11 @@ STALE_ATTEMPT = "stale-attempt"
 
 
 class DaslError(Exception):
-    """Base of every error that the SDK raises on purpose."""
+    """Base of every error that the SDK raises on purpose.
+
+    All of them can be pickled, because they cross from one process to another. An exception is
+    rebuilt from its message, so a subclass whose `__init__` takes anything else has a `__reduce__`.
+    """
 
 
 class ConfigError(DaslError):
@@ -32,6 +36,9 @@ class ConnectionFailed(DaslError):
             f"No DASL server answers at {url} ({reason}). Start one with `dasl serve`, "
             "or name another one in DASL_URL."
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.url, self.reason)
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,9 @@ class ApiError(DaslError):
         self.errors = _field_errors(self.problem.get("errors"))
         super().__init__(self._sentence())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.status, self.problem)
+
     def _sentence(self) -> str:
         # The list of fields tells what a detail made of the same fields tells, and more.
         told = bool(self.errors) and all(error.reason in self.detail for error in self.errors)
@@ -98,6 +108,9 @@ class JobFailed(DaslError):
         reason = f": {job.error.message}" if job.error is not None else ""
         super().__init__(f"Job {job.id} {job.status}{reason}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.job,)
+
 
 class DatasetFailed(DaslError):
     """A data set that was waited for could not be ingested. `dataset` is its last state."""
@@ -105,6 +118,9 @@ class DatasetFailed(DaslError):
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
         super().__init__(f"Data set {dataset.name} failed: {dataset.error_message or 'no reason'}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.dataset,)
 
 
 class WaitTimeout(DaslError, TimeoutError):

@@ -106,10 +106,11 @@ class WorkerClient:
         for point in points:
             for name, value in point["values"].items():
                 if not math.isfinite(value) and name not in self._not_finite:
-                    self._not_finite.add(name)
                     message = f"{name} is {value} at step {point['step']}"
                     data = {"metric": name, "step": point["step"]}
                     self.event("nan", message, data, patience=patience)
+                    # Not before: whoever repeats this call after an outage must tell it again.
+                    self._not_finite.add(name)
         finite = [{**point, "values": _finite(point["values"])} for point in points]
         kept = [point for point in finite if point["values"]]
         if kept:

@@ -34,6 +34,8 @@ class Attempts:
         self._gone: set[str] = set()
         self.cluster_since: datetime | None = None
         """When a cluster that is known to have lost all its processes began anew."""
+        self.with_the_service = False
+        """Whether it did so because the service was started, which is not the fault of any job."""
 
     def start(self, job_id: str) -> None:
         """Begin a queued job's next attempt."""
@@ -128,7 +130,14 @@ class Attempts:
         message = "Ray knows nothing of the attempt any more; it was probably restarted"
         error = {"type": "attempt-lost", "message": message, "log_tail": lines}
         with self._shared.write() as session:
-            lifecycle.finish_attempt(session, attempt.job_id, attempt.number, "lost", error=error)
+            lifecycle.finish_attempt(
+                session,
+                attempt.job_id,
+                attempt.number,
+                "lost",
+                error=error,
+                counts=not (new_cluster and self.with_the_service),
+            )
 
     def _end(self, attempt: AttemptView, run: Run) -> None:
         # A driver reports its result before it ends. If it did, this is discarded: whichever

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Literal
 
 from service.db.session import Database
 from service.dispatcher.loop import Dispatcher
@@ -13,16 +14,24 @@ from service.settings import Settings
 
 _PATIENCE_SECONDS = 2.0
 
+NewCluster = Literal["with-the-service", "alone"]
+
 
 class DispatcherThread(threading.Thread):
     """Dispatches to a local Ray that is starting or runs, until `stop`.
 
     Args:
-        new_cluster: that Ray was just started and all that ran before is gone.
+        new_cluster: that Ray was just started and all that ran before is gone: with the service, or
+            alone because the one before it died. `None`: that Ray is still the same.
     """
 
     def __init__(
-        self, settings: Settings, database: Database, ray: LocalRay, *, new_cluster: bool
+        self,
+        settings: Settings,
+        database: Database,
+        ray: LocalRay,
+        *,
+        new_cluster: NewCluster | None,
     ) -> None:
         super().__init__(name="dispatcher", daemon=True)
         self._executor = RayExecutor(ray.address, ray.token)
@@ -35,8 +44,9 @@ class DispatcherThread(threading.Thread):
             holder=holder,
             entrypoints=Entrypoints.of_this_python(),
         )
-        if new_cluster:
-            self._dispatcher.cluster_began_anew()
+        if new_cluster is not None:
+            with_the_service = new_cluster == "with-the-service"
+            self._dispatcher.cluster_began_anew(with_the_service=with_the_service)
         self._stop_soon = threading.Event()
 
     @property

@@ -72,9 +72,14 @@ class Dispatcher:
         self._watched_at: datetime | None = None
         self._available = True
 
-    def cluster_began_anew(self) -> None:
-        """Nothing that was handed in before runs any more: what Ray does not know is lost now."""
+    def cluster_began_anew(self, *, with_the_service: bool) -> None:
+        """Nothing that was handed in before runs any more: what Ray does not know is lost now.
+
+        When that is because the service was started again, it uses up no job's restarts. When Ray
+        died under a running service it does: a job may have been what killed it.
+        """
         self._attempts.cluster_since = self._shared.clock()
+        self._attempts.with_the_service = with_the_service
         self._asked_at = self._watched_at = None
         self._available = False  # It is starting, which is nothing to warn of.
 

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -51,6 +52,9 @@ class FakeExecutor:
                     text=True,
                     start_new_session=True,
                 )
+            if DRIVER in entrypoint:
+                # A test may kill it at once: what it says first must not depend on who is faster.
+                self._wait_for_first_line(submission_id)
 
     def status(self, submission_id: str) -> Run | None:
         self._check()
@@ -84,6 +88,12 @@ class FakeExecutor:
         """End everything."""
         self.lose_everything()
         self._logs.cleanup()
+
+    def _wait_for_first_line(self, submission_id: str) -> None:
+        deadline = time.monotonic() + 30
+        while "\n" not in self._log(submission_id).read_text():
+            assert time.monotonic() < deadline, f"{submission_id} said nothing"
+            time.sleep(0.002)
 
     def end(self, submission_id: str, code: int, text: str = "") -> None:
         """Let a `DRIVER` print a line and exit; returns when it has."""

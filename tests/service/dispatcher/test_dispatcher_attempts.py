@@ -150,11 +150,25 @@ def test_an_attempt_of_a_cluster_that_was_replaced_is_lost_at_once(world: World)
     world.worker_starts(job)
     world.worker_beats(job)
     world.executor.lose_everything()
-    world.restart().cluster_began_anew()
+    world.restart().cluster_began_anew(with_the_service=False)
     world.tick()
     assert world.attempt(job).state == AttemptState.LOST
     world.tick(10)
     assert world.executor.submitted == [f"{job}-1", f"{job}-2"]
+
+
+def test_a_restart_of_the_service_uses_up_no_restart_of_a_job(world: World) -> None:
+    job = world.add_job(max_restarts=0)
+    world.tick()
+    world.worker_starts(job)
+    world.worker_beats(job)
+    world.executor.lose_everything()
+    world.restart().cluster_began_anew(with_the_service=True)
+    world.tick()
+    assert world.attempt(job).state == AttemptState.LOST
+    world.tick(10)
+    assert world.executor.submitted == [f"{job}-1", f"{job}-2"]
+    assert world.job(job).restarts == 0
 
 
 def test_cancel_lets_a_running_job_stop_by_itself_and_then_stops_it(world: World) -> None:
