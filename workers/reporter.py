@@ -1,7 +1,8 @@
 """Rank 0 reports home: in order, in the background, and for as long as it takes.
 
-An API that is away never stops the training; what there is to say waits. An answer that the attempt
-was replaced, or its job has ended, stops it at the next step.
+An API that is away never stops the training; what there is to say waits. What does stop it, at the
+next step: the answer that the attempt was replaced or its job has ended, the refusal of a checkpoint,
+and a report that cannot be made.
 """
 
 import logging
@@ -9,6 +10,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,51 +27,80 @@ CALL_PATIENCE_SECONDS = 10.0
 # After its last step a run waits so long for an absent API to take its reports, then gives up: the
 # dispatcher sees the process end, and the job goes on from its last registered checkpoint.
 LAST_WORDS_SECONDS = 600.0
+# A run that an error ends waits only so long: what failed must be told and tried again soon, but
+# every checkpoint that gets registered before is work that the next attempt need not repeat.
+LEAVING_SECONDS = 60.0
 METRIC_POINTS_A_CALL = 1000
 # An API that is away for days must not fill the memory: then every second metric point is dropped.
 METRIC_POINTS_KEPT = 100_000
 CONTENT_TYPES = {".png": "image/png", ".json": "application/json"}
 
+Points = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """One call of the API, given how many seconds it may go on against an API that is away."""
+
+    send: Callable[[float], object]
+    # The run is worth nothing if the API refuses this one.
+    required: bool = False
+
 
 class HomeReporter:
-    """The engine's `Reporter` over the worker API. Use as a context manager."""
+    """The engine's `Reporter` over the worker API. Use as a context manager.
+
+    Leaving it waits up to `LEAVING_SECONDS` for what is still to be said; `flush` waits longer, and
+    says when that was not enough.
+    """
 
     def __init__(self, client: WorkerClient, artifacts_uri: str, heartbeat_seconds: float) -> None:
         self._client = client
         self._uri = artifacts_uri
         self._interval = heartbeat_seconds
-        self._reports: deque[Callable[[], None]] = deque()
-        self._points: list[dict[str, Any]] = []
+        # What waits, in order. Metric points stay data, so that they can be joined and thinned.
+        self._queue: deque[Report | Points] = deque()
+        # What was taken out of the queue and has not arrived yet.
+        self._sending: Report | Points | None = None
+        self._points = 0  # in both
         self._changed = threading.Condition()
-        self._closing = False
+        self._leave_by: float | None = None
         self._progress: dict[str, Any] = {}
         self._desired: Desired = "run"
         self._stale: StaleAttempt | None = None
-        self._stop_heart = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._send_reports, name="reports", daemon=True),
-            threading.Thread(target=self._beat, name="heartbeat", daemon=True),
-        ]
+        self._failure: Exception | None = None
+        self._stop = threading.Event()
+        self._mail = threading.Thread(target=self._send_reports, name="reports", daemon=True)
+        self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def __enter__(self) -> "HomeReporter":
-        for thread in self._threads:
-            thread.start()
+        self._mail.start()
+        self._heart.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._stop_heart.set()
         with self._changed:
-            self._closing = True
-            self._changed.notify()
-        for thread in self._threads:
-            thread.join(timeout=CALL_PATIENCE_SECONDS)
+            self._leave_by = time.monotonic() + LEAVING_SECONDS
+            self._changed.notify_all()
+        # Both end by themselves; a call that hangs must not hold the process, so neither is waited
+        # for without limit.
+        self._mail.join(timeout=LEAVING_SECONDS + CALL_PATIENCE_SECONDS)
+        self._stop.set()
+        self._heart.join(timeout=CALL_PATIENCE_SECONDS)
+        with self._changed:
+            if self._unsent() and self._stale is None:
+                log.error("the run has ended, and some of its reports did not arrive")
 
-    def metrics(self, points: list[dict[str, Any]]) -> None:
+    def metrics(self, points: Points) -> None:
         with self._changed:
-            self._points += points
-            if len(self._points) > METRIC_POINTS_KEPT:
-                del self._points[::2]
-            self._changed.notify()
+            if self._queue and isinstance(last := self._queue[-1], list):
+                last += points
+            else:
+                self._queue.append(list(points))
+            self._points += len(points)
+            if self._points > METRIC_POINTS_KEPT:
+                self._thin()
+            self._changed.notify_all()
 
     def progress(self, progress: dict[str, Any]) -> None:
         self._progress = progress
@@ -77,12 +109,8 @@ class HomeReporter:
         self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]
     ) -> None:
         self._enqueue(
-            lambda: self._client.evaluation(
-                step=step,
-                epoch=epoch,
-                subject=subject,
-                metrics=metrics,
-                patience=CALL_PATIENCE_SECONDS,
+            lambda patience: self._client.evaluation(
+                step=step, epoch=epoch, subject=subject, metrics=metrics, patience=patience
             )
         )
 
@@ -92,9 +120,16 @@ class HomeReporter:
         uri = f"{self._uri}/checkpoints/step-{step:09d}"
         files = upload_folder(folder, uri)
         self._enqueue(
-            lambda: self._register(
-                step=step, epoch=epoch, uri=uri, files=files, metrics=metrics, final=final
-            )
+            lambda patience: self._client.checkpoint(
+                step=step,
+                epoch=epoch,
+                uri=uri,
+                files=files,
+                metrics=metrics,
+                final=final,
+                patience=patience,
+            ),
+            required=True,
         )
 
     def artifact(self, file: Path) -> None:
@@ -102,108 +137,146 @@ class HomeReporter:
         entry = upload(file, uri)
         content_type = CONTENT_TYPES.get(file.suffix, "application/octet-stream")
         self._enqueue(
-            lambda: self._client.artifact(
-                **entry, uri=uri, content_type=content_type, patience=CALL_PATIENCE_SECONDS
+            lambda patience: self._client.artifact(
+                **entry, uri=uri, content_type=content_type, patience=patience
             )
         )
 
     def event(self, type: str, message: str, data: dict[str, Any]) -> None:
-        self._enqueue(
-            lambda: self._client.event(type, message, data, patience=CALL_PATIENCE_SECONDS)
-        )
+        self._enqueue(lambda patience: self._client.event(type, message, data, patience=patience))
 
     def desired(self) -> Desired:
-        """What the last heartbeat was told.
+        """What the last heartbeat was told. Never waits.
 
         Raises:
             StaleAttempt: another attempt has taken over, or the job has ended.
+            ApiError: the API refused a checkpoint.
+            Exception: whatever else made a report impossible.
         """
-        if self._stale is not None:
-            raise self._stale
+        self._raise_if_over()
         return self._desired
 
     def flush(self) -> None:
         """Wait until all reports have arrived, and with them how far the run got.
 
         Raises:
-            StaleAttempt: as `desired`.
             TimeoutError: the API stayed away for ten minutes.
+            Exception: as `desired`.
         """
         self._enqueue(self._heartbeat)
         with self._changed:
-            arrived = self._changed.wait_for(
-                lambda: self._stale is not None or not (self._reports or self._points),
-                timeout=LAST_WORDS_SECONDS,
+            self._changed.wait_for(
+                lambda: self._is_over() or not self._unsent(), timeout=LAST_WORDS_SECONDS
             )
+            self._raise_if_over()
+            if self._unsent():
+                raise TimeoutError(f"reports did not arrive within {LAST_WORDS_SECONDS:.0f} s")
+
+    def _is_over(self) -> bool:
+        return self._stale is not None or self._failure is not None
+
+    def _raise_if_over(self) -> None:
+        # An attempt that is not wanted any more has no failure to tell.
         if self._stale is not None:
             raise self._stale
-        if not arrived:
-            raise TimeoutError(f"reports did not arrive within {LAST_WORDS_SECONDS:.0f} s")
+        if self._failure is not None:
+            raise self._failure
 
-    def _register(self, **checkpoint: Any) -> None:
-        self._client.checkpoint(**checkpoint, patience=CALL_PATIENCE_SECONDS)
+    def _unsent(self) -> bool:
+        return self._sending is not None or bool(self._queue)
 
-    def _enqueue(self, report: Callable[[], None]) -> None:
+    def _enqueue(self, send: Callable[[float], object], required: bool = False) -> None:
         with self._changed:
-            # Points measured before this report go before it.
-            self._points_to_reports()
-            self._reports.append(report)
-            self._changed.notify()
+            self._queue.append(Report(send, required))
+            self._changed.notify_all()
 
-    def _points_to_reports(self) -> None:
-        for first in range(0, len(self._points), METRIC_POINTS_A_CALL):
-            points = self._points[first : first + METRIC_POINTS_A_CALL]
-            self._reports.append(
-                lambda points=points: self._client.metrics(  # type: ignore[misc]
-                    points, patience=CALL_PATIENCE_SECONDS
-                )
-            )
-        self._points = []
+    def _thin(self) -> None:
+        """Drop every second of the metric points in the queue, counted across its batches."""
+        thinned: deque[Report | Points] = deque()
+        seen = kept = 0
+        for entry in self._queue:
+            if isinstance(entry, list):
+                half = entry[(seen + 1) % 2 :: 2]
+                seen += len(entry)
+                kept += len(half)
+                if half:
+                    thinned.append(half)
+            else:
+                thinned.append(entry)
+        self._queue = thinned
+        self._points -= seen - kept
 
     def _send_reports(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._reports or self._points or self._closing)
-                if self._closing:
-                    return
-                if not self._reports:
-                    self._points_to_reports()
-                report = self._reports[0]
-            # Left in the queue until it has arrived, so that `flush` waits for it.
-            if self._call(report):
+        while (entry := self._next()) is not None:
+            if isinstance(entry, list):
+                arrived = self._call(Report(partial(self._send_points, entry)))
+            else:
+                arrived = self._call(entry)
+            if arrived:
                 with self._changed:
-                    self._reports.popleft()
+                    self._sending = None
+                    self._points -= len(entry) if isinstance(entry, list) else 0
                     self._changed.notify_all()
-            elif self._stale is not None:
-                with self._changed:
-                    self._changed.notify_all()
-                return
+            elif self._stale is None:
+                self._stop.wait(min(self._interval, self._patience()))
+
+    def _next(self) -> Report | Points | None:
+        """Wait for something to send; None when there will be nothing more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._unsent() or self._leave_by is not None)
+            late = self._leave_by is not None and time.monotonic() >= self._leave_by
+            if self._stale is not None or late or not self._unsent():
+                return None
+            if self._sending is None:
+                first = self._queue.popleft()
+                if isinstance(first, list) and len(first) > METRIC_POINTS_A_CALL:
+                    self._queue.appendleft(first[METRIC_POINTS_A_CALL:])
+                    first = first[:METRIC_POINTS_A_CALL]
+                self._sending = first
+            return self._sending
+
+    def _send_points(self, points: Points, patience: float) -> None:
+        self._client.metrics(points, patience=patience)
 
     def _beat(self) -> None:
-        while not self._stop_heart.is_set():
-            self._call(self._heartbeat)
-            if self._stale is not None:
-                return
-            self._stop_heart.wait(self._interval)
+        while self._stale is None and not self._stop.is_set():
+            self._call(Report(self._heartbeat))
+            self._stop.wait(self._interval)
 
-    def _heartbeat(self) -> None:
-        self._desired = self._client.heartbeat(self._progress, patience=CALL_PATIENCE_SECONDS)
+    def _heartbeat(self, patience: float) -> None:
+        self._desired = self._client.heartbeat(self._progress, patience=patience)
 
-    def _call(self, report: Callable[[], None]) -> bool:
+    def _patience(self) -> float:
+        """Seconds that a call may go on against an API that is away."""
+        if self._leave_by is None:
+            return CALL_PATIENCE_SECONDS
+        return min(CALL_PATIENCE_SECONDS, max(0.0, self._leave_by - time.monotonic()))
+
+    def _call(self, report: Report) -> bool:
         """Whether the report has arrived, or never will and was logged."""
         try:
-            report()
+            report.send(self._patience())
         except StaleAttempt as error:
-            self._stale = error
+            with self._changed:
+                self._stale = error
+                self._changed.notify_all()
             return False
         except ConnectionFailed as error:
             log.warning("the API does not answer, training goes on: %s", error)
-            time.sleep(self._interval)
             return False
         except ApiError as error:
             if error.status >= 500:
                 log.warning("the API is in trouble, training goes on: %s", error)
-                time.sleep(self._interval)
                 return False
             log.error("the API refused a report: %s", error)
+            if report.required:
+                self._fail(error)
+        except Exception as error:
+            log.exception("a report cannot be made")
+            self._fail(error)
         return True
+
+    def _fail(self, error: Exception) -> None:
+        with self._changed:
+            self._failure = self._failure or error
+            self._changed.notify_all()

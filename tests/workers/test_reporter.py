@@ -1,0 +1,377 @@
+"""Reports home over real HTTP: in order, through outages, and to the last one when a run ends."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.client import ApiError, StaleAttempt
+from service.client.worker import WorkerClient
+from workers import reporter as reporter_module
+from workers.reporter import HomeReporter
+
+DEADLINE = 10.0
+HEARTBEAT = 0.02
+STALE = (409, {"type": "https://dasl.dev/problems/stale-attempt", "detail": "replaced"})
+REFUSED = (422, {"detail": "not like this"})
+ANSWERS = {"heartbeat": {"desired": "run"}, "checkpoints": {"id": "ckpt_1"}}
+
+
+class Home:
+    """An API that a test takes down, and whose refusals it writes."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, dict[str, Any]]] = []
+        self.refusals: dict[str, tuple[int, dict[str, Any]]] = {}
+        self.answers: dict[str, dict[str, Any]] = dict(ANSWERS)
+        self.changed = threading.Condition()
+        self._server: ThreadingHTTPServer | None = None
+        self._thread: threading.Thread | None = None
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def reports(self) -> list[tuple[str, dict[str, Any]]]:
+        """All that was accepted, but the heartbeats."""
+        with self.changed:
+            return [word for word in self.heard if word[0] != "heartbeat"]
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, timeout=DEADLINE)
+
+    def up(self) -> None:
+        home = self
+
+        class Door(BaseHTTPRequestHandler):  # HTTP/1.0: no connection outlives its request
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                action = self.path.rsplit("/", 1)[1]
+                with home.changed:
+                    status, answer = home.refusals.get(action, (200, home.answers.get(action)))
+                    if status == 200:
+                        home.heard.append((action, body))
+                    home.changed.notify_all()
+                content = b"" if answer is None else json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Tests read `heard` instead."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Door)
+        self.port = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def down(self) -> None:
+        if self._server is not None and self._thread is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join()
+        self._server = None
+
+
+@pytest.fixture(autouse=True)
+def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An outage is soon longer than one call, so that the loop around the calls is what is tested."""
+    monkeypatch.setattr(reporter_module, "CALL_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(reporter_module, "LEAVING_SECONDS", DEADLINE)
+    monkeypatch.setattr(reporter_module, "LAST_WORDS_SECONDS", DEADLINE)
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    made = Home()
+    made.up()
+    yield made
+    made.down()
+
+
+@pytest.fixture
+def reporter(home: Home, tmp_path: Path) -> Iterator[HomeReporter]:
+    """Not entered yet."""
+    client = WorkerClient(home.url, "token", "job_1", 1)
+    made = HomeReporter(client, f"file://{tmp_path}/store", HEARTBEAT)
+    yield made
+    client.close()
+    for thread in (made._mail, made._heart):
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A checkpoint to hand over."""
+    made = tmp_path / "checkpoint"
+    made.mkdir()
+    (made / "state.pt").write_bytes(b"weights")
+    return made
+
+
+def points(*steps: int) -> list[dict[str, Any]]:
+    return [{"step": step, "time": 0.0, "values": {"loss": 1.0}} for step in steps]
+
+
+def steps(home: Home) -> list[int]:
+    """The metric points that arrived."""
+    return [p["step"] for what, body in home.reports if what == "metrics" for p in body["points"]]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def wait_until_over(reporter: HomeReporter) -> None:
+    """Until `desired` would raise."""
+    until(reporter._is_over)
+
+
+def test_reports_arrive_in_the_order_they_were_made(
+    home: Home, reporter: HomeReporter, folder: Path
+) -> None:
+    with reporter:
+        reporter.metrics(points(1, 2))
+        reporter.evaluation(2, 0.5, "backbone", {"knn": 0.5})
+        reporter.metrics(points(3))
+        reporter.checkpoint(folder, 3, 1.0, {"knn": 0.5}, final=True)
+        reporter.artifact(folder / "state.pt")
+        reporter.event("note", "done", {})
+        reporter.progress({"step": 3})
+        reporter.flush()
+        # The last thing said is how far the run got.
+        assert {"progress": {"step": 3}} in [b for what, b in home.heard if what == "heartbeat"]
+    order = [what for i, (what, _) in enumerate(home.reports) if what != home.reports[i - 1][0]]
+    assert order == ["metrics", "evaluations", "metrics", "checkpoints", "artifacts", "events"]
+    before = home.reports[: [what for what, _ in home.reports].index("evaluations")]
+    assert [p["step"] for _, body in before for p in body["points"]] == [1, 2]
+    checkpoint = next(body for what, body in home.reports if what == "checkpoints")
+    assert checkpoint["final"]
+    assert [file["name"] for file in checkpoint["files"]] == ["state.pt"]
+
+
+def test_an_outage_delays_reports_and_loses_none(
+    home: Home, reporter: HomeReporter, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with reporter:
+        reporter.metrics(points(1))
+        home.wait(lambda: any(what == "metrics" for what, _ in home.heard))
+        home.down()
+        for step in range(2, 40):
+            reporter.metrics(points(step))
+            started = time.monotonic()
+            assert reporter.desired() == "run"
+            assert time.monotonic() - started < 0.5  # no request, no lock held over one
+        reporter.evaluation(39, 1.0, "backbone", {"knn": 0.5})
+        reporter.checkpoint(folder, 39, 1.0, {}, final=False)
+        until(lambda: caplog.text.count("does not answer") >= 3)
+        home.up()
+        reporter.flush()
+        assert steps(home) == list(range(1, 40))
+        assert [what for what, _ in home.reports][-2:] == ["evaluations", "checkpoints"]
+
+
+def test_a_nan_met_in_an_outage_is_told_once_after_it(
+    home: Home, reporter: HomeReporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    home.refusals["events"] = (500, {})
+    with reporter:
+        reporter.metrics([{"step": 1, "time": 0.0, "values": {"loss": float("nan"), "lr": 0.1}}])
+        reporter.metrics([{"step": 2, "time": 0.0, "values": {"loss": float("nan"), "lr": 0.1}}])
+        until(lambda: "the API is in trouble" in caplog.text)
+        del home.refusals["events"]
+        reporter.flush()
+    assert [body["type"] for what, body in home.reports if what == "events"] == ["nan"]
+    assert steps(home) == [1, 2]
+
+
+def test_flush_waits_until_all_has_arrived(home: Home, reporter: HomeReporter) -> None:
+    home.refusals["events"] = (500, {"detail": "in trouble"})
+    flushed = threading.Event()
+
+    def flush() -> None:
+        reporter.flush()
+        flushed.set()
+
+    with reporter:
+        reporter.event("note", "hello", {})
+        waiting = threading.Thread(target=flush)
+        waiting.start()
+        beats = len(home.heard)
+        home.wait(lambda: len(home.heard) > beats + 3)  # the heart goes on meanwhile
+        assert not flushed.is_set()
+        with home.changed:
+            home.refusals.clear()
+        waiting.join(DEADLINE)
+        assert flushed.is_set()
+        assert [what for what, _ in home.reports] == ["events"]
+
+
+def test_flush_gives_up_on_an_api_that_stays_away(
+    home: Home, reporter: HomeReporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter_module, "LAST_WORDS_SECONDS", 0.2)
+    monkeypatch.setattr(reporter_module, "LEAVING_SECONDS", 0.2)
+    home.down()
+    with reporter:
+        reporter.event("note", "hello", {})
+        with pytest.raises(TimeoutError, match="did not arrive"):
+            reporter.flush()
+
+
+@pytest.mark.parametrize("door", ["heartbeat", "events"])
+def test_a_stale_attempt_stops_and_is_not_waited_for(
+    home: Home, reporter: HomeReporter, door: str
+) -> None:
+    home.refusals[door] = STALE
+    with reporter:
+        reporter.event("note", "hello", {})
+        wait_until_over(reporter)
+        with pytest.raises(StaleAttempt):
+            reporter.desired()
+        with pytest.raises(StaleAttempt):
+            reporter.flush()
+        left = time.monotonic()
+    assert time.monotonic() - left < DEADLINE / 2
+
+
+def test_what_a_person_wants_comes_with_the_heartbeat(home: Home, reporter: HomeReporter) -> None:
+    home.answers["heartbeat"] = {"desired": "cancel"}
+    with reporter:
+        until(lambda: reporter.desired() == "cancel")
+
+
+def test_reports_queued_when_the_run_fails_still_arrive(
+    home: Home, reporter: HomeReporter, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    home.down()
+    back = threading.Timer(0.2, home.up)
+
+    def run() -> None:
+        with reporter:
+            reporter.metrics(points(1, 2))
+            reporter.checkpoint(folder, 2, 1.0, {}, final=False)
+            until(lambda: "does not answer" in caplog.text)
+            back.start()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run()
+    back.join()
+    assert [what for what, _ in home.reports] == ["metrics", "checkpoints"]
+
+
+def test_leaving_by_an_error_does_not_wait_for_ever(
+    home: Home,
+    reporter: HomeReporter,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(reporter_module, "LEAVING_SECONDS", 0.3)
+    home.down()
+
+    def run() -> None:
+        with reporter:
+            reporter.metrics(points(1))
+            raise ZeroDivisionError
+
+    started = time.monotonic()
+    with pytest.raises(ZeroDivisionError):
+        run()
+    assert 0.3 <= time.monotonic() - started < DEADLINE / 2
+    assert "did not arrive" in caplog.text
+
+
+def test_a_refused_checkpoint_ends_the_run(
+    home: Home, reporter: HomeReporter, folder: Path
+) -> None:
+    home.refusals["checkpoints"] = REFUSED
+    with reporter:
+        reporter.checkpoint(folder, 2, 1.0, {}, final=True)
+        reporter.event("note", "said after it", {})
+        with pytest.raises(ApiError, match="not like this"):
+            reporter.flush()
+        with pytest.raises(ApiError, match="not like this"):
+            reporter.desired()
+    assert [what for what, _ in home.reports] == ["events"]
+
+
+def test_other_refused_reports_are_logged_and_dropped(
+    home: Home, reporter: HomeReporter, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    home.refusals |= dict.fromkeys(("metrics", "evaluations", "events", "artifacts"), REFUSED)
+    with reporter:
+        reporter.metrics(points(1))
+        reporter.evaluation(1, 1.0, "backbone", {"knn": 0.5})
+        reporter.event("note", "hello", {})
+        reporter.artifact(folder / "state.pt")
+        reporter.checkpoint(folder, 1, 1.0, {}, final=True)
+        reporter.flush()
+        assert reporter.desired() == "run"
+    assert [what for what, _ in home.reports] == ["checkpoints"]
+    assert caplog.text.count("the API refused a report") == 4
+
+
+def test_a_report_that_cannot_be_made_ends_the_run(home: Home, reporter: HomeReporter) -> None:
+    with reporter:
+        reporter.event("note", "no JSON", {"thing": object()})
+        reporter.event("note", "said after it", {})
+        with pytest.raises(TypeError):
+            reporter.flush()
+        with pytest.raises(TypeError):
+            reporter.desired()
+    assert [body["message"] for _, body in home.reports] == ["said after it"]
+
+
+def test_a_heartbeat_answer_without_sense_ends_the_run(home: Home, reporter: HomeReporter) -> None:
+    home.answers["heartbeat"] = {}
+    with reporter:
+        wait_until_over(reporter)
+        with pytest.raises(KeyError):
+            reporter.desired()
+
+
+def test_a_long_outage_does_not_fill_the_memory(
+    home: Home, reporter: HomeReporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter_module, "METRIC_POINTS_KEPT", 100)
+    monkeypatch.setattr(reporter_module, "METRIC_POINTS_A_CALL", 10)
+    home.down()
+    with reporter:
+        for step in range(0, 1000, 5):
+            reporter.metrics(points(*range(step, step + 5)))
+            reporter.evaluation(step, 1.0, "backbone", {"knn": 0.5})
+            with reporter._changed:
+                sending = [] if reporter._sending is None else [reporter._sending]
+                batches = [e for e in (*sending, *reporter._queue) if isinstance(e, list)]
+                assert sum(len(batch) for batch in batches) == reporter._points <= 100
+        home.up()
+        reporter.flush()
+        assert reporter._points == 0
+    assert steps(home) == sorted(set(steps(home)))
+    assert 40 <= len(steps(home)) <= 100
+    assert steps(home)[-1] >= 998
+    assert sum(what == "evaluations" for what, _ in home.reports) == 200
+    # What was measured before an evaluation still arrives before it.
+    latest = -1
+    for what, body in home.reports:
+        if what == "metrics":
+            assert len(body["points"]) <= 10
+            latest = body["points"][-1]["step"]
+        elif what == "evaluations":
+            assert latest < body["step"] + 5
