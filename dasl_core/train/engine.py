@@ -127,6 +127,7 @@ class Run:
         self.dtype = torch.float64 if spec.train.precision == "fp64" else torch.float32
         self.progress = Progress()
         self.saved_step: int | None = None
+        self.latest: dict[str, float] | None = None  # figures of the last reported step
         self._pending: list[dict[str, Tensor]] = []
         self._reported_at = time.perf_counter()
 
@@ -322,7 +323,8 @@ class Run:
                 for i, row in enumerate(values)
             ]
             self.reporter.metrics(points)
-            self.reporter.progress(self.describe(values[-1]))
+            self.latest = values[-1]
+            self.reporter.progress(self.describe(self.latest))
         if not np.isfinite(losses).all():
             lost = int(np.flatnonzero(~np.isfinite(losses))[0])
             raise self.diverged(f"the loss is {losses[lost]} at step {first + lost}")
@@ -391,6 +393,8 @@ class Run:
         )
         if self.reporter is not None:
             self.reporter.evaluation(step, epoch, subject, metrics)
+            if self.latest is not None:  # progress shows the newest figures
+                self.reporter.progress(self.describe(self.latest))
 
     def save(self) -> None:
         """Write a checkpoint from which the run would go on exactly, and hand it over."""
