@@ -201,6 +201,9 @@ def test_ctrl_c_leaves_the_job_running_and_says_so() -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # A shell that started the tests in the background has them ignore Ctrl-C, and their
+            # children with them; a person at a terminal does not.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         assert process.stdout is not None
         process.stdout.readline()
