@@ -106,7 +106,9 @@ def _empty_folder(folder: Path) -> Path:
     """
     _remove_link(folder)
     shutil.rmtree(folder, ignore_errors=True)
-    if len(os.fsencode(folder)) <= _LONGEST_FOLDER:
+    # Ray also refuses every job when its folder has a space or a letter beyond ASCII in it.
+    plain = str(folder).isascii() and " " not in str(folder)
+    if plain and len(os.fsencode(folder)) <= _LONGEST_FOLDER:
         return folder
     # Not TMPDIR, which may be long as well.
     temporary = Path(tempfile.mkdtemp(prefix="dasl-ray-", dir="/tmp"))

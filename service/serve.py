@@ -46,6 +46,11 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
     try:
+        if " " in sys.executable:
+            raise ValueError(
+                f"Ray cannot start from a folder with a space in its name; given {sys.executable!r}: "
+                "move the installation"
+            )
         serve(Settings(), stop)
     except ValueError as error:
         print(f"dasl serve: {error}", file=sys.stderr)
