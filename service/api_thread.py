@@ -15,7 +15,11 @@ _SHUTDOWN_SECONDS = 3
 
 
 class ApiThread(threading.Thread):
-    """Serves the API on a bound socket until `stop`."""
+    """Serves the API on a bound socket until `stop`.
+
+    The socket listens as soon as this object exists: a request that comes before the thread is ready
+    waits for it.
+    """
 
     def __init__(self, settings: Settings, database: Database, listener: socket.socket) -> None:
         super().__init__(name="api", daemon=True)
@@ -30,6 +34,8 @@ class ApiThread(threading.Thread):
                 timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
             )
         )
+        # Else whoever reads the printed address at once could be refused.
+        listener.listen(self._server.config.backlog)
 
     def run(self) -> None:
         """See `threading.Thread.run`."""
