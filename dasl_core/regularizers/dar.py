@@ -44,7 +44,8 @@ def difference_alignment(
         embeddings: (N, h), the embeddings that the base loss uses; on several processes, those of
             the global batch, gathered with a backward that sums over ranks.
         labels: (N,) integers. Only pairs of different labels enter: instance ids (cluster-free),
-            cluster ids (cluster-used) or classes (supervised).
+            cluster ids (cluster-used) or classes (supervised). The order is made on the CPU: labels
+            that are there already keep a step from waiting for the device.
         norm: G, see `ctv_norm`.
         difference: ``"abs"`` elementwise ``|phi_i - phi_j|``; ``"signed"`` ``phi_i - phi_j``, whose
             value depends on how samples are numbered; ``"distance"`` the scalar ``||phi_i - phi_j||``.
@@ -78,10 +79,11 @@ def difference_alignment(
         if normalize:
             phi = F.normalize(phi, dim=1)
         if estimator == "full":
-            left, right = _all_inter_class_pairs(labels)
+            pairs = _all_inter_class_pairs(labels)
         else:
-            left, right = inter_class_chain(labels, generator)
-        columns = _differences(phi, left.to(phi.device), right.to(phi.device), difference)
+            pairs = torch.stack(inter_class_chain(labels, generator))
+        left, right = _moved(pairs, phi.device)
+        columns = _differences(phi, left, right, difference)
         if estimator == "unbiased":
             return _unbiased_from_chain(columns, labels, norm, reduction)
         return ctv_norm(columns, norm, reduction)
@@ -164,12 +166,18 @@ def _class_alternating(labels: list[int]) -> list[int]:
     return fitted
 
 
-def _all_inter_class_pairs(labels: Tensor) -> tuple[Tensor, Tensor]:
-    left, right = torch.triu_indices(
-        labels.shape[0], labels.shape[0], offset=1, device=labels.device
-    ).unbind()
-    differs = labels[left] != labels[right]
-    return left[differs], right[differs]
+def _all_inter_class_pairs(labels: Tensor) -> Tensor:
+    """(2, P) indices of the samples of every pair."""
+    pairs = torch.triu_indices(labels.shape[0], labels.shape[0], offset=1, device=labels.device)
+    left, right = labels[pairs]
+    return pairs[:, left != right]
+
+
+def _moved(indices: Tensor, device: torch.device) -> Tensor:
+    """On `device`. From pinned memory, or the host would wait for all that the GPU has yet to do."""
+    if indices.device.type == "cpu" and device.type == "cuda":
+        return indices.pin_memory().to(device, non_blocking=True)
+    return indices.to(device)
 
 
 def _differences(phi: Tensor, left: Tensor, right: Tensor, difference: Difference) -> Tensor:

@@ -17,8 +17,8 @@ from torch.autograd.function import once_differentiable
 CtvNorm = Literal["l1", "l2", "sq_l2"]
 Reduction = Literal["sum", "mean"]
 
-# Entries of one (block, H) tile of distances in the l2 norm: 32 MiB in float64.
-_L2_TILE_ENTRIES = 1 << 22
+# The l2 norm looks at so many columns times as many at once: 8 MiB of distances in float64.
+_L2_TILE = 1024
 
 
 def ctv_norm(columns: Tensor, norm: CtvNorm = "l1", reduction: Reduction = "sum") -> Tensor:
@@ -27,7 +27,7 @@ def ctv_norm(columns: Tensor, norm: CtvNorm = "l1", reduction: Reduction = "sum"
     Args:
         columns: (H, h) real floating-point tensor, one column of the matrix M a row.
         norm: ``"l1"``: G is the sum of absolute entries; O(h H log H) time and O(h H) memory.
-            ``"l2"``: G is the Euclidean length; O(H^2 h) time, in tiles, O(h H) memory beside them.
+            ``"l2"``: G is the Euclidean length; O(H^2 h) time, in tiles, and O(h H) memory.
             ``"sq_l2"``: G is the squared Euclidean length; O(H h). Not a norm: an ablation.
         reduction: ``"sum"``, or ``"mean"``, which divides by the number of pairs H (H - 1) / 2.
 
@@ -76,7 +76,8 @@ def check_matrix(name: str, value: object, shape: str) -> None:
 
 
 def _sum_over_pairs(columns: Tensor, norm: CtvNorm) -> Tensor:
-    if norm == "l1":
+    # In one dimension (DAR's distances) l1 and l2 are the same, and l1 need not visit all pairs.
+    if norm == "l1" or (norm == "l2" and columns.shape[1] == 1):
         value: Tensor = _L1OverPairs.apply(columns)
     elif norm == "l2":
         value = _L2OverPairs.apply(columns)
@@ -135,7 +136,12 @@ def _counting_gradient(ordered: Tensor, order: Tensor) -> Tensor:
 
 
 class _L2OverPairs(torch.autograd.Function):
-    """Sum of Euclidean distances over pairs, and its gradient, in tiles of (block, H)."""
+    """Sum of Euclidean distances over pairs, and its gradient, in tiles of constant size.
+
+    Only tiles on and above the diagonal are computed. The gradient is made in the forward pass, while
+    a tile's distances are at hand: it is as large as the columns, which a backward pass that computed
+    the distances anew would have to keep instead.
+    """
 
     @staticmethod
     def forward(ctx: Any, columns: Tensor) -> Tensor:
@@ -144,26 +150,32 @@ class _L2OverPairs(torch.autograd.Function):
         needs_gradient = ctx.needs_input_grad[0]
         # The gradient (sum_b w_ab) M_a - sum_b w_ab M_b with w = 1/distance is a difference of large
         # numbers for close columns: float64 and a common origin keep it exact to float32.
-        origin_free = columns.double()
-        origin_free = origin_free - origin_free.mean(dim=0)
-        gradient = torch.empty_like(columns)
+        origin = columns.mean(dim=0, dtype=torch.float64)
+        gradient = torch.zeros_like(columns, dtype=torch.float64) if needs_gradient else None
         total = torch.zeros((), device=columns.device, dtype=torch.float64)
-        block = max(1, _L2_TILE_ENTRIES // num_columns)
-        for start in range(0, num_columns, block):
-            rows = slice(start, start + block)
-            # Without the matrix-multiply shortcut, which is off by 1e-3 for close float32 columns.
-            distances = torch.cdist(
-                columns[rows], columns, compute_mode="donot_use_mm_for_euclid_dist"
-            )
-            total += distances.sum(dtype=torch.float64)
-            if needs_gradient:
-                weights = distances.double().reciprocal()
-                weights.masked_fill_(distances == 0, 0)
-                pull = weights.sum(dim=1, keepdim=True) * origin_free[rows]
-                gradient[rows] = (pull - weights @ origin_free).to(columns.dtype)
-        if needs_gradient:
-            ctx.save_for_backward(gradient)
-        return (total / 2).to(columns.dtype)
+        starts = range(0, num_columns, _L2_TILE)
+        for first in starts:
+            a = slice(first, first + _L2_TILE)
+            for second in starts[first // _L2_TILE :]:
+                b = slice(second, second + _L2_TILE)
+                # Without the matrix-multiply shortcut, which is off by 1e-3 for close float32 columns.
+                distances = torch.cdist(
+                    columns[a], columns[b], compute_mode="donot_use_mm_for_euclid_dist"
+                )
+                tile_total = distances.sum(dtype=torch.float64)
+                total += (
+                    tile_total / 2 if a == b else tile_total
+                )  # the diagonal has each pair twice
+                if gradient is None:
+                    continue
+                weights = distances.double().reciprocal().masked_fill_(distances == 0, 0)
+                from_a, from_b = columns[a].double() - origin, columns[b].double() - origin
+                gradient[a] += weights.sum(dim=1, keepdim=True) * from_a - weights @ from_b
+                if a != b:
+                    gradient[b] += weights.sum(dim=0).unsqueeze(1) * from_b - weights.t() @ from_a
+        if gradient is not None:
+            ctx.save_for_backward(gradient.to(columns.dtype))
+        return total.to(columns.dtype)
 
     @staticmethod
     @once_differentiable

@@ -69,8 +69,10 @@ class SphericalEmbeddingConstraint(nn.Module):
         # torch.where rather than a branch: no wait for the device in every step.
         target_norm = torch.where(self.initialized, moved, batch_mean)
         if self.training:
-            self.mean.copy_(target_norm)
-            self.initialized.fill_(True)
+            # A batch with a NaN, which the training may skip, must not stay in the average for ever.
+            usable = batch_mean.isfinite()
+            self.mean.copy_(torch.where(usable, target_norm, self.mean))
+            self.initialized.logical_or_(usable)
         return target_norm.to(norms.dtype)
 
     def extra_repr(self) -> str:

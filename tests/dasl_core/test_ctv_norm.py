@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from itertools import combinations
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from dasl_core.regularizers import ctv_norm, norms
 
@@ -104,6 +106,73 @@ def test_l1_equals_the_sorted_form(columns: Tensor) -> None:
     torch.testing.assert_close(ctv_norm(columns), expected, rtol=1e-11, atol=1e-11)
 
 
+@repeatable
+@given(columns=matrices())
+def test_l1_gradient_counts_smaller_and_larger_entries(columns: Tensor) -> None:
+    columns.requires_grad_()
+    (gradient,) = torch.autograd.grad(ctv_norm(columns), columns)
+    smaller = (columns[None] < columns[:, None]).sum(dim=1)
+    larger = (columns[None] > columns[:, None]).sum(dim=1)
+    torch.testing.assert_close(gradient, (smaller - larger).double(), rtol=0, atol=0)
+
+
+def test_autograd_through_sort_is_wrong_at_ties() -> None:
+    columns = torch.tensor([[1.0], [1.0], [3.0]], requires_grad=True)
+    weights = torch.tensor([[-2.0], [0.0], [2.0]])
+    (through_sort,) = torch.autograd.grad((weights * columns.sort(dim=0).values).sum(), columns)
+    (gradient,) = torch.autograd.grad(ctv_norm(columns), columns)
+    assert gradient.flatten().tolist() == [-1, -1, 2]
+    assert sorted(through_sort.flatten().tolist()) == [-2, 0, 2]
+
+
+@repeatable
+@given(columns=matrices())
+def test_sq_l2_equals_the_printed_form(columns: Tensor) -> None:
+    expected = len(columns) * columns.square().sum() - columns.sum(dim=0).square().sum()
+    torch.testing.assert_close(ctv_norm(columns, "sq_l2"), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_sq_l2_is_no_norm() -> None:
+    columns = torch.tensor([[0.0], [1.0]])
+    assert ctv_norm(2 * columns, "sq_l2") > 2 * ctv_norm(columns, "sq_l2")
+
+
+@repeatable
+@given(columns=matrices())
+def test_l1_and_l2_are_one_in_one_dimension(columns: Tensor) -> None:
+    torch.testing.assert_close(
+        ctv_norm(columns[:, :1], "l2"), brute_force(columns[:, :1], "l2"), rtol=1e-12, atol=1e-12
+    )
+
+
+class LargestTensor(TorchDispatchMode):
+    """Notes the most entries that a tensor made meanwhile has."""
+
+    entries = 0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                self.entries = max(self.entries, tensor.numel())
+        return result
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_no_tensor_grows_with_the_number_of_pairs(
+    norm: Norm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(norms, "_L2_TILE", 8)
+    columns = torch.randn(200, 5, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    with LargestTensor() as largest:
+        ctv_norm(columns, norm).backward()
+    assert (
+        0 < largest.entries <= columns.numel()
+    )  # all pairs are 200 * 200 of them, or 5 times that
+
+
 @pytest.mark.parametrize("norm", NORMS)
 @repeatable
 @given(columns=matrices(), factor=st.floats(-4, 4), seed=st.integers(0, 1000))
@@ -158,9 +227,9 @@ def test_l1_value_keeps_its_digits_far_from_the_origin() -> None:
     torch.testing.assert_close(ctv_norm(near + 1024), ctv_norm(near.double()).float())
 
 
-@pytest.mark.parametrize("tile_entries", [1, 40, 1 << 20])
-def test_l2_tiles_change_nothing(tile_entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(norms, "_L2_TILE_ENTRIES", tile_entries)
+@pytest.mark.parametrize("tile", [1, 5, 13, 1024])
+def test_l2_tiles_change_nothing(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(norms, "_L2_TILE", tile)
     columns = torch.randn(13, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     columns[5] = columns[2]
     columns.requires_grad_()

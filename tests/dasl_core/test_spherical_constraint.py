@@ -70,16 +70,49 @@ def test_zero_target_is_the_mean_squared_norm() -> None:
     torch.testing.assert_close(gradient, 2 / len(f) * f.detach())
 
 
-def test_wrong_versions_are_not_it() -> None:
-    f = batch(0)
+# Wrong versions seen in public code.
+
+
+def test_mean_deviation_without_a_square_is_nothing() -> None:
+    f = batch(0).requires_grad_()
     r = f.norm(dim=1)
-    value = SphericalEmbeddingConstraint()(f)
-    # Seen in public code: the plain mean deviation and the constraint after normalisation are 0.
-    assert (r - r.mean()).mean().abs() < 1e-12
-    assert SphericalEmbeddingConstraint()(F.normalize(f, dim=1)) < 1e-24
+    wrong = 0.5 * (r - r.mean()).mean()
+    (gradient,) = torch.autograd.grad(wrong, f)
+    assert wrong.abs() < 1e-15
+    assert gradient.abs().max() < 1e-15
+    assert SphericalEmbeddingConstraint()(f) > 0.1
+
+
+def test_on_normalised_vectors_it_is_nothing() -> None:
+    f = batch(0).requires_grad_()
+    wrong = SphericalEmbeddingConstraint()(F.normalize(f, dim=1))
+    (gradient,) = torch.autograd.grad(wrong, f)
+    assert wrong < 1e-30
+    assert gradient.abs().max() < 1e-15
+
+
+def test_squared_norms_are_another_loss() -> None:
+    f = batch(0).requires_grad_()
     squared = f.square().sum(dim=1)
-    assert not torch.allclose((squared - squared.mean()).square().mean(), value)
-    assert value > 0.1
+    wrong = (squared - squared.mean()).square().mean()
+    right = SphericalEmbeddingConstraint()(f)
+    assert not torch.allclose(wrong, right)
+    slopes = [torch.autograd.grad(loss, f)[0].norm(dim=1) for loss in (wrong, right)]
+    assert (slopes[0] / slopes[1]).std() > 1  # nor is it another weight
+
+
+@pytest.mark.parametrize("momentum", [1.0, 0.3])
+def test_a_batch_with_a_nan_does_not_stay_in_the_mean(momentum: float) -> None:
+    constraint = SphericalEmbeddingConstraint(momentum=momentum)
+    broken = batch(0)
+    broken[3, 1] = float("nan")
+    assert constraint(broken).isnan()
+    assert not constraint.initialized
+    constraint(batch(1))
+    before = constraint.mean.clone()
+    assert constraint(broken).isnan()
+    assert constraint.mean == before
+    assert constraint(batch(2)).isfinite()
 
 
 def test_mean_is_saved_and_restored() -> None:

@@ -1,0 +1,71 @@
+"""What SEC is about, measured: how the norms are spread, and how far a step turns the embeddings.
+
+Zhang, Li and Zhang (NeurIPS 2020) argue that embeddings of different norms learn at different speeds:
+the change of an embedding's direction in a step falls with its norm, by 1/norm^2 under SGD. These
+figures let optimizers be compared with and without the constraint. All stay on the device.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dasl_core.regularizers.norms import check_matrix
+
+
+@torch.no_grad()
+def norm_distribution(embeddings: Tensor) -> dict[str, Tensor]:
+    """Of the norms of raw embeddings (N, h), N >= 1: scalars in float64, on their device.
+
+    ``mean``, ``std`` (of the N norms themselves: divided by N), ``min``, ``max``, and ``variation``,
+    the coefficient of variation std/mean, which SEC lowers whatever the scale (0 when all are 0).
+
+    Raises:
+        ValueError: when `embeddings` have another shape.
+    """
+    _check_rows("embeddings", embeddings)
+    norms: Tensor = torch.linalg.vector_norm(embeddings.double(), dim=1)
+    mean, std = norms.mean(), norms.std(correction=0)
+    return {
+        "mean": mean,
+        "std": std,
+        "min": norms.min(),
+        "max": norms.max(),
+        "variation": torch.where(mean > 0, std / mean, 0.0),
+    }
+
+
+@torch.no_grad()
+def angular_update(before: Tensor, after: Tensor) -> Tensor:
+    """Mean angle, in radians, between the embeddings (N, h) of the same images at two times.
+
+    Embed some images by the same network in evaluation mode right before and right after an
+    optimizer step: then nothing but the step's change of the weights lies between.
+
+    It is ``2 atan2(||u - v||, ||u + v||)`` of the directions u and v in float64 (Kahan's formula), exact
+    for angles that a cosine cannot tell from 0. A row that is 0 has no direction; it counts as not
+    turned if it is 0 both times and as a right angle if once.
+
+    Returns:
+        A scalar in float64, on the device of `before`.
+
+    Raises:
+        ValueError: when the shapes are not (N, h), N >= 1, twice.
+    """
+    _check_rows("before", before)
+    _check_rows("after", after)
+    if after.shape != before.shape:
+        raise ValueError(
+            f"after must have the shape of before, {tuple(before.shape)}; given {tuple(after.shape)}"
+        )
+    u, v = F.normalize(before.double(), dim=1), F.normalize(after.double(), dim=1)
+    apart: Tensor = torch.linalg.vector_norm(u - v, dim=1)
+    together: Tensor = torch.linalg.vector_norm(u + v, dim=1)
+    return 2 * torch.atan2(apart, together).mean()
+
+
+def _check_rows(name: str, value: Tensor) -> None:
+    check_matrix(name, value, "(N, h)")
+    if value.shape[0] == 0:
+        raise ValueError(f"{name} must have at least one row; given {tuple(value.shape)}")

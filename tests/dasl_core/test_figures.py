@@ -1,0 +1,88 @@
+"""Norm distribution and angular update: against plain formulas, and where cosines fail."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dasl_core.regularizers import angular_update, norm_distribution
+
+
+def test_norm_distribution_equals_numpy() -> None:
+    x = torch.randn(17, 5, generator=torch.Generator().manual_seed(0))
+    norms = np.linalg.norm(x.double().numpy(), axis=1)
+    expected = {
+        "mean": norms.mean(),
+        "std": norms.std(),
+        "min": norms.min(),
+        "max": norms.max(),
+        "variation": norms.std() / norms.mean(),
+    }
+    figures = norm_distribution(x)
+    assert figures.keys() == expected.keys()
+    assert {name: value.item() for name, value in figures.items()} == pytest.approx(expected)
+    scaled = norm_distribution(10 * x)
+    torch.testing.assert_close(scaled["variation"], figures["variation"])
+
+
+def test_norm_distribution_of_one_row_and_of_zeros() -> None:
+    assert norm_distribution(torch.tensor([[3.0, 4.0]]))["std"] == 0
+    assert norm_distribution(torch.zeros(4, 2))["variation"] == 0
+
+
+@pytest.mark.parametrize("angle", [1e-12, 1e-9, 1e-4, 0.3, math.pi / 2, 3.0, math.pi - 1e-9])
+def test_angle_is_exact_from_tiny_to_opposite(angle: float) -> None:
+    before = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    after = 7 * torch.tensor([[math.cos(angle), math.sin(angle)]], dtype=torch.float64)
+    assert angular_update(before, after).item() == pytest.approx(angle, rel=1e-6, abs=0)
+    cosine = F.cosine_similarity(before, after).clamp(-1, 1).acos().item()
+    if angle < 1e-8:
+        assert cosine != pytest.approx(angle, rel=1e-2, abs=0)  # what a cosine would have said
+
+
+def test_angles_are_averaged_over_rows_whatever_the_norms() -> None:
+    before = torch.tensor([[1.0, 0.0], [5.0, 0.0]])
+    after = torch.tensor([[0.0, 2.0], [3.0, 0.0]])
+    assert angular_update(before, after).item() == pytest.approx(math.pi / 4)
+    assert angular_update(before, before) == 0
+
+
+def test_zero_rows_have_no_direction() -> None:
+    nothing, something = torch.zeros(1, 3), torch.ones(1, 3)
+    assert angular_update(nothing, nothing) == 0
+    assert angular_update(nothing, something).item() == pytest.approx(math.pi / 2)
+
+
+@pytest.mark.parametrize("norm", [0.5, 1.0, 4.0])
+def test_sgd_turns_an_embedding_by_the_inverse_square_of_its_norm(norm: float) -> None:
+    # The observation SEC starts from: a cosine loss has a gradient across the embedding that falls
+    # with the norm, and the step it causes turns a longer vector less.
+    generator = torch.Generator().manual_seed(0)
+    direction = F.normalize(torch.randn(6, 4, generator=generator, dtype=torch.float64), dim=1)
+    towards = F.normalize(torch.randn(6, 4, generator=generator, dtype=torch.float64), dim=1)
+
+    def gradient(length: float) -> torch.Tensor:
+        f = (length * direction).requires_grad_()
+        (g,) = torch.autograd.grad(-F.cosine_similarity(f, towards).sum(), f)
+        return g
+
+    g = gradient(norm)
+    assert (g * direction).sum(dim=1).abs().max() < 1e-12
+    torch.testing.assert_close(g, gradient(1.0) / norm)
+    rate = 1e-5
+    turned = angular_update(norm * direction, norm * direction - rate * g)
+    reference = angular_update(direction, direction - rate * gradient(1.0))
+    torch.testing.assert_close(turned, reference / norm**2, rtol=1e-6, atol=0)
+
+
+def test_wrong_shapes_are_named() -> None:
+    with pytest.raises(ValueError, match=r"embeddings must have at least one row; given \(0, 3\)"):
+        norm_distribution(torch.zeros(0, 3))
+    with pytest.raises(ValueError, match=r"before must have the shape \(N, h\)"):
+        angular_update(torch.zeros(3), torch.zeros(3))
+    with pytest.raises(ValueError, match=r"after must have the shape of before, \(2, 3\)"):
+        angular_update(torch.zeros(2, 3), torch.zeros(3, 3))
