@@ -1,29 +1,46 @@
-"""Measures of a representation. All take torch tensors on any device, or NumPy arrays."""
+"""Measures of a representation. All take torch tensors on any device, or NumPy arrays.
 
-from dasl_core.evaluate.clustering import kmeans, nmi, normalized_mutual_information
+Each reads its features in blocks, so that a million of them fit beside a few tiles of 64 MiB.
+"""
+
+from dasl_core.evaluate.agreement import (
+    clustering_metrics,
+    nmi,
+    normalized_mutual_information,
+    pairwise_f1,
+    pairwise_precision_recall,
+)
+from dasl_core.evaluate.clustering import kmeans
+from dasl_core.evaluate.distances import inter_class_distances
 from dasl_core.evaluate.health import (
     alignment,
     dimension_std,
     effective_rank,
-    inter_class_distances,
     mean_norm,
     uniformity,
 )
 from dasl_core.evaluate.inputs import NotFiniteError
 from dasl_core.evaluate.knn import knn_accuracy
+from dasl_core.evaluate.linear import LinearProbeResult, RateResult, linear_probe
 from dasl_core.evaluate.retrieval import recall_at_k
 
 __all__ = [
+    "LinearProbeResult",
     "NotFiniteError",
+    "RateResult",
     "alignment",
+    "clustering_metrics",
     "dimension_std",
     "effective_rank",
     "inter_class_distances",
     "kmeans",
     "knn_accuracy",
+    "linear_probe",
     "mean_norm",
     "nmi",
     "normalized_mutual_information",
+    "pairwise_f1",
+    "pairwise_precision_recall",
     "recall_at_k",
     "uniformity",
 ]

@@ -1,8 +1,10 @@
-"""What every measure accepts, checked once: feature matrices and label vectors."""
+"""What every measure accepts, checked once: feature matrices and label vectors; and their blocks."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -18,7 +20,10 @@ class NotFiniteError(ValueError):
 
 
 def features(value: Tensor | np.ndarray, name: str, min_rows: int = 1) -> Tensor:
-    """An (N, d) feature matrix in float32 or float64, detached; ValueError when it is no such thing."""
+    """An (N, d) feature matrix in float32 or float64, detached; ValueError when it is no such thing.
+
+    float32 and float64 are used where they lie; other types are copied to float32.
+    """
     x = _tensor(value, name).detach()
     if x.dim() != 2 or x.shape[1] == 0:
         raise ValueError(f"{name} must have the shape (N, d); given {tuple(x.shape)}")
@@ -27,7 +32,10 @@ def features(value: Tensor | np.ndarray, name: str, min_rows: int = 1) -> Tensor
     if x.is_complex():
         raise ValueError(f"{name} must hold real numbers; given {x.dtype}")
     x = x if x.dtype == torch.float64 else x.float()
-    if not bool(torch.isfinite(x).all()):
+    finite = torch.ones((), dtype=torch.bool, device=x.device)
+    for rows in tiles(*x.shape):  # isfinite makes copies
+        finite &= torch.isfinite(x[rows]).all()
+    if not bool(finite):
         raise NotFiniteError(f"{name} holds NaN or infinite numbers: the features are not usable")
     return x
 
@@ -44,6 +52,15 @@ def labels(value: Tensor | np.ndarray, name: str, rows: int, device: torch.devic
     return y.to(device=device, dtype=torch.int64)
 
 
+def same_width(train_x: Tensor, test_x: Tensor) -> None:
+    """ValueError when the features of training and test samples differ in their columns."""
+    if test_x.shape[1] != train_x.shape[1]:
+        raise ValueError(
+            f"test_x must have as many columns as train_x, {train_x.shape[1]}; "
+            f"given {test_x.shape[1]}"
+        )
+
+
 def unit_rows(x: Tensor) -> Tensor:
     """Rows at length 1; a zero row stays zero."""
     return F.normalize(x, dim=1)
@@ -56,10 +73,43 @@ def tiles(rows: int, columns: int) -> Iterator[slice]:
         yield slice(start, min(start + step, rows))
 
 
+def blocks(stop: int, start: int = 0) -> Iterator[slice]:
+    """Slices from `start` to `stop`, as long as a square tile's side."""
+    side = math.isqrt(TILE_ENTRIES)
+    for first in range(start, stop, side):
+        yield slice(first, min(first + side, stop))
+
+
+def pair_tiles(rows: int) -> Iterator[tuple[slice, slice]]:
+    """Square tiles that cover every pair i < j of `rows` once; those on the diagonal hold i >= j too."""
+    for first in blocks(rows):
+        for second in blocks(rows):
+            if second.start >= first.start:
+                yield first, second
+
+
+@contextmanager
+def exact(device: torch.device) -> Iterator[None]:
+    """Products in the precision of their factors: without autocast, and without TF32 on a GPU.
+
+    A training run may allow both, and they would change which of two neighbours is nearer.
+    """
+    allowed = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(allowed)
+
+
 def _tensor(value: Tensor | np.ndarray, name: str) -> Tensor:
     if isinstance(value, Tensor):
         return value
     if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
-        return torch.tensor(value)
+        flags = value.flags
+        if not (flags.writeable and flags.c_contiguous and value.dtype.isnative):
+            value = value.astype(value.dtype.newbyteorder("="), order="C")
+        return torch.from_numpy(value)  # no copy: a second one of a large bank may not fit
     given = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
     raise ValueError(f"{name} must be a torch tensor or a numeric NumPy array; given {given}")

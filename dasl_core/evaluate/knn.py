@@ -22,12 +22,13 @@ def knn_accuracy(
 
     Nearness is cosine similarity; a neighbour votes with the weight ``exp(similarity/temperature)``
     (Wu et al., "Unsupervised Feature Learning via Non-Parametric Instance Discrimination", 2018).
-    The similarities are formed in tiles, on the device of `train_x`.
+    The similarities are formed in tiles of both sets, on the device of `train_x`, so that beside the
+    features only a few tiles and the neighbours of a block of queries take memory.
 
     Args:
         train_x: (N, d) bank of features.
         train_y: (N,) integer classes.
-        test_x: (M, d) features.
+        test_x: (M, d) features, on any device.
         test_y: (M,) integer classes; a class that the bank lacks counts as wrong.
         k: neighbours that vote; all of the bank when it holds fewer.
         temperature: above 0.
@@ -40,10 +41,7 @@ def knn_accuracy(
     """
     bank = inputs.features(train_x, "train_x")
     queries = inputs.features(test_x, "test_x")
-    if queries.shape[1] != bank.shape[1]:
-        raise ValueError(
-            f"test_x must have as many columns as train_x, {bank.shape[1]}; given {queries.shape[1]}"
-        )
+    inputs.same_width(bank, queries)
     bank_labels = inputs.labels(train_y, "train_y", bank.shape[0], bank.device)
     query_labels = inputs.labels(test_y, "test_y", queries.shape[0], bank.device)
     if k < 1:
@@ -51,17 +49,31 @@ def knn_accuracy(
     if not temperature > 0:
         raise ValueError(f"temperature must be above 0; given {temperature}")
 
-    k = min(k, bank.shape[0])
-    bank = inputs.unit_rows(bank)
-    queries = inputs.unit_rows(queries).to(bank)
     classes, bank_classes = torch.unique(bank_labels, return_inverse=True)
     correct = torch.zeros((), dtype=torch.int64, device=bank.device)
-    with torch.autocast(bank.device.type, enabled=False):
-        for rows in inputs.tiles(queries.shape[0], bank.shape[0]):
-            similarity, neighbour = (queries[rows] @ bank.t()).topk(k, dim=1)
+    with inputs.exact(bank.device):
+        for rows in inputs.blocks(queries.shape[0]):
+            block = inputs.unit_rows(queries[rows]).to(bank)
+            similarity, neighbour_class = _nearest(block, bank, bank_classes, k)
             # Relative to the nearest: the same vote, and no overflow at small temperatures.
             weight = ((similarity - similarity[:, :1]) / temperature).exp()
-            votes = weight.new_zeros(weight.shape[0], classes.numel())
-            votes.scatter_add_(1, bank_classes[neighbour], weight)
-            correct += (classes[votes.argmax(dim=1)] == query_labels[rows]).sum()
+            for part in inputs.tiles(len(block), classes.numel()):
+                votes = weight.new_zeros(len(weight[part]), classes.numel())
+                votes.scatter_add_(1, neighbour_class[part], weight[part])
+                correct += (classes[votes.argmax(dim=1)] == query_labels[rows][part]).sum()
     return int(correct) / queries.shape[0]
+
+
+def _nearest(queries: Tensor, bank: Tensor, bank_classes: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Similarities and classes of the k nearest in the bank, nearest first, (Q, k) each."""
+    similarity = queries.new_empty(len(queries), 0)
+    neighbour_class = bank_classes.new_empty(len(queries), 0)
+    for columns in inputs.blocks(bank.shape[0]):
+        tile = queries @ inputs.unit_rows(bank[columns]).t()
+        nearest, index = tile.topk(min(k, tile.shape[1]), dim=1)
+        # Those of the tiles so far and of this one compete.
+        similarity = torch.cat([similarity, nearest], dim=1)
+        neighbour_class = torch.cat([neighbour_class, bank_classes[columns][index]], dim=1)
+        similarity, index = similarity.topk(min(k, similarity.shape[1]), dim=1)
+        neighbour_class = neighbour_class.gather(1, index)
+    return similarity, neighbour_class

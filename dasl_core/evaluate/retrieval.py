@@ -18,7 +18,11 @@ def recall_at_k(
     """R@K for each K: the share of samples with one of their class among their K nearest others.
 
     Nearness is cosine similarity. A sample is never its own neighbour. Every sample is a query, so
-    one that is alone in its class counts as missed at every K, as in the published figures.
+    one that is alone in its class counts as missed at every K, as in the published figures. Of others
+    that are equally near, the one that comes first in `x` is the nearer.
+
+    Nothing is ranked: a query is found at K if fewer than K samples of other classes are nearer than
+    the nearest of its own. So a large K costs nothing, and memory is that of a few tiles.
 
     Args:
         x: (N, d) features, N >= 2.
@@ -31,22 +35,43 @@ def recall_at_k(
     Raises:
         ValueError: when shapes or numbers do not fit; the message names the argument.
     """
-    x = inputs.unit_rows(inputs.features(x, "x", min_rows=2))
+    x = inputs.features(x, "x", min_rows=2)
     num_samples = x.shape[0]
     y = inputs.labels(y, "y", num_samples, x.device)
     ks = list(ks)
     if not ks or min(ks) < 1:
         raise ValueError(f"ks must hold numbers of at least 1; given {ks}")
 
-    depth = min(max(ks), num_samples - 1)
-    # found[r]: queries whose nearest hit has the rank r (from 0).
-    found = torch.zeros(depth, dtype=torch.int64, device=x.device)
-    with torch.autocast(x.device.type, enabled=False):
-        for rows in inputs.tiles(num_samples, num_samples):
-            similarity = x[rows] @ x.t()
-            similarity.diagonal(offset=rows.start).fill_(-torch.inf)
-            hit = y[similarity.topk(depth, dim=1).indices] == y[rows, None]
-            first_hit = hit.int().argmax(dim=1)[hit.any(dim=1)]
-            found += torch.bincount(first_hit, minlength=depth)
-    recalled: list[int] = found.cumsum(0).tolist()
-    return {k: recalled[min(k, depth) - 1] / num_samples for k in ks}
+    # In the order of classes, a block's own classes are a range of columns.
+    order = torch.argsort(y, stable=True)
+    y = y[order]
+    bounds = y.cpu().numpy()
+    found = torch.zeros(len(ks), dtype=torch.int64, device=x.device)
+    limits = torch.tensor(ks, device=x.device)
+    with inputs.exact(x.device):
+        for rows in inputs.blocks(num_samples):
+            queries = inputs.unit_rows(x[order[rows]])
+            first = int(np.searchsorted(bounds, bounds[rows.start], side="left"))
+            last = int(np.searchsorted(bounds, bounds[rows.stop - 1], side="right"))
+            nearest = queries.new_full((len(queries),), -torch.inf)
+            position = torch.zeros_like(y[rows])
+            for columns in inputs.blocks(last, start=first):
+                similarity = queries @ inputs.unit_rows(x[order[columns]]).t()
+                similarity.masked_fill_(y[rows, None] != y[columns], -torch.inf)
+                similarity.diagonal(rows.start - columns.start).fill_(-torch.inf)
+                best, index = similarity.max(dim=1)
+                position = torch.where(best > nearest, order[columns][index], position)
+                nearest = torch.maximum(nearest, best)
+            before = torch.zeros_like(y[rows])
+            for columns in inputs.blocks(num_samples):
+                similarity = queries @ inputs.unit_rows(x[order[columns]]).t()
+                if columns.start < last and columns.stop > first:
+                    similarity.masked_fill_(y[rows, None] == y[columns], -torch.inf)
+                before += (similarity > nearest[:, None]).sum(dim=1)
+                tied = similarity == nearest[:, None]
+                if bool(tied.any()):
+                    before += (tied & (order[columns] < position[:, None])).sum(dim=1)
+            in_company = nearest.isfinite()[:, None]
+            hit = in_company & (before[:, None] < limits)
+            found += hit.sum(dim=0)
+    return {k: count / num_samples for k, count in zip(ks, found.tolist(), strict=True)}

@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn import metrics as reference
 from sklearn.cluster import KMeans
+from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 
 from dasl_core import evaluate
@@ -73,6 +76,32 @@ def test_knn_corner_cases() -> None:
     assert evaluate.knn_accuracy(x.bfloat16(), y, x[:5].bfloat16(), y[:5], k=1) == 1.0
 
 
+@pytest.mark.parametrize("k", [3, 20])
+def test_knn_equals_scikit_learn(k: int) -> None:
+    x, y = clouds(classes=9, per_class=20, spread=1.5, seed=4)
+    train, test = slice(0, 120), slice(120, 180)
+    voters = KNeighborsClassifier(
+        n_neighbors=k, metric="cosine", weights=lambda distance: np.exp((1 - distance) / 0.07)
+    ).fit(x[train].numpy(), y[train].numpy())
+    expected = voters.score(x[test].numpy(), y[test].numpy())
+    assert 0.2 < expected < 1
+    found = evaluate.knn_accuracy(x[train], y[train], x[test], y[test], k=k)
+    assert found == pytest.approx(expected, abs=1e-9)
+
+
+def test_knn_of_a_class_with_fewer_members_than_k_and_of_equal_votes() -> None:
+    # The one member of class 7 is so near that it outweighs 9 others.
+    bank = torch.cat([torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]]).repeat(9, 1)])
+    y = torch.tensor([7] + [3] * 9)
+    query = torch.tensor([[1.0, 0.2]])
+    assert evaluate.knn_accuracy(bank, y, query, torch.tensor([7]), k=10) == 1
+    # Two that are equally near: the smaller number wins, wherever it stands in the bank.
+    bank = torch.tensor([[1.0, 1.0], [1.0, -1.0]])
+    query = torch.tensor([[1.0, 0.0]])
+    for y in (torch.tensor([2, 5]), torch.tensor([5, 2])):
+        assert evaluate.knn_accuracy(bank, y, query, torch.tensor([2]), k=2) == 1
+
+
 def naive_recall(x: Tensor, y: Tensor, k: int) -> float:
     similarity = F.normalize(x.double(), dim=1) @ F.normalize(x.double(), dim=1).t()
     hits = 0
@@ -100,6 +129,31 @@ def test_a_query_never_finds_itself_even_when_all_others_are_opposite() -> None:
     assert evaluate.recall_at_k(x, y, [1])[1] == naive_recall(x, y, 1) == 1 / 3
 
 
+AXES = torch.cat([torch.eye(3), -torch.eye(3)])
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=2, max_size=14))
+def test_recall_of_ties_goes_by_position(rows: list[tuple[int, int]]) -> None:
+    # Similarities are exactly -1, 0 or 1, so nearly all of them tie.
+    x = AXES[[axis for axis, _ in rows]]
+    y = torch.tensor([label for _, label in rows])
+    similarity = (x @ x.t()).fill_diagonal_(-torch.inf)
+    ranking = similarity.argsort(dim=1, descending=True, stable=True)[:, :-1]
+    for k, found in evaluate.recall_at_k(x, y, [1, 2, 4, 8]).items():
+        hits = (y[ranking[:, :k]] == y[:, None]).any(dim=1)
+        assert found == pytest.approx(hits.double().mean().item())
+
+
+def test_recall_at_large_k() -> None:
+    x, y = clouds(classes=60, per_class=20, spread=3, seed=5)
+    ks = (1, 10, 100, 1000)
+    recall = evaluate.recall_at_k(x, y, ks)
+    assert recall == {k: naive_recall(x, y, k) for k in ks}
+    assert recall[1] < recall[10] < recall[100] < recall[1000] == 1
+    # Beyond the N - 1 others, K changes nothing.
+    assert set(evaluate.recall_at_k(x, y, [1199, 5000]).values()) == {1.0}
+
+
 @pytest.mark.parametrize("tile_entries", [1, 100, 1 << 24])
 def test_tiles_change_nothing(tile_entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = clouds(spread=1.2)
@@ -111,6 +165,9 @@ def test_tiles_change_nothing(tile_entries: int, monkeypatch: pytest.MonkeyPatch
             evaluate.nmi(x, y),
             pytest.approx(evaluate.uniformity(x), rel=1e-6),
             pytest.approx(evaluate.inter_class_distances(x, y), rel=1e-6),
+            pytest.approx(evaluate.effective_rank(x), rel=1e-6),
+            pytest.approx(evaluate.dimension_std(x), rel=1e-6),
+            pytest.approx(evaluate.alignment(x, x.flip(0)), rel=1e-6),
         ]
 
     expected = figures()
@@ -119,6 +176,9 @@ def test_tiles_change_nothing(tile_entries: int, monkeypatch: pytest.MonkeyPatch
     assert tiled[:3] == expected[:3]
     assert evaluate.uniformity(x) == expected[3]
     assert evaluate.inter_class_distances(x, y) == expected[4]
+    assert evaluate.effective_rank(x) == expected[5]
+    assert evaluate.dimension_std(x) == expected[6]
+    assert evaluate.alignment(x, x.flip(0)) == expected[7]
 
 
 def test_normalized_mutual_information_equals_scikit_learn() -> None:
@@ -132,6 +192,46 @@ def test_normalized_mutual_information_equals_scikit_learn() -> None:
     assert evaluate.normalized_mutual_information(a, torch.zeros(4, dtype=torch.int64)) == 0
     constant = torch.ones(4, dtype=torch.int64)
     assert evaluate.normalized_mutual_information(constant, constant) == 1
+
+
+LABELLINGS = st.lists(st.tuples(st.integers(-2, 4), st.integers(0, 5)), min_size=1, max_size=40)
+
+
+@given(LABELLINGS)
+def test_pairwise_f1_equals_scikit_learns_pair_counts(rows: list[tuple[int, int]]) -> None:
+    clusters, classes = np.array(rows).T
+    (_, wrong), (missed, right) = reference.pair_confusion_matrix(classes, clusters).tolist()
+    precision, recall = evaluate.pairwise_precision_recall(clusters, classes)
+    if right + wrong == 0 and right + missed == 0:  # nothing joined, nothing to be joined
+        assert (precision, recall, evaluate.pairwise_f1(clusters, classes)) == (1, 1, 1)
+        return
+    assert precision == (right / (right + wrong) if right + wrong else 0)
+    assert recall == (right / (right + missed) if right + missed else 0)
+    expected = 2 * precision * recall / (precision + recall) if right else 0
+    assert evaluate.pairwise_f1(clusters, classes) == pytest.approx(expected)
+
+
+def test_pairwise_f1_counts_more_pairs_than_float32_and_int32_hold() -> None:
+    classes = torch.arange(300_000) % 3
+    classes[0] = 1
+    clusters = torch.zeros(300_000, dtype=torch.int64)
+    sizes = (99_999, 100_001, 100_000)
+    right, found = sum(n * (n - 1) // 2 for n in sizes), 300_000 * 299_999 // 2
+    assert evaluate.pairwise_precision_recall(clusters, classes) == (right / found, 1)
+    assert evaluate.pairwise_f1(clusters, classes) == 2 * right / (found + right)
+
+
+def test_clustering_metrics_are_those_of_one_k_means() -> None:
+    x, y = clouds(classes=6, spread=1.2, seed=2)
+    clusters, _ = evaluate.kmeans(F.normalize(x, dim=1), 6, seed=5)
+    metrics = evaluate.clustering_metrics(x, y, seed=5)
+    assert metrics["nmi"] == evaluate.normalized_mutual_information(clusters, y)
+    assert metrics["nmi"] == evaluate.nmi(x, y, seed=5)
+    assert metrics["pairwise_f1"] == evaluate.pairwise_f1(clusters, y)
+    precision, recall = metrics["pairwise_precision"], metrics["pairwise_recall"]
+    assert (precision, recall) == evaluate.pairwise_precision_recall(clusters, y)
+    assert min(precision, recall) < metrics["pairwise_f1"] < max(precision, recall) < 1
+    assert metrics.keys() == {"nmi", "pairwise_f1", "pairwise_precision", "pairwise_recall"}
 
 
 def test_nmi_of_clear_and_of_shuffled_classes() -> None:
@@ -164,7 +264,7 @@ def test_kmeans_corner_cases() -> None:
     assert cluster[0] == cluster[1] == cluster[2] != cluster[3]
     assert len(evaluate.kmeans(x, 4)[0]) == 4
     assert evaluate.kmeans(x, 1)[1].item() == pytest.approx(1.25)
-    with pytest.raises(ValueError, match="k must be from 1 to the number of points, 4; given 5"):
+    with pytest.raises(ValueError, match=r"k must be from 1 to the number of \w+, 4; given 5"):
         evaluate.kmeans(x, 5)
 
 
@@ -172,10 +272,19 @@ def test_effective_rank() -> None:
     assert evaluate.effective_rank(torch.eye(7)) == pytest.approx(7)
     assert evaluate.effective_rank(torch.ones(9, 4)) == pytest.approx(1, abs=1e-6)
     assert evaluate.effective_rank(torch.zeros(9, 4)) == 0
-    x = clouds()[0]
-    s = np.linalg.svd(x.double().numpy(), compute_uv=False)
-    p = s / s.sum()
-    assert evaluate.effective_rank(x) == pytest.approx(float(np.exp(-(p * np.log(p)).sum())))
+    few = torch.randn(5, 40, generator=torch.Generator().manual_seed(1))
+    for x in (clouds()[0], few, few.t() * torch.logspace(0, -5, 5)):
+        s = np.linalg.svd(x.double().numpy(), compute_uv=False)
+        p = s / s.sum()
+        expected = float(np.exp(-(p * np.log(p)).sum()))
+        for scale in (1, 1e-30, 1e30):
+            assert evaluate.effective_rank(scale * x) == pytest.approx(expected, rel=1e-6)
+
+
+def test_effective_rank_of_a_subspace_is_at_most_its_dimension() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(500, 3, generator=generator) @ torch.randn(3, 64, generator=generator)
+    assert 2 < evaluate.effective_rank(x) < 3.001
 
 
 def test_alignment_and_uniformity_equal_their_definitions() -> None:
@@ -196,21 +305,68 @@ def test_dimension_std_and_mean_norm() -> None:
     assert evaluate.mean_norm(torch.tensor([[3.0, 4.0], [0.0, 1.0]])) == 3
 
 
-def test_inter_class_distances() -> None:
-    x, y = clouds(per_class=4)
-    unit = F.normalize(x, dim=1).double()
+@pytest.mark.parametrize("by", ["class", "instance"])
+def test_inter_class_distances(by: str) -> None:
+    x, y = clouds(per_class=40)
+    y = y if by == "class" else torch.arange(len(y))
+    unit = F.normalize(x.double(), dim=1)
     distances = torch.stack(
         [(unit[i] - unit[j]).norm() for i, j in combinations(range(len(y)), 2) if y[i] != y[j]]
     )
     figures = evaluate.inter_class_distances(x, y)
-    assert figures["mean"] == pytest.approx(distances.mean().item(), rel=1e-5)
-    assert figures["std"] == pytest.approx(distances.std(correction=0).item(), rel=1e-5)
+    assert figures["mean"] == pytest.approx(distances.mean().item(), rel=1e-6)
+    assert figures["std"] == pytest.approx(distances.std(correction=0).item(), rel=1e-6)
     assert figures["variance"] == pytest.approx(figures["std"] ** 2)
-    assert figures["max"] == pytest.approx(distances.max().item(), rel=1e-5)
-    spread = (distances.max() - distances.min()).item()
-    assert figures["max_difference"] == pytest.approx(spread, rel=1e-5)
+    assert figures["min"] == pytest.approx(distances.min().item(), rel=1e-6)
+    assert figures["max"] == pytest.approx(distances.max().item(), rel=1e-6)
+    for name in ("q01", "q05", "q25", "q50", "q75", "q95", "q99"):
+        expected = torch.quantile(distances, int(name[1:]) / 100, interpolation="nearest")
+        assert figures[name] == pytest.approx(expected.item(), abs=2e-5)
+    # Theorem 2: the largest |d(x, x') - d(z, z')|, here from all pairs of pairs. Theorem 3: log(1 + d).
+    every_difference = (distances[:, None] - distances[None, :200]).abs().max()
+    assert figures["max_difference"] >= every_difference.item() - 1e-6
+    assert figures["max_difference"] == pytest.approx(
+        distances.max().item() - distances.min().item()
+    )
+    assert figures["log_factor"] == pytest.approx(torch.log(1 + distances).max().item(), rel=1e-6)
+
+
+def test_inter_class_distances_near_a_collapse_and_at_an_equidistant_simplex() -> None:
+    simplex = evaluate.inter_class_distances(torch.eye(6), torch.arange(6))
+    assert simplex["mean"] == simplex["max"] == pytest.approx(math.sqrt(2))
+    assert simplex["max_difference"] == pytest.approx(0, abs=1e-12)
+    assert simplex["std"] == pytest.approx(0, abs=1e-7)
+    # Two points 1e-5 apart: products in float32 would say 0 or 5e-4.
+    x = torch.tensor([[1.0, 0.0], [1.0, 1e-5]])
+    assert evaluate.inter_class_distances(x, torch.arange(2))["mean"] == pytest.approx(
+        1e-5, rel=0.01
+    )
     with pytest.raises(ValueError, match="y must hold at least two different labels"):
-        evaluate.inter_class_distances(x, torch.zeros(len(y), dtype=torch.int64))
+        evaluate.inter_class_distances(x, torch.zeros(2, dtype=torch.int64))
+
+
+def test_large_arrays_are_read_where_they_lie_and_read_only_ones_are_read_too() -> None:
+    array = clouds()[0].numpy()
+    assert inputs.features(array, "x").data_ptr() == array.ctypes.data
+    frozen = array.copy()
+    frozen.flags.writeable = False
+    for other in (frozen, np.asfortranarray(array), array.astype(">f4"), array[::-1][::-1]):
+        assert evaluate.uniformity(other) == evaluate.uniformity(array)
+
+
+def test_measures_are_exact_within_a_run_that_allows_less() -> None:
+    x, y = clouds(spread=1.2)
+    expected = evaluate.uniformity(x), evaluate.knn_accuracy(x[:40], y[:40], x[40:], y[40:])
+    allowed = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = evaluate.uniformity(x), evaluate.knn_accuracy(x[:40], y[:40], x[40:], y[40:])
+            assert (x @ x.t()).dtype == torch.bfloat16
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(allowed)
+    assert found == expected
 
 
 def test_wrong_arguments_are_named() -> None:

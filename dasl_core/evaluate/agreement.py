@@ -1,0 +1,130 @@
+"""Does a clustering agree with the classes? NMI and pairwise F1, of given clusters and of k-means."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dasl_core.evaluate import inputs
+from dasl_core.evaluate.clustering import kmeans
+
+
+def nmi(x: Tensor | np.ndarray, y: Tensor | np.ndarray, seed: int = 0) -> float:
+    """NMI between the classes `y` and a k-means clustering of `x` with as many clusters as classes.
+
+    Rows are L2-normalised first, as for every other measure here. The result is from 0 to 1 and
+    depends on nothing but the arguments.
+
+    Args:
+        x: (N, d) features.
+        y: (N,) integer classes.
+        seed: of the k-means++ initialisation.
+
+    Raises:
+        ValueError: when shapes or numbers do not fit; the message names the argument.
+    """
+    return clustering_metrics(x, y, seed)["nmi"]
+
+
+def clustering_metrics(
+    x: Tensor | np.ndarray, y: Tensor | np.ndarray, seed: int = 0
+) -> dict[str, float]:
+    """All figures of one k-means clustering of `x` (N, d) with as many clusters as `y` has classes.
+
+    Rows are L2-normalised first. The protocol of metric learning (Song et al., "Deep Metric Learning
+    via Lifted Structured Feature Embedding", CVPR 2016).
+
+    Returns:
+        ``nmi``, ``pairwise_f1``, ``pairwise_precision``, ``pairwise_recall``, each from 0 to 1.
+
+    Raises:
+        ValueError: when shapes or numbers do not fit; the message names the argument.
+    """
+    x = inputs.unit_rows(inputs.features(x, "x"))
+    y = inputs.labels(y, "y", x.shape[0], x.device)
+    clusters, _ = kmeans(x, int(torch.unique(y).numel()), seed=seed)
+    precision, recall = pairwise_precision_recall(clusters, y)
+    return {
+        "nmi": normalized_mutual_information(clusters, y),
+        "pairwise_f1": pairwise_f1(clusters, y),
+        "pairwise_precision": precision,
+        "pairwise_recall": recall,
+    }
+
+
+def normalized_mutual_information(a: Tensor | np.ndarray, b: Tensor | np.ndarray) -> float:
+    """``2 I(a; b) / (H(a) + H(b))`` of two labellings (N,) of the same samples; 1 if both are constant.
+
+    Raises:
+        ValueError: when they are not integer vectors of one length.
+    """
+    joint, (a_of_pair, b_of_pair), a_sizes, b_sizes = _contingency(a, b, ("a", "b"))
+    num_samples = a_sizes.sum()
+    p_a, p_b = a_sizes.double() / num_samples, b_sizes.double() / num_samples
+    p_joint = joint.double() / num_samples
+    independent = p_a[a_of_pair] * p_b[b_of_pair]
+    information = float((p_joint * (p_joint / independent).log()).sum())
+    entropies = -float((p_a * p_a.log()).sum()) - float((p_b * p_b.log()).sum())
+    if entropies == 0:
+        return 1.0
+    return min(1.0, max(0.0, 2 * information / entropies))
+
+
+def pairwise_f1(clusters: Tensor | np.ndarray, classes: Tensor | np.ndarray) -> float:
+    """F1 over all pairs of samples (N,): a pair is found if it shares a cluster, right if a class.
+
+    ``2 TP / (pairs in one cluster + pairs in one class)``, from 0 to 1, counted in whole numbers; 1
+    if neither labelling joins any two samples.
+
+    Raises:
+        ValueError: when they are not integer vectors of one length.
+    """
+    right, found, wanted = _pair_counts(clusters, classes)
+    return 2 * right / (found + wanted) if found + wanted else 1.0
+
+
+def pairwise_precision_recall(
+    clusters: Tensor | np.ndarray, classes: Tensor | np.ndarray
+) -> tuple[float, float]:
+    """Of the pairs in one cluster, the share in one class; and of those in one class, in one cluster.
+
+    A share of no pairs at all is 0; both are 1 if neither labelling joins any two samples.
+
+    Raises:
+        ValueError: when they are not integer vectors of one length.
+    """
+    right, found, wanted = _pair_counts(clusters, classes)
+    if not found and not wanted:
+        return 1.0, 1.0
+    return (right / found if found else 0.0), (right / wanted if wanted else 0.0)
+
+
+def _pair_counts(
+    clusters: Tensor | np.ndarray, classes: Tensor | np.ndarray
+) -> tuple[int, int, int]:
+    """Pairs that share both, a cluster, a class."""
+    joint, _, sizes, class_sizes = _contingency(clusters, classes, ("clusters", "classes"))
+
+    def pairs(counts: Tensor) -> int:
+        return int((counts * (counts - 1) // 2).sum())
+
+    return pairs(joint), pairs(sizes), pairs(class_sizes)
+
+
+def _contingency(
+    a: Tensor | np.ndarray, b: Tensor | np.ndarray, names: tuple[str, str]
+) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor, Tensor]:
+    """Counts of the pairs of values that occur, the two values (from 0) of each, and their own counts.
+
+    A full table is never made: that of Stanford Online Products would have 10^8 entries.
+    """
+    if a.ndim != 1 or a.shape[0] == 0:
+        raise ValueError(f"{names[0]} must have the shape (N,) with N >= 1; given {tuple(a.shape)}")
+    num_samples = a.shape[0]
+    cpu = torch.device("cpu")
+    a_index = torch.unique(inputs.labels(a, names[0], num_samples, cpu), return_inverse=True)[1]
+    b_index = torch.unique(inputs.labels(b, names[1], num_samples, cpu), return_inverse=True)[1]
+    a_sizes, b_sizes = torch.bincount(a_index), torch.bincount(b_index)
+    pairs, counts = torch.unique(a_index * b_sizes.numel() + b_index, return_counts=True)
+    return counts, (pairs // b_sizes.numel(), pairs % b_sizes.numel()), a_sizes, b_sizes
