@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from itertools import combinations
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from largest_tensor import LargestTensor
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from dasl_core.regularizers import ctv_norm, norms
 
@@ -143,21 +142,6 @@ def test_l1_and_l2_are_one_in_one_dimension(columns: Tensor) -> None:
     torch.testing.assert_close(
         ctv_norm(columns[:, :1], "l2"), brute_force(columns[:, :1], "l2"), rtol=1e-12, atol=1e-12
     )
-
-
-class LargestTensor(TorchDispatchMode):
-    """Notes the most entries that a tensor made meanwhile has."""
-
-    entries = 0
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        result = function(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor):
-                self.entries = max(self.entries, tensor.numel())
-        return result
 
 
 @pytest.mark.parametrize("norm", NORMS)

@@ -1,0 +1,317 @@
+"""Distributed k-means: against scikit-learn and naive loops, and the same on any number of ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from gloo_pool import GlooPool
+from largest_tensor import LargestTensor
+from sklearn.cluster import KMeans
+from torch import Tensor
+
+from dasl_core import clustering
+from dasl_core.clustering import choose_k, cluster
+from dasl_core.evaluate.cluster_quality import cluster_quality
+
+
+def clouds(clusters: int = 6, each: int = 20, width: int = 5, spread: float = 0.3) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(clusters, width, generator=generator, dtype=torch.float64)
+    noise = torch.randn(clusters * each, width, generator=generator, dtype=torch.float64)
+    return centres.repeat(each, 1) + spread * noise
+
+
+def start_of(x: Tensor, k: int, seed: int) -> Tensor:
+    points = clustering._Points(x, "euclidean", distributed=False)
+    points.place(None)
+    return points.start(k, seed)
+
+
+# --- one process
+
+
+@pytest.mark.parametrize("k", [1, 4, 9])
+def test_euclidean_equals_scikit_learn_from_the_same_start(k: int) -> None:
+    x = clouds(spread=0.8)
+    found = cluster(x, k, metric="euclidean", seed=3, max_iterations=300)
+    theirs = KMeans(k, init=start_of(x, k, 3).numpy(), n_init=1, tol=0, algorithm="lloyd").fit(x)
+    np.testing.assert_array_equal(found.assignments.numpy(), theirs.labels_)
+    np.testing.assert_allclose(found.centres.numpy(), theirs.cluster_centers_, atol=1e-12)
+    assert found.inertia == pytest.approx(theirs.inertia_)
+
+
+def test_spherical_equals_a_naive_loop_from_the_same_start() -> None:
+    x = clouds(spread=0.8)
+    unit = F.normalize(x, dim=1)
+    centres, assigned = start_of(unit, 5, 1), torch.zeros(0)
+    while True:
+        before, assigned = assigned, (unit @ centres.t()).argmax(dim=1)
+        if torch.equal(before, assigned):
+            break
+        centres = torch.stack(
+            [F.normalize(unit[assigned == c].sum(dim=0), dim=0) for c in range(5)]
+        )
+    found = cluster(x, 5, metric="spherical", seed=1, max_iterations=300)
+    assert torch.equal(found.assignments, assigned)
+    torch.testing.assert_close(found.centres, centres)
+    cosines = (unit * centres[assigned]).sum(dim=1)
+    assert found.inertia == pytest.approx(float((2 - 2 * cosines).sum()))
+
+
+def test_spherical_sees_directions_only_and_euclidean_lengths_too() -> None:
+    x = clouds(spread=0.8)
+    lengths = torch.rand(len(x), 1, generator=torch.Generator().manual_seed(2)).double() * 9 + 1
+    same = torch.equal(cluster(x, 6).assignments, cluster(lengths * x, 6).assignments)
+    euclidean = [cluster(y, 6, metric="euclidean").assignments for y in (x, lengths * x)]
+    assert same
+    assert not torch.equal(*euclidean)
+
+
+@pytest.mark.parametrize("metric", ["spherical", "euclidean"])
+def test_clear_clusters_are_found(metric: Any) -> None:
+    found = cluster(clouds(spread=0.01).float(), 6, metric=metric)
+    classes = torch.arange(6).repeat(20)
+    figures = cluster_quality(found, found.assignments, classes=classes)
+    assert figures["clusters_nmi_classes"] == pytest.approx(1)
+    assert found.centres.dtype == torch.float32
+    assert found.iterations <= 3
+
+
+def test_seed_alone_decides() -> None:
+    x = clouds(spread=1.5)
+    state = torch.get_rng_state()
+    first, again, other = (cluster(x, 12, seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(first.assignments, again.assignments)
+    assert torch.equal(first.centres, again.centres)
+    assert not torch.equal(first.assignments, other.assignments)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_half_precision_is_computed_in_float32() -> None:
+    x = clouds().bfloat16()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = cluster(x, 6)
+    assert found.centres.dtype == torch.float32
+    assert torch.equal(found.assignments, cluster(x.float(), 6).assignments)
+
+
+def test_tiles_change_nothing_and_bound_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = clouds(clusters=10, each=40, width=3, spread=1.0)
+    whole = cluster(x, 50, metric="euclidean")
+    monkeypatch.setattr(clustering, "_SCORE_ENTRIES", 500)
+    monkeypatch.setattr(clustering, "_SUM_ENTRIES", 50)
+    with LargestTensor() as largest:
+        tiled = cluster(x, 50, metric="euclidean")
+    assert torch.equal(whole.assignments, tiled.assignments)
+    # 5 candidates for the next centre are compared at once; scores of all rows are 400 * 50.
+    assert largest.entries <= 5 * 400
+
+
+def test_the_start_of_a_large_bank_is_drawn_from_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clustering, "_START_POINTS", 4)
+    x = clouds(clusters=5, each=2000, width=2, spread=0.01)
+    monkeypatch.setattr(clustering, "_SCORE_ENTRIES", 1000)
+    monkeypatch.setattr(clustering, "_SUM_ENTRIES", 1000)
+    points = clustering._Points(x, "euclidean", distributed=False)
+    points.place(None)
+    with LargestTensor() as largest:
+        start = points.start(5, 0)
+    assert largest.entries == len(x)  # positions; the candidates of all rows would be 3 times that
+    assert bool((torch.cdist(start, x).min(dim=1).values == 0).all())
+
+
+@pytest.mark.parametrize("metric", ["spherical", "euclidean"])
+def test_clusters_without_points_get_the_farthest_ones(metric: Any) -> None:
+    x = torch.tensor([[1.0, 0.0], [1.0, 0.1], [1.0, -0.1], [-1.0, 0.0], [0.0, 1.0]])
+    x = x.double()
+    centres = torch.tensor([[1.0, 0.0], [-9.0, -9.0], [-9.5, -9.0]]).double()
+    if metric == "spherical":
+        centres = torch.tensor([[1.0, 0.0], [0.0, -1.0], [0.0, -1.0]]).double()
+    with patch.object(clustering._Points, "start", lambda points, k, seed: centres):
+        found = cluster(x, 3, metric=metric)
+    assert found.assignments[0] == found.assignments[1] == found.assignments[2]
+    assert len(found.assignments.unique()) == 3
+    assert found.reseeded >= 1
+
+
+def test_corner_cases() -> None:
+    x = torch.tensor([[0.0], [0.0], [0.0], [5.0]])
+    few = cluster(x, 2, metric="euclidean").assignments
+    assert few[0] == few[1] == few[2] != few[3]
+    assert cluster(x, 1, metric="euclidean").centres.item() == pytest.approx(1.25)
+    # More clusters than different points: the rest stay empty, and it ends.
+    found = cluster(x, 4, metric="euclidean")
+    assert cluster_quality(found, found.assignments)["clusters_empty"] == 2
+    assert found.iterations < 50
+    each = cluster(torch.eye(4), 4).assignments
+    assert sorted(each.tolist()) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"k": 0}, "k must be from 1 to the number of points, 4; given 0"),
+        ({"k": 5}, "k must be from 1 to the number of points, 4; given 5"),
+        ({"metric": "cosine"}, "metric must be one of 'spherical', 'euclidean'; given 'cosine'"),
+        ({"max_iterations": 0}, "max_iterations must be at least 1; given 0"),
+        ({"bank": torch.zeros(4)}, r"bank must have the shape \(n, d\); given \(4,\)"),
+        ({"bank": torch.tensor([[1.0]] * 3 + [[np.nan]])}, "bank holds NaN or infinite .* 1 rows"),
+        ({"positions": torch.tensor([0, 1, 2, 2])}, "positions must name each of the 4 rows"),
+        ({"positions": torch.tensor([1, 2, 3, 4])}, "positions must name each of the 4 rows"),
+        ({"positions": torch.arange(3)}, "positions must name each of the 4 rows"),
+    ],
+)
+def test_wrong_arguments_are_named(change: dict[str, Any], expected: str) -> None:
+    arguments: dict[str, Any] = {"bank": torch.eye(4), "k": 2} | change
+    with pytest.raises(ValueError, match=expected):
+        cluster(**arguments)
+
+
+def test_number_of_clusters_from_the_size_of_the_data_set() -> None:
+    assert [choose_k(n) for n in (2, 5_236, 126_689, 1_281_167)] == [2, 72, 356, 1132]
+    assert choose_k(10**9) == 10_000
+    assert all(choose_k(n) <= n for n in range(2, 50))
+    with pytest.raises(ValueError, match="num_images must be at least 2; given 1"):
+        choose_k(1)
+
+
+# --- many processes
+
+
+def part(x: np.ndarray) -> Tensor:
+    """This rank's rows; shares differ by one."""
+    ranks = dist.get_world_size() if dist.is_initialized() else 1
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    return torch.from_numpy(np.array_split(x, ranks)[rank])
+
+
+def shared(x: np.ndarray, order: np.ndarray | None, k: int, metric: Any, *options: Any) -> Any:
+    """Cluster rows that are handed out in the given order."""
+    if order is None:
+        found = cluster(part(x), k, metric=metric, seed=5)
+    else:
+        found = cluster(part(x[order]), k, metric=metric, seed=5, positions=part(order))
+    return found.assignments.numpy(), found.centres.numpy(), found.inertia, found.reseeded
+
+
+def alone(x: np.ndarray) -> np.ndarray:
+    """Every rank holds everything."""
+    return cluster(torch.from_numpy(x), 4, seed=5, distributed=False).assignments.numpy()
+
+
+def from_bad_start(x: np.ndarray, k: int) -> Any:
+    """All but the first centre begin where no point is near."""
+
+    def start(points: Any, k: int, seed: int) -> Tensor:
+        centres = torch.full((k, x.shape[1]), 1e3, dtype=torch.float64)
+        centres[0] = 0
+        return centres
+
+    with patch.object(clustering._Points, "start", start):
+        return shared(x, None, k, "euclidean")
+
+
+def reports_nan(x: np.ndarray) -> str:
+    bank = part(x)
+    if not dist.is_initialized() or dist.get_rank() == dist.get_world_size() - 1:
+        bank[0] = float("nan")
+    try:
+        cluster(bank, 3)
+    except ValueError as error:
+        return str(error)
+    return "nothing"
+
+
+@pytest.mark.parametrize("metric", ["spherical", "euclidean"])
+@pytest.mark.parametrize("k", [3, 20])  # with 3, the start is drawn from 96 of the 101 rows
+def test_ranks_find_what_one_process_finds(pool: GlooPool, metric: Any, k: int) -> None:
+    x = clouds(spread=1.0)[:101].numpy()
+    expected, centres, inertia, _ = shared(x, None, k, metric)
+    for ranks in (2, 4):
+        results = pool.call(ranks, shared, x, None, k, metric)
+        found = np.concatenate([result[0] for result in results])
+        np.testing.assert_array_equal(found, expected)
+        for result in results:
+            np.testing.assert_array_equal(result[1], results[0][1])
+            np.testing.assert_allclose(result[1], centres, rtol=1e-10, atol=1e-12)
+            assert result[2] == pytest.approx(inertia, rel=1e-12)
+
+
+def test_it_does_not_matter_who_holds_which_row(pool: GlooPool) -> None:
+    x = clouds(spread=1.0)[:101].numpy()
+    expected = shared(x, None, 7, "spherical")[0]
+    order = np.random.default_rng(0).permutation(101)
+    for ranks in (1, 2, 4):
+        results = pool.call(ranks, shared, x, order, 7, "spherical")
+        np.testing.assert_array_equal(
+            np.concatenate([result[0] for result in results]), expected[order]
+        )
+
+
+def test_the_farthest_points_are_those_of_all_ranks(pool: GlooPool) -> None:
+    # Whole numbers: every sum is exact, and there are many equal distances to break.
+    x = np.random.default_rng(1).integers(-4, 5, (61, 2)).astype(np.float64)
+    expected, centres, _, reseeded = from_bad_start(x, 9)
+    assert reseeded >= 8
+    for ranks in (2, 4):
+        results = pool.call(ranks, from_bad_start, x, 9)
+        np.testing.assert_array_equal(np.concatenate([r[0] for r in results]), expected)
+        np.testing.assert_allclose(results[-1][1], centres)
+        assert {result[3] for result in results} == {reseeded}
+
+
+def test_more_ranks_than_rows(pool: GlooPool) -> None:
+    x = clouds()[:3].numpy()
+    results = pool.call(4, shared, x, None, 2, "spherical")
+    assert [len(result[0]) for result in results] == [1, 1, 1, 0]
+    np.testing.assert_array_equal(
+        np.concatenate([result[0] for result in results]), shared(x, None, 2, "spherical")[0]
+    )
+
+
+def test_a_whole_bank_on_every_rank(pool: GlooPool) -> None:
+    x = clouds().numpy()
+    for found in pool.call(2, alone, x):
+        np.testing.assert_array_equal(found, alone(x))
+
+
+def test_all_ranks_refuse_what_one_holds(pool: GlooPool) -> None:
+    answers = pool.call(2, reports_nan, clouds().numpy())
+    assert answers == ["bank holds NaN or infinite numbers in 1 rows"] * 2
+
+
+# --- quality
+
+
+def test_quality_of_a_small_clustering() -> None:
+    x = torch.tensor([[1.0, 0.0]] * 3 + [[0.0, 2.0]] + [[0.0, 1.0]]).double()
+    found = cluster(x, 2)
+    names = found.assignments
+    figures = cluster_quality(
+        found, names, previous=1 - names, classes=torch.tensor([0, 0, 0, 0, 1])
+    )
+    nmi = figures.pop("clusters_nmi_classes")
+    assert 0.3 < nmi < 0.9
+    assert figures == pytest.approx(
+        {
+            "clusters_size_min": 2,
+            "clusters_size_median": 2.5,
+            "clusters_size_max": 3,
+            "clusters_largest_share": 0.6,
+            "clusters_empty": 0,
+            "clusters_reseeded": 0,
+            "clusters_cosine": 1,
+            "clusters_nmi_previous": 1,
+        }
+    )
+    spread = cluster(x, 1, metric="euclidean")
+    figures = cluster_quality(spread, spread.assignments)
+    expected = (x - x.mean(dim=0)).square().sum(dim=1).mean().item()
+    assert figures["clusters_squared_distance"] == pytest.approx(expected)
+    assert "clusters_nmi_classes" not in figures
