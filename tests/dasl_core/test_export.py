@@ -2,91 +2,36 @@
 
 from __future__ import annotations
 
+import io
 import json
-import re
-import subprocess
-import sys
+import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
+from exported import (
+    BACKBONE_KINDS,
+    code_of,
+    features_read_elsewhere,
+    images_for,
+    pickles_in,
+    shake,
+)
 from safetensors.numpy import load_file
 from training_world import Recorder, resolved, run
 
 from dasl_core.data.augment import statistics
 from dasl_core.data.index import DatasetIndex
-from dasl_core.export import export_backbone
+from dasl_core.export import FORMATS, ExportError, export_backbone, export_checkpoint
+from dasl_core.export.checkpoint import read_checkpoint
 from dasl_core.models.backbone import build_backbone
-from dasl_core.spec import BACKBONES, Backbone, JobSpec
+from dasl_core.spec import BACKBONES, Backbone
 from dasl_core.train.checkpoint import load_state
 
-# Run with `-I`: neither this folder nor PYTHONPATH is searched; and as if we were not installed.
-READER = """
-import os
-import sys
-
-OURS = ("dasl_core", "service", "workers")
-for name in OURS:
-    sys.modules[name] = None  # importing it raises ImportError
-for folder in sys.argv[1:]:
-    os.chdir(folder)
-    names = {}
-    exec(open("code.py").read(), names)
-    import numpy, torch
-
-    torch.set_num_threads(1)
-    with torch.no_grad():
-        features = names["model"](torch.from_numpy(numpy.load("images.npy")))
-    numpy.save("features.npy", features.numpy())
-loaded = [n for n, module in sys.modules.items() if module and n.split(".")[0] in OURS]
-assert not loaded, loaded
-"""
-
-BACKBONE_KINDS: dict[str, dict[str, Any]] = {
-    "resnet18-small": {"name": "resnet18", "image_size": 32},
-    "deep-stem-small": {"name": "resnet10t", "image_size": 32},
-    "vit-small": {"name": "test_vit", "image_size": 32},
-    "vit-large-image-gray": {
-        "name": "test_vit",
-        "image_size": 96,
-        "stem": "standard",
-        "in_channels": 1,
-    },
-    "resnet-standard": {"name": "test_resnet", "image_size": 96, "stem": "standard"},
-    "resnet-small-gray": {"name": "resnet10t", "image_size": 16, "in_channels": 1},
-}
-
-
-def images_for(spec: JobSpec) -> np.ndarray:
-    size, channels = spec.backbone.image_size, spec.backbone.in_channels
-    assert isinstance(size, int)
-    images: np.ndarray = np.random.default_rng(0).normal(size=(3, channels, size, size))
-    return images.astype(np.float32)
-
-
-def features_as_the_cards_say(folders: list[Path], images: list[np.ndarray]) -> list[np.ndarray]:
-    """Follow the code block of each card in a fresh process; features of the folder's images."""
-    for folder, its_images in zip(folders, images, strict=True):
-        card = (folder / "README.md").read_text()
-        (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
-        (folder / "code.py").write_text(code)
-        np.save(folder / "images.npy", its_images)
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", READER, *map(str, folders)], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return [np.load(folder / "features.npy") for folder in folders]
-
-
-def shake(network: torch.nn.Module) -> torch.nn.Module:
-    """Weights and running statistics as training would leave them: none at its initial value."""
-    generator = torch.Generator().manual_seed(0)
-    for tensor in network.state_dict().values():
-        if tensor.is_floating_point():
-            tensor += 0.1 * torch.rand(tensor.shape, generator=generator)
-    return network.eval()
+NOTHING_MEASURED = {"step": 1, "epoch": 1.0, "evaluations": []}
 
 
 def test_the_cards_load_the_backbones_where_we_are_not_installed(
@@ -98,13 +43,12 @@ def test_the_cards_load_the_backbones_where_we_are_not_installed(
         network = shake(build_backbone(spec.backbone))
         folders.append(tmp_path / kind)
         folders[-1].mkdir()
-        measured = {"step": 1, "epoch": 1.0, "evaluations": []}
-        export_backbone(network, spec, measured, folders[-1])
+        assert export_backbone(network, spec, NOTHING_MEASURED, folders[-1]) is None
         images.append(images_for(spec))
         with torch.no_grad():
             expected.append(network(torch.from_numpy(images[-1])).numpy())
         assert expected[-1].shape == (3, BACKBONES[spec.backbone.name].features)
-    features = features_as_the_cards_say(folders, images)
+    features = features_read_elsewhere(folders, [code_of(folder) for folder in folders], images)
     for kind, ours, theirs in zip(BACKBONE_KINDS, expected, features, strict=True):
         np.testing.assert_allclose(theirs, ours, rtol=1e-6, atol=1e-6, err_msg=kind)
 
@@ -123,7 +67,7 @@ def test_what_a_run_hands_over_is_the_backbone_it_trained(
     images = images_for(spec)
     with torch.no_grad():
         expected = network.eval()(torch.from_numpy(images).double()).numpy()
-    (features,) = features_as_the_cards_say([folder], [images])
+    (features,) = features_read_elsewhere([folder], [code_of(folder)], [images])
     np.testing.assert_allclose(features, expected, rtol=1e-5, atol=1e-5)
     weights = load_file(folder / "backbone.safetensors")
     assert {value.dtype.name for value in weights.values()} == {"float32", "int64"}
@@ -133,14 +77,132 @@ def test_what_a_run_hands_over_is_the_backbone_it_trained(
     assert len(model["stem"]) == 2
     assert model["preprocessing"]["image_size"] == 16
     assert model["preprocessing"]["mean"] == list(statistics(3)[0])
+    assert model["spec"] == spec.model_dump(mode="json")
     card = (folder / "README.md").read_text()
-    assert card.startswith("# tiny\n")
+    assert "\n# tiny\n" in card
     assert "simclr with DAR and SEC on `pictures`" in card
     assert "3 of 3 epochs" in card
-    for evaluation in json.loads((folder / "metrics.json").read_text())["evaluations"]:
-        if evaluation["subject"] != "backbone" or evaluation["epoch"] == 3:
-            for name, value in evaluation["metrics"].items():
-                assert f"| {name} | {value:.4f} |" in card
+    last = {
+        e["subject"]: e for e in json.loads((folder / "metrics.json").read_text())["evaluations"]
+    }
+    assert last.keys() == {"raw", "untrained", "backbone"}
+    assert "| metric | raw pixels | untrained | epoch 3 |" in card
+    for name in last["backbone"]["metrics"]:
+        values = [evaluation["metrics"].get(name) for evaluation in last.values()]
+        cells = ["" if value is None else f"{value:.4f}" for value in values]
+        assert f"| {name} | {' | '.join(cells)} |" in card
+
+
+def test_nothing_in_a_checkpoint_is_pickled_and_reading_it_unpickles_nothing(
+    pictures: DatasetIndex,
+    cache: Path,
+    tmp_path: Path,
+    without_pictures: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backbone = {"name": "test_vit", "image_size": 16}
+    spec = resolved(pictures, backbone=backbone, train={"epochs": 1}, dar={"weight": 0.1}, sec={})
+    reporter = Recorder(tmp_path)
+    run(spec, pictures, cache, reporter)
+    folder = reporter.last_checkpoint
+    for format in FORMATS:
+        export_checkpoint(folder, format)
+    files = {str(p.relative_to(folder)): p for p in folder.rglob("*") if p.is_file()}
+    assert files.keys() >= {
+        *("README.md", "backbone.onnx", "backbone.pt2", "backbone.safetensors", "metrics.json"),
+        *("huggingface/README.md", "huggingface/config.json", "huggingface/model.safetensors"),
+        *("model.json", "training_state.json", "training_state.safetensors"),
+    }
+    for name, file in files.items():
+        assert pickles_in(file.read_bytes(), name) == []
+
+    def refuse(*arguments: Any, **settings: Any) -> None:
+        raise AssertionError("something was unpickled")
+
+    for name in ("load", "loads", "Unpickler"):
+        monkeypatch.setattr(pickle, name, refuse)
+    monkeypatch.setattr(torch, "load", refuse)
+    assert load_state(folder)["progress"]["step"] == reporter.checkpoints[-1][0]
+    assert read_checkpoint(folder)[0] == spec
+
+
+def test_pickles_are_found_wherever_they_hide() -> None:
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        assert pickles_in(pickle.dumps({"weights": [1.0]}, protocol), "a") == ["a"]
+    saved = io.BytesIO()
+    torch.save({"weights": torch.zeros(3)}, saved)
+    assert pickles_in(saved.getvalue(), "a") == ["a/archive/data.pkl"]
+    program = torch.export.export(torch.nn.Linear(2, 2), (torch.zeros(1, 2),))
+    as_torch_does = io.BytesIO()
+    torch.export.save(program, as_torch_does)
+    (found,) = pickles_in(as_torch_does.getvalue(), "a")
+    assert found.endswith("data.pkl")
+
+
+def test_the_card_says_what_was_trained_on_and_how(pictures: DatasetIndex, tmp_path: Path) -> None:
+    spec = resolved(
+        pictures,
+        dar={"weight": 0.25, "norm": "l2"},
+        sec={"weight": 0.75},
+        evaluate={"holdout": {"by": "class", "fraction": 0.5}},
+        train={"seed": 41},
+    )
+    network = build_backbone(spec.backbone)
+    data = {"images": 12345, "classes": 7, "train_images": 10000, "held_out_images": 2345}
+    export_backbone(network, spec, NOTHING_MEASURED | {"data": data}, tmp_path)
+    card = (tmp_path / "README.md").read_text()
+    _, header, rest = card.split("---\n", 2)
+    about = yaml.safe_load(header)
+    assert about["library_name"] == "timm"
+    assert about["pipeline_tag"] == "image-feature-extraction"
+    assert about["tags"] == ["image-feature-extraction", "timm", "simclr", "dar", "sec"]
+    assert "license" not in about
+    for row in (
+        "| images | 12,345 |",
+        "| classes | 7 |",
+        "| trained on | 10,000 images |",
+        "| evaluated on | 2,345 images |",
+        "| held out, never trained on | 0.5 of the classes, chosen by a hash of their names |",
+        "| seed | 41 |",
+    ):
+        assert row in rest
+    (dar,) = [line for line in rest.splitlines() if line.startswith("| DAR |")]
+    assert "weight 0.25" in dar
+    assert "norm l2" in dar
+    (sec,) = [line for line in rest.splitlines() if line.startswith("| SEC |")]
+    assert "weight 0.75" in sec
+    assert f"torch {torch.__version__}" in rest
+    assert "Nothing was measured." in rest
+    assert "dasl export FOLDER --format onnx" in rest
+    (settings,) = rest.split("```json\n")[1:]
+    assert json.loads(settings.split("```")[0]) == spec.model_dump(mode="json")
+
+    export_backbone(network, resolved(pictures), NOTHING_MEASURED, tmp_path)
+    plain = (tmp_path / "README.md").read_text()
+    assert "with simclr on `pictures`" in plain
+    assert "| DAR | none |" in plain
+    assert "| held out, never trained on | 0.1 of the images" in plain
+
+
+def test_a_folder_that_is_no_checkpoint_is_refused_with_what_it_lacks(
+    pictures: DatasetIndex, tmp_path: Path
+) -> None:
+    with pytest.raises(ExportError, match=r"not the folder of a checkpoint.*backbone\.safetensors"):
+        read_checkpoint(tmp_path)
+    spec = resolved(pictures)
+    export_backbone(build_backbone(spec.backbone), spec, NOTHING_MEASURED, tmp_path)
+    assert read_checkpoint(tmp_path)[0] == spec
+    file = tmp_path / "model.json"
+    model = json.loads(file.read_text())
+    model["spec"]["backbone"]["invented"] = 1
+    file.write_text(json.dumps(model))
+    with pytest.raises(ExportError, match=r"another version.*spec\.backbone\.invented"):
+        read_checkpoint(tmp_path)
+    file.write_text("{")
+    with pytest.raises(ExportError, match="no readable checkpoint"):
+        read_checkpoint(tmp_path)
+    with pytest.raises(ValueError, match=r"'tensorrt'.*onnx, torch-export, hf"):
+        export_checkpoint(tmp_path, "tensorrt")
 
 
 @pytest.mark.parametrize(

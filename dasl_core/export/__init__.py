@@ -1,0 +1,23 @@
+"""What people take away from a run: weights, ONNX, Hugging Face's layout, and a card that says how.
+
+Nothing here is pickled, and no code of this project is needed to load any of it.
+"""
+
+from dasl_core.export.card import model_card
+from dasl_core.export.checkpoint import export_backbone
+from dasl_core.export.formats import FORMATS, export_checkpoint
+from dasl_core.export.hub import write_hub_folder
+from dasl_core.export.network import ExportError
+from dasl_core.export.onnx_file import write_onnx
+from dasl_core.export.torch_program import write_torch_program
+
+__all__ = [
+    "FORMATS",
+    "ExportError",
+    "export_backbone",
+    "export_checkpoint",
+    "model_card",
+    "write_hub_folder",
+    "write_onnx",
+    "write_torch_program",
+]

@@ -1,0 +1,202 @@
+"""The model card: what the backbone is, what it was trained on, what it is worth, how to load it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dasl_core.spec import JobSpec
+
+
+def model_card(spec: JobSpec, model: dict[str, Any], metrics: dict[str, Any]) -> str:
+    """The README.md of a checkpoint, with the header that Hugging Face reads.
+
+    Args:
+        spec: the resolved spec of the run.
+        model: the content of `model.json`.
+        metrics: the content of `metrics.json`; with `metrics["data"]` the card says what was
+            trained on, see `export_backbone`.
+    """
+    return _card(spec, model, metrics, _load_checkpoint(model))
+
+
+def hub_card(spec: JobSpec, model: dict[str, Any], metrics: dict[str, Any]) -> str:
+    """The README.md of a folder in Hugging Face's layout."""
+    return _card(spec, model, metrics, LOAD_HUB_FOLDER)
+
+
+LOAD_HUB_FOLDER = """```python
+import timm
+
+# After an upload: "hf-hub:USER/NAME" in place of "local-dir:."
+model = timm.create_model("local-dir:.", pretrained=True)
+model.eval()
+
+config = timm.data.resolve_model_data_config(model)
+transform = timm.data.create_transform(**config, is_training=False)
+```
+"""
+
+
+def _load_checkpoint(model: dict[str, Any]) -> str:
+    stem = "".join(f"{line}\n" for line in model["stem"])
+    needs_torch = "import torch\n" if model["stem"] else ""
+    with_timm = f"""With timm and safetensors, in this folder:
+
+```python
+import json
+{needs_torch}import timm
+from safetensors.torch import load_file
+
+model = timm.create_model(**json.load(open("model.json"))["timm"])
+{stem}model.load_state_dict(load_file("backbone.safetensors"))
+model.eval()
+```
+"""
+    onnx = model["onnx"]
+    if onnx is None:
+        return with_timm + "\nONNX and other formats: `dasl export FOLDER --format onnx`.\n"
+    if "error" in onnx:
+        return with_timm + f"\n{' '.join(onnx['error'].split())[:500]}\n"
+    return f"""{with_timm}
+With onnxruntime (opset {onnx["opset"]}, any batch size; on random images it differed from torch by
+{onnx["largest_difference_from_torch"]:.1g} of the largest feature):
+
+```python
+import onnxruntime
+
+session = onnxruntime.InferenceSession("{onnx["file"]}")
+features = session.run(["{onnx["output"]}"], {{"{onnx["input"]}": images}})[0]
+```
+"""
+
+
+def _card(spec: JobSpec, model: dict[str, Any], metrics: dict[str, Any], load: str) -> str:
+    images = model["preprocessing"]
+    side = images["image_size"]
+    versions = ", ".join(f"{name} {number}" for name, number in model["versions"].items())
+    return f"""{_header(spec)}
+# {spec.name}
+
+`{spec.backbone.name}` pretrained with {spec.method.name}{_regularizers(spec)} on `{spec.dataset}`,
+{metrics["epoch"]:g} of {spec.train.epochs} epochs. The weights are yours.
+
+## Load
+
+{load}
+`images` is float32, (batch, {images["channels"]}, {side}, {side}): the largest central square of each image,
+resized to {side} x {side} ({images["interpolation"]}), values in [0, 1] less mean {images["mean"]},
+divided by {images["std"]}. No exported network does this itself.
+`model(images)` gives features of width {model["num_features"]}.
+
+## Measured on held-out images
+
+{_results(metrics)}
+
+All evaluations and the loss of every epoch are in `metrics.json` of the checkpoint.
+
+## Data
+
+{_data(spec, metrics.get("data"))}
+
+## Training
+
+{_table(_training(spec, metrics, versions))}
+
+## Settings
+
+```json
+{spec.model_dump_json(indent=2)}
+```
+"""
+
+
+def _header(spec: JobSpec) -> str:
+    names = ["image-feature-extraction", "timm", spec.method.name, *_regularizer_names(spec)]
+    tags = "\n".join(f"- {name.lower()}" for name in names)
+    return f"""---
+library_name: timm
+pipeline_tag: image-feature-extraction
+# license: the weights are yours, and so is the choice
+tags:
+{tags}
+---
+"""
+
+
+def _regularizer_names(spec: JobSpec) -> list[str]:
+    return [name for name, part in (("DAR", spec.dar), ("SEC", spec.sec)) if part is not None]
+
+
+def _regularizers(spec: JobSpec) -> str:
+    names = _regularizer_names(spec)
+    return f" with {' and '.join(names)}" if names else ""
+
+
+def _results(metrics: dict[str, Any]) -> str:
+    """A column for each subject, at its last epoch: the baselines stand beside what was trained."""
+    last = {evaluation["subject"]: evaluation for evaluation in metrics["evaluations"]}
+    if not last:
+        return "Nothing was measured."
+    names = dict.fromkeys(name for evaluation in last.values() for name in evaluation["metrics"])
+    titles = {
+        "raw": "raw pixels",
+        "untrained": "untrained",
+        "backbone": f"epoch {last['backbone']['epoch']:g}" if "backbone" in last else "",
+    }
+    rows = [
+        ["metric", *(titles.get(subject, subject) for subject in last)],
+        ["---"] * (len(last) + 1),
+    ]
+    for name in names:
+        values = (evaluation["metrics"].get(name) for evaluation in last.values())
+        rows.append([name, *("" if value is None else f"{value:.4f}" for value in values)])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _data(spec: JobSpec, data: dict[str, Any] | None) -> str:
+    holdout = spec.evaluate.holdout
+    if spec.evaluate.dataset is not None:
+        held_out = f"the data set `{spec.evaluate.dataset}`"
+    elif holdout.by == "class":
+        held_out = f"{holdout.fraction:.4g} of the classes, chosen by a hash of their names"
+    else:
+        held_out = f"{holdout.fraction:.4g} of the images, chosen by a hash of their names"
+    rows = {"data set": f"`{spec.dataset}`", "held out, never trained on": held_out}
+    if data is not None:
+        rows |= {
+            "images": f"{data['images']:,}",
+            "classes": "no labels" if data["classes"] is None else f"{data['classes']:,}",
+            "trained on": f"{data['train_images']:,} images",
+            "evaluated on": f"{data['held_out_images']:,} images",
+        }
+    return _table(rows)
+
+
+def _training(spec: JobSpec, metrics: dict[str, Any], versions: str) -> dict[str, str]:
+    train, optimizer = spec.train, spec.train.optimizer
+    rows = {"method": _settings(spec.method)}
+    rows |= {
+        name: "none" if part is None else _settings(part)
+        for name, part in (("DAR", spec.dar), ("SEC", spec.sec))
+    }
+    return rows | {
+        "step": f"{metrics['step']:,}, epoch {metrics['epoch']:g} of {train.epochs}",
+        "global batch": f"{train.batch_size} on {spec.resources.workers} workers",
+        "optimizer": _settings(optimizer),
+        "precision": str(train.precision),
+        "seed": str(train.seed),
+        "versions": versions,
+    }
+
+
+def _settings(part: Any) -> str:
+    """A part of the spec on one line: its name, if it has one, and every setting."""
+    settings = part.model_dump(mode="json")
+    name = settings.pop("name", None)
+    rest = ", ".join(f"{key} {value}" for key, value in settings.items())
+    return ": ".join(text for text in (name, rest) if text)
+
+
+def _table(rows: dict[str, str]) -> str:
+    cells = (f"| {key} | {value.replace('|', chr(92) + '|')} |" for key, value in rows.items())
+    return "\n".join(["| | |", "|---|---|", *cells])

@@ -1,0 +1,118 @@
+"""The part of a checkpoint that people use: weights for timm, ONNX, and what they are."""
+
+from __future__ import annotations
+
+import json
+import logging
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from pydantic import ValidationError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from dasl_core.export.card import model_card
+from dasl_core.export.network import (
+    ExportError,
+    exported_network,
+    exported_weights,
+    preprocessing,
+)
+from dasl_core.export.onnx_file import write_onnx
+from dasl_core.models.backbone import stem_lines, timm_arguments
+from dasl_core.spec import BACKBONES, JobSpec
+
+WEIGHTS, MODEL, METRICS, CARD = "backbone.safetensors", "model.json", "metrics.json", "README.md"
+ONNX = "backbone.onnx"
+
+log = logging.getLogger(__name__)
+
+
+def export_backbone(
+    backbone: nn.Module,
+    spec: JobSpec,
+    metrics: dict[str, Any],
+    folder: Path,
+    *,
+    onnx: bool = False,
+) -> str | None:
+    """Write weights, `model.json`, `metrics.json` and the model card into `folder`.
+
+    Args:
+        backbone: as `build_backbone` made it; saved in float32.
+        spec: the resolved spec of the run.
+        metrics: step, epoch, evaluations and losses; JSON-ready. `metrics["data"]`, if given, are
+            the facts of the data set: `images`, `classes` (or None), `train_images`,
+            `held_out_images`.
+        onnx: also write `backbone.onnx`, which takes some seconds.
+
+    Returns:
+        Why there is no `backbone.onnx` although it was asked for, else None. Weights are worth more
+        than a format of theirs that can be made later, so this raises nothing.
+    """
+    weights = exported_weights(backbone)
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    about_onnx = _try_onnx(weights, spec, folder) if onnx else None
+    model = {
+        "timm": timm_arguments(spec.backbone),
+        "stem": stem_lines(spec.backbone),
+        "num_features": BACKBONES[spec.backbone.name].features,
+        "preprocessing": preprocessing(spec.backbone),
+        "onnx": about_onnx,
+        "versions": {"dasl": _own_version(), "timm": timm.__version__, "torch": torch.__version__},
+        "spec": spec.model_dump(mode="json"),
+    }
+    _write_json(folder / MODEL, model)
+    _write_json(folder / METRICS, metrics)
+    (folder / CARD).write_text(model_card(spec, model, metrics), encoding="utf-8")
+    return about_onnx.get("error") if about_onnx is not None else None
+
+
+def read_checkpoint(
+    folder: Path,
+) -> tuple[JobSpec, dict[str, Any], dict[str, Any], dict[str, Tensor]]:
+    """Read what `export_backbone` wrote: the spec, `model.json`, `metrics.json` and the weights.
+
+    No code is taken from the folder: the lines under `stem` are for people.
+
+    Raises:
+        ExportError: `folder` is no checkpoint, is damaged, or is of another version.
+    """
+    if missing := [name for name in (WEIGHTS, MODEL, METRICS) if not (folder / name).is_file()]:
+        raise ExportError(f"{folder} is not the folder of a checkpoint: it has no {missing[0]}")
+    try:
+        model = json.loads((folder / MODEL).read_text(encoding="utf-8"))
+        metrics = json.loads((folder / METRICS).read_text(encoding="utf-8"))
+        spec = JobSpec.model_validate(model["spec"])
+        weights = load_file(folder / WEIGHTS)
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        raise ExportError(
+            f"{folder / MODEL} was written by another version: this one cannot read spec.{where}"
+        ) from error
+    except Exception as error:  # safetensors raises a type of its own that is no ValueError
+        raise ExportError(f"{folder} holds no readable checkpoint: {error!r}") from error
+    return spec, model, metrics, weights
+
+
+def _try_onnx(weights: dict[str, Tensor], spec: JobSpec, folder: Path) -> dict[str, Any]:
+    try:
+        return write_onnx(exported_network(spec.backbone, weights), spec.backbone, folder / ONNX)
+    except Exception as error:  # whatever an exporter runs into must not cost the weights
+        log.warning("no %s was written", ONNX, exc_info=True)
+        (folder / ONNX).unlink(missing_ok=True)
+        return {"error": f"{ONNX} was not written: {error}"}
+
+
+def _own_version() -> str:
+    try:
+        return version("dasl")
+    except PackageNotFoundError:
+        return "not installed"  # run from a source tree
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

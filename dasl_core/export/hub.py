@@ -1,0 +1,83 @@
+"""Hugging Face's folder layout, as timm writes and reads it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from dasl_core.export.card import hub_card
+from dasl_core.export.network import ExportError, exported_network, preprocessing
+from dasl_core.models.backbone import stem_lines, timm_arguments
+from dasl_core.spec import BACKBONES, JobSpec
+
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+
+
+def write_hub_folder(
+    weights: Mapping[str, Tensor],
+    spec: JobSpec,
+    model: dict[str, Any],
+    metrics: dict[str, Any],
+    folder: Path,
+) -> None:
+    """Write what `timm.create_model("local-dir:FOLDER", pretrained=True)` loads, and a card.
+
+    Args:
+        weights: of the backbone, under timm's names, as `backbone.safetensors` holds them.
+        spec: the resolved spec of the run.
+        model: the content of the checkpoint's `model.json`.
+        metrics: the content of its `metrics.json`.
+        folder: made if need be.
+
+    Raises:
+        ExportError: the backbone is a ResNet with the stem for small images. timm's ResNet has no
+            argument for its stride of 1 nor for leaving out the pooling, and a deep stem would even
+            load without complaint and compute other features.
+    """
+    if stem_lines(spec.backbone):
+        raise ExportError(
+            f"{spec.backbone.name} has the stem for small images (backbone.stem: small), which no "
+            "argument of timm's ResNet can say, so this folder would load as another network; use "
+            "backbone.safetensors with the lines in README.md, or the format onnx"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CONFIG).write_text(
+        json.dumps(hub_config(weights, spec), indent=2) + "\n", encoding="utf-8"
+    )
+    save_file(dict(weights), folder / WEIGHTS, metadata={"format": "pt"})
+    (folder / CARD).write_text(hub_card(spec, model, metrics), encoding="utf-8")
+
+
+def hub_config(weights: Mapping[str, Tensor], spec: JobSpec) -> dict[str, Any]:
+    """timm's `config.json`: how to build the network, and how its images are prepared."""
+    network = exported_network(spec.backbone, weights)
+    facts, images = network.pretrained_cfg, preprocessing(spec.backbone)
+    assert isinstance(facts, dict), "timm keeps its models' configuration"
+    arguments = timm_arguments(spec.backbone)
+    outside = {"model_name", "pretrained", "num_classes"}
+    size = images["image_size"]
+    return {
+        "architecture": arguments["model_name"],
+        "num_classes": 0,
+        "num_features": network.num_features,
+        "model_args": {k: v for k, v in arguments.items() if k not in outside},
+        "pretrained_cfg": {
+            "num_classes": 0,
+            "input_size": [images["channels"], size, size],
+            # A ViT has one position embedding a patch; a ResNet takes any size.
+            "fixed_input_size": BACKBONES[spec.backbone.name].family == "vit",
+            "interpolation": images["interpolation"],
+            "crop_pct": 1.0,
+            "crop_mode": "center",
+            "mean": images["mean"],
+            "std": images["std"],
+            "pool_size": None,
+            "first_conv": facts["first_conv"],
+            "classifier": facts["classifier"],
+        },
+    }

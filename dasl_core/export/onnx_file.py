@@ -1,0 +1,94 @@
+"""`backbone.onnx`: the backbone for ONNX runtimes, checked against torch when it is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dasl_core.export.network import (
+    ExportError,
+    largest_difference,
+    preprocessing,
+    random_images,
+)
+from dasl_core.spec import Backbone
+
+OPSET = 18  # what torch's exporter writes without a conversion, from 2.11 to 2.15
+INPUT, OUTPUT = "images", "features"
+# A protobuf holds 2 GiB at most; larger weights go into a file beside it.
+LARGEST_SINGLE_FILE = 2**31 - 2**26
+
+
+def write_onnx(network: nn.Module, backbone: Backbone, path: Path) -> dict[str, Any]:
+    """Write an ONNX file: float32 `images` (batch, C, S, S) in, `features` (batch, width) out.
+
+    Args:
+        network: from `exported_network`.
+        backbone: what it was built from.
+        path: of the file. Weights above 2 GiB lie beside it, in a file named with `.data` added.
+
+    Returns:
+        For `model.json`: names of input and output, opset, and how far onnxruntime is from torch.
+
+    Raises:
+        ExportError: the network cannot be exported, or onnxruntime computes something else; no file
+            is left then.
+    """
+    batch = torch.export.Dim("batch")
+    try:
+        program = torch.onnx.export(
+            network,
+            (random_images(backbone, 2),),
+            dynamo=True,
+            input_names=[INPUT],
+            output_names=[OUTPUT],
+            dynamic_shapes=({0: batch},),
+            opset_version=OPSET,
+            verbose=False,
+        )
+    except torch.onnx.OnnxExporterError as error:
+        raise ExportError(f"torch cannot export {backbone.name} to ONNX: {error}") from error
+    assert program is not None, "the exporter that makes no file returns the program"
+    model = program.model
+    for node in model.graph:  # stack traces, which name files of this machine
+        node.metadata_props.clear()
+        for value in node.outputs:
+            value.metadata_props.clear()
+    model.metadata_props["preprocessing"] = json.dumps(preprocessing(backbone))
+    size = sum(tensor.nbytes for tensor in network.state_dict().values())
+    program.save(path, external_data=size > LARGEST_SINGLE_FILE)
+    try:
+        difference = largest_difference(network, _runtime(path), backbone)
+    except ExportError:
+        path.unlink()
+        path.with_name(f"{path.name}.data").unlink(missing_ok=True)
+        raise
+    return {
+        "file": path.name,
+        "opset": OPSET,
+        "input": INPUT,
+        "output": OUTPUT,
+        "largest_difference_from_torch": difference,
+    }
+
+
+def _runtime(path: Path) -> Any:
+    """The file as a function of images, run by onnxruntime on the CPU."""
+    # Only here: most checkpoints hold no ONNX, and a rank should not pay for the import.
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(
+        path, sess_options=options, providers=["CPUExecutionProvider"]
+    )
+
+    def run(images: Tensor) -> Tensor:
+        (features,) = session.run([OUTPUT], {INPUT: images.numpy()})
+        return torch.from_numpy(features)
+
+    return run

@@ -1,0 +1,118 @@
+"""What tests of exports share: kinds of backbones, and readers that know nothing of us."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+import re
+import subprocess
+import sys
+import warnings
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dasl_core.spec import JobSpec
+
+BACKBONE_KINDS: dict[str, dict[str, Any]] = {
+    "resnet18-small": {"name": "resnet18", "image_size": 32},
+    "deep-stem-small": {"name": "resnet10t", "image_size": 32},
+    "vit-small": {"name": "test_vit", "image_size": 32},
+    "vit-large-image-gray": {
+        "name": "test_vit",
+        "image_size": 96,
+        "stem": "standard",
+        "in_channels": 1,
+    },
+    "resnet-standard": {"name": "test_resnet", "image_size": 96, "stem": "standard"},
+    "resnet-small-gray": {"name": "resnet10t", "image_size": 16, "in_channels": 1},
+}
+
+# Run with `-I`: neither this folder nor PYTHONPATH is searched; and as if we were not installed.
+READER = """
+import os
+import sys
+
+absent = sys.argv[1].split(",")
+for name in absent:
+    sys.modules[name] = None  # importing it raises ImportError
+import numpy
+
+for folder in sys.argv[2:]:
+    os.chdir(folder)
+    names = {"images": numpy.load("images.npy")}
+    exec(open("code.py").read(), names)
+    if "features" not in names:
+        import torch
+
+        torch.set_num_threads(1)
+        with torch.no_grad():
+            names["features"] = names["model"](torch.from_numpy(names["images"])).numpy()
+    numpy.save("features.npy", names["features"])
+loaded = [n for n, module in sys.modules.items() if module and n.split(".")[0] in absent]
+assert not loaded, loaded
+"""
+
+
+def images_for(spec: JobSpec, count: int = 3) -> np.ndarray:
+    size, channels = spec.backbone.image_size, spec.backbone.in_channels
+    assert isinstance(size, int)
+    images: np.ndarray = np.random.default_rng(0).normal(size=(count, channels, size, size))
+    return images.astype(np.float32)
+
+
+def code_of(folder: Path, block: int = 0) -> str:
+    """A Python block of the folder's card."""
+    return str(
+        re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)[block]
+    )
+
+
+def features_read_elsewhere(
+    folders: Sequence[Path],
+    codes: Sequence[str],
+    images: Sequence[np.ndarray],
+    absent: str = "dasl_core,service,workers",
+) -> list[np.ndarray]:
+    """Features of each folder's images by its code, in a fresh process without what is `absent`."""
+    for folder, code, its_images in zip(folders, codes, images, strict=True):
+        (folder / "code.py").write_text(code)
+        np.save(folder / "images.npy", its_images)
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", READER, absent, *map(str, folders)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return [np.load(folder / "features.npy") for folder in folders]
+
+
+def shake(network: torch.nn.Module) -> torch.nn.Module:
+    """Weights and running statistics as training would leave them: none at its initial value."""
+    generator = torch.Generator().manual_seed(0)
+    for tensor in network.state_dict().values():
+        if tensor.is_floating_point():
+            tensor += 0.1 * torch.rand(tensor.shape, generator=generator)
+    return network.eval()
+
+
+def pickles_in(data: bytes, name: str) -> list[str]:
+    """Where `data`, or a member of it if it is an archive, is a pickle of any protocol."""
+    if zipfile.is_zipfile(io.BytesIO(data)):
+        archive = zipfile.ZipFile(io.BytesIO(data))
+        members = archive.namelist()
+        return [
+            p for member in members for p in pickles_in(archive.read(member), f"{name}/{member}")
+        ]
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of odd escapes in what is no pickle
+            stop = [position for _, _, position in pickletools.genops(data)][-1]
+    except (ValueError, IndexError):
+        return []
+    # Protocols 0 and 1 begin with no mark of their own: chance bytes may parse, but not to the end.
+    return [name] if data[:1] == pickle.PROTO or stop == len(data) - 1 else []

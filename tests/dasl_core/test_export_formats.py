@@ -1,0 +1,247 @@
+"""ONNX, torch.export and Hugging Face's layout: read by others, and they compute what torch does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from exported import (
+    BACKBONE_KINDS,
+    code_of,
+    features_read_elsewhere,
+    images_for,
+    pickles_in,
+    shake,
+)
+from PIL import Image
+from training_world import resolved
+
+from dasl_core.data.augment import central_view, render
+from dasl_core.data.index import DatasetIndex
+from dasl_core.export import ExportError, export_backbone, export_checkpoint
+from dasl_core.export.network import largest_difference
+from dasl_core.models.backbone import build_backbone
+from dasl_core.spec import Backbone, JobSpec
+
+MEASURED = {
+    "step": 9,
+    "epoch": 3.0,
+    "evaluations": [
+        {"step": 9, "epoch": 3.0, "subject": "backbone", "metrics": {"knn_top1": 0.75}}
+    ],
+}
+TINY = Backbone(name="test_resnet", image_size=16, stem="standard")
+
+
+def checkpoint_of(
+    pictures: DatasetIndex, kind: str, folder: Path, *, onnx: bool = False
+) -> tuple[JobSpec, torch.nn.Module]:
+    """Write a checkpoint of a shaken network of that kind."""
+    spec = resolved(pictures, backbone=BACKBONE_KINDS[kind])
+    torch.manual_seed(0)
+    network = shake(build_backbone(spec.backbone))
+    folder.mkdir()
+    assert export_backbone(network, spec, MEASURED, folder, onnx=onnx) is None
+    return spec, network
+
+
+def features_of(network: torch.nn.Module, images: np.ndarray) -> np.ndarray:
+    with torch.no_grad():
+        features: np.ndarray = network(torch.from_numpy(images)).numpy()
+    return features
+
+
+def names_no_place_of_this_machine(data: bytes) -> bool:
+    here = str(Path(__file__).resolve().parents[2]).encode()
+    return here not in data and b"site-packages" not in data
+
+
+@pytest.fixture(scope="module")
+def onnx_checkpoints(
+    pictures: DatasetIndex, tmp_path_factory: pytest.TempPathFactory
+) -> list[tuple[Path, JobSpec, torch.nn.Module]]:
+    """Checkpoints with ONNX: a plain and a deep small stem, a ViT with its own patches, grey ones."""
+    root = tmp_path_factory.mktemp("onnx")
+    kinds = ("resnet18-small", "resnet-small-gray", "vit-small", "vit-large-image-gray")
+    return [(root / k, *checkpoint_of(pictures, k, root / k, onnx=True)) for k in kinds]
+
+
+def test_onnxruntime_gives_the_features_where_there_is_no_torch(
+    onnx_checkpoints: list[tuple[Path, JobSpec, torch.nn.Module]],
+) -> None:
+    folders = [folder for folder, _, _ in onnx_checkpoints]
+    images = [images_for(spec, 5) for _, spec, _ in onnx_checkpoints]
+    codes = [code_of(folder, block=1) for folder in folders]
+    absent = "dasl_core,service,workers,torch,timm"
+    features = features_read_elsewhere(folders, codes, images, absent)
+    for (folder, _, network), given, theirs in zip(onnx_checkpoints, images, features, strict=True):
+        expected = features_of(network, given)
+        np.testing.assert_allclose(theirs, expected, rtol=1e-4, atol=1e-4, err_msg=folder.name)
+
+
+def test_an_onnx_file_says_what_it_is(
+    onnx_checkpoints: list[tuple[Path, JobSpec, torch.nn.Module]],
+) -> None:
+    import onnx
+
+    for folder, spec, _ in onnx_checkpoints:
+        file = folder / "backbone.onnx"
+        model = onnx.load(file)
+        onnx.checker.check_model(model)
+        about = json.loads((folder / "model.json").read_text())
+        assert [opset.version for opset in model.opset_import if opset.domain == ""] == [18]
+        assert about["onnx"]["opset"] == 18
+        assert about["onnx"]["largest_difference_from_torch"] <= 1e-4
+        kept = {entry.key: entry.value for entry in model.metadata_props}
+        assert json.loads(kept["preprocessing"]) == about["preprocessing"]
+        (images,), size = model.graph.input, spec.backbone.image_size
+        batch, *rest = images.type.tensor_type.shape.dim
+        assert batch.dim_param
+        assert [d.dim_value for d in rest] == [spec.backbone.in_channels, size, size]
+        assert names_no_place_of_this_machine(file.read_bytes())
+
+
+def test_a_failed_onnx_costs_no_checkpoint_and_is_told(
+    pictures: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other_function(path: Path) -> object:
+        return lambda images: torch.zeros(len(images), 64) + 1e-3
+
+    monkeypatch.setattr("dasl_core.export.onnx_file._runtime", other_function)
+    spec = resolved(pictures, backbone=BACKBONE_KINDS["vit-small"])
+    network = build_backbone(spec.backbone)
+    problem = export_backbone(network, spec, MEASURED, tmp_path, onnx=True)
+    assert problem is not None
+    assert "differs from torch" in problem
+    names = {file.name for file in tmp_path.iterdir()}
+    assert names == {"backbone.safetensors", "model.json", "metrics.json", "README.md"}
+    assert json.loads((tmp_path / "model.json").read_text())["onnx"] == {"error": problem}
+    assert problem in (tmp_path / "README.md").read_text()
+    with pytest.raises(ExportError, match="differs from torch"):
+        export_checkpoint(tmp_path, "onnx")
+
+
+def test_exporting_leaves_the_run_as_it_was(
+    pictures: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next step draws what it would have drawn: a run with ONNX is the run without."""
+    spec = resolved(pictures, backbone={"name": "test_vit", "image_size": 32})
+    network = build_backbone(spec.backbone).train()
+    weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    threads, before = torch.get_num_threads(), torch.get_rng_state()
+    assert export_backbone(network, spec, MEASURED, tmp_path, onnx=True) is None
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_num_threads() == threads
+    assert torch.is_grad_enabled()
+    assert network.training
+    assert all(parameter.requires_grad for parameter in network.parameters())
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(tensor, weights[name])
+
+
+@pytest.mark.parametrize("onnx", [False, True])
+def test_weights_that_timm_would_not_take_are_told(
+    onnx: bool, pictures: DatasetIndex, tmp_path: Path
+) -> None:
+    """Only the check knows: without it, nothing is built at a checkpoint."""
+    spec = resolved(pictures, backbone={"name": "test_vit", "image_size": 32})
+    other = torch.nn.Linear(2, 2)
+    problem = export_backbone(other, spec, MEASURED, tmp_path, onnx=onnx)
+    assert (problem is not None and "do not fit test_vit" in problem) == onnx
+
+
+def test_the_check_is_relative_to_large_features_and_takes_no_nan() -> None:
+    def scaled(factor: float) -> torch.nn.Module:
+        network = torch.nn.Flatten()
+        network.register_forward_hook(lambda module, inputs, output: output * factor)
+        return network
+
+    def off_by(factor: float, difference: float) -> float:
+        return largest_difference(
+            scaled(factor), lambda images: images.flatten(1) * factor + difference, TINY
+        )
+
+    assert off_by(1e-3, 5e-5) == pytest.approx(5e-5, rel=1e-3)
+    with pytest.raises(ExportError, match=r"differs from torch by 0\.0002 on 1 random images"):
+        off_by(1e-3, 2e-4)
+    assert off_by(1e3, 0.1) < 1e-4
+    with pytest.raises(ExportError, match="nan"):
+        off_by(1.0, float("nan"))
+
+
+def test_a_torch_program_needs_only_torch_and_holds_no_pickle(
+    pictures: DatasetIndex, tmp_path: Path
+) -> None:
+    folders, images, expected = [], [], []
+    for kind in ("vit-small", "resnet-small-gray"):
+        folder = tmp_path / kind
+        spec, network = checkpoint_of(pictures, kind, folder)
+        file = export_checkpoint(folder, "torch-export")
+        assert file == folder / "backbone.pt2"
+        assert pickles_in(file.read_bytes(), "backbone.pt2") == []
+        assert names_no_place_of_this_machine(file.read_bytes())
+        with pytest.raises(ExportError, match=r"end in \.pt2"):
+            export_checkpoint(folder, "torch-export", tmp_path / "program.pt")
+        folders.append(folder)
+        images.append(images_for(spec, 4))
+        expected.append(features_of(network, images[-1]))
+    code = "import torch\nmodel = torch.export.load('backbone.pt2').module()\n"
+    absent = "dasl_core,service,workers,timm"
+    features = features_read_elsewhere(folders, [code, code], images, absent)
+    for folder, ours, theirs in zip(folders, expected, features, strict=True):
+        np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5, err_msg=folder.name)
+
+
+def test_timm_loads_the_hub_folders_by_itself(pictures: DatasetIndex, tmp_path: Path) -> None:
+    folders, images, expected = [], [], []
+    for kind in ("vit-small", "vit-large-image-gray", "resnet-standard"):
+        spec, network = checkpoint_of(pictures, kind, tmp_path / kind)
+        folder = export_checkpoint(tmp_path / kind, "hf", tmp_path / "hub" / kind)
+        assert {file.name for file in folder.iterdir()} == {
+            *("config.json", "model.safetensors", "README.md")
+        }
+        assert "| knn_top1 | 0.7500 |" in (folder / "README.md").read_text()
+        folders.append(folder)
+        images.append(images_for(spec))
+        expected.append(features_of(network, images[-1]))
+
+        tuned = timm.create_model(f"local-dir:{folder}", pretrained=True, num_classes=10).eval()
+        assert features_of(tuned, images[-1]).shape == (3, 10)
+        own = tuned.state_dict()
+        for name, tensor in network.state_dict().items():
+            assert torch.equal(own[name], tensor), name
+    features = features_read_elsewhere(folders, [code_of(folder) for folder in folders], images)
+    for folder, ours, theirs in zip(folders, expected, features, strict=True):
+        np.testing.assert_allclose(theirs, ours, rtol=1e-6, atol=1e-6, err_msg=folder.name)
+
+
+def test_timm_prepares_images_as_the_evaluation_does(
+    pictures: DatasetIndex, tmp_path: Path
+) -> None:
+    checkpoint_of(pictures, "vit-small", tmp_path / "checkpoint")
+    folder = export_checkpoint(tmp_path / "checkpoint", "hf")
+    model = timm.create_model(f"local-dir:{folder}", pretrained=True)
+    transform = timm.data.create_transform(
+        **timm.data.resolve_model_data_config(model), is_training=False
+    )
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 48, 3), dtype=np.uint8)
+    theirs = transform(Image.fromarray(pixels))
+    canvas = torch.zeros(1, 3, 48, 48, dtype=torch.uint8)
+    canvas[:, :, :32] = torch.from_numpy(pixels).permute(2, 0, 1)
+    extents = torch.tensor([[32, 48]])
+    ours = render(canvas, extents, central_view(extents), 32, torch.float32)
+    torch.testing.assert_close(theirs, ours[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["resnet18-small", "deep-stem-small"])
+def test_a_stem_that_timm_has_no_argument_for_is_refused(
+    kind: str, pictures: DatasetIndex, tmp_path: Path
+) -> None:
+    checkpoint_of(pictures, kind, tmp_path / kind)
+    with pytest.raises(ExportError, match=r"no argument of timm's ResNet.*README\.md.*onnx"):
+        export_checkpoint(tmp_path / kind, "hf", tmp_path / "hub")
+    assert not (tmp_path / "hub").exists()
