@@ -46,12 +46,14 @@ class ViewParameters:
         color: (B, 3, 3), multiplies an RGB pixel.
         contrast: (B,), 1 keeps it; the change is around the image's mean luminance.
         sigma: (B,), blur in pixels of the view; 0 is none. None when no sample is blurred.
+        solarized: (B,), 1 where pixels above one half are inverted, else 0. None when none is.
     """
 
     box: Tensor
     color: Tensor
     contrast: Tensor
     sigma: Tensor | None
+    solarized: Tensor | None = None
 
     def rows(self, start: int, stop: int) -> "ViewParameters":
         """The share of samples `start` to `stop`."""
@@ -62,17 +64,26 @@ class ViewParameters:
         return self._map(lambda tensor: tensor.to(device, dtype, non_blocking=True))
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> "ViewParameters":
-        sigma = None if self.sigma is None else change(self.sigma)
-        return ViewParameters(change(self.box), change(self.color), change(self.contrast), sigma)
+        sigma, solarized = (
+            None if tensor is None else change(tensor) for tensor in (self.sigma, self.solarized)
+        )
+        return ViewParameters(
+            change(self.box), change(self.color), change(self.contrast), sigma, solarized
+        )
 
 
 def draw_view(extents: Tensor, augment: Augment, generator: torch.Generator) -> ViewParameters:
     """Draw the parameters of one view for images of (B, 2) height, width.
 
     Draw for the global batch and take a rank's rows: then views do not depend on how many ranks
-    there are.
+    there are. `augment` is that of one view (`Augment.of_view`).
     """
     count = extents.shape[0]
+    assert not isinstance(augment.crop_scale, str), "resolve the spec first"
+    assert not isinstance(augment.jitter, str), "resolve the spec first"
+    assert not isinstance(augment.grayscale, str), "resolve the spec first"
+    assert isinstance(augment.blur, int | float), "one view's"
+    assert isinstance(augment.solarize, int | float), "one view's"
     box = _crop_boxes(extents, augment.crop_scale, generator)
     flip = torch.rand(count, generator=generator) < augment.flip
     x, y, width, height = box.unbind(1)
@@ -86,13 +97,14 @@ def draw_view(extents: Tensor, augment: Augment, generator: torch.Generator) -> 
     )
     hue = active * _uniform(-0.5, 0.5, count, generator) * 2 * HUE_JITTER * augment.jitter
     gray = (torch.rand(count, generator=generator) < augment.grayscale).float()
-    assert not isinstance(augment.blur, str), "resolve the spec first"
-    sigma = None
+    sigma = solarized = None
     if augment.blur > 0:
         blurred = torch.rand(count, generator=generator) < augment.blur
         sigma = blurred * _uniform(*BLUR_SIGMA, count, generator)
+    if augment.solarize > 0:
+        solarized = (torch.rand(count, generator=generator) < augment.solarize).float()
     color = _color_matrix(brightness, saturation * (1 - gray), hue)
-    return ViewParameters(box, color, contrast, sigma)
+    return ViewParameters(box, color, contrast, sigma, solarized)
 
 
 def central_view(extents: Tensor) -> ViewParameters:
@@ -130,6 +142,9 @@ def render(
     images = images.clamp(0, 1)
     if view.sigma is not None:
         images = _blur(images, view.sigma)
+    if view.solarized is not None:
+        chosen = (images > 0.5) & (view.solarized > 0)[:, None, None, None]
+        images = torch.where(chosen, 1 - images, images)
     mean, std = (
         torch.tensor(values, dtype=dtype, device=images.device).view(1, -1, 1, 1)
         for values in statistics(images.shape[1])

@@ -40,7 +40,7 @@ class Batch:
     Attributes:
         canvases: (B, C, S, S) uint8.
         extents: (B, 2) int64, height and width of the image within its canvas.
-        samples: (B,) int64, positions in the index.
+        samples: (N,) int64, positions in the index of the whole global batch's images, in rank order.
         step: within the epoch.
     """
 
@@ -192,7 +192,8 @@ class EpochLoader:
             first = step * self.batch_size + begin
             chosen = self.samples[order[first : first + share]]
             pixels, extents = self.canvases.read(chosen)
-            return Batch(pixels, extents, torch.from_numpy(chosen), step)
+            batch = self.samples[order[first - begin : first - begin + self.batch_size]]
+            return Batch(pixels, extents, torch.from_numpy(batch), step)
 
         with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as reader:
             ahead: list[Future[Batch]] = []

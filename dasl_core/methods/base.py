@@ -3,38 +3,116 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 from torch import Tensor, nn
 
+from dasl_core.distributed import rank, world_size
 from dasl_core.spec import JobSpec
+
+Outputs = dict[str, Tensor]
+"""What a network gives for a batch: tensors (V, B, ...) of V views of B samples, by name.
+
+``"embeddings"`` (V, B, h), raw, is always among them: the vectors that the loss compares before it
+normalises them. The regularizers act on them. Methods with small local crops list only the global
+views there.
+"""
 
 
 @dataclass(frozen=True)
-class MethodOutput:
-    """What one forward gives on one rank.
+class Step:
+    """Where a run is, and what is known of the global batch beside its pixels.
 
     Attributes:
-        loss: scalar; its mean over ranks is the loss of the global batch.
-        embeddings: (V, B, h), raw (not normalised), of V views of this rank's B samples. The
-            regularizers act on them.
+        index: optimizer steps done before this one.
+        total: optimizer steps of the whole run.
+        per_epoch: optimizer steps of an epoch.
+        samples: (N,) int64 on the CPU, positions in the data set of the global batch's images, in
+            rank order.
+        labels: (N,) int64 on the CPU, their classes from 0; None without labels.
     """
 
-    loss: Tensor
-    embeddings: Tensor
+    index: int
+    total: int
+    per_epoch: int
+    samples: Tensor
+    labels: Tensor | None = None
+
+    @property
+    def progress(self) -> float:
+        """From 0 at the first step to 1 at the last."""
+        return self.index / max(1, self.total - 1)
+
+    @property
+    def epoch(self) -> int:
+        """Epochs done before this one."""
+        return self.index // self.per_epoch
+
+    def part(self, number: int, of: int) -> "Step":
+        """The same for one of `of` equal parts of every rank's share."""
+        size = len(self.samples) // (world_size() * of)
+
+        def cut(values: Tensor) -> Tensor:
+            return values.view(world_size(), of, size)[:, number].flatten()
+
+        labels = None if self.labels is None else cut(self.labels)
+        return Step(self.index, self.total, self.per_epoch, cut(self.samples), labels)
+
+    def own(self, values: Tensor) -> Tensor:
+        """This rank's share of values of the global batch."""
+        return values.chunk(world_size())[rank()]
 
 
 class Method(nn.Module, ABC):
-    """A backbone, its heads and a loss. DDP wraps it whole."""
+    """A backbone, its heads and a loss.
 
-    num_views: int
+    `forward` is the network: what it gives for a sample depends on other samples through batch
+    statistics at most, so a batch may be cut into parts. `loss` is the rest: it compares samples,
+    over all ranks. DDP wraps `forward`.
+    """
+
+    accumulates: ClassVar[bool] = False
+    """Whether `loss` is a mean over samples, so that the losses of parts of a batch add up."""
+
     backbone: nn.Module
 
     @classmethod
     @abstractmethod
-    def from_spec(cls, spec: JobSpec) -> Self:
-        """Build from a resolved spec."""
+    def from_spec(cls, spec: JobSpec, num_classes: int | None) -> Self:
+        """Build from a resolved spec; `num_classes`: of the training images, None without labels."""
 
     @abstractmethod
-    def forward(self, views: Sequence[Tensor]) -> MethodOutput:
-        """`views`: `num_views` batches of images (B, C, H, W), the same samples in each."""
+    def forward(self, views: Sequence[Tensor]) -> Outputs:
+        """The network's outputs for the views of a batch, or of a part of it.
+
+        Args:
+            views: one batch of images (B, C, H, W) a view, the same samples in each; local crops,
+                where the method has them, come last and are smaller.
+        """
+
+    @abstractmethod
+    def loss(self, outputs: Outputs, step: Step) -> Tensor:
+        """A scalar; its mean over ranks is the loss of the global batch.
+
+        With a gather whose backward sums over ranks, the mean of the ranks' gradients, which DDP
+        takes, is then the gradient of one process that holds the global batch.
+        """
+
+    @property
+    def representation(self) -> nn.Module:
+        """The backbone that is evaluated and exported: a teacher's, where the method says so."""
+        return self.backbone
+
+    def learning_rates(self) -> dict[str, float]:
+        """Factors on the learning rate, by the prefix of the parameters' names."""
+        return {}
+
+    def before_update(self, step: Step) -> None:
+        """Called with the gradients of the global batch, before they are clipped and applied."""
+
+    def after_update(self, step: Step) -> None:
+        """Called once after each optimizer step: moving averages of weights belong here."""
+
+    def figures(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
+        """Scalars to be logged with the loss, on any device; no gradient is needed."""
+        return {}

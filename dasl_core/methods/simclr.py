@@ -8,16 +8,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dasl_core.distributed import gather_views, rank
-from dasl_core.methods.base import Method, MethodOutput
-from dasl_core.models.backbone import build_backbone
+from dasl_core.methods.base import Method, Outputs, Step
+from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.heads import projection_head
 from dasl_core.spec import JobSpec
+from dasl_core.spec import methods as settings_of
 
 
 class SimCLR(Method):
     """Two views of an image attract each other and repel all other views of the global batch."""
-
-    num_views = 2
 
     def __init__(self, backbone: nn.Module, projector: nn.Module, temperature: float) -> None:
         super().__init__()
@@ -26,20 +25,23 @@ class SimCLR(Method):
         self.temperature = temperature
 
     @classmethod
-    def from_spec(cls, spec: JobSpec) -> Self:
+    def from_spec(cls, spec: JobSpec, num_classes: int | None) -> Self:
         settings = spec.method
-        backbone = build_backbone(spec.backbone)
-        width = backbone.num_features
-        assert isinstance(width, int), "a timm model says the width of its features"
+        assert isinstance(settings, settings_of.SimCLR)
         assert isinstance(settings.hidden_dim, int), "resolve the spec first"
-        projector = projection_head(width, settings.hidden_dim, settings.projection_dim)
+        backbone = build_backbone(spec.backbone)
+        projector = projection_head(
+            feature_width(backbone), settings.hidden_dim, settings.projection_dim
+        )
         return cls(backbone, projector, settings.temperature)
 
-    def forward(self, views: Sequence[Tensor]) -> MethodOutput:
+    def forward(self, views: Sequence[Tensor]) -> Outputs:
         # One pass over all views: the batch statistics are those of both, as in the paper's code.
         embeddings = self.projector(self.backbone(torch.cat(list(views))))
-        embeddings = embeddings.unflatten(0, (len(views), -1))
-        return MethodOutput(nt_xent(embeddings, self.temperature), embeddings)
+        return {"embeddings": embeddings.unflatten(0, (len(views), -1))}
+
+    def loss(self, outputs: Outputs, step: Step) -> Tensor:
+        return nt_xent(outputs["embeddings"], self.temperature)
 
 
 def nt_xent(embeddings: Tensor, temperature: float) -> Tensor:

@@ -5,6 +5,8 @@ GPUs torch.nn.SyncBatchNorm does it in fused kernels; it refuses CPU tensors, so
 stand in.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import cast
 
 import torch
@@ -86,3 +88,23 @@ class _GlobalBatchNormAct2d(_GlobalStatistics, BatchNormAct2d):  # type: ignore[
         # timm types `act` and `drop` as whatever a module's attribute may be.
         activate, drop = cast(nn.Module, self.act), cast(nn.Module, self.drop)
         return cast(Tensor, activate(drop(self.normalize(x))))
+
+
+@contextmanager
+def untracked_statistics(module: nn.Module) -> Iterator[None]:
+    """Within, batch statistics are used as in training but the running ones stay as they are.
+
+    For a forward that is computed twice: its batch must count once.
+    """
+    tracking = [
+        layer
+        for layer in module.modules()
+        if isinstance(layer, _BatchNorm) and layer.track_running_stats
+    ]
+    for layer in tracking:
+        layer.track_running_stats = False
+    try:
+        yield
+    finally:
+        for layer in tracking:
+            layer.track_running_stats = True

@@ -10,15 +10,19 @@ from dasl_core.spec.job import (
     SEC,
     Augment,
     Backbone,
+    Clip,
+    Clusters,
     Evaluate,
+    FineTune,
     Holdout,
     JobSpec,
     Knn,
+    LinearProbe,
     Optimizer,
     Resources,
     Train,
 )
-from dasl_core.spec.methods import METHODS, MethodSettings, SimCLR
+from dasl_core.spec.methods import METHODS, MethodPart, MethodSettings, SimCLR
 from dasl_core.spec.resolve import DatasetFacts, Estimate, estimate, resolve
 from dasl_core.spec.yaml import apply_overrides, load_spec
 
@@ -30,13 +34,18 @@ __all__ = [
     "Augment",
     "Backbone",
     "BackboneInfo",
+    "Clip",
+    "Clusters",
     "DatasetFacts",
     "Estimate",
     "Evaluate",
     "FieldProblem",
+    "FineTune",
     "Holdout",
     "JobSpec",
     "Knn",
+    "LinearProbe",
+    "MethodPart",
     "MethodSettings",
     "Optimizer",
     "Resources",

@@ -8,6 +8,8 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from dasl_core.spec.methods import METHODS
+
 
 @dataclass(frozen=True)
 class FieldProblem:
@@ -43,14 +45,18 @@ class SpecError(ValueError):
 def field_problems(error: ValidationError) -> list[FieldProblem]:
     """Translate pydantic's report into one `FieldProblem` for each field that is wrong."""
     problems = [_translate(detail) for detail in error.errors(include_url=False)]
-    # A field that takes a number or "auto" fails twice, once as each; a person made one mistake.
-    not_auto = {p.field for p in problems if p.expected == _AUTO}
-    others = [p for p in problems if p.expected != _AUTO]
-    alone = not_auto - {p.field for p in others}
-    return [p for p in problems if p.field in alone] + [
-        replace(p, expected=f"{p.expected}, or {_AUTO}") if p.field in not_auto else p
-        for p in others
-    ]
+    # A field that takes a number, a list or "auto" fails once as each; a person made one mistake.
+    by_field: dict[str, list[FieldProblem]] = {}
+    for problem in problems:
+        by_field.setdefault(problem.field, []).append(problem)
+    merged = []
+    for field, same in by_field.items():
+        if any(other.startswith(f"{field}.") for other in by_field):
+            continue  # it had the form of one of them, and something within is wrong
+        same.sort(key=lambda problem: problem.expected == _AUTO)
+        choices = dict.fromkeys(problem.expected for problem in same)
+        merged.append(replace(same[0], expected=", or ".join(choices)))
+    return merged
 
 
 def shorten(value: Any, limit: int = 80) -> str:
@@ -70,6 +76,8 @@ def _translate(detail: ErrorDetails) -> FieldProblem:
     # wrote that, so such parts are left out. An unknown key may have any name, and is the last part.
     kept = detail["loc"][-1:] if detail["type"] == "extra_forbidden" else ()
     path = detail["loc"][: len(detail["loc"]) - len(kept)]
+    if path[:1] == ("method",) and path[1:2] and path[1] in METHODS:
+        path = path[:1] + path[2:]  # the name that chose the settings
     parts = [str(part) for part in (*(p for p in path if not _is_branch(p)), *kept)]
     field = ".".join(parts) or "(the whole spec)"
     context = detail.get("ctx", {})
@@ -90,16 +98,31 @@ def _translate(detail: ErrorDetails) -> FieldProblem:
                 f"{sign} {context[key]}" for key, sign in _BOUNDS.items() if key in context
             )
             return FieldProblem(field, "is out of range", given, f"a number {bound}")
-        case _:
-            return FieldProblem(field, "is not valid", given, detail["msg"])
+        case kind:
+            expected = _FORMS.get(
+                kind.removesuffix("_type").removesuffix("_parsing"), detail["msg"]
+            )
+            return FieldProblem(field, "is not valid", given, expected)
 
 
 _AUTO = "'auto'"
 _BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
-_BRANCHES = {"int", "float", "str", "bool", "constrained-int", "constrained-float"}
+_FORMS = {
+    "int": "a whole number",
+    "int_from_float": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "a text",
+    "tuple": "a list",
+    "list": "a list",
+    "dict": "settings",
+    "model": "settings",
+    "model_attributes": "settings",
+}
+_BRANCHES = {"int", "float", "str", "bool", "Clip", "LinearProbe", "FineTune"}
 
 
 def _is_branch(part: int | str) -> bool:
     return isinstance(part, str) and (
-        part in _BRANCHES or part.startswith(("literal[", "function-"))
+        part in _BRANCHES or part.startswith(("literal[", "tuple[", "function-", "constrained-"))
     )

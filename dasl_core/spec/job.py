@@ -45,7 +45,16 @@ class Backbone(Part):
             '"small" up to 64 pixels.'
         ),
     )
-    pretrained: None = Field(None, description="Only null today: training starts at random.")
+    pretrained: Annotated[str, Field(min_length=1)] | None = Field(
+        None,
+        description=(
+            "Weights to start from, as the workers see them: a checkpoint's folder of ours, or a file "
+            "of timm weights (.safetensors, .pth, .bin). null: random weights."
+        ),
+    )
+    drop_path: float = Field(
+        0.0, ge=0, lt=1, description="Stochastic depth: share of residual branches left out."
+    )
 
     @field_validator("name")
     @classmethod
@@ -59,37 +68,85 @@ class Backbone(Part):
         return name
 
 
-class Augment(Part):
-    """Random views: SimCLR's recipe (Chen et al. 2020, appendix A), drawn for each sample."""
+Probability = Annotated[float, Field(ge=0, le=1)]
+PerView = Annotated[tuple[Probability, ...], Field(min_length=1, max_length=100)]
 
-    crop_scale: tuple[float, float] = Field(
-        (0.2, 1.0), description="Least and greatest share of the image's area that a crop keeps."
+
+class Augment(Part):
+    """Random views, drawn for each sample (Chen et al. 2020, appendix A; Grill et al. 2020, B).
+
+    "auto" is what the method's paper prescribes.
+    """
+
+    crop_scale: tuple[float, float] | Auto = Field(
+        "auto", description="Least and greatest share of the image's area that a crop keeps."
     )
     flip: float = Field(0.5, ge=0, le=1, description="Probability of a horizontal flip.")
-    jitter: float = Field(
-        0.5, ge=0, le=2, description="Strength of the colour jitter; 1 is SimCLR's for ImageNet."
+    jitter: Annotated[float, Field(ge=0, le=2)] | Auto = Field(
+        "auto",
+        description='Strength of the colour jitter; 1 is SimCLR\'s for ImageNet. "auto": 0.5, or 0 '
+        "for supervised methods.",
     )
     jitter_probability: float = Field(0.8, ge=0, le=1)
-    grayscale: float = Field(0.2, ge=0, le=1, description="Probability of dropping all colour.")
-    blur: float | Auto = Field(
-        "auto", description='Probability of a Gaussian blur; "auto": 0.5 from 65 pixels up, else 0.'
+    grayscale: Probability | Auto = Field(
+        "auto",
+        description='Probability of dropping all colour; "auto": 0.2, or 0 for supervised methods.',
+    )
+    blur: Probability | PerView | Auto = Field(
+        "auto",
+        description=(
+            "Probability of a Gaussian blur, for all views or one for each (the last one for all that "
+            'follow); "auto": the method\'s from 65 pixels up, else 0.'
+        ),
+    )
+    solarize: Probability | PerView | Auto = Field(
+        "auto",
+        description=(
+            "Probability of inverting the pixels above one half, for all views or one for each; "
+            '"auto": the method\'s from 65 pixels up, else 0.'
+        ),
     )
 
     @field_validator("crop_scale")
     @classmethod
-    def _ordered(cls, scale: tuple[float, float]) -> tuple[float, float]:
-        if not 0 < scale[0] <= scale[1] <= 1:
+    def _ordered(cls, scale: tuple[float, float] | Auto) -> tuple[float, float] | Auto:
+        if scale != "auto" and not 0 < scale[0] <= scale[1] <= 1:
             raise problem(
                 "is not a range of areas", list(scale), "[low, high], 0 < low <= high <= 1"
             )
         return scale
 
-    @field_validator("blur")
-    @classmethod
-    def _probability(cls, blur: float | Auto) -> float | Auto:
-        if blur != "auto" and not 0 <= blur <= 1:
-            raise problem("is not a probability", blur, '"auto" or a number from 0 to 1')
-        return blur
+    def of_view(self, view: int) -> "Augment":
+        """What holds for one view: `blur` and `solarize` are numbers."""
+
+        def chosen(values: float | tuple[float, ...] | Auto) -> float:
+            assert not isinstance(values, str), "resolve the spec first"
+            return values[min(view, len(values) - 1)] if isinstance(values, tuple) else values
+
+        return self.model_copy(
+            update={"blur": chosen(self.blur), "solarize": chosen(self.solarize)}
+        )
+
+
+class Clusters(Part):
+    """Where the labels of cluster-used DAR come from."""
+
+    source: Literal["kmeans", "prototypes"] | Auto = Field(
+        "auto",
+        description=(
+            '"kmeans": over a bank of the embeddings of the last epoch; "prototypes": the method\'s '
+            'own (swav); "auto": prototypes where the method has them.'
+        ),
+    )
+    k: Annotated[int, Field(ge=2, le=1_000_000)] | Auto = Field(
+        "auto", description='Clusters of k-means; "auto": from the number of training images.'
+    )
+    metric: Literal["spherical", "euclidean"] = Field(
+        "spherical", description="k-means by cosine, or by distance of raw embeddings."
+    )
+    every_epochs: PositiveInt = Field(
+        1, description="How often k-means is run anew. Until its first, images are their own class."
+    )
 
 
 class DAR(Part):
@@ -98,16 +155,32 @@ class DAR(Part):
     weight: float = Field(
         0.003, ge=0, description="lambda; 0 leaves the run bit-identical to null."
     )
-    labels: Literal["instance"] = Field(
-        "instance", description='"instance": cluster-free, the views of one image are never a pair.'
+    labels: Literal["instance", "cluster", "class"] = Field(
+        "instance",
+        description=(
+            '"instance": cluster-free, the views of one image are never a pair; "cluster": '
+            'cluster-used, nor are images of one cluster; "class": supervised.'
+        ),
+    )
+    clusters: Clusters = Field(default_factory=Clusters, description='For labels: "cluster".')
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="How the weight grows from 0 over the training, if it does."
     )
     norm: Literal["l1", "l2", "sq_l2"] = Field("l1", description="G, the norm under the sum.")
     difference: Literal["abs", "signed", "distance"] = Field(
         "abs",
         description="What a pair is compared by: |a - b| per dimension, a - b, or the distance.",
     )
-    estimator: Literal["chain", "unbiased"] = "chain"
-    reduction: Literal["mean", "sum"] = "mean"
+    estimator: Literal["chain", "unbiased", "full"] = Field(
+        "chain",
+        description=(
+            '"chain": neighbours in a random order of the batch (the paper\'s); "unbiased": the chain, '
+            'reweighted; "full": all pairs, for batches of a few hundred views at most.'
+        ),
+    )
+    reduction: Literal["mean", "sum"] = Field(
+        "mean", description='"mean" over pairs of columns; "sum" is the paper\'s literal form.'
+    )
     normalize: bool = Field(
         True, description="L2-normalise embeddings first; false risks collapse."
     )
@@ -130,10 +203,34 @@ class Optimizer(Part):
     )
     lr: Annotated[float, Field(gt=0)] | Auto = Field(
         "auto",
-        description='Peak rate for the global batch; "auto": the base rate x batch_size/256.',
+        description='Peak rate for the global batch as it is; "auto": base_lr, scaled with the batch.',
     )
-    weight_decay: Annotated[float, Field(ge=0)] | Auto = "auto"
+    base_lr: Annotated[float, Field(gt=0)] | Auto = Field(
+        "auto", description='Peak rate at a global batch of 256; "auto": the method\'s.'
+    )
+    lr_scaling: Literal["linear", "sqrt"] = Field(
+        "linear", description="How base_lr grows with batch_size/256."
+    )
+    lr_end: float = Field(
+        0.0, ge=0, lt=1, description="Where the cosine ends, as a share of the peak rate."
+    )
+    layer_decay: float = Field(
+        1.0, gt=0, le=1, description="Factor on the rate from each block to the one before it."
+    )
+    weight_decay: Annotated[float, Field(ge=0)] | Auto = Field(
+        "auto", description='Of weights, never of biases and norms; "auto": the method\'s.'
+    )
+    weight_decay_end: Annotated[float, Field(ge=0)] | Auto = Field(
+        "auto", description='Where a cosine leads the decay; "auto": the method\'s, or no change.'
+    )
     momentum: float = Field(0.9, ge=0, lt=1, description="Of SGD and LARS.")
+
+
+class Clip(Part):
+    """Clipping of gradients."""
+
+    norm: float = Field(gt=0, description="Largest L2 norm.")
+    each: bool = Field(False, description="Of each parameter by itself, as DINO; false: of all.")
 
 
 class Train(Part):
@@ -144,14 +241,50 @@ class Train(Part):
         "auto",
         description='Global; "auto": up to 256, at least 8 steps an epoch, divisible by ranks.',
     )
-    precision: Literal["fp32", "bf16", "fp64"] | Auto = Field(
+    micro_batches: PositiveInt = Field(
+        1,
+        description=(
+            "Parts in which a rank computes its share, for batches beyond its memory. Gradients "
+            "are those of the whole batch; batch statistics are those of a part."
+        ),
+    )
+    samples_per_class: PositiveInt | Auto | None = Field(
+        "auto",
+        description=(
+            'Images of each class in a batch; null: whatever comes; "auto": 4 for supervised methods '
+            "(2 for npair), else null."
+        ),
+    )
+    precision: Literal["fp32", "bf16", "fp16", "fp64"] | Auto = Field(
         "auto", description='"auto": bf16 autocast on GPUs, fp32 on CPUs; fp64 is for proofs.'
+    )
+    channels_last: bool | Auto = Field(
+        "auto", description='Memory layout of images; "auto": true for a ResNet on a GPU.'
+    )
+    compile: bool = Field(False, description="torch.compile the backbone.")
+    checkpoint_activations: bool = Field(
+        False, description="Compute each block again in the backward: less memory, a third slower."
+    )
+    deterministic: bool = Field(
+        False, description="Only kernels whose result is the same in every run; slower on GPUs."
     )
     seed: int = Field(0, ge=0, le=2**63 - 1)
     optimizer: Optimizer = Field(default_factory=Optimizer)
+    clip: Clip | Auto | None = Field(
+        "auto", description='Clipping of gradients; null: none; "auto": the method\'s.'
+    )
+    skip_not_finite: int = Field(
+        10,
+        ge=0,
+        le=1000,
+        description="So many steps in a row with NaN or infinite gradients are left out; then it fails.",
+    )
+    collapse: Literal["warn", "stop", "ignore"] = Field(
+        "warn", description="What to do when the representation collapses: an event, or the end."
+    )
     warmup_epochs: Annotated[float, Field(ge=0)] | Auto = Field(
         "auto",
-        description='Linear warm-up, then cosine to 0; "auto": a tenth of epochs, at most 10.',
+        description='Linear warm-up, then cosine; "auto": a tenth of epochs, at most 10.',
     )
     checkpoint_every_epochs: PositiveInt | Auto = Field(
         "auto", description='"auto": a tenth of epochs. The last epoch is always saved.'
@@ -174,6 +307,24 @@ class Holdout(Part):
     )
 
 
+class LinearProbe(Part):
+    """A linear classifier on frozen features, one for each learning rate, trained together."""
+
+    epochs: int = Field(100, ge=1, le=10_000)
+    batch_size: int = Field(256, ge=1)
+    learning_rates: Annotated[
+        tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1, max_length=100)
+    ] = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+
+
+class FineTune(Part):
+    """Training of the whole network with labels, from the pretrained weights."""
+
+    epochs: int = Field(10, ge=1, le=10_000)
+    batch_size: int = Field(128, ge=2)
+    lr: float = Field(0.001, gt=0, description="Peak rate of AdamW.")
+
+
 class Evaluate(Part):
     """What is measured on held-out images while training."""
 
@@ -182,7 +333,15 @@ class Evaluate(Part):
     )
     holdout: Holdout = Field(default_factory=Holdout)
     knn: Knn | None = Field(default_factory=Knn)
-    linear: Literal[False] = Field(False, description="Only false today: no linear probe yet.")
+    linear: LinearProbe | bool = Field(
+        False, description="A linear probe after the last epoch; true: with its defaults."
+    )
+    finetune: FineTune | bool = Field(
+        False, description="Fine-tuning after the last epoch; true: with its defaults."
+    )
+    clustering: bool = Field(
+        False, description="NMI and pairwise F1 of k-means with as many clusters as classes."
+    )
     retrieval: tuple[PositiveInt, ...] = Field(
         (1, 5), description="The K of each R@K; [] for none."
     )
@@ -220,10 +379,13 @@ class JobSpec(Part):
     @field_validator("method", mode="before")
     @classmethod
     def _method_exists(cls, method: Any) -> Any:
-        name = method.get("name") if isinstance(method, dict) else None
-        if isinstance(name, str) and name not in METHODS:
+        if not isinstance(method, dict):
+            return method
+        method = {"name": "simclr"} | method
+        name = method["name"]
+        if not isinstance(name, str) or name not in METHODS:
             raise problem(
-                "is not a known method" + closest(name, METHODS),
+                "is not a known method" + closest(str(name), METHODS),
                 name,
                 "one of " + ", ".join(METHODS),
                 field="method.name",
@@ -232,16 +394,19 @@ class JobSpec(Part):
 
     @model_validator(mode="after")
     def _batch_divides(self) -> Self:
-        check_batch_divides(self.train.batch_size, self.resources.workers)
+        check_batch_divides(self.train.batch_size, self.resources.workers, self.train.micro_batches)
         return self
 
 
-def check_batch_divides(batch_size: int | str, workers: int) -> None:
-    """Every rank takes the same share of a batch, or gathered losses would be wrong."""
-    if isinstance(batch_size, int) and batch_size % workers:
+def check_batch_divides(batch_size: int | str, workers: int, micro_batches: int) -> None:
+    """Every rank takes the same share of a batch, in equal parts, or losses would be wrong."""
+    parts = workers * micro_batches
+    if isinstance(batch_size, int) and batch_size % parts:
+        times = f" x train.micro_batches, which is {parts}" if micro_batches > 1 else ""
+        which = times or f", which is {workers}"
         raise problem(
-            f"is the global batch and must be divisible by resources.workers, which is {workers}",
+            f"is the global batch and must be divisible by resources.workers{which}",
             batch_size,
-            f"a multiple of {workers}, such as {batch_size + workers - batch_size % workers}",
+            f"a multiple of {parts}, such as {batch_size + parts - batch_size % parts}",
             field="train.batch_size",
         )

@@ -1,31 +1,138 @@
 """Settings of each pretraining method, discriminated by `name`.
 
 The code of a method lives in `dasl_core/methods/<name>.py`; its settings live here because the API
-validates them in a process that has no torch.
+validates them in a process that has no torch. What a method's paper prescribes for the settings that
+all methods share (views, optimizer) stands beside it as its `recipe`: "auto" means the recipe.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field
 
 from dasl_core.spec.base import Auto, Part
 
+Width = Annotated[int, Field(ge=1, le=65_536)]
+EmbeddingWidth = Annotated[int, Field(ge=2, le=65_536)]
 
-class SimCLR(Part):
-    """SimCLR: NT-Xent over two views (Chen et al., ICML 2020, https://arxiv.org/abs/2002.05709)."""
 
-    name: Literal["simclr"] = "simclr"
-    temperature: float = Field(0.2, gt=0, le=10, description="Divides the cosine similarities.")
-    projection_dim: int = Field(
-        128, ge=2, le=8192, description="Width of the embedding the loss sees."
-    )
-    hidden_dim: Annotated[int, Field(ge=1, le=65_536)] | Auto = Field(
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Recipe(NamedTuple):
+    """What the shared "auto" settings become for a method. Tuples hold one entry a view.
+
+    Attributes:
+        lr: peak rate at a global batch of 256 of each optimizer; what is missing is `BASE_LR`'s.
+        weight_decay: the same for the decay; a pair is the start and the end of a cosine.
+        clip: largest gradient norm, or None; `clip_each` applies it to each parameter by itself.
+        blur, solarize: probabilities on images large enough for a blur.
+    """
+
+    lr: Mapping[str, float] = NOTHING
+    weight_decay: Mapping[str, float | tuple[float, float]] = NOTHING
+    clip: float | None = None
+    clip_each: bool = False
+    crop_scale: tuple[float, float] = (0.2, 1.0)
+    jitter: float = 0.5
+    grayscale: float = 0.2
+    blur: tuple[float, ...] = (0.5,)
+    solarize: tuple[float, ...] = (0.0,)
+
+
+class Given(NamedTuple):
+    """What a method's own "auto" settings are resolved from."""
+
+    features: int
+    """Width of the backbone's features."""
+    image_size: int
+    patch_size: int | None
+    """In pixels; None for a network that takes images of any size."""
+    train_images: int
+    batch_size: int
+    epochs: int
+
+
+class MethodPart(Part):
+    """What the settings of every method have in common."""
+
+    recipe: ClassVar[Recipe] = Recipe()
+    supervised: ClassVar[bool] = False
+    """Whether the loss needs class labels; there is then one view of an image."""
+    samples_per_class: ClassVar[int | None] = None
+    """Images of each class in a batch of a supervised method."""
+    has_prototypes: ClassVar[bool] = False
+    """Whether the method assigns images to prototypes, which can stand for clusters."""
+
+    name: Any
+
+    @property
+    def num_views(self) -> int:
+        """Views of each image, the local crops last."""
+        return 1 if self.supervised else 2
+
+    def resolve(self, given: Given) -> Self:
+        """The same settings with every "auto" replaced."""
+        return self
+
+
+class Projected(MethodPart):
+    """A method with a projection head of its own width."""
+
+    projection_dim: EmbeddingWidth = Field(128, description="Width of the embedding the loss sees.")
+    hidden_dim: Width | Auto = Field(
         "auto",
         description="Width of the projection head's hidden layer; \"auto\": the backbone's width.",
     )
 
+    def resolve(self, given: Given) -> Self:
+        """A hidden layer as wide as the features."""
+        if self.hidden_dim != "auto":
+            return self
+        return self.model_copy(update={"hidden_dim": given.features})
 
-# A union of one today; a second method joins it here and in `dasl_core/methods`.
+
+class MultiCrop(MethodPart):
+    """A method with small local crops beside its two global views (Caron et al. 2020)."""
+
+    local_crops: int = Field(
+        6, ge=0, le=98, description="Small crops of each image beside the two global views."
+    )
+    local_size: Annotated[int, Field(ge=8, le=1024)] | Auto = Field(
+        "auto",
+        description='Pixels a side of a local crop; "auto": 3/7 of image_size (96 of 224), rounded to '
+        "whole patches.",
+    )
+    local_scale: tuple[float, float] = Field(
+        (0.05, 0.4), description="Least and greatest share of the area that a local crop keeps."
+    )
+
+    @property
+    def num_views(self) -> int:
+        """Two global views, then the local crops."""
+        return 2 + self.local_crops
+
+    def resolve(self, given: Given) -> Self:
+        """Local crops in whole patches."""
+        if self.local_size != "auto":
+            return self
+        unit = given.patch_size or 1
+        size = max(1, round(given.image_size * 3 / 7 / unit)) * unit
+        return self.model_copy(update={"local_size": max(8, size)})
+
+
+class SimCLR(Projected):
+    """SimCLR: NT-Xent over two views (Chen et al., ICML 2020, https://arxiv.org/abs/2002.05709)."""
+
+    name: Literal["simclr"] = "simclr"
+    temperature: float = Field(0.2, gt=0, le=10, description="Divides the cosine similarities.")
+
+
+# Every method's settings stand in this union; `METHODS` finds them by their `name`.
+ALL = (SimCLR,)
 MethodSettings = Annotated[SimCLR, Field(description="The pretraining method, chosen by `name`.")]
 
-METHODS: dict[str, type[Part]] = {"simclr": SimCLR}
+METHODS: dict[str, type[MethodPart]] = {
+    settings.model_fields["name"].default: settings for settings in ALL
+}

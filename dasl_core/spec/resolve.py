@@ -3,18 +3,35 @@
 What it decides is recorded with the job, so that a run can be repeated and its settings read.
 """
 
+import math
+
 from pydantic import Field
 
 from dasl_core.spec.backbones import BACKBONES
 from dasl_core.spec.base import Part
 from dasl_core.spec.errors import FieldProblem, SpecError
-from dasl_core.spec.job import Backbone, Evaluate, JobSpec, Optimizer, Train
+from dasl_core.spec.job import (
+    DAR,
+    Augment,
+    Backbone,
+    Clip,
+    Evaluate,
+    FineTune,
+    JobSpec,
+    LinearProbe,
+    Optimizer,
+    Train,
+)
+from dasl_core.spec.methods import Given, MethodPart
 
 # Largest image a "small" stem is chosen for. 64: at timm's stride 32 an image of 64 pixels leaves
 # a last feature map of 2x2, the least that still has an inside.
 SMALL_STEM_UP_TO = 64
 # A ViT with a small stem sees 8x8 patches, as ViTs on CIFAR (patch 4 at 32 pixels) commonly do.
 SMALL_STEM_PATCHES = 8
+# A blur or an inversion of so few pixels leaves nothing to recognise: lightly and solo-learn, too,
+# leave both out on CIFAR.
+BLUR_FROM = SMALL_STEM_UP_TO + 1
 # Peak learning rate at a global batch of 256, scaled linearly with the batch (Goyal et al. 2017).
 # sgd: lightly's CIFAR SimCLR (0.06 at 128). lars: SimCLR's 0.3. adamw: MoCo v3's ViT 1.5e-4 is for
 # 300 epochs at 4096; 5e-4 is the usual for ViTs at 256 (DINO, DeiT).
@@ -52,23 +69,40 @@ def resolve(spec: JobSpec, facts: DatasetFacts) -> JobSpec:
     backbone = _backbone(spec.backbone, facts, problems)
     train = _train(spec, facts, problems)
     evaluate = _evaluate(spec, facts, train, problems)
-    blur = spec.augment.blur
-    if blur == "auto":
-        blur = 0.5 if int(backbone.image_size) > SMALL_STEM_UP_TO else 0.0
-    hidden = spec.method.hidden_dim
-    if hidden == "auto":
-        hidden = BACKBONES[backbone.name].features
+    _check_labels(spec, facts, problems)
     if problems:
         raise SpecError(problems)
+    info = BACKBONES[backbone.name]
+    patch = info.patch_size
+    if patch is not None and backbone.stem == "small":
+        patch = int(backbone.image_size) // SMALL_STEM_PATCHES
+    given = Given(
+        features=info.features,
+        image_size=int(backbone.image_size),
+        patch_size=patch,
+        train_images=training_images(spec, facts),
+        batch_size=int(train.batch_size),
+        epochs=train.epochs,
+    )
     return spec.model_copy(
         update={
             "backbone": backbone,
             "train": train,
             "evaluate": evaluate,
-            "augment": spec.augment.model_copy(update={"blur": blur}),
-            "method": spec.method.model_copy(update={"hidden_dim": hidden}),
+            "augment": _augment(spec.augment, spec.method, int(backbone.image_size)),
+            "method": spec.method.resolve(given),
+            "dar": _dar(spec, given.train_images),
         }
     )
+
+
+def choose_k(images: int) -> int:
+    """Clusters for a data set of so many images: the square root, from 2 to 30,000.
+
+    Our choice: it is 1,140 for ImageNet, near its 1,000 classes, and 100 for a folder of 10,000. Where
+    the number of classes is roughly known, a few times that is better (DeepCluster took 10,000).
+    """
+    return max(2, min(30_000, images // 4, round(math.sqrt(images))))
 
 
 def estimate(resolved: JobSpec, facts: DatasetFacts) -> Estimate:
@@ -122,9 +156,9 @@ def _fitting_size(facts: DatasetFacts) -> int:
     return max(32, min(224, facts.median_size // 32 * 32))
 
 
-def _fitting_batch(images: int, workers: int) -> int:
-    per_worker = min(256, images // 8) // workers
-    return workers * max(per_worker, 2 if workers == 1 else 1)
+def _fitting_batch(images: int, multiple_of: int) -> int:
+    parts = min(256, images // 8) // multiple_of
+    return multiple_of * max(parts, 2 if multiple_of == 1 else 1)
 
 
 def _train(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> Train:
@@ -132,7 +166,9 @@ def _train(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> 
     images = training_images(spec, facts)
     batch = train.batch_size
     if isinstance(batch, str):
-        batch = _fitting_batch(images, workers)
+        parts = workers * train.micro_batches
+        per_class = spec.method.samples_per_class or 1
+        batch = _fitting_batch(images, math.lcm(parts, per_class))
     if batch > images:
         problems.append(
             FieldProblem(
@@ -149,8 +185,11 @@ def _train(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> 
     return train.model_copy(
         update={
             "batch_size": batch,
+            "samples_per_class": _samples_per_class(spec, batch, problems),
             "precision": precision,
-            "optimizer": _optimizer(train.optimizer, spec.backbone, batch),
+            "channels_last": _channels_last(spec),
+            "clip": _clip(spec),
+            "optimizer": _optimizer(spec, batch),
             "warmup_epochs": (
                 min(10.0, train.epochs / 10)
                 if train.warmup_epochs == "auto"
@@ -163,16 +202,136 @@ def _train(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> 
     )
 
 
-def _optimizer(optimizer: Optimizer, backbone: Backbone, batch: int) -> Optimizer:
+def _optimizer(spec: JobSpec, batch: int) -> Optimizer:
+    optimizer, recipe = spec.train.optimizer, spec.method.recipe
     name = optimizer.name
     if name == "auto":
-        if BACKBONES[backbone.name].family == "vit":
+        if BACKBONES[spec.backbone.name].family == "vit":
             name = "adamw"
         else:
             name = "sgd" if batch <= 1024 else "lars"
-    lr = BASE_LR[name] * batch / 256 if optimizer.lr == "auto" else optimizer.lr
-    decay = WEIGHT_DECAY[name] if optimizer.weight_decay == "auto" else optimizer.weight_decay
-    return optimizer.model_copy(update={"name": name, "lr": lr, "weight_decay": decay})
+    base = optimizer.base_lr
+    if base == "auto":
+        base = recipe.lr.get(name, BASE_LR[name])
+    growth = batch / 256 if optimizer.lr_scaling == "linear" else (batch / 256) ** 0.5
+    decay, decay_end = optimizer.weight_decay, optimizer.weight_decay_end
+    from_recipe = recipe.weight_decay.get(name, WEIGHT_DECAY[name])
+    start, end = from_recipe if isinstance(from_recipe, tuple) else (from_recipe, from_recipe)
+    if decay_end == "auto":
+        decay_end = end if decay == "auto" else decay
+    return optimizer.model_copy(
+        update={
+            "name": name,
+            "base_lr": base,
+            "lr": base * growth if optimizer.lr == "auto" else optimizer.lr,
+            "weight_decay": start if decay == "auto" else decay,
+            "weight_decay_end": decay_end,
+        }
+    )
+
+
+def _clip(spec: JobSpec) -> Clip | None:
+    recipe = spec.method.recipe
+    if spec.train.clip == "auto":
+        return None if recipe.clip is None else Clip(norm=recipe.clip, each=recipe.clip_each)
+    return spec.train.clip
+
+
+def _channels_last(spec: JobSpec) -> bool:
+    if spec.train.channels_last == "auto":
+        on_gpu = spec.resources.gpus_per_worker > 0
+        return on_gpu and BACKBONES[spec.backbone.name].family == "resnet"
+    return spec.train.channels_last
+
+
+def _samples_per_class(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> int | None:
+    count = spec.train.samples_per_class
+    if count == "auto":
+        count = spec.method.samples_per_class
+    if count is not None and batch % count:
+        problems.append(
+            FieldProblem(
+                "train.batch_size",
+                f"must be divisible by train.samples_per_class, which is {count}",
+                str(batch),
+                f"such as {max(1, batch // count) * count}",
+            )
+        )
+    return count
+
+
+def _augment(augment: Augment, method: MethodPart, image_size: int) -> Augment:
+    recipe = method.recipe
+    large = image_size >= BLUR_FROM
+    chosen = {
+        "crop_scale": recipe.crop_scale,
+        "jitter": recipe.jitter,
+        "grayscale": recipe.grayscale,
+        "blur": recipe.blur if large else 0.0,
+        "solarize": recipe.solarize if large else 0.0,
+    }
+    return augment.model_copy(
+        update={
+            name: value[0] if isinstance(value, tuple) and len(value) == 1 else value
+            for name, value in chosen.items()
+            if getattr(augment, name) == "auto"
+        }
+    )
+
+
+def _dar(spec: JobSpec, images: int) -> DAR | None:
+    if spec.dar is None:
+        return None
+    clusters = spec.dar.clusters
+    source = clusters.source
+    if source == "auto":
+        source = "prototypes" if spec.method.has_prototypes else "kmeans"
+    k = choose_k(images) if clusters.k == "auto" else clusters.k
+    resolved = clusters.model_copy(update={"source": source, "k": k})
+    return spec.dar.model_copy(update={"clusters": resolved})
+
+
+def _check_labels(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> None:
+    """What needs classes, or a method's prototypes, or fewer clusters than images."""
+    classes = facts.num_classes or 0
+    needing = []
+    if spec.method.supervised:
+        needing.append(("method.name", repr(spec.method.name), "a self-supervised method"))
+    if spec.dar is not None and spec.dar.labels == "class":
+        needing.append(("dar.labels", "'class'", "'instance' or 'cluster'"))
+    if spec.train.samples_per_class not in ("auto", None):
+        needing.append(("train.samples_per_class", str(spec.train.samples_per_class), "null"))
+    for field, given, instead in needing:
+        if classes < 2:
+            problems.append(
+                FieldProblem(
+                    field,
+                    f"needs classes to learn from, and the data set has {classes or 'none'}",
+                    given,
+                    f"{instead}, or a data set whose folders are at least two classes",
+                )
+            )
+    if spec.dar is None or spec.dar.labels != "cluster":
+        return
+    clusters, images = spec.dar.clusters, training_images(spec, facts)
+    if clusters.source == "prototypes" and not spec.method.has_prototypes:
+        problems.append(
+            FieldProblem(
+                "dar.clusters.source",
+                f"the method {spec.method.name} has no prototypes",
+                "'prototypes'",
+                "'kmeans', or the method 'swav'",
+            )
+        )
+    if clusters.k != "auto" and clusters.k > images:
+        problems.append(
+            FieldProblem(
+                "dar.clusters.k",
+                f"is more than the {images} images that the data set leaves for training",
+                str(clusters.k),
+                f"at most {images}",
+            )
+        )
 
 
 def _evaluate(
@@ -195,4 +354,10 @@ def _evaluate(
     every = evaluate.every_epochs
     if every == "auto":
         every = max(1, round(train.epochs / 10))
-    return evaluate.model_copy(update={"every_epochs": every})
+    return evaluate.model_copy(
+        update={
+            "every_epochs": every,
+            "linear": LinearProbe() if evaluate.linear is True else evaluate.linear,
+            "finetune": FineTune() if evaluate.finetune is True else evaluate.finetune,
+        }
+    )

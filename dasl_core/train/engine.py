@@ -1,8 +1,11 @@
 """The training loop."""
 
+import math
+import os
 import tempfile
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,18 +15,17 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dasl_core.data.augment import draw_view, render
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import Batch, Canvases, EpochLoader
 from dasl_core.data.split import split
-from dasl_core.distributed import gather_views, mean_over_ranks, rank, world_size
+from dasl_core.distributed import mean_over_ranks, rank, world_size
 from dasl_core.evaluate import NotFiniteError
 from dasl_core.export import export_backbone
-from dasl_core.methods import MethodOutput, build_method
+from dasl_core.methods import Outputs, Step, build_method
 from dasl_core.models.batchnorm import synchronize_batchnorm
-from dasl_core.regularizers import SphericalEmbeddingConstraint, difference_alignment
-from dasl_core.regularizers.norms import full_precision
-from dasl_core.seeds import derive_seed, stream
+from dasl_core.models.checkpointing import checkpoint_blocks
+from dasl_core.regularizers import angular_update, norm_distribution
+from dasl_core.seeds import derive_seed
 from dasl_core.spec import JobSpec
 from dasl_core.train.checkpoint import (
     load_state,
@@ -31,18 +33,25 @@ from dasl_core.train.checkpoint import (
     restore_random_state,
     save_state,
 )
+from dasl_core.train.criterion import Criterion
 from dasl_core.train.evaluation import Evaluator, ImageSet, autocast
-from dasl_core.train.optim import build_optimizer, learning_rate
+from dasl_core.train.gradients import GradientComputer, Terms, total
+from dasl_core.train.optim import build_optimizer, learning_rate_factors, set_schedules
+from dasl_core.train.pseudo_labels import PseudoLabels, gather_states
 from dasl_core.train.reporting import Reporter
+from dasl_core.train.update import Updater
+from dasl_core.train.views import ViewMaker
 
 Outcome = Literal["succeeded", "cancelled", "paused"]
 
 # Figures of a step stay on the device until so many steps are together: reading one waits for it.
 REPORT_EVERY_STEPS = 10
+# Images whose embeddings are compared before and after an update, at each report.
+PROBE_IMAGES = 32
 
 
 # Of the training state; raised when an older one can no longer be read.
-FORMAT = 1
+FORMAT = 2
 
 
 class DivergedError(ValueError):
@@ -58,6 +67,8 @@ class Progress:
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     epoch_loss_sum: float = 0.0  # of the epoch under way
     epoch_loss_steps: int = 0
+    skipped: int = 0  # steps left out because their gradients were not finite
+    skipped_in_a_row: int = 0
 
 
 @dataclass(frozen=True)
@@ -103,6 +114,11 @@ def pretrain(
     device = device or torch.device("cpu")
     if device.type == "cpu":
         torch.set_num_threads(threads)
+    if spec.train.deterministic:
+        # Read by cuBLAS when it starts.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(spec.train.deterministic)
+    torch.backends.cudnn.benchmark = device.type == "cuda" and not spec.train.deterministic
     run = Run(spec, index, reporter, files, evaluate_on, device, threads)
     try:
         return run.train()
@@ -155,18 +171,34 @@ class Run:
             Evaluator(spec, train, held_out, device, self.dtype) if len(held_out.samples) else None
         )
 
+        # Classes of the training images, numbered from 0; -1 for those that are held out.
+        self.labels: Tensor | None = None
+        self.num_classes: int | None = None
+        if index.labels is not None:
+            classes, numbers = np.unique(
+                np.asarray(index.labels)[train.samples], return_inverse=True
+            )
+            self.num_classes = len(classes)
+            self.labels = torch.full((len(index),), -1)
+            self.labels[torch.from_numpy(train.samples)] = torch.from_numpy(numbers)
+
         # Model. Same weights on every rank; then a random stream of its own for each.
         torch.manual_seed(derive_seed(spec.train.seed, "weights"))
-        self.method = build_method(spec).to(device=device, dtype=self.dtype)
+        self.method = build_method(spec, self.num_classes).to(device=device, dtype=self.dtype)
+        if spec.train.channels_last is True:
+            self.method = self.method.to(memory_format=torch.channels_last)
         if world_size() > 1:
             synchronize_batchnorm(self.method, device)
+        if spec.train.checkpoint_activations:
+            checkpoint_blocks(self.method.backbone)
+        if spec.train.compile:
+            self.method.backbone.compile()
         torch.manual_seed(derive_seed(spec.train.seed, "rank", rank()))
-        self.constraint = (
-            SphericalEmbeddingConstraint(spec.sec.target, spec.sec.momentum).to(device)
-            if spec.sec is not None and spec.sec.weight > 0
-            else None
+        self.optimizer = build_optimizer(
+            spec.train.optimizer,
+            self.method,
+            learning_rate_factors(spec.train.optimizer, self.method),
         )
-        self.optimizer = build_optimizer(spec.train.optimizer, self.method)
         self.model: nn.Module = self.method
         if world_size() > 1:
             self.model = DistributedDataParallel(
@@ -176,6 +208,31 @@ class Run:
                 broadcast_buffers=False,
                 gradient_as_bucket_view=True,
             )
+        share = self.batch_size // world_size()
+        self.pseudo_labels: PseudoLabels | None = None
+        dar = spec.dar if spec.dar is not None and spec.dar.weight > 0 else None
+        if dar is not None and dar.labels == "cluster" and dar.clusters.source == "kmeans":
+            self.pseudo_labels = PseudoLabels(
+                dar.clusters, len(index), self.loader.steps, share, spec.train.seed
+            )
+        self.make_views = ViewMaker(spec, device, self.dtype)
+        self.criterion = Criterion(spec, self.method, device, self.pseudo_labels)
+        self.updater = Updater(
+            self.optimizer,
+            spec.train.clip if spec.train.clip != "auto" else None,
+            [*self.method.buffers(), *self.criterion.buffers()],
+            device,
+            scaled=spec.train.precision == "fp16",
+        )
+        self.gradients = GradientComputer(
+            self.model,
+            self.method,
+            self.criterion,
+            parts=spec.train.micro_batches,
+            adds_up=self.criterion.adds_up,
+            autocast=partial(autocast, spec, device),
+            scale=self.updater.scaler.scale,
+        )
         # Decisions of rank 0 travel between CPUs, so that no step waits for a GPU to hear them.
         self.control: dist.ProcessGroup | None = None
         if world_size() > 1:
@@ -211,112 +268,107 @@ class Run:
 
     def step(self, batch: Batch) -> None:
         """One optimizer step on one global batch."""
-        step, train = self.progress.step, self.spec.train
-        lr = learning_rate(step, self.loader.steps, train)
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
-        views = self.views(batch, step)
-        with autocast(self.spec, self.device):
-            output: MethodOutput = self.model(views)
-        terms = self.loss_terms(output, step)
-        loss = torch.stack(list(terms.values())).sum()
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+        index = self.progress.step
+        labels = None if self.labels is None else self.labels[batch.samples]
+        step = Step(index, self.total_steps, self.loader.steps, batch.samples, labels)
+        lr = set_schedules(self.optimizer, index, self.loader.steps, self.spec.train)
+        views = self.make_views.make(batch, index)
+        self.updater.keep_buffers()
+        terms, outputs = self.gradients.backward(views, step)
+        self.updater.unscale()
+        self.method.before_update(step)
+        at_end = (index + 1) % self.loader.steps == 0
+        reported = at_end or (index + 1) % REPORT_EVERY_STEPS == 0
+        before = self.probe(views) if reported else None
+        norm, updated = self.updater.apply()
+        if updated:
+            self.method.after_update(step)
+        if self.pseudo_labels is not None:
+            self.pseudo_labels.observe(outputs["embeddings"], batch.samples)
         self.progress.step += 1
-
-        embeddings = output.embeddings.detach().flatten(0, 1).float()
-        norms = torch.linalg.vector_norm(embeddings, dim=1)
-        directions = embeddings / norms.clamp(min=1e-12).unsqueeze(1)
-        self._pending.append(
-            {name: value.detach() for name, value in terms.items()}
-            | {
-                "loss": loss.detach(),
-                "lr": torch.tensor(lr, dtype=torch.float64),
-                "embedding_norm": norms.mean(),
-                "embedding_std": directions.std(dim=0).mean(),
-            }
-        )
-        at_end = self.progress.step % self.loader.steps == 0
-        if at_end or self.progress.step % REPORT_EVERY_STEPS == 0:
+        self.keep_figures(terms, outputs, step, lr, norm)
+        if before is not None:
+            self._pending[-1]["angular_update"] = angular_update(before, self.probe(views))
+        self.count_skipped(updated, batch)
+        if reported:
             self.report()
 
-    def views(self, batch: Batch, step: int) -> list[Tensor]:
-        """The method's random views of this rank's images, on the device.
+    def keep_figures(
+        self, terms: Terms, outputs: Outputs, step: Step, lr: float, norm: Tensor
+    ) -> None:
+        """Keep a step's figures on the device until they are reported."""
+        self._pending.append(
+            terms
+            | {
+                "loss": total(terms),
+                "lr": torch.tensor(lr, dtype=torch.float64),
+                "gradient_norm": norm,
+            }
+            | embedding_figures(outputs["embeddings"])
+            | self.method.figures(outputs, step)
+        )
 
-        Parameters are drawn for the global batch and cut to the rank's share. Each sample's come
-        from its own row of random numbers, so the extents of the other ranks' images, which this
-        one does not know, do not matter.
-        """
-        canvases = batch.canvases.to(self.device, non_blocking=True)
-        share = len(batch.samples)
-        first = rank() * share
-        extents = torch.ones(self.batch_size, 2, dtype=batch.extents.dtype)
-        extents[first : first + share] = batch.extents
-        views = []
-        for view in range(self.method.num_views):
-            generator = stream(self.spec.train.seed, "augment", step, view)
-            drawn = draw_view(extents, self.spec.augment, generator).rows(first, first + share)
-            drawn = drawn.to(self.device, self.dtype)
-            views.append(render(canvases, batch.extents, drawn, self.image_size, self.dtype))
-        return views
+    @torch.no_grad()
+    def probe(self, views: list[Tensor]) -> Tensor:
+        """Embeddings (P, h) of a few of the batch's images as evaluation would see them: how far
+        they turn in one update tells how fast the network learns (SEC's question)."""
+        self.method.eval()
+        with autocast(self.spec, self.device):
+            outputs: Outputs = self.method([view[:PROBE_IMAGES] for view in views])
+        self.method.train()
+        return outputs["embeddings"][0]
 
-    def loss_terms(self, output: MethodOutput, step: int) -> dict[str, Tensor]:
-        """The method's loss and the weighted regularizers, each a scalar, by name.
-
-        The regularizers see the embeddings of the global batch and are computed alike on all ranks.
-        """
-        spec = self.spec
-        terms = {f"loss_{spec.method.name}": output.loss}
-        dar = spec.dar if spec.dar is not None and spec.dar.weight > 0 else None
-        if dar is None and self.constraint is None:
-            return terms
-        # Before the gather: its backward sums over ranks, which bfloat16 would round.
-        embeddings = gather_views(full_precision(output.embeddings))  # (V, N, h)
-        if dar is not None:
-            views, samples, _ = embeddings.shape
-            # Cluster-free: an image's views share its label, so they are never a pair. On the CPU,
-            # where the chain is drawn: no step waits for a GPU.
-            labels = torch.arange(samples).repeat(views)
-            alignment = difference_alignment(
-                embeddings.flatten(0, 1),
-                labels,
-                norm=dar.norm,
-                difference=dar.difference,
-                estimator=dar.estimator,
-                reduction=dar.reduction,
-                normalize=dar.normalize,
-                generator=stream(spec.train.seed, "dar", step),
+    def count_skipped(self, updated: bool, batch: Batch) -> None:
+        """Tell of a step that was left out; end the run when there are too many in a row."""
+        progress = self.progress
+        if updated:
+            progress.skipped_in_a_row = 0
+            return
+        progress.skipped += 1
+        progress.skipped_in_a_row += 1
+        index = self.train_set.index
+        names = [index.paths[sample] for sample in batch.samples.tolist()]
+        if self.reporter is not None:
+            self.reporter.event(
+                "step_skipped",
+                f"step {progress.step} was left out: its gradients are not finite",
+                {"step": progress.step, "skipped": progress.skipped, "images": names[:100]},
             )
-            terms["loss_dar"] = dar.weight * alignment
-        if self.constraint is not None:
-            assert spec.sec is not None
-            ramp = step / max(1, self.total_steps - 1) if spec.sec.ramp else 1.0
-            terms["loss_sec"] = spec.sec.weight * ramp * self.constraint(embeddings.flatten(0, 1))
-        return terms
+        if progress.skipped_in_a_row > self.spec.train.skip_not_finite:
+            self.report()
+            few = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+            raise self.diverged(
+                f"the gradients of {progress.skipped_in_a_row} steps in a row are not finite, the "
+                f"last one's at step {progress.step}, with the images {few}"
+            )
 
     def report(self) -> None:
         """Send the figures of the steps since the last time; stop the run if the loss is lost."""
         if not self._pending:
             return
-        names = list(self._pending[0])
+        names = list(dict.fromkeys(name for point in self._pending for name in point))
+        missing = torch.tensor(float("nan"))  # a figure that not every step has
         rows = [
-            [point[name].to(self.device, torch.float64) for name in names]
+            [point.get(name, missing).to(self.device, torch.float64) for name in names]
             for point in self._pending
         ]
         table = mean_over_ranks(torch.stack([torch.stack(row) for row in rows])).tolist()
+        had = [set(point) for point in self._pending]
         first = self.progress.step - len(table) + 1
         self._pending.clear()
         now = time.perf_counter()
         speed = len(table) * self.batch_size / max(now - self._reported_at, 1e-9)
         self._reported_at = now
         values = [
-            dict(zip(names, row, strict=True)) | {"images_per_second": speed} for row in table
+            {name: value for name, value in zip(names, row, strict=True) if name in has}
+            | {"images_per_second": speed}
+            for row, has in zip(table, had, strict=True)
         ]
-        losses = [row["loss"] for row in values]
-        for loss in losses:  # one by one: the sum must not depend on where a resumed run reports
-            self.progress.epoch_loss_sum += loss
-        self.progress.epoch_loss_steps += len(losses)
+        # One by one: the sum must not depend on where a resumed run reports.
+        for loss in (row["loss"] for row in values):
+            if math.isfinite(loss):
+                self.progress.epoch_loss_sum += loss
+                self.progress.epoch_loss_steps += 1
         if self.reporter is not None:
             points = [
                 {"step": first + i, "time": time.time(), "values": row}
@@ -325,9 +377,6 @@ class Run:
             self.reporter.metrics(points)
             self.latest = values[-1]
             self.reporter.progress(self.describe(self.latest))
-        if not np.isfinite(losses).all():
-            lost = int(np.flatnonzero(~np.isfinite(losses))[0])
-            raise self.diverged(f"the loss is {losses[lost]} at step {first + lost}")
 
     def diverged(self, what: str) -> DivergedError:
         """The error that ends a run, with what a person can do."""
@@ -363,8 +412,15 @@ class Run:
     def end_epoch(self) -> None:
         """Close the epoch's mean loss."""
         progress = self.progress
-        progress.losses.append(progress.epoch_loss_sum / progress.epoch_loss_steps)
+        progress.losses.append(progress.epoch_loss_sum / max(1, progress.epoch_loss_steps))
         progress.epoch_loss_sum, progress.epoch_loss_steps = 0.0, 0
+        if self.pseudo_labels is not None:
+            figures = self.pseudo_labels.end_epoch(len(progress.losses), self.labels)
+            if figures and self.reporter is not None:
+                values = {f"clusters_{name}": value for name, value in figures.items()}
+                self.reporter.metrics(
+                    [{"step": progress.step, "time": time.time(), "values": values}]
+                )
 
     def evaluate_baselines(self) -> None:
         """What the pixels and the untrained network are worth, before the first step."""
@@ -376,7 +432,7 @@ class Run:
         """Measure the backbone on held-out images."""
         if self.evaluator is not None:
             try:
-                metrics = self.evaluator.backbone(self.method.backbone)
+                metrics = self.evaluator.backbone(self.method.representation)
             except NotFiniteError as error:
                 # The last update lost the weights: no loss has shown it yet.
                 raise self.diverged(f"after step {self.progress.step}, {error}") from error
@@ -401,31 +457,33 @@ class Run:
         if self.saved_step == self.progress.step:
             return  # a cancel right after a save finds it done
         self.saved_step = self.progress.step
-        random_states: list[Any] = [random_state(self.device)]
-        if self.control is not None:
-            random_states = [None] * world_size()
-            dist.all_gather_object(random_states, random_state(self.device), group=self.control)
+        ranks = gather_states(self.rank_state(), self.control)
         if self.reporter is not None:
             progress = self.progress
             epoch = progress.step / self.loader.steps
             latest = progress.evaluations[-1]["metrics"] if progress.evaluations else {}
             with tempfile.TemporaryDirectory(dir=self.files.scratch) as name:
                 folder = Path(name)
-                save_state(self.state(random_states), folder)
+                save_state(self.state(ranks), folder)
                 metrics = {
                     "step": progress.step,
                     "epoch": epoch,
                     "evaluations": progress.evaluations,
                     "epoch_losses": progress.losses,
                 }
-                export_backbone(self.method.backbone, self.spec, metrics, folder)
+                export_backbone(self.method.representation, self.spec, metrics, folder)
                 final = progress.step == self.total_steps
                 self.reporter.checkpoint(folder, progress.step, epoch, latest, final)
         if self.control is not None:
             dist.barrier(group=self.control)
         self._reported_at = time.perf_counter()
 
-    def state(self, random_states: list[Any]) -> dict[str, Any]:
+    def rank_state(self) -> dict[str, Any]:
+        """What the next step depends on and is this rank's own."""
+        clusters = None if self.pseudo_labels is None else self.pseudo_labels.state_dict()
+        return {"random": random_state(self.device), "clusters": clusters}
+
+    def state(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
         """All that the next step depends on. The schedule, the order of images, the views and the
         chain are functions of the step, so the step is their state."""
         return {
@@ -433,9 +491,10 @@ class Run:
             "spec": self.deciding_parts(),
             "progress": vars(self.progress).copy(),
             "method": dict(self.method.state_dict()),
-            "constraint": dict(self.constraint.state_dict()) if self.constraint else None,
+            "criterion": self.criterion.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "random": random_states,
+            "scaler": self.updater.scaler.state_dict(),
+            "ranks": ranks,
         }
 
     def deciding_parts(self) -> dict[str, Any]:
@@ -456,25 +515,28 @@ class Run:
                 "the checkpoint is of a run with other settings and cannot go on exactly: "
                 f"{', '.join(changed)} differ"
             )
-        if len(state["random"]) != world_size():
+        if len(state["ranks"]) != world_size():
             raise ValueError(
-                f"the checkpoint was written by {len(state['random'])} workers and cannot go on "
+                f"the checkpoint was written by {len(state['ranks'])} workers and cannot go on "
                 f"exactly with {world_size()}"
             )
         self.progress = Progress(**state["progress"])
         self.saved_step = self.progress.step
         self.method.load_state_dict(state["method"])
-        if self.constraint is not None:
-            self.constraint.load_state_dict(state["constraint"])
+        self.criterion.load_state_dict(state["criterion"])
         self.optimizer.load_state_dict(state["optimizer"])
-        restore_random_state(state["random"][rank()], self.device)
+        self.updater.scaler.load_state_dict(state["scaler"])
+        own = state["ranks"][rank()]
+        if self.pseudo_labels is not None:
+            self.pseudo_labels.load_state_dict(own["clusters"], self.device)
+        restore_random_state(own["random"], self.device)
 
     def draw_pictures(self) -> None:
         """Curves, and the nearest neighbours of a few held-out images, as artifacts."""
         features = None
         if self.evaluator is not None and len(self.held_out.samples) > 1:
-            self.method.backbone.eval()
-            features = self.evaluator.features(self.method.backbone, self.held_out)
+            self.method.eval()
+            features = self.evaluator.features(self.method.representation, self.held_out)
         if self.reporter is None:
             return
         # Only now and only here: Matplotlib's import would keep every rank from its first step.
@@ -494,3 +556,17 @@ class Run:
             id(s.canvases): s.canvases for s in (self.train_set, self.held_out)
         }.values():
             canvases.close()
+
+
+def embedding_figures(embeddings: Tensor) -> dict[str, Tensor]:
+    """How long raw embeddings (V, B, h) are, and how far their directions spread."""
+    rows = embeddings.flatten(0, 1).float()
+    norms = norm_distribution(rows)
+    directions = nn.functional.normalize(rows, dim=1)
+    return {
+        "embedding_norm": norms["mean"],
+        "embedding_norm_std": norms["std"],
+        "embedding_norm_min": norms["min"],
+        "embedding_norm_max": norms["max"],
+        "embedding_std": directions.std(dim=0).mean(),
+    }

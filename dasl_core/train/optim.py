@@ -1,37 +1,52 @@
-"""Optimizers through timm, and the schedule of the learning rate."""
+"""Optimizers through timm, and the schedules of rate and weight decay: functions of the step."""
 
 import math
+from collections import defaultdict
+from collections.abc import Mapping
 
 import torch
-from timm.optim import create_optimizer_v2
+from timm.optim import create_optimizer_v2, param_groups_layer_decay
 from torch import nn
 
+from dasl_core.methods import Method
 from dasl_core.spec import Optimizer, Train
 
 # timm's names: "momentum" is SGD with momentum but without Nesterov, as the papers use it.
 TIMM_NAMES = {"sgd": "momentum", "lars": "lars", "adamw": "adamw"}
 
 
-def build_optimizer(settings: Optimizer, model: nn.Module) -> torch.optim.Optimizer:
+def build_optimizer(
+    settings: Optimizer, model: nn.Module, rates: Mapping[str, float]
+) -> torch.optim.Optimizer:
     """The optimizer of a resolved spec.
 
     Biases, 1-D parameters and what the backbone's `no_weight_decay()` names get no weight decay and
-    no LARS adaptation either.
+    no LARS adaptation either. Each group has `rate`, its factor on the learning rate, and `decays`,
+    whether it has weight decay.
+
+    Args:
+        rates: factors on the learning rate by parameter name, where they are not 1.
     """
     assert isinstance(settings.lr, float), "resolve the spec first"
     assert isinstance(settings.weight_decay, float), "resolve the spec first"
     exempt = _no_decay_names(model)
-    decayed: list[nn.Parameter] = []
-    kept: list[nn.Parameter] = []
+    groups: dict[tuple[float, bool], list[nn.Parameter]] = defaultdict(list)
     for name, parameter in model.named_parameters():
-        group = kept if parameter.ndim <= 1 or name in exempt else decayed
-        group.append(parameter)
+        if parameter.requires_grad:
+            decays = parameter.ndim > 1 and name not in exempt
+            groups[rates.get(name, 1.0), decays].append(parameter)
     # timm's Lars would adapt only where there is decay, and so be plain SGD at a decay of 0.
-    adapted = {"always_adapt": True} if settings.name == "lars" else {}
+    lars = settings.name == "lars"
     optimizer: torch.optim.Optimizer = create_optimizer_v2(
         [
-            {"params": decayed, "weight_decay": settings.weight_decay, **adapted},
-            {"params": kept, "weight_decay": 0.0},
+            {
+                "params": parameters,
+                "weight_decay": settings.weight_decay if decays else 0.0,
+                "rate": rate,
+                "decays": decays,
+                **({"always_adapt": True} if lars and decays else {}),
+            }
+            for (rate, decays), parameters in groups.items()
         ],
         opt=TIMM_NAMES[settings.name],
         lr=settings.lr,
@@ -41,19 +56,56 @@ def build_optimizer(settings: Optimizer, model: nn.Module) -> torch.optim.Optimi
     return optimizer
 
 
+def set_schedules(
+    optimizer: torch.optim.Optimizer, step: int, steps_per_epoch: int, train: Train
+) -> float:
+    """Give every group its rate and weight decay for one step; returns the rate."""
+    lr = learning_rate(step, steps_per_epoch, train)
+    decay = weight_decay(step, steps_per_epoch, train)
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group["rate"]
+        group["weight_decay"] = decay if group["decays"] else 0.0
+    return lr
+
+
 def learning_rate(step: int, steps_per_epoch: int, train: Train) -> float:
-    """Rate of one optimizer step: linear warm-up from 0, then a half cosine to 0.
+    """Rate of one optimizer step: linear warm-up from 0, then a half cosine to `lr_end` of the peak.
 
     A pure function of the step, so that a resumed run needs no saved schedule.
     """
     assert isinstance(train.optimizer.lr, float), "resolve the spec first"
     assert isinstance(train.warmup_epochs, float), "resolve the spec first"
+    peak, end = train.optimizer.lr, train.optimizer.lr * train.optimizer.lr_end
     total = steps_per_epoch * train.epochs
     warmup = min(round(train.warmup_epochs * steps_per_epoch), total - 1)
     if step < warmup:
-        return train.optimizer.lr * (step + 1) / (warmup + 1)
+        return peak * (step + 1) / (warmup + 1)
     progress = (step - warmup) / max(1, total - warmup)
-    return train.optimizer.lr * 0.5 * (1 + math.cos(math.pi * progress))
+    return end + (peak - end) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def weight_decay(step: int, steps_per_epoch: int, train: Train) -> float:
+    """Decay of one optimizer step: a half cosine from `weight_decay` to `weight_decay_end`."""
+    start, end = train.optimizer.weight_decay, train.optimizer.weight_decay_end
+    assert isinstance(start, float), "resolve the spec first"
+    assert isinstance(end, float), "resolve the spec first"
+    progress = step / max(1, steps_per_epoch * train.epochs)
+    return end + (start - end) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def learning_rate_factors(settings: Optimizer, method: Method) -> dict[str, float]:
+    """Factors on the learning rate by parameter name: of layer-wise decay and of the method."""
+    rates: dict[str, float] = {}
+    if settings.layer_decay < 1:
+        names = {id(p): f"backbone.{name}" for name, p in method.backbone.named_parameters()}
+        groups = param_groups_layer_decay(method.backbone, layer_decay=settings.layer_decay)
+        for group in groups:
+            rates |= {names[id(p)]: float(group["lr_scale"]) for p in group["params"]}
+    for prefix, factor in method.learning_rates().items():
+        for name, _ in method.named_parameters():
+            if name == prefix or name.startswith(f"{prefix}."):
+                rates[name] = rates.get(name, 1.0) * factor
+    return rates
 
 
 def _no_decay_names(model: nn.Module) -> set[str]:

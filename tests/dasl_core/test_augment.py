@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -18,7 +20,7 @@ from dasl_core.data.augment import (
 )
 from dasl_core.spec import Augment
 
-STILL = Augment(crop_scale=(1.0, 1.0), flip=0, jitter=0, grayscale=0, blur=0.0)
+STILL = Augment(crop_scale=(1.0, 1.0), flip=0, jitter=0, grayscale=0, blur=0.0, solarize=0.0)
 
 
 def changed(**settings: object) -> Augment:
@@ -36,6 +38,12 @@ def whole(images: Tensor) -> Tensor:
     """Extents of images that fill their canvases."""
     count, _, height, width = images.shape
     return torch.tensor([[height, width]]).expand(count, 2)
+
+
+def drawn(**changes: Any) -> Augment:
+    """SimCLR's recipe, resolved."""
+    usual = {"crop_scale": (0.2, 1.0), "jitter": 0.5, "grayscale": 0.2, "solarize": 0.0}
+    return Augment.model_validate(usual | changes)
 
 
 def draw(augment: Augment, extents: Tensor, seed: int = 0) -> ViewParameters:
@@ -126,7 +134,7 @@ def test_what_lies_outside_the_image_is_never_seen(size: int) -> None:
     results = [
         pixels(torch.where(inside, images, fill).to(torch.uint8), view, size, extents)
         for fill in (0, 255)
-        for view in (draw(Augment(blur=0.5), extents),)
+        for view in (draw(drawn(blur=0.5), extents),)
     ]
     close(results[0], results[1], atol=1e-9)
     assert results[0].min() > -1e-9
@@ -257,7 +265,7 @@ def test_only_the_drawn_samples_are_blurred() -> None:
 
 def test_a_share_of_the_global_draw_needs_no_other_extents() -> None:
     extents = torch.randint(5, 30, (8, 2))
-    augment = Augment(blur=0.5)
+    augment = drawn(blur=0.5)
     everything = draw(augment, extents)
     known = torch.ones_like(extents)
     known[2:5] = extents[2:5]
@@ -269,15 +277,15 @@ def test_a_share_of_the_global_draw_needs_no_other_extents() -> None:
 
 def test_views_are_decided_by_the_seed_alone() -> None:
     images = canvases()
-    first = pixels(images, draw(Augment(blur=0.5), whole(images), seed=1), 16)
+    first = pixels(images, draw(drawn(blur=0.5), whole(images), seed=1), 16)
     torch.rand(10)
-    again = pixels(images, draw(Augment(blur=0.5), whole(images), seed=1), 16)
-    other = pixels(images, draw(Augment(blur=0.5), whole(images), seed=2), 16)
+    again = pixels(images, draw(drawn(blur=0.5), whole(images), seed=1), 16)
+    other = pixels(images, draw(drawn(blur=0.5), whole(images), seed=2), 16)
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
 def test_one_pixel_and_needle_shaped_images_can_be_viewed() -> None:
     extents = torch.tensor([[1, 1], [1, 16], [16, 1], [2, 16]])
-    for view in (draw(Augment(blur=1), extents), central_view(extents)):
+    for view in (draw(drawn(blur=1.0), extents), central_view(extents)):
         assert pixels(canvases(), view, 8, extents).isfinite().all()

@@ -19,7 +19,7 @@ from training_world import Recorder, resolved, run
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.distributed import all_reduce_sum, gather, gather_views, mean_over_ranks
-from dasl_core.methods import REGISTRY, nt_xent
+from dasl_core.methods import REGISTRY, Step, nt_xent
 from dasl_core.regularizers import difference_alignment
 from dasl_core.seeds import stream
 from dasl_core.spec import METHODS, JobSpec
@@ -33,6 +33,8 @@ TERMS: dict[str, dict[str, Any]] = {
     "dar-l2-unbiased-sum": {
         "dar": {"weight": 1e-3, "norm": "l2", "estimator": "unbiased", "reduction": "sum"}
     },
+    "dar-cluster": {"dar": {"weight": 0.1, "labels": "cluster", "clusters": {"k": 3}}},
+    "dar-class": {"dar": {"weight": 0.1, "labels": "class"}},
     "dar-unnormalised": {"dar": {"weight": 0.1, "normalize": False}},
     "sec": {"sec": {"weight": 0.5, "ramp": False}},
     "sec-zero": {"sec": {"weight": 0.01, "target": "zero", "ramp": False}},
@@ -205,22 +207,29 @@ def one_step(
     files = RunFiles(cache=cache, scratch=scratch)
     this = Run(JobSpec.model_validate(spec), index, None, files, None, torch.device("cpu"), 1)
     terms: dict[str, float] = {}
-    terms_of = this.loss_terms
+    gradients: dict[str, np.ndarray] = {}
+    terms_of, before_update = this.gradients.criterion, this.method.before_update
 
     def recorded(*arguments: Any) -> dict[str, Tensor]:
         found = terms_of(*arguments)
         terms.update({name: float(mean_over_ranks(value)) for name, value in found.items()})
         return found
 
-    this.loss_terms = recorded  # type: ignore[method-assign]
+    def copied(step: Step) -> None:
+        for name, parameter in this.method.named_parameters():
+            if parameter.requires_grad:
+                assert parameter.grad is not None, name
+                gradients[name] = parameter.grad.numpy().copy()
+        before_update(step)
+
+    this.gradients.criterion = recorded
+    this.method.before_update = copied  # type: ignore[method-assign]
     try:
         this.method.train()
         this.step(next(this.loader.epoch(0)))
     finally:
         this.close()
-    return terms, {
-        name: parameter.grad.numpy().copy() for name, parameter in this.method.named_parameters()
-    }
+    return terms, gradients
 
 
 def method_spec(index: DatasetIndex, method: str, workers: int, **changes: Any) -> dict[str, Any]:
@@ -279,7 +288,7 @@ def whole_run(spec: dict[str, Any], index: DatasetIndex, cache: Path, kept: Path
         "losses": {name: reporter.curve(name) for name in names},
         "evaluations": reporter.evaluations,
         "weights": {name: value.numpy() for name, value in state["method"].items()},
-        "constraint": state["constraint"] and float(state["constraint"]["mean"]),
+        "constraint": float(state["criterion"]["mean"]),
         "epoch_losses": state["progress"]["losses"],
     }
 

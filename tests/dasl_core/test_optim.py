@@ -27,7 +27,7 @@ class Part(nn.Module):
 def test_biases_and_what_timm_exempts_are_not_decayed(name: str) -> None:
     model = nn.ModuleDict({"backbone": Part(), "norm": nn.BatchNorm1d(4)})
     chosen = Optimizer(name=name, lr=0.5, weight_decay=0.25)
-    optimizer = build_optimizer(chosen, model)
+    optimizer = build_optimizer(chosen, model, {})
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     groups = {
         group["weight_decay"]: {names[id(parameter)] for parameter in group["params"]}
@@ -43,7 +43,7 @@ def test_biases_and_what_timm_exempts_are_not_decayed(name: str) -> None:
 def test_lars_adapts_weights_and_not_biases(decay: float) -> None:
     model = nn.Linear(3, 2)
     optimizer = build_optimizer(
-        Optimizer(name="lars", lr=1.0, weight_decay=decay, momentum=0.0), model
+        Optimizer(name="lars", lr=1.0, weight_decay=decay, momentum=0.0), model, {}
     )
     before = [parameter.detach().clone() for parameter in model.parameters()]
     for parameter in model.parameters():

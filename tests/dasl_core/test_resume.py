@@ -13,7 +13,7 @@ from torch import Tensor
 from training_world import Recorder, assert_same, resolved, run
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.methods import MethodOutput, SimCLR
+from dasl_core.methods import Outputs, SimCLR
 from dasl_core.train.checkpoint import load_state
 from dasl_core.train.reporting import Desired
 
@@ -28,7 +28,7 @@ def stop_at(step: int, how: Desired = "cancel") -> Callable[[int], Desired]:
 def assert_same_state(one: Path, other: Path) -> None:
     """Everything that the next step depends on, bit for bit."""
     states = [load_state(folder) for folder in (one, other)]
-    for part in ("method", "constraint", "optimizer", "random"):
+    for part in ("method", "criterion", "optimizer", "scaler", "ranks"):
         assert_same(states[0][part], states[1][part], part)
     for name in ("step", "losses", "epoch_loss_sum", "evaluations"):
         assert states[0]["progress"][name] == states[1]["progress"][name], name
@@ -84,7 +84,7 @@ def test_what_a_network_draws_goes_on_too(
 ) -> None:
     forward = SimCLR.forward
 
-    def noisy(method: SimCLR, views: Sequence[Tensor]) -> MethodOutput:
+    def noisy(method: SimCLR, views: Sequence[Tensor]) -> Outputs:
         return forward(method, [F.dropout(view) for view in views])  # from the global generator
 
     monkeypatch.setattr(SimCLR, "forward", noisy)

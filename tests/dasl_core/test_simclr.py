@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from dasl_core.methods import SimCLR, nt_xent
+from dasl_core.methods import SimCLR, Step, nt_xent
 from dasl_core.models.heads import projection_head
 
 
@@ -83,11 +83,12 @@ def test_forward_gives_a_loss_and_raw_embeddings_of_each_view() -> None:
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(12, 6))
     method = SimCLR(backbone, projection_head(6, 5, 4), 0.2)
     views = [torch.randn(7, 3, 2, 2) for _ in range(2)]
-    output = method(views)
-    assert output.embeddings.shape == (2, 7, 4)
+    embeddings = method(views)["embeddings"]
+    assert embeddings.shape == (2, 7, 4)
     together = method.projector(backbone(torch.cat(views)))
-    torch.testing.assert_close(output.embeddings.flatten(0, 1), together)
-    torch.testing.assert_close(output.loss, nt_xent(output.embeddings, 0.2))
-    assert (output.embeddings.norm(dim=-1) - 1).abs().max() > 1e-3
-    output.loss.backward()
+    torch.testing.assert_close(embeddings.flatten(0, 1), together)
+    loss = method.loss({"embeddings": embeddings}, Step(0, 1, 1, torch.arange(7)))
+    torch.testing.assert_close(loss, nt_xent(embeddings, 0.2))
+    assert (embeddings.norm(dim=-1) - 1).abs().max() > 1e-3
+    loss.backward()
     assert all(p.grad is not None for p in method.parameters())

@@ -47,10 +47,10 @@ def spec_of(**parts: Any) -> JobSpec:
 
 BAD: list[tuple[dict[str, Any], str, str, str]] = [
     ({"method": {"name": "simclrr"}}, "method.name", "'simclrr'", "simclr"),
-    ({"method": {"name": 5}}, "method.name", "5", "'simclr'"),
+    ({"method": {"name": 5}}, "method.name", "5", "simclr"),
     ({"method": {"temperature": 0}}, "method.temperature", "0", "> 0"),
     ({"method": {"temprature": 1}}, "method.temprature", "1", "no such key"),
-    ({"method": "simclr"}, "method", "'simclr'", "dictionary"),
+    ({"method": "simclr"}, "method", "'simclr'", "settings"),
     ({"metod": {}}, "metod", "{}", "no such key"),
     ({"float": 1}, "float", "1", "no such key"),
     ({"dataset": ""}, "dataset", "''", "at least 1"),
@@ -60,16 +60,16 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
     ({"backbone": {"image_size": 4}}, "backbone.image_size", "4", ">= 8, or 'auto'"),
     ({"backbone": {"image_size": "big"}}, "backbone.image_size", "'big'", "or 'auto'"),
     ({"backbone": {"in_channels": 4}}, "backbone.in_channels", "4", "1 or 3"),
-    ({"backbone": {"pretrained": True}}, "backbone.pretrained", "True", "None"),
+    ({"backbone": {"pretrained": True}}, "backbone.pretrained", "True", "a text"),
     ({"backbone": {"stem": "tall"}}, "backbone.stem", "'tall'", "'standard' or 'small', or 'auto'"),
     ({"augment": {"crop_scale": [0.5, 0.2]}}, "augment.crop_scale", "[0.5, 0.2]", "low <= high"),
     ({"augment": {"crop_scale": [NAN, 1]}}, "augment.crop_scale.0", "nan", "finite"),
-    ({"augment": {"blur": 1.5}}, "augment.blur", "1.5", "from 0 to 1"),
+    ({"augment": {"blur": 1.5}}, "augment.blur", "1.5", "a number <= 1.0, or a list, or 'auto'"),
     ({"dar": {"weight": -1}}, "dar.weight", "-1", ">= 0"),
     ({"dar": {"labels": "colour"}}, "dar.labels", "'colour'", "'instance'"),
     ({"sec": {"momentum": 0}}, "sec.momentum", "0", "> 0"),
     ({"train": {"epochs": 0}}, "train.epochs", "0", ">= 1"),
-    ({"train": {"epochs": 2.5}}, "train.epochs", "2.5", "integer"),
+    ({"train": {"epochs": 2.5}}, "train.epochs", "2.5", "whole number"),
     ({"train": {"seed": 2**63}}, "train.seed", str(2**63), "<="),
     ({"train": {"batch_size": NAN}}, "train.batch_size", "nan", "or 'auto'"),
     (
@@ -90,8 +90,8 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
     ({"evaluate": {"holdout": {"fraction": 1}}}, "evaluate.holdout.fraction", "1", "< 1"),
     ({"resources": {"workers": 0}}, "resources.workers", "0", ">= 1"),
     ({"resources": {"gpus_per_worker": 2}}, "resources.gpus_per_worker", "2", "0 or 1"),
-    ({"tags": {"team": 5}}, "tags.team", "5", "string"),
-    ({"priority": "high"}, "priority", "'high'", "integer"),
+    ({"tags": {"team": 5}}, "tags.team", "5", "text"),
+    ({"priority": "high"}, "priority", "'high'", "whole number"),
 ]
 
 

@@ -1,0 +1,38 @@
+"""Activation checkpointing: a block's activations are computed again in the backward, not kept."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from dasl_core.models.batchnorm import untracked_statistics
+
+
+def checkpoint_blocks(backbone: nn.Module) -> None:
+    """Make every block of a timm ResNet or ViT keep its input alone.
+
+    Not timm's own `set_grad_checkpointing`: with it the second forward would count each batch a
+    second time in BatchNorm's running statistics.
+    """
+    for block in _blocks(backbone):
+        block.forward = partial(_forward, block, block.forward)
+
+
+def _blocks(backbone: nn.Module) -> list[nn.Module]:
+    if isinstance(blocks := getattr(backbone, "blocks", None), nn.Sequential):
+        return list(blocks)
+    return [block for number in range(1, 5) for block in backbone.get_submodule(f"layer{number}")]
+
+
+def _forward(block: nn.Module, forward: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*arguments, **named)
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        return nullcontext(), untracked_statistics(block)
+
+    return checkpoint(forward, *arguments, use_reentrant=False, context_fn=contexts, **named)

@@ -1,0 +1,60 @@
+"""Weights to start from: a checkpoint of ours, or a file of timm weights."""
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+# What `dasl_core.export` writes.
+WEIGHTS, MODEL = "backbone.safetensors", "model.json"
+TIMM_ENDINGS = (".safetensors", ".pth", ".pt", ".bin")
+
+
+def pretrained_path(location: str) -> Path:
+    """The file or folder that `backbone.pretrained` names.
+
+    Raises:
+        ValueError: it does not exist, or is neither a checkpoint of ours nor a file of weights.
+    """
+    path = Path(unquote(urlsplit(location).path) if location.startswith("file://") else location)
+    if path.is_dir():
+        if not (path / WEIGHTS).is_file() or not (path / MODEL).is_file():
+            raise ValueError(
+                f"backbone.pretrained: the folder {path} is no checkpoint: it has no {WEIGHTS} "
+                f"and {MODEL}"
+            )
+    elif not path.is_file():
+        raise ValueError(f"backbone.pretrained: there is no file or folder {path} here")
+    elif path.suffix not in TIMM_ENDINGS:
+        raise ValueError(
+            f"backbone.pretrained: {path} must end in one of {', '.join(TIMM_ENDINGS)}"
+        )
+    return path
+
+
+def load_checkpoint(model: nn.Module, folder: Path, own: dict[str, Any]) -> None:
+    """Load the backbone of one of our checkpoints.
+
+    Args:
+        model: with its stem as the checkpoint's was.
+        own: what `model.json` must say of the network: `timm` and `stem`.
+
+    Raises:
+        ValueError: the checkpoint is of another network, or damaged.
+    """
+    try:
+        theirs = json.loads((folder / MODEL).read_text(encoding="utf-8"))
+        weights = load_file(folder / WEIGHTS)
+    except (ValueError, SafetensorError) as error:
+        raise ValueError(f"backbone.pretrained: {folder} cannot be read: {error}") from error
+    for part, value in own.items():
+        if theirs.get(part) != value:
+            raise ValueError(
+                f"backbone.pretrained: the checkpoint {folder} is of another network: its {part} is "
+                f"{theirs.get(part)}, this job's {value}"
+            )
+    model.load_state_dict(weights)

@@ -1,0 +1,105 @@
+"""What is minimised: a method's loss and the regularizers on its embeddings."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dasl_core.distributed import gather, gather_views
+from dasl_core.methods import Method, Outputs, Step
+from dasl_core.regularizers import SphericalEmbeddingConstraint, difference_alignment, weight_at
+from dasl_core.regularizers.norms import full_precision
+from dasl_core.seeds import stream
+from dasl_core.spec import DAR, JobSpec
+from dasl_core.train.pseudo_labels import PseudoLabels
+
+
+class Criterion:
+    """Loss terms of a batch by name: ``loss_<method>``, ``loss_dar`` and ``loss_sec``.
+
+    The regularizers see the embeddings of the global batch and are computed alike on all ranks, so
+    that their mean over ranks, and with the summed backward of the gather their gradient, are those
+    of one process.
+
+    Args:
+        pseudo_labels: for DAR on clusters of k-means.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        method: Method,
+        device: torch.device,
+        pseudo_labels: PseudoLabels | None,
+    ) -> None:
+        self.method, self.pseudo_labels = method, pseudo_labels
+        self.name, self.seed, self.sec = spec.method.name, spec.train.seed, spec.sec
+        self.dar = spec.dar if spec.dar is not None and spec.dar.weight > 0 else None
+        self.constraint: SphericalEmbeddingConstraint | None = None
+        if spec.sec is not None and spec.sec.weight > 0:
+            self.constraint = SphericalEmbeddingConstraint(spec.sec.target, spec.sec.momentum).to(
+                device
+            )
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the terms of a batch are the means of those of its parts."""
+        return self.method.accumulates and self.dar is None and self.constraint is None
+
+    def __call__(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
+        """Scalars, weighted; the loss is their sum.
+
+        Args:
+            outputs: (V, B, ...) of this rank's share of the batch that `step` describes.
+        """
+        terms = {f"loss_{self.name}": self.method.loss(outputs, step)}
+        if self.dar is None and self.constraint is None:
+            return terms
+        # Before the gather: its backward sums over ranks, which bfloat16 would round.
+        embeddings = gather_views(full_precision(outputs["embeddings"]))  # (V, N, h)
+        if self.dar is not None:
+            terms["loss_dar"] = self._alignment(self.dar, embeddings, outputs, step)
+        if self.constraint is not None:
+            assert self.sec is not None
+            weight = self.sec.weight * (step.progress if self.sec.ramp else 1.0)
+            terms["loss_sec"] = weight * self.constraint(embeddings.flatten(0, 1))
+        return terms
+
+    def _alignment(self, dar: DAR, embeddings: Tensor, outputs: Outputs, step: Step) -> Tensor:
+        labels = self._labels(dar, outputs, step)
+        alignment = difference_alignment(
+            embeddings.flatten(0, 1),
+            labels.repeat(len(embeddings)),  # an image's views share its label: never a pair
+            norm=dar.norm,
+            difference=dar.difference,
+            estimator=dar.estimator,
+            reduction=dar.reduction,
+            normalize=dar.normalize,
+            generator=stream(self.seed, "dar", step.index),
+        )
+        return weight_at(dar.weight, dar.schedule, step.progress) * alignment
+
+    def _labels(self, dar: DAR, outputs: Outputs, step: Step) -> Tensor:
+        """(N,) on the CPU, where the chain is drawn: no step waits for a GPU but for prototypes'."""
+        if dar.labels == "class":
+            assert step.labels is not None, "resolve refuses a data set without classes"
+            return step.labels
+        if dar.labels == "instance":
+            return torch.arange(len(step.samples))
+        if self.pseudo_labels is not None:
+            return self.pseudo_labels.of(step.samples)
+        return gather(outputs["assignments"][0].detach()).cpu()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next step depends on: SEC's mean."""
+        return {} if self.constraint is None else dict(self.constraint.state_dict())
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave."""
+        if self.constraint is not None:
+            self.constraint.load_state_dict(state)
+
+    def buffers(self) -> list[Tensor]:
+        """Tensors that a step changes beside the weights."""
+        own: list[nn.Module] = [] if self.constraint is None else [self.constraint]
+        return [buffer for module in own for buffer in module.buffers()]

@@ -1,0 +1,131 @@
+"""Labels for cluster-used DAR: k-means over the embeddings that training makes anyway."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+from dasl_core.distributed import gather, world_size
+from dasl_core.regularizers.norms import full_precision
+from dasl_core.seeds import derive_seed
+from dasl_core.spec import Clusters
+
+
+class PseudoLabels:
+    """A cluster for each training image, from a bank of the last epoch's embeddings.
+
+    The bank holds, on each rank, the embeddings of its own shares, in the order of the steps: no
+    forward is spent on it, and no rank holds all. Each is the mean over the image's global views of
+    the L2-normalised embeddings (of the raw ones for Euclidean k-means). An image that has not been
+    clustered yet, as in the first epoch, is a class of its own.
+
+    Args:
+        num_samples: images in the index, training or not.
+        steps: of an epoch.
+        share: images of a rank's share of a batch.
+    """
+
+    def __init__(
+        self,
+        clusters: Clusters,
+        num_samples: int,
+        steps: int,
+        share: int,
+        seed: int,
+    ) -> None:
+        assert isinstance(clusters.k, int), "resolve the spec first"
+        self.settings, self.k, self.seed = clusters, clusters.k, seed
+        self.steps, self.share = steps, share
+        self.bank: Tensor | None = None  # (steps * share, h), made when h is known
+        self.labels = torch.arange(num_samples) + self.k  # (num_samples,) on the CPU
+        self.samples = torch.zeros(steps * share * world_size(), dtype=torch.int64)
+        self.filled = 0  # steps of this epoch that are in the bank
+
+    def of(self, samples: Tensor) -> Tensor:
+        """Labels (N,) of the given samples."""
+        return self.labels[samples]
+
+    def observe(self, embeddings: Tensor, samples: Tensor) -> None:
+        """Keep a step's embeddings.
+
+        Args:
+            embeddings: (V, B, h), raw, of this rank's share.
+            samples: (N,) of the global batch, in rank order.
+        """
+        vectors = full_precision(embeddings.detach())
+        if self.settings.metric == "spherical":
+            vectors = F.normalize(vectors, dim=-1)
+        if self.bank is None:
+            self.bank = vectors.new_zeros(self.steps * self.share, vectors.shape[-1])
+        at = self.filled * self.share
+        self.bank[at : at + self.share] = vectors.mean(dim=0)
+        batch = len(samples)
+        self.samples[self.filled * batch : (self.filled + 1) * batch] = samples
+        self.filled += 1
+
+    def end_epoch(self, epoch: int, classes: Tensor | None) -> dict[str, float]:
+        """Close an epoch; every so many of them, cluster anew.
+
+        Args:
+            epoch: epochs done, this one included.
+            classes: (num_samples,) true classes, to compare with; or None.
+
+        Returns:
+            Figures of the clustering; none when it was not its turn.
+        """
+        from dasl_core.clustering import cluster, cluster_quality
+
+        steps, self.filled = self.filled, 0
+        if epoch % self.settings.every_epochs:
+            return {}
+        assert self.bank is not None
+        bank = self.bank[: steps * self.share]
+        found = cluster(
+            bank,
+            min(self.k, len(bank) * world_size()),
+            metric=self.settings.metric,
+            seed=derive_seed(self.seed, "kmeans", epoch),
+        )
+        # Ranks hold their share of every step: by step, then by rank, is the order of the samples.
+        parts = gather(found.assignments).view(world_size(), steps, self.share)
+        assignments = parts.transpose(0, 1).flatten().cpu()
+        samples = self.samples[: len(assignments)]
+        before = self.labels[samples]
+        self.labels[samples] = assignments
+        return cluster_quality(
+            found,
+            assignments,
+            previous=before,
+            classes=None if classes is None else classes[samples],
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next step depends on; the bank is this rank's, the rest is alike on all."""
+        rows = self.filled * self.share
+        return {
+            "labels": self.labels,
+            "samples": self.samples[: rows * world_size()],
+            "filled": self.filled,
+            "bank": None if self.bank is None else self.bank[:rows],
+        }
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+        """Take up what `state_dict` gave."""
+        self.labels = state["labels"]
+        self.filled = state["filled"]
+        rows = self.filled * self.share
+        if (bank := state["bank"]) is not None:
+            self.bank = bank.new_zeros(self.steps * self.share, bank.shape[1], device=device)
+            self.bank[:rows] = bank
+        self.samples[: rows * world_size()] = state["samples"]
+
+
+def gather_states(state: dict[str, Any], group: dist.ProcessGroup | None) -> list[dict[str, Any]]:
+    """The ranks' states, in rank order, on every rank."""
+    if group is None:
+        return [state]
+    states: list[Any] = [None] * world_size()
+    dist.all_gather_object(states, state, group=group)
+    return states

@@ -1,0 +1,70 @@
+"""The random views of a step."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dasl_core.data.augment import draw_view, render
+from dasl_core.data.loader import Batch
+from dasl_core.distributed import rank
+from dasl_core.seeds import stream
+from dasl_core.spec import Augment, JobSpec
+from dasl_core.spec.methods import MultiCrop
+
+
+@dataclass(frozen=True)
+class View:
+    """One view of each image: `image_size` pixels a side, drawn as `augment` says."""
+
+    image_size: int
+    augment: Augment
+
+
+def views_of(spec: JobSpec) -> list[View]:
+    """The views of a resolved spec: global ones first, then the local crops."""
+    assert isinstance(spec.backbone.image_size, int), "resolve the spec first"
+    method, size = spec.method, spec.backbone.image_size
+    views = [View(size, spec.augment.of_view(view)) for view in range(method.num_views)]
+    if isinstance(method, MultiCrop):
+        assert isinstance(method.local_size, int), "resolve the spec first"
+        for view in range(2, method.num_views):
+            local = views[view].augment.model_copy(update={"crop_scale": method.local_scale})
+            views[view] = View(method.local_size, local)
+    return views
+
+
+class ViewMaker:
+    """Draws and renders the views of a rank's images, on the device."""
+
+    def __init__(self, spec: JobSpec, device: torch.device, dtype: torch.dtype) -> None:
+        self.views, self.seed, self.device, self.dtype = (
+            views_of(spec),
+            spec.train.seed,
+            device,
+            dtype,
+        )
+        self.layout = (
+            torch.channels_last if spec.train.channels_last is True else torch.contiguous_format
+        )
+
+    def make(self, batch: Batch, step: int) -> list[Tensor]:
+        """One tensor (B, C, H, W) a view.
+
+        Parameters are drawn for the global batch and cut to the rank's share. Each sample's come
+        from its own row of random numbers, so the extents of the other ranks' images, which this
+        one does not know, do not matter.
+        """
+        canvases = batch.canvases.to(self.device, non_blocking=True)
+        share = len(canvases)
+        first = rank() * share
+        extents = torch.ones(len(batch.samples), 2, dtype=batch.extents.dtype)
+        extents[first : first + share] = batch.extents
+        made = []
+        for number, view in enumerate(self.views):
+            generator = stream(self.seed, "augment", step, number)
+            drawn = draw_view(extents, view.augment, generator).rows(first, first + share)
+            drawn = drawn.to(self.device, self.dtype)
+            images = render(canvases, batch.extents, drawn, view.image_size, self.dtype)
+            made.append(images.contiguous(memory_format=self.layout))
+        return made
