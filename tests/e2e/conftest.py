@@ -77,7 +77,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, images: Images) -> Iterator
             client.datasets.add(images.root, "pictures").wait(timeout=PATIENCE_SECONDS)
             yield Served(process.pid, url, token, client, "pictures")
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0, output.read_text()
+        assert process.wait(120) == 0, output.read_text()
         assert "Traceback" not in output.read_text(), output.read_text()
     finally:
         process.kill()

@@ -37,7 +37,7 @@ class Guarded:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "service.guard", "0.2", *command], stdin=subprocess.PIPE
         )
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while not started.exists() or len(descendants(self.process.pid)) < 4:
             assert time.monotonic() < deadline
             time.sleep(0.01)

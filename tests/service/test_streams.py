@@ -39,7 +39,7 @@ def live(api: Api) -> Iterator[httpx.Client]:
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)

@@ -90,7 +90,7 @@ class FakeExecutor:
         self._logs.cleanup()
 
     def _wait_for_first_line(self, submission_id: str) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while "\n" not in self._log(submission_id).read_text():
             assert time.monotonic() < deadline, f"{submission_id} said nothing"
             time.sleep(0.002)
