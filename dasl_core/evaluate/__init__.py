@@ -12,6 +12,7 @@ from dasl_core.evaluate.agreement import (
 )
 from dasl_core.evaluate.clustering import kmeans
 from dasl_core.evaluate.distances import inter_class_distances
+from dasl_core.evaluate.finetune import FineTuneResult, fine_tune
 from dasl_core.evaluate.health import (
     alignment,
     dimension_std,
@@ -25,6 +26,7 @@ from dasl_core.evaluate.linear import LinearProbeResult, RateResult, linear_prob
 from dasl_core.evaluate.retrieval import recall_at_k
 
 __all__ = [
+    "FineTuneResult",
     "LinearProbeResult",
     "NotFiniteError",
     "RateResult",
@@ -32,6 +34,7 @@ __all__ = [
     "clustering_metrics",
     "dimension_std",
     "effective_rank",
+    "fine_tune",
     "inter_class_distances",
     "kmeans",
     "knn_accuracy",

@@ -1,0 +1,227 @@
+"""Fine-tuning: how well does the network do when all of it is trained on with labels?"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from dasl_core.distributed import gather, rank, world_size
+from dasl_core.evaluate import inputs
+from dasl_core.seeds import derive_seed, stream
+
+Reader = Callable[[Tensor, int | None], Tensor]
+"""Reads images: positions (B,) of the global batch on the CPU, and the training step, or None for
+testing, to this rank's share of them, (B / ranks, C, H, W), on the device of the network."""
+
+WARMUP_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class FineTuneResult:
+    """Accuracies from 0 to 1 after the last epoch."""
+
+    top1: float
+    top5: float
+
+
+def fine_tune(
+    backbone: nn.Module,
+    train_images: Tensor | Reader,
+    train_y: Tensor | np.ndarray,
+    test_images: Tensor | Reader,
+    test_y: Tensor | np.ndarray,
+    *,
+    epochs: int = 10,
+    lr: float = 1e-3,
+    batch_size: int = 128,
+    weight_decay: float = 0.05,
+    seed: int = 0,
+    precision: torch.dtype | None = None,
+) -> FineTuneResult:
+    """Top-1 and Top-5 accuracy of a copy of `backbone` and a linear head, trained end to end.
+
+    AdamW on the cross-entropy: a linear warm-up over a tenth of the steps, then a cosine to 0; no
+    weight decay on biases, 1-D parameters and what the backbone's `no_weight_decay()` names. The head
+    starts at 0. The given network and the random state of the process stay as they are.
+
+    With a process group every rank calls this alike and trains on its share of each batch; the
+    gradient is that of the whole batch.
+
+    Args:
+        backbone: images (B, C, H, W) to features (B, d).
+        train_images: (N, C, H, W), as the network takes them, or what reads them, augmented.
+        train_y: (N,) integer classes.
+        test_images: (M, C, H, W), or what reads them.
+        test_y: (M,) integer classes; a class that the training images lack counts as wrong.
+        epochs: passes over the training images, each without a last, incomplete batch.
+        lr: peak learning rate.
+        batch_size: global; all training images when they are fewer.
+        weight_decay: AdamW's.
+        seed: of the order of images and of the network's own randomness (dropout).
+        precision: in which the network runs under autocast; None leaves it alone.
+
+    Raises:
+        ValueError: when shapes or numbers do not fit; the message names the argument.
+    """
+    cpu = torch.device("cpu")
+    train_y = inputs.labels(train_y, "train_y", len(train_y), cpu)
+    test_y = inputs.labels(test_y, "test_y", len(test_y), cpu)
+    for name, images, y in (
+        ("train_images", train_images, train_y),
+        ("test_images", test_images, test_y),
+    ):
+        if len(y) == 0 or (isinstance(images, Tensor) and len(images) != len(y)):
+            raise ValueError(f"{name} must be at least one, with one label each; given {len(y)}")
+    batch_size = min(batch_size, len(train_y)) // world_size() * world_size()
+    for name, value in (("epochs", epochs), ("batch_size", batch_size)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, for each rank; given {value}")
+    if not 0 < lr < math.inf:
+        raise ValueError(f"lr must be above 0; given {lr}")
+    classes, train_class = torch.unique(train_y, return_inverse=True)
+
+    device = next(backbone.parameters()).device
+    read_train, read_test = (
+        _reader(images, device) if isinstance(images, Tensor) else images
+        for images in (train_images, test_images)
+    )
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(derive_seed(seed, "fine-tune", rank()))
+        network = copy.deepcopy(backbone).requires_grad_(True)
+        network.eval()
+        with torch.no_grad():
+            example = network(read_test(torch.zeros(world_size(), dtype=torch.int64), None))
+        head = nn.Linear(example.shape[1], classes.numel(), device=device, dtype=example.dtype)
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)
+        model = nn.Sequential(network, head)
+        _train(
+            model,
+            read_train,
+            train_class,
+            batch_size,
+            _optimizer(network, head, weight_decay),
+            lr,
+            epochs,
+            seed,
+            precision,
+        )
+    return _test(model, read_test, test_y, classes, batch_size, precision)
+
+
+def own_share(values: Tensor) -> Tensor:
+    """This rank's part of the values of a global batch, whose ranks take equal ones."""
+    return values.chunk(world_size())[rank()]
+
+
+def _reader(images: Tensor, device: torch.device) -> Reader:
+    return lambda positions, step: images[own_share(positions).to(images.device)].to(device)
+
+
+def _optimizer(network: nn.Module, head: nn.Linear, weight_decay: float) -> torch.optim.Optimizer:
+    named = getattr(network, "no_weight_decay", set)
+    exempt = set(named())
+    decayed, kept = [head.weight], [head.bias]
+    for name, parameter in network.named_parameters():
+        (kept if parameter.ndim <= 1 or name in exempt else decayed).append(parameter)
+    return torch.optim.AdamW(
+        [
+            {"params": decayed, "weight_decay": weight_decay},
+            {"params": kept, "weight_decay": 0.0},
+        ]
+    )
+
+
+def _train(
+    model: nn.Module,
+    read: Reader,
+    target: Tensor,
+    batch_size: int,
+    optimizer: torch.optim.Optimizer,
+    lr: float,
+    epochs: int,
+    seed: int,
+    precision: torch.dtype | None,
+) -> None:
+    """Train in place. `target`: (N,) classes from 0."""
+    device = next(model.parameters()).device
+    parallel = model
+    if world_size() > 1:
+        # Statistics of BatchNorm, where the network has any, are those of its own layers: synchronised
+        # ones in a run, which need no broadcast.
+        parallel = DistributedDataParallel(
+            model,
+            device_ids=[device] if device.type == "cuda" else None,
+            broadcast_buffers=False,
+        )
+    scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)
+    steps_per_epoch = len(target) // batch_size
+    total = epochs * steps_per_epoch
+    model.train()
+    for step in range(total):
+        epoch, number = divmod(step, steps_per_epoch)
+        if number == 0:
+            order = torch.randperm(len(target), generator=stream(seed, "fine-tune order", epoch))
+        positions = order[number * batch_size : (number + 1) * batch_size]
+        images = read(positions, step)
+        with _autocast(device, precision):
+            logits = parallel(images)
+        loss = F.cross_entropy(_wide(logits), target[own_share(positions)].to(device))
+        for group in optimizer.param_groups:
+            group["lr"] = lr * _schedule(step, total)
+        optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(scaler.scale(loss))
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def _schedule(step: int, total: int) -> float:
+    warmup = round(WARMUP_SHARE * total)
+    if step < warmup:
+        return (step + 1) / (warmup + 1)
+    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / (total - warmup)))
+
+
+@torch.no_grad()
+def _test(
+    model: nn.Module,
+    read: Reader,
+    y: Tensor,
+    classes: Tensor,
+    batch_size: int,
+    precision: torch.dtype | None,
+) -> FineTuneResult:
+    """Accuracies on (M,) labels `y`; `classes` are the labels of the model's outputs."""
+    device = next(model.parameters()).device
+    model.eval()
+    top1, top5 = 0, 0
+    for start in range(0, len(y), batch_size):
+        positions = torch.arange(start, min(start + batch_size, len(y)))
+        count = len(positions)
+        # Equal shares for all ranks; what repeats is cut off again.
+        padded = positions[torch.arange(-(-count // world_size()) * world_size()) % count]
+        with _autocast(device, precision):
+            logits = _wide(model(read(padded, None)))
+        logits = gather(logits)[:count].cpu()
+        best = classes[logits.topk(min(5, len(classes)), dim=1).indices]
+        # A network that was lost on the way is wrong: what ranks NaN first or last is no guess.
+        hit = (best == y[positions, None]) & logits.isfinite().all(dim=1, keepdim=True)
+        top1 += int(hit[:, 0].sum())
+        top5 += int(hit.any(dim=1).sum())
+    return FineTuneResult(top1 / len(y), top5 / len(y))
+
+
+def _autocast(device: torch.device, precision: torch.dtype | None) -> torch.autocast:
+    return torch.autocast(device.type, dtype=precision, enabled=precision is not None)
+
+
+def _wide(logits: Tensor) -> Tensor:
+    return logits if logits.dtype == torch.float64 else logits.float()
