@@ -277,12 +277,11 @@ def spacing(count: int, limit: int) -> int:
 
 
 @contextmanager
-def eval_mode(network: nn.Module) -> Iterator[None]:
-    """All of its modules in eval mode; then each in the mode it had."""
+def eval_mode(network: nn.Module) -> Iterator[nn.Module]:
+    """The network with all of its modules in eval mode; then each in the mode it had."""
     modes = {module: module.training for module in network.modules()}
-    network.eval()
     try:
-        yield
+        yield network.eval()
     finally:
         for module, training in modes.items():
             module.training = training

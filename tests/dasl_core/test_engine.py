@@ -15,6 +15,7 @@ from training_world import Recorder, assert_same, ingest, picture_folder, resolv
 from dasl_core.data.index import DatasetIndex
 from dasl_core.train.checkpoint import load_state
 from dasl_core.train.engine import DivergedError, Run, RunFiles
+from dasl_core.train.evaluation import DISTANCES
 from dasl_core.train.optim import learning_rate
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
@@ -129,7 +130,7 @@ def test_evaluations_of_pixels_untrained_and_trained(
     with_labels = {"knn_top1", "recall_at_1", "recall_at_2"}
     health = {
         *("alignment", "uniformity", "effective_rank", "dimension_std", "mean_norm"),
-        *("distance_mean", "distance_std", "distance_max"),
+        *(f"{kind}_{name}" for kind in ("distance", "class_distance") for name in DISTANCES),
     }
     for _, _, subject, metrics in reporter.evaluations:
         assert metrics.keys() == (with_labels if subject == "raw" else with_labels | health)

@@ -1,15 +1,22 @@
 """What an evaluation reads, and at which size."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from gloo_pool import GlooPool
+from torch import Tensor, nn
 from training_world import ingest, picture_folder, resolved
 
+from dasl_core import evaluate
+from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import Canvases
-from dasl_core.train.evaluation import RAW_SIDE, Evaluator, ImageSet
+from dasl_core.train import evaluation
+from dasl_core.train.evaluation import DISTANCES, RAW_SIDE, Evaluator, ImageSet
+
+Build = Callable[..., Evaluator]
 
 
 @pytest.mark.parametrize(("image_size", "side"), [(16, 16), (96, RAW_SIDE)])
@@ -34,3 +41,138 @@ def test_raw_pixels_are_compared_at_a_small_side(
     assert set(widths) == {3 * side * side}
     assert metrics["recall_at_1"] > 0.9  # one colour a class
     assert evaluator.image_size == image_size
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Iterator[Build]:
+    """An evaluator whose every third image is held out; all its canvases are closed in the end."""
+    opened: list[Canvases] = []
+
+    def evaluator(index: DatasetIndex, **settings: object) -> Evaluator:
+        spec = resolved(index, evaluate=settings)
+        opened.append(Canvases(index, 16, 3, cache=tmp_path / "cache", threads=1))
+        everything = np.arange(len(index))
+        train, held_out = everything[everything % 3 > 0], everything[::3]
+        images = [ImageSet(opened[-1], samples) for samples in (train, held_out)]
+        return Evaluator(spec, images[0], images[1], torch.device("cpu"), torch.float32)
+
+    yield evaluator
+    for canvases in opened:
+        canvases.close()
+
+
+def network_with_a_head() -> nn.Module:
+    """No timm model: nothing says how wide its features are."""
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 8, 3, stride=4), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(128, 6)
+    return nn.Sequential(*layers)
+
+
+def test_probe_and_fine_tuning_come_with_the_final_evaluation_only(
+    build: Build, pictures: DatasetIndex
+) -> None:
+    evaluator = build(
+        pictures,
+        linear={"epochs": 20, "learning_rates": [0.1, 3], "batch_size": 8},
+        finetune={"epochs": 2, "batch_size": 6},
+        clustering=True,
+    )
+    network = network_with_a_head()
+    network[1].eval()  # as a frozen BatchNorm is kept
+    weights = [parameter.clone() for parameter in network.parameters()]
+    before = evaluator.backbone(network)
+    final = evaluator.backbone(network, final=True)
+    modes = [module.training for module in network]
+    assert (network.training, modes) == (True, [True, False, True, True])
+    assert all(torch.equal(*pair) for pair in zip(weights, network.parameters(), strict=True))
+    added = {"linear_top1", "linear_top5", "linear_lr", "linear_top1_lr_0.1", "linear_top1_lr_3"}
+    added |= {"finetune_top1", "finetune_top5"}
+    assert final.keys() - before.keys() == added
+    assert {name: final[name] for name in before} == before
+    assert final["linear_top1"] == final[f"linear_top1_lr_{final['linear_lr']:g}"]
+    assert final["linear_top1"] > 0.8  # one colour a class
+    assert final["linear_top5"] == final["finetune_top5"] == 1  # of three classes
+    clusters = {"nmi", "pairwise_f1", "pairwise_precision", "pairwise_recall"}
+    assert clusters < before.keys()
+    assert "nmi" in evaluator.raw_pixels()
+
+
+def test_figures_are_those_of_the_measures(build: Build, pictures: DatasetIndex) -> None:
+    evaluator = build(pictures, clustering=True)
+    network = network_with_a_head().eval()
+    metrics = evaluator.backbone(network)
+    bank, x = (
+        evaluator.features(network, evaluator.train),
+        evaluator.features(network, evaluator.held_out),
+    )
+    labels = torch.tensor(pictures.labels)
+    train_y, y = labels[evaluator.train.samples], labels[evaluator.held_out.samples]
+    assert metrics["knn_top1"] == evaluate.knn_accuracy(bank, train_y, x, y)
+    assert metrics["recall_at_2"] == evaluate.recall_at_k(x, y, [2])[2]
+    assert metrics["nmi"] == evaluate.nmi(x, y)
+    assert metrics["effective_rank"] == evaluate.effective_rank(x)
+    for kind, labelling in (("distance", torch.arange(len(x))), ("class_distance", y)):
+        expected = evaluate.inter_class_distances(x, labelling)
+        assert {name: metrics[f"{kind}_{name}"] for name in DISTANCES} == {
+            name: expected[name] for name in DISTANCES
+        }
+    assert metrics["distance_max_difference"] > metrics["class_distance_max_difference"]
+
+
+def test_a_sample_of_the_held_out_images_has_all_classes(
+    build: Build, pictures: DatasetIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In the order of the index the first three are of one class.
+    monkeypatch.setattr(evaluation, "HEALTH_LIMIT", 3)
+    monkeypatch.setattr(evaluation, "BANK_LIMIT", 6)
+    evaluator = build(pictures)
+    network = network_with_a_head()
+    metrics = evaluator.backbone(network)
+    with evaluation.eval_mode(network):
+        x = evaluator.features(network, evaluator.held_out)[::3]
+        bank = evaluator.features(network, evaluator.train)[::3]
+    assert metrics["distance_mean"] == metrics["class_distance_mean"]
+    assert metrics["uniformity"] == evaluate.uniformity(x)
+    labels = torch.tensor(pictures.labels)
+    expected = evaluate.knn_accuracy(
+        bank,
+        labels[evaluator.train.samples][::3],
+        evaluator.features(network.eval(), evaluator.held_out),
+        labels[evaluator.held_out.samples],
+    )
+    assert metrics["knn_top1"] == expected
+
+
+def test_without_labels_all_that_needs_them_is_left_out(build: Build, tmp_path: Path) -> None:
+    index = ingest(picture_folder(tmp_path / "pictures", classes=0, per_class=12))
+    evaluator = build(index, linear=True, finetune=True, clustering=True)
+    metrics = evaluator.backbone(network_with_a_head(), final=True)
+    assert metrics.keys() == {
+        *("alignment", "uniformity", "effective_rank", "dimension_std", "mean_norm"),
+        *(f"distance_{name}" for name in DISTANCES),
+    }
+
+
+def features_on_some_ranks(root: str) -> np.ndarray:
+    index = DatasetIndex.load(Path(root) / "index")
+    canvases = Canvases(index, 16, 3, cache=Path(root) / "cache", threads=1)
+    images = ImageSet(canvases, np.arange(len(index)))
+    evaluator = Evaluator(resolved(index), images, images, torch.device("cpu"), torch.float32)
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        evaluation.eval_mode(network_with_a_head()) as network,
+    ):
+        patch.setattr(evaluation, "FEATURE_BATCH", 4)  # several batches a rank
+        features = evaluator.features(network, images).numpy()
+    canvases.close()
+    return features
+
+
+def test_features_are_in_the_order_of_the_images_on_any_number_of_ranks(
+    pool: GlooPool, pictures: DatasetIndex, tmp_path: Path
+) -> None:
+    pictures.save(tmp_path / "index")
+    (alone,) = pool.call(1, features_on_some_ranks, str(tmp_path))
+    assert alone.shape == (27, 6)
+    for rank in pool.call(4, features_on_some_ranks, str(tmp_path)):
+        np.testing.assert_allclose(rank, alone, atol=1e-6)
