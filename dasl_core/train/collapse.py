@@ -1,0 +1,269 @@
+"""Watches the figures of a training and names the cause when its representation collapses.
+
+Pure Python on the numbers that are reported anyway. Of a call's figures these are read, each if there:
+
+* ``embedding_std`` with ``embedding_dim``: standard deviation of a coordinate of the L2-normalised
+  embeddings, mean over coordinates; every method.
+* ``embedding_norm``: mean norm of the raw embeddings; every method.
+* ``num_outputs`` (K), of methods that assign each image to K outputs (DINO, SwAV), with
+  ``output_entropy``: mean over images of the entropy of their targets, in nats, from 0 to ln K; and
+  ``output_usage``: entropy of the mean of the batch's targets: near ln K when all outputs are used,
+  near 0 when all images get one. Without these two, ``loss_dino`` and ``loss_swav`` stand for them.
+* ``effective_rank`` with ``embedding_dim``, of the same vectors; ``num_classes`` of supervised methods.
+
+Each figure is good, bad or between. A cause is raised after its figure was bad in several reports in a
+row, once, until it has been good as often. To a start that looks collapsed, as that of most networks
+does, nothing is said: a cause is armed once its figure was good, or after a tenth of the training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+Cause = Literal["uniform_output", "constant_output", "dimensional_collapse", "norm_explosion"]
+Verdict = Literal["good", "between", "bad"]
+
+# Share of the training in which a figure that was never good yet may still become so.
+GRACE = 0.1
+
+# Reports in a row. Those of a step come by the ten; effective ranks come with evaluations, of which a
+# training has few.
+PATIENCE: dict[Cause, int] = {
+    "uniform_output": 5,
+    "constant_output": 5,
+    "dimensional_collapse": 2,
+    "norm_explosion": 5,
+}
+
+# Of ln K. Runs reported as collapsed stay within a thousandth of it (DINO 11.0902 of 11.0904, issue 246
+# of its repository; SwAV 6.2384 of 6.2383, lightly's issue 736, and "stuck at ln(nmb_prototypes)" in
+# SwAV's README), while a slow run that did learn was at 0.987 after a tenth of its training (SwAV with
+# 21 prototypes, its issue 120).
+UNIFORM_BAD, UNIFORM_GOOD = 0.995, 0.98
+
+# Of ln K. Below 0.1, all images together use as many outputs as K^0.1: 3 of 65,536.
+USAGE_BAD, USAGE_GOOD = 0.1, 0.2
+
+# Of ln K, for a loss where the usage is not known: a cross-entropy near 0 means certain targets that are
+# always met. Clear clusters would look alike, so the loss alone accuses only if the embeddings do not
+# speak for the run.
+LOSS_BAD, LOSS_GOOD = 0.02, 0.05
+
+# Of 1/sqrt(d), where evenly spread directions are. The square of this share is at most 1 - the mean
+# cosine of two images' embeddings: 0.1 is a mean cosine of 0.99, 0.2 one of 0.96.
+SPREAD_BAD, SPREAD_GOOD = 0.1, 0.2
+
+# A quarter of the best effective rank so far and a tenth of the dimensions: a fall, not a fluctuation.
+# Fewer than 3 dimensions (of at least 12) are few whatever came before.
+RANK_OF_BEST, RANK_OF_DIMENSIONS, FEW_DIMENSIONS = 0.25, 0.1, 3.0
+
+# A head whose last layer starts near 0 grows by two to three orders while it learns to speak; two
+# orders more after the grace, or four in all, are an optimizer that runs away (a cosine loss turns an
+# embedding by 1/norm^2 a step, so it has stopped learning; float16 ends at 65,504).
+NORM_GROWTH, NORM_GROWTH_IN_ALL = 1e2, 1e4
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """A collapse: its cause, what to tell a person, and the figures that show it."""
+
+    cause: Cause
+    message: str
+    figures: dict[str, float]
+
+
+@dataclass
+class _Watch:
+    """What is remembered of one cause."""
+
+    armed: bool = False
+    raised: bool = False
+    bad_in_a_row: int = 0
+    good_in_a_row: int = 0
+
+
+class CollapseAlarm:
+    """Fed with the figures of report after report; every call may return alarms."""
+
+    def __init__(self) -> None:
+        self._watches: dict[Cause, _Watch] = {cause: _Watch() for cause in get_args(Cause)}
+        self._best_rank = 0.0
+        self._first_norm = 0.0  # 0: not known yet
+        self._early_norm = 0.0  # the largest of the grace
+
+    @property
+    def active(self) -> list[Cause]:
+        """Causes that were raised and have not gone away."""
+        return [cause for cause, watch in self._watches.items() if watch.raised]
+
+    def observe(self, figures: Mapping[str, float], progress: float) -> list[Alarm]:
+        """Take in a report.
+
+        Args:
+            figures: by the names above; what is missing or NaN is not judged, all else is ignored.
+            progress: share of the training that is done, from 0 to 1.
+
+        Returns:
+            An alarm for each cause that this report confirmed.
+        """
+        known = {name: float(value) for name, value in figures.items() if not math.isnan(value)}
+        verdicts = {
+            "norm_explosion": self._norm(known, progress),
+            "uniform_output": self._uniform(known),
+            "constant_output": self._constant(known),
+            "dimensional_collapse": self._rank(known),
+        }
+        alarms = []
+        for cause in get_args(Cause):
+            verdict, shown = verdicts[cause]
+            if self._confirmed(cause, verdict, progress):
+                alarms.append(Alarm(cause, _message(cause, shown), shown))
+        return alarms
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-ready: a restored alarm goes on as if it had never stopped."""
+        return {
+            "watches": {cause: asdict(watch) for cause, watch in self._watches.items()},
+            "best_rank": self._best_rank,
+            "first_norm": self._first_norm,
+            "early_norm": self._early_norm,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up what `state_dict` gave."""
+        self._watches = {cause: _Watch(**state["watches"][cause]) for cause in get_args(Cause)}
+        self._best_rank = float(state["best_rank"])
+        self._first_norm = float(state["first_norm"])
+        self._early_norm = float(state["early_norm"])
+
+    def _confirmed(self, cause: Cause, verdict: Verdict | None, progress: float) -> bool:
+        """Count, and say whether the cause is to be raised now."""
+        watch, patience = self._watches[cause], PATIENCE[cause]
+        if verdict is None:
+            return False
+        watch.armed = watch.armed or verdict == "good" or progress >= GRACE
+        watch.bad_in_a_row = watch.bad_in_a_row + 1 if verdict == "bad" and watch.armed else 0
+        watch.good_in_a_row = watch.good_in_a_row + 1 if verdict == "good" else 0
+        if watch.raised:
+            watch.raised = watch.good_in_a_row < patience
+            return False
+        if cause == "dimensional_collapse" and self._watches["constant_output"].bad_in_a_row:
+            return False  # one point has no dimensions: the whole collapse is the one to name
+        watch.raised = watch.bad_in_a_row >= patience
+        return watch.raised
+
+    def _uniform(self, known: Mapping[str, float]) -> tuple[Verdict | None, dict[str, float]]:
+        most = _most_entropy(known)
+        name = _first(known, "output_entropy", "loss_dino", "loss_swav")
+        if most is None or name is None:
+            return None, {}
+        shown = {name: known[name], "ln_outputs": most}
+        return _judge(
+            known[name], good_below=UNIFORM_GOOD * most, bad_above=UNIFORM_BAD * most
+        ), shown
+
+    def _constant(self, known: Mapping[str, float]) -> tuple[Verdict | None, dict[str, float]]:
+        shown: dict[str, float] = {}
+        verdicts: list[Verdict] = []
+        spread = _spread(known)
+        if spread is not None:
+            shown |= {"embedding_std": known["embedding_std"], "share_of_even_spread": spread}
+            verdicts.append(_judge(-spread, good_below=-SPREAD_GOOD, bad_above=-SPREAD_BAD))
+        most = _most_entropy(known)
+        name = _first(known, "output_usage", "loss_dino", "loss_swav")
+        if most is not None and name is not None:
+            good, bad = (USAGE_GOOD, USAGE_BAD) if name == "output_usage" else (LOSS_GOOD, LOSS_BAD)
+            verdict = _judge(-known[name], good_below=-good * most, bad_above=-bad * most)
+            if verdict == "bad" and name != "output_usage" and verdicts == ["good"]:
+                verdict = "between"
+            shown |= {name: known[name], "ln_outputs": most}
+            verdicts.append(verdict)
+        if not verdicts:
+            return None, {}
+        if "bad" in verdicts:
+            return "bad", shown
+        return ("between" if "between" in verdicts else "good"), shown
+
+    def _rank(self, known: Mapping[str, float]) -> tuple[Verdict | None, dict[str, float]]:
+        if "effective_rank" not in known or "embedding_dim" not in known:
+            return None, {}
+        rank, dimensions = known["effective_rank"], known["embedding_dim"]
+        self._best_rank = best = max(self._best_rank, rank)
+        shown = {"effective_rank": rank, "embedding_dim": dimensions, "best_so_far": best}
+        # Classes that are points, as supervised methods want them, span this much and no more.
+        if "num_classes" in known and rank >= (known["num_classes"] - 1) / 2:
+            return "good", shown
+        few = min(FEW_DIMENSIONS, dimensions / 4)
+        limit = max(few, min(RANK_OF_BEST * best, RANK_OF_DIMENSIONS * dimensions))
+        return _judge(-rank, good_below=-2 * limit, bad_above=-limit), shown
+
+    def _norm(
+        self, known: Mapping[str, float], progress: float
+    ) -> tuple[Verdict | None, dict[str, float]]:
+        norm = known.get("embedding_norm")
+        if norm is None:
+            return None, {}
+        self._first_norm = self._first_norm or (norm if math.isfinite(norm) else 0.0)
+        if self._first_norm == 0:
+            return None, {}
+        limit = NORM_GROWTH_IN_ALL * self._first_norm
+        if progress < GRACE or self._early_norm == 0:
+            self._early_norm = max(self._early_norm, min(norm, limit))
+        else:
+            limit = min(limit, NORM_GROWTH * self._early_norm)
+        shown = {"embedding_norm": norm, "embedding_norm_at_start": self._first_norm}
+        return _judge(norm, good_below=limit / 10, bad_above=limit), shown
+
+
+def _judge(value: float, *, good_below: float, bad_above: float) -> Verdict:
+    if value > bad_above:
+        return "bad"
+    return "good" if value < good_below else "between"
+
+
+def _first(known: Mapping[str, float], *names: str) -> str | None:
+    return next((name for name in names if name in known), None)
+
+
+def _most_entropy(known: Mapping[str, float]) -> float | None:
+    outputs = known.get("num_outputs", 0.0)
+    return math.log(outputs) if outputs > 1 else None
+
+
+def _spread(known: Mapping[str, float]) -> float | None:
+    if "embedding_std" not in known or "embedding_dim" not in known:
+        return None
+    return known["embedding_std"] * math.sqrt(known["embedding_dim"])
+
+
+def _message(cause: Cause, shown: Mapping[str, float]) -> str:
+    """What is happening, the figures, and what to try."""
+    given = ", ".join(f"{name} {value:.4g}" for name, value in shown.items())
+    return f"{_WHAT[cause]} ({given}). {_TRY[cause]}"
+
+
+_WHAT: dict[Cause, str] = {
+    "uniform_output": "The outputs are uniform: every image is assigned to all outputs alike, so the "
+    "network learns to tell none from another",
+    "constant_output": "All images get nearly the same output: the representation has collapsed to a "
+    "point",
+    "dimensional_collapse": "The representation has fallen to few dimensions: most of its width "
+    "carries nothing",
+    "norm_explosion": "The norms of the embeddings grow by orders of magnitude: steps hardly turn "
+    "them any more, and half precision overflows",
+}
+
+_TRY: dict[Cause, str] = {
+    "uniform_output": "Try sharper targets (a lower teacher temperature or epsilon), a lower learning "
+    "rate, or a last layer that stays frozen for longer.",
+    "constant_output": "Try a lower dar.weight or dar.difference: distance if DAR is on, softer or "
+    "better centred targets (a higher teacher temperature, a faster centre) if the method has them, "
+    "and a lower learning rate.",
+    "dimensional_collapse": "Try a lower dar.weight or dar.difference: distance if DAR is on, less "
+    "weight decay, more varied views, or a larger batch.",
+    "norm_explosion": "Try a lower learning rate or a longer warm-up, some weight decay, or SEC "
+    "(sec.weight), which holds the norms together.",
+}
