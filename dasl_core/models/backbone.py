@@ -7,6 +7,8 @@ from typing import Any
 import timm
 import torch
 from safetensors import SafetensorError
+from timm.models import load_state_dict
+from timm.models.vision_transformer import checkpoint_filter_fn
 from torch import nn
 
 from dasl_core.models.warm_start import load_checkpoint, pretrained_path
@@ -48,6 +50,12 @@ def _from_timm_file(file: Path, arguments: dict[str, Any]) -> nn.Module:
         model: nn.Module = timm.create_model(
             **(arguments | {"pretrained": True}), pretrained_cfg_overlay={"file": str(file)}
         )
+        found = load_state_dict(str(file))
+        if BACKBONES[arguments["model_name"]].family == "vit":
+            found = checkpoint_filter_fn(found, model)
+        # timm lets what is missing stay random, without a word.
+        if missing := model.state_dict().keys() - found.keys():
+            raise ValueError(f"it has no {min(missing)}")
     except (RuntimeError, ValueError, KeyError, OSError, UnpicklingError, SafetensorError) as error:
         raise ValueError(
             f"backbone.pretrained: {file} does not fit {arguments['model_name']}: {error}"

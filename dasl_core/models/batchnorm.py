@@ -96,15 +96,17 @@ def untracked_statistics(module: nn.Module) -> Iterator[None]:
 
     For a forward that is computed twice: its batch must count once.
     """
-    tracking = [
-        layer
+    buffers = [
+        buffer
         for layer in module.modules()
-        if isinstance(layer, _BatchNorm) and layer.track_running_stats
+        if isinstance(layer, _BatchNorm)
+        for buffer in layer.buffers(recurse=False)
     ]
-    for layer in tracking:
-        layer.track_running_stats = False
+    kept = [buffer.clone() for buffer in buffers]
     try:
         yield
     finally:
-        for layer in tracking:
-            layer.track_running_stats = True
+        for buffer, before in zip(buffers, kept, strict=True):
+            # Past autograd's count of versions: a graph may hold the buffer, though it reads the
+            # batch's statistics and not these.
+            buffer.data.copy_(before)

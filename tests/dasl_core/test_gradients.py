@@ -1,0 +1,230 @@
+"""Gradients of a batch in parts: cached where the loss compares samples, accumulated where it is a mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from gloo_pool import GlooPool
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from training_world import settings
+
+from dasl_core.distributed import gather_views
+from dasl_core.methods import Method, Outputs, Step, nt_xent
+from dasl_core.spec import JobSpec
+from dasl_core.train.criterion import Criterion
+from dasl_core.train.gradients import GradientComputer
+
+BATCH, VIEWS = 8, 2
+
+
+class Contrastive(Method):
+    """NT-Xent over a small network with dropout or batch statistics, and a weight of the loss alone."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Flatten(), nn.Linear(12, 6), *layers, nn.Linear(6, 5))
+        self.scales = nn.Parameter(torch.linspace(0.5, 1.5, 5))
+
+    @classmethod
+    def from_spec(cls, spec: JobSpec, num_classes: int | None) -> Contrastive:
+        return cls()
+
+    def forward(self, views: Sequence[Tensor]) -> Outputs:
+        outputs = self.backbone(torch.cat(list(views))).unflatten(0, (len(views), -1))
+        return {"embeddings": outputs, "unused": torch.zeros(1, outputs.shape[1])}
+
+    def loss(self, outputs: Outputs, step: Step) -> Tensor:
+        return nt_xent(outputs["embeddings"] * self.scales, 0.3)
+
+
+class Mean(Contrastive):
+    """A loss that is a mean over samples, each weighted by its number."""
+
+    accumulates = True
+
+    def loss(self, outputs: Outputs, step: Step) -> Tensor:
+        first, second = outputs["embeddings"] * self.scales
+        weights = 1.0 + step.own(step.samples)
+        return (weights * F.mse_loss(first, second * 0.3, reduction="none").sum(dim=1)).mean()
+
+
+def made(kind: type[Contrastive], *layers: nn.Module) -> Contrastive:
+    torch.manual_seed(0)
+    return kind(*layers).double()
+
+
+def a_batch() -> tuple[list[np.ndarray], Step]:
+    random = np.random.default_rng(1)
+    views = [random.normal(size=(BATCH, 3, 2, 2)) for _ in range(VIEWS)]
+    return views, Step(2, 10, 5, torch.arange(BATCH) * 3, torch.arange(BATCH) % 3)
+
+
+def gradients(
+    kind: type[Contrastive],
+    parts: int,
+    terms: dict[str, Any],
+    adds_up: bool = False,
+) -> tuple[dict[str, float], dict[str, np.ndarray], np.ndarray]:
+    """Terms, gradients and embeddings of one global batch, on however many ranks there are."""
+    method = made(kind)
+    views, step = a_batch()
+    share = [torch.from_numpy(step_share(view)) for view in views]
+    spec = JobSpec.model_validate(settings(**terms))
+    model: nn.Module = method
+    if dist.is_initialized():
+        model = DistributedDataParallel(method, gradient_as_bucket_view=True)
+    criterion = Criterion(spec, method, torch.device("cpu"), None)
+    assert criterion.adds_up == adds_up
+    computer = GradientComputer(
+        model,
+        method,
+        criterion,
+        parts=parts,
+        adds_up=adds_up,
+        autocast=nullcontext,
+        scale=lambda loss: loss * 4,
+    )
+    found, outputs = computer.backward(share, step)
+    means = {}
+    for name, value in found.items():
+        if dist.is_initialized():
+            dist.all_reduce(value)
+            value /= dist.get_world_size()
+        means[name] = float(value)
+    slopes = {name: p.grad.numpy().copy() for name, p in method.named_parameters()}
+    return means, slopes, gather_views(outputs["embeddings"]).numpy()
+
+
+def step_share(values: np.ndarray) -> np.ndarray:
+    if not dist.is_initialized():
+        return values
+    return np.array_split(values, dist.get_world_size())[dist.get_rank()]
+
+
+def assert_equal(one: Any, other: Any) -> None:
+    assert other[0] == pytest.approx(one[0], abs=1e-12)
+    assert one[1].keys() == other[1].keys()
+    for name, slope in one[1].items():
+        assert np.abs(slope).max() > 1e-6
+        np.testing.assert_allclose(other[1][name], slope, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(other[2], one[2], rtol=0, atol=1e-12)
+
+
+TERMS: dict[str, dict[str, Any]] = {
+    "alone": {},
+    "dar": {"dar": {"weight": 0.5, "difference": "distance"}},
+    "dar-class": {"dar": {"weight": 0.5, "labels": "class"}},
+    "sec": {"sec": {"weight": 0.5, "ramp": False}},
+}
+
+
+@pytest.mark.parametrize("terms", TERMS)
+@pytest.mark.parametrize("parts", [2, 4])
+def test_cached_gradients_are_those_of_the_whole_batch(parts: int, terms: str) -> None:
+    whole = gradients(Contrastive, 1, TERMS[terms])
+    assert_equal(whole, gradients(Contrastive, parts, TERMS[terms]))
+
+
+@pytest.mark.parametrize("terms", TERMS)
+def test_cached_gradients_on_two_ranks_are_those_of_the_whole_batch_on_one(
+    pool: GlooPool, terms: str
+) -> None:
+    whole = gradients(Contrastive, 1, TERMS[terms])
+    for part in pool.call(2, gradients, Contrastive, 2, TERMS[terms]):
+        assert_equal(whole, part)
+
+
+def test_accumulating_a_contrastive_loss_would_be_wrong() -> None:
+    """Each part would see its own samples only; algorithms.md measured a cosine of 0.95."""
+    whole = gradients(Contrastive, 1, {})[1]
+
+    class Wrong(Contrastive):
+        accumulates = True
+
+    parts = gradients(Wrong, 4, {}, adds_up=True)[1]
+    flat = [np.concatenate([g.ravel() for g in each.values()]) for each in (whole, parts)]
+    cosine = flat[0] @ flat[1] / np.linalg.norm(flat[0]) / np.linalg.norm(flat[1])
+    assert cosine < 0.99
+
+
+def test_a_mean_over_samples_adds_up(pool: GlooPool) -> None:
+    whole = gradients(Mean, 1, {}, adds_up=True)
+    assert_equal(whole, gradients(Mean, 4, {}, adds_up=True))
+    for part in pool.call(2, gradients, Mean, 2, {}, True):
+        assert_equal(whole, part)
+
+
+def test_a_mean_over_samples_with_a_regularizer_is_cached() -> None:
+    whole = gradients(Mean, 1, TERMS["dar"])
+    assert_equal(whole, gradients(Mean, 4, TERMS["dar"]))
+
+
+class Recorded(nn.Module):
+    """Keeps what passes through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append(x.detach().clone())
+        return x
+
+
+def computer(method: Contrastive, parts: int) -> GradientComputer:
+    spec = JobSpec.model_validate(settings())
+    criterion = Criterion(spec, method, torch.device("cpu"), None)
+
+    def no_autocast() -> AbstractContextManager[None]:
+        return nullcontext()
+
+    return GradientComputer(
+        method,
+        method,
+        criterion,
+        parts=parts,
+        adds_up=False,
+        autocast=no_autocast,
+        scale=lambda loss: loss,
+    )
+
+
+def test_the_second_forward_drops_what_the_first_dropped() -> None:
+    recorded = Recorded()
+    method = made(Contrastive, nn.Dropout(0.5), recorded)
+    views, step = a_batch()
+    computer(method, 4).backward([torch.from_numpy(view) for view in views], step)
+    first, second = recorded.seen[:4], recorded.seen[4:]
+    assert len(second) == 4
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert not torch.equal(first[0] == 0, first[1] == 0)  # the parts draw differently
+
+
+def test_a_batch_counts_once_in_running_statistics() -> None:
+    views = [torch.from_numpy(view) for view in a_batch()[0]]
+    method = made(Contrastive, nn.BatchNorm1d(6))
+    computer(method, 4).backward(views, a_batch()[1])
+    once = made(Contrastive, nn.BatchNorm1d(6))
+    for part in zip(*(view.chunk(4) for view in views), strict=True):
+        once(part)
+    for name, buffer in once.named_buffers():
+        assert torch.equal(buffer, method.get_buffer(name)), name
+
+
+def test_parts_of_a_step_are_cut_from_every_ranks_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dasl_core.methods.base.world_size", lambda: 2)
+    monkeypatch.setattr("dasl_core.methods.base.rank", lambda: 1)
+    step = Step(0, 1, 1, torch.arange(12), torch.arange(12) + 100)
+    parts = [step.part(number, 3) for number in range(3)]
+    assert [part.samples.tolist() for part in parts] == [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 10, 11]]
+    assert parts[1].labels is not None
+    assert parts[1].labels.tolist() == [102, 103, 108, 109]
+    assert parts[2].own(parts[2].samples).tolist() == [10, 11]

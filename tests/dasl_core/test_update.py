@@ -1,0 +1,174 @@
+"""Clipping, loss scaling, and steps that are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from training_world import Recorder, assert_same, resolved, run
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.methods import Outputs, SimCLR
+from dasl_core.spec import Clip
+from dasl_core.train.checkpoint import load_state
+from dasl_core.train.engine import DivergedError
+from dasl_core.train.update import Updater, clip_each
+
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
+
+def updater(model: nn.Module, clip: Clip | None = None, scaled: bool = False) -> Updater:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    return Updater(optimizer, clip, list(model.buffers()), torch.device("cpu"), scaled=scaled)
+
+
+def with_gradients(*values: list[float]) -> nn.Module:
+    model = nn.Module()
+    for number, value in enumerate(values):
+        weight = nn.Parameter(torch.zeros(len(value)))
+        weight.grad = torch.tensor(value)
+        model.register_parameter(f"w{number}", weight)
+    return model
+
+
+def moved(model: nn.Module) -> list[list[float]]:
+    return [[-x for x in weight.tolist()] for weight in model.parameters()]
+
+
+def test_the_norm_of_all_gradients_is_clipped() -> None:
+    model = with_gradients([3.0, 0.0], [0.0, 4.0])
+    norm, updated = updater(model, Clip(norm=1.0)).apply()
+    assert (float(norm), updated) == (5.0, True)
+    assert moved(model) == [
+        pytest.approx([0.6, 0.0], rel=1e-5),
+        pytest.approx([0.0, 0.8], rel=1e-5),
+    ]
+    model = with_gradients([3.0, 0.0], [0.0, 4.0])
+    updater(model, Clip(norm=10.0)).apply()
+    assert moved(model) == [[3.0, 0.0], [0.0, 4.0]]
+
+
+def test_each_gradient_is_clipped_by_itself() -> None:
+    gradients = [torch.tensor([3.0, 4.0]), torch.tensor([0.3, 0.4]), torch.zeros(2)]
+    clip_each(gradients, 1.0)
+    assert gradients[0].tolist() == pytest.approx([0.6, 0.8], rel=1e-5)
+    assert gradients[1].tolist() == pytest.approx([0.3, 0.4])  # shorter already: left as it is
+    assert gradients[2].tolist() == [0, 0]
+
+
+def test_a_gradient_that_is_not_finite_moves_nothing_and_buffers_go_back() -> None:
+    model = with_gradients([1.0, float("nan")], [1.0, 1.0])
+    model.register_buffer("statistics", torch.tensor([2.0]))
+    applied = updater(model)
+    applied.keep_buffers()
+    model.statistics.fill_(float("nan"))
+    norm, updated = applied.apply()
+    assert not torch.isfinite(norm)
+    assert not updated
+    assert moved(model) == [[0, 0], [0, 0]]
+    assert model.statistics.tolist() == [2.0]
+    assert all(weight.grad is None for weight in model.parameters())
+
+
+def test_a_scaled_loss_gives_the_same_step_and_an_overflow_halves_the_scale() -> None:
+    model = nn.Linear(2, 1, bias=False)
+    before = model.weight.detach().clone()
+    applied = updater(model, Clip(norm=0.5), scaled=True)
+    applied.scaler.scale(model(torch.tensor([3.0, 4.0])).sum()).backward()
+    assert model.weight.grad is not None
+    assert model.weight.grad.abs().max() > 1e5
+    applied.unscale()
+    norm, updated = applied.apply()
+    assert (float(norm), updated) == (5.0, True)
+    torch.testing.assert_close(before - model.weight, torch.tensor([[0.3, 0.4]]), rtol=1e-4, atol=0)
+    scale = applied.scaler.get_scale()
+    applied.scaler.scale(model(torch.tensor([float("inf"), 4.0])).sum()).backward()
+    applied.unscale()
+    assert applied.apply()[1] is False
+    assert applied.scaler.get_scale() == scale / 2
+
+
+# --- in a run
+
+
+def poisoned(steps: set[int]) -> Any:
+    """SimCLR's forward that gives NaN in some steps, and running statistics with it."""
+    forward, calls = SimCLR.forward, [0]
+
+    def broken(method: SimCLR, views: Sequence[Tensor]) -> Outputs:
+        if method.training:
+            calls[0] += 1
+            if calls[0] in steps:
+                views = [view * float("nan") for view in views]
+        return forward(method, views)
+
+    return broken
+
+
+def test_a_bad_step_is_left_out_and_told_with_its_images(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SimCLR, "forward", poisoned({5}))
+    spec = resolved(pictures, sec={"weight": 0.1}, train={"optimizer": {"name": "sgd", "lr": 0.01}})
+    reporter = Recorder(tmp_path)
+    assert run(spec, pictures, cache, reporter) == "succeeded"
+    ((kind, message, data),) = reporter.events
+    assert kind == "step_skipped"
+    assert "step 5 was left out" in message
+    assert (data["step"], data["skipped"], len(data["images"])) == (5, 1, 8)
+    assert set(data["images"]) <= set(pictures.paths)
+    state = load_state(reporter.last_checkpoint)
+    for name, value in (state["method"] | state["criterion"]).items():
+        assert torch.isfinite(value).all(), name
+    assert state["progress"]["skipped"] == 1
+    assert len(state["progress"]["losses"]) == 3
+    assert all(loss == loss for loss in state["progress"]["losses"])  # the mean of the others
+
+
+def test_a_step_left_out_leaves_the_weights_as_they_were(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = resolved(pictures, train={"optimizer": {"name": "sgd", "lr": 0.01}})
+    monkeypatch.setattr(SimCLR, "forward", poisoned({9}))  # the last one
+    with_bad = Recorder(tmp_path / "bad")
+    run(spec, pictures, cache, with_bad)
+    monkeypatch.undo()
+    stopped = Recorder(tmp_path / "stopped", lambda asked: "cancel" if asked == 8 else "run")
+    monkeypatch.setattr("dasl_core.train.engine.Run.draw_pictures", lambda run: None)
+    run(spec, pictures, cache, stopped)
+    states = [load_state(each.last_checkpoint) for each in (with_bad, stopped)]
+    assert_same(states[0]["method"], states[1]["method"], "method")
+
+
+@pytest.mark.parametrize("limit", [0, 2])
+def test_too_many_bad_steps_in_a_row_end_the_run_and_name_images(
+    pictures: DatasetIndex,
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: int,
+) -> None:
+    monkeypatch.setattr(SimCLR, "forward", poisoned({2, 4, 5, 6, 7, 8, 9}))
+    spec = resolved(pictures, train={"skip_not_finite": limit})
+    reporter = Recorder(tmp_path)
+    with pytest.raises(DivergedError, match=rf"{limit + 1} steps in a row.*class-\d/\d+\.png"):
+        run(spec, pictures, cache, reporter)
+    assert reporter.events[-1][2]["step"] == (2 if limit == 0 else 6)
+
+
+def test_float16_trains_and_resumes_with_its_scale(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    spec = resolved(pictures, dar={"weight": 0.1}, train={"precision": "fp16"})
+    whole, resumed = Recorder(tmp_path / "whole"), Recorder(tmp_path / "resumed")
+    run(spec, pictures, cache, whole)
+    stopped = Recorder(tmp_path / "stopped", lambda asked: "cancel" if asked == 4 else "run")
+    run(spec, pictures, cache, stopped)
+    run(spec, pictures, cache, resumed, stopped.last_checkpoint)
+    assert stopped.curve() + resumed.curve() == whole.curve()
+    states = [load_state(each.last_checkpoint) for each in (whole, resumed)]
+    assert states[0]["scaler"] == states[1]["scaler"] != {}
