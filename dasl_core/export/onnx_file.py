@@ -63,10 +63,10 @@ def write_onnx(network: nn.Module, backbone: Backbone, path: Path) -> dict[str, 
     program.save(path, external_data=size > LARGEST_SINGLE_FILE)
     try:
         difference = largest_difference(network, _runtime(path), backbone)
-    except ExportError:
-        path.unlink()
-        path.with_name(f"{path.name}.data").unlink(missing_ok=True)
-        raise
+    except Exception as error:  # onnxruntime's errors share no base class
+        for file in (path, path.with_name(f"{path.name}.data")):
+            file.unlink(missing_ok=True)
+        raise ExportError(f"the check with onnxruntime failed: {error}") from error
     return {
         "file": path.name,
         "opset": OPSET,

@@ -125,6 +125,16 @@ def test_a_failed_onnx_costs_no_checkpoint_and_is_told(
         export_checkpoint(tmp_path, "onnx")
 
 
+def test_weights_too_large_for_one_file_lie_beside_it(
+    pictures: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dasl_core.export.onnx_file.LARGEST_SINGLE_FILE", 1_000)
+    checkpoint_of(pictures, "vit-small", tmp_path / "checkpoint", onnx=True)
+    graph, weights = (tmp_path / "checkpoint" / f"backbone.onnx{end}" for end in ("", ".data"))
+    assert graph.stat().st_size < weights.stat().st_size
+    assert names_no_place_of_this_machine(graph.read_bytes())
+
+
 def test_exporting_leaves_the_run_as_it_was(
     pictures: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
