@@ -1,12 +1,23 @@
 """Pretraining methods, by name."""
 
 from dasl_core.methods.base import Method, Outputs, Step
+from dasl_core.methods.byol import BYOL, byol_loss
 from dasl_core.methods.simclr import SimCLR, nt_xent
 from dasl_core.spec import JobSpec
 
-REGISTRY: dict[str, type[Method]] = {"simclr": SimCLR}
+REGISTRY: dict[str, type[Method]] = {"byol": BYOL, "simclr": SimCLR}
 
-__all__ = ["REGISTRY", "Method", "Outputs", "SimCLR", "Step", "build_method", "nt_xent"]
+__all__ = [
+    "BYOL",
+    "REGISTRY",
+    "Method",
+    "Outputs",
+    "SimCLR",
+    "Step",
+    "build_method",
+    "byol_loss",
+    "nt_xent",
+]
 
 
 def build_method(spec: JobSpec, num_classes: int | None = None) -> Method:

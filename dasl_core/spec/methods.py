@@ -5,7 +5,8 @@ validates them in a process that has no torch. What a method's paper prescribes 
 all methods share (views, optimizer) stands beside it as its `recipe`: "auto" means the recipe.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
@@ -129,9 +130,69 @@ class SimCLR(Projected):
     temperature: float = Field(0.2, gt=0, le=10, description="Divides the cosine similarities.")
 
 
+class WithTeacher(MethodPart):
+    """A method whose targets come from a teacher: a moving average of the student."""
+
+    teacher_momentum: Annotated[float, Field(ge=0, lt=1)] | Auto = Field(
+        "auto",
+        description=(
+            "Share of itself that the teacher keeps at the first step; it grows to 1 in a half cosine. "
+            '"auto": by the length of the training, 0.97 to 0.996.'
+        ),
+    )
+    keep: Literal["student", "teacher"] = Field(
+        "student", description="Whose backbone is evaluated and exported."
+    )
+
+
+class BYOL(WithTeacher):
+    """BYOL: one view predicts the other's teacher (Grill et al., NeurIPS 2020,
+    https://arxiv.org/abs/2006.07733)."""
+
+    recipe = Recipe(
+        lr={"lars": 0.2},
+        weight_decay={"lars": 1.5e-6},
+        crop_scale=(0.08, 1.0),
+        blur=(1.0, 0.1),
+        solarize=(0.0, 0.2),
+    )
+    # Base momentum of the paper's code by epochs; between them it is interpolated.
+    _MOMENTA: ClassVar = ((40, 0.97), (100, 0.99), (300, 0.99), (1000, 0.996))
+
+    name: Literal["byol"] = "byol"
+    projection_dim: EmbeddingWidth = Field(
+        256, description="Width of the projections and of their predictions."
+    )
+    hidden_dim: Width | Auto = Field(
+        "auto",
+        description='Width of the hidden layers of projector and predictor; "auto": twice the '
+        "backbone's features (4096 for a ResNet-50).",
+    )
+
+    def resolve(self, given: Given) -> Self:
+        """Heads as wide as the paper's beside its ResNet-50; a faster teacher for short trainings."""
+        update: dict[str, Any] = {}
+        if self.hidden_dim == "auto":
+            update["hidden_dim"] = min(65_536, 2 * given.features)
+        if self.teacher_momentum == "auto":
+            update["teacher_momentum"] = _interpolated(given.epochs, self._MOMENTA)
+        return self.model_copy(update=update)
+
+
+def _interpolated(x: float, points: Sequence[tuple[float, float]]) -> float:
+    """Linear between `points`, constant outside; to four digits, since people read it."""
+    for (low, start), (high, end) in pairwise(points):
+        if x < high:
+            return round(start + (end - start) * max(0.0, x - low) / (high - low), 4)
+    return points[-1][1]
+
+
 # Every method's settings stand in this union; `METHODS` finds them by their `name`.
-ALL = (SimCLR,)
-MethodSettings = Annotated[SimCLR, Field(description="The pretraining method, chosen by `name`.")]
+ALL = (SimCLR, BYOL)
+MethodSettings = Annotated[
+    SimCLR | BYOL,
+    Field(discriminator="name", description="The pretraining method, chosen by `name`."),
+]
 
 METHODS: dict[str, type[MethodPart]] = {
     settings.model_fields["name"].default: settings for settings in ALL

@@ -35,12 +35,20 @@ def picture_folder(
     return root
 
 
+# What makes each method tiny, so that tests of every method can run it.
+SMALL: dict[str, dict[str, Any]] = {
+    "simclr": {"projection_dim": 8, "hidden_dim": 16},
+    "byol": {"projection_dim": 8, "hidden_dim": 16},
+}
+
+
 def settings(**changes: Any) -> dict[str, Any]:
     """A spec small enough to train in a fraction of a second; parts in `changes` are merged in."""
+    method = changes.get("method", {}).get("name", "simclr")
     base: dict[str, Any] = {
         "name": "tiny",
         "dataset": "pictures",
-        "method": {"name": "simclr", "projection_dim": 8, "hidden_dim": 16},
+        "method": {"name": method} | SMALL[method],
         "backbone": {"name": "test_resnet", "image_size": 16},
         "train": {"epochs": 3, "batch_size": 8, "seed": 3, "checkpoint_every_epochs": 1},
         "evaluate": {"retrieval": [1, 2], "every_epochs": 2},

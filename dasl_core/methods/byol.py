@@ -1,0 +1,97 @@
+"""BYOL (Grill et al., NeurIPS 2020)."""
+
+from collections.abc import Sequence
+from typing import Literal, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dasl_core.methods.base import Method, Outputs, Step
+from dasl_core.models.backbone import build_backbone, feature_width
+from dasl_core.models.ema import Teacher, cosine_momentum
+from dasl_core.models.heads import projection_head
+from dasl_core.regularizers.norms import full_precision
+from dasl_core.spec import JobSpec
+from dasl_core.spec import methods as settings_of
+
+
+class BYOL(Method):
+    """From one view of an image the student predicts what its teacher sees in the other view.
+
+    Args:
+        momentum: of the teacher at the first step; it grows to 1 in a half cosine.
+        keep: whose backbone is evaluated and exported.
+    """
+
+    accumulates = True
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        projector: nn.Module,
+        predictor: nn.Module,
+        *,
+        momentum: float,
+        keep: Literal["student", "teacher"],
+    ) -> None:
+        super().__init__()
+        self.backbone, self.projector, self.predictor = backbone, projector, predictor
+        self.teacher = Teacher(backbone, projector)
+        self.momentum, self.keep = momentum, keep
+
+    @classmethod
+    def from_spec(cls, spec: JobSpec, num_classes: int | None) -> Self:
+        settings = spec.method
+        assert isinstance(settings, settings_of.BYOL)
+        assert isinstance(settings.hidden_dim, int), "resolve the spec first"
+        assert isinstance(settings.teacher_momentum, float), "resolve the spec first"
+        backbone = build_backbone(spec.backbone)
+        hidden, width = settings.hidden_dim, settings.projection_dim
+        return cls(
+            backbone,
+            projection_head(feature_width(backbone), hidden, width),
+            projection_head(width, hidden, width),
+            momentum=settings.teacher_momentum,
+            keep=settings.keep,
+        )
+
+    def forward(self, views: Sequence[Tensor]) -> Outputs:
+        """``embeddings``: the predictions; ``targets``: the teacher's projections; both (2, B, h)."""
+        # One pass over both views, as with SimCLR: batch statistics are those of both together. The
+        # paper's code makes two passes of half the size; the function of a view is then its own.
+        images = torch.cat(list(views))
+        predictions = self.predictor(self.projector(self.backbone(images)))
+        return {
+            "embeddings": predictions.unflatten(0, (len(views), -1)),
+            "targets": self.teacher(images).unflatten(0, (len(views), -1)),
+        }
+
+    def loss(self, outputs: Outputs, step: Step) -> Tensor:
+        return byol_loss(outputs["embeddings"], outputs["targets"])
+
+    def after_update(self, step: Step) -> None:
+        momentum = cosine_momentum(self.momentum, step.index, step.total)
+        self.teacher.follow(self.backbone, self.projector, momentum=momentum)
+
+    @property
+    def representation(self) -> nn.Module:
+        return self.teacher.backbone if self.keep == "teacher" else self.backbone
+
+    def figures(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
+        momentum = cosine_momentum(self.momentum, step.index, step.total)
+        return {"teacher_momentum": torch.tensor(momentum)}
+
+
+def byol_loss(predictions: Tensor, targets: Tensor) -> Tensor:
+    """``2 - 2 cos(prediction of one view, target of the other)``, the sum over both ways of the mean
+    over samples (Grill et al. 2020, eq. 2 and the symmetrised loss below it).
+
+    Args:
+        predictions: (2, B, h), raw; float16 and bfloat16 are computed in float32.
+        targets: (2, B, h), raw; they get no gradient.
+    """
+    with torch.autocast(predictions.device.type, enabled=False):
+        others = full_precision(targets.detach()).flip(0)
+        cosines = F.cosine_similarity(full_precision(predictions), others, dim=-1)  # (2, B)
+        return (2 - 2 * cosines).mean(dim=1).sum()

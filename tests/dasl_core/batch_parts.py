@@ -1,0 +1,43 @@
+"""The gradients of a batch that is computed in parts, for tests of methods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from dasl_core.methods import Method, Outputs, Step
+from dasl_core.train.gradients import GradientComputer
+
+
+def without_batch_statistics(method: Method) -> Method:
+    """In training mode, with normalisation by running statistics: no sample sees another."""
+    method.train()
+    for layer in method.modules():
+        if isinstance(layer, _BatchNorm):
+            layer.eval()
+    return method
+
+
+def gradients_in_parts(
+    method: Method, views: Sequence[Tensor], parts: int, step: Step | None = None
+) -> tuple[dict[str, Tensor], Tensor, Outputs]:
+    """Gradients by parameter name, the loss and the outputs of one batch in so many parts."""
+    method.zero_grad(set_to_none=True)
+    computer = GradientComputer(
+        method,
+        method,
+        lambda outputs, step: {"loss": method.loss(outputs, step)},
+        parts=parts,
+        adds_up=method.accumulates,
+        autocast=nullcontext,
+        scale=lambda loss: loss,
+    )
+    step = step or Step(0, 10, 5, torch.arange(len(views[0])))
+    terms, outputs = computer.backward(views, step)
+    named = method.named_parameters()
+    gradients = {name: p.grad.clone() for name, p in named if p.grad is not None}
+    return gradients, terms["loss"], outputs

@@ -1,0 +1,210 @@
+"""BYOL's loss against lightly's, its teacher, and its settings."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from batch_parts import gradients_in_parts, without_batch_statistics
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lightly.loss import NegativeCosineSimilarity
+from torch import Tensor, nn
+from training_world import Recorder, resolved, run
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.methods import BYOL, Step, build_method, byol_loss
+from dasl_core.models.ema import Teacher, cosine_momentum
+from dasl_core.models.heads import projection_head
+from dasl_core.spec.methods import BYOL as Settings
+from dasl_core.spec.methods import Given
+
+
+def method(momentum: float = 0.9, keep: str = "student") -> BYOL:
+    torch.manual_seed(0)
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(12, 6), nn.BatchNorm1d(6))
+    return BYOL(
+        backbone,
+        projection_head(6, 5, 4),
+        projection_head(4, 5, 4),
+        momentum=momentum,
+        keep=keep,
+    )
+
+
+def views(samples: int = 7) -> list[Tensor]:
+    return [torch.randn(samples, 3, 2, 2) for _ in range(2)]
+
+
+def step(index: int = 0, samples: int = 7) -> Step:
+    return Step(index, 10, 5, torch.arange(samples))
+
+
+# --- the loss
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 6), st.integers(2, 8), st.integers(0, 2**31))
+def test_equals_lightlys(samples: int, width: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    p, t = torch.randn(2, 2, samples, width, generator=generator, dtype=torch.float64)
+    theirs = NegativeCosineSimilarity()
+    # 2 - 2 cos, once for each way.
+    expected = 4 + 2 * (theirs(p[0], t[1]) + theirs(p[1], t[0]))
+    torch.testing.assert_close(byol_loss(p, t), expected, rtol=0, atol=1e-12)
+
+
+def test_is_the_squared_distance_of_directions() -> None:
+    p, t = torch.randn(2, 2, 5, 3, dtype=torch.float64)
+    total = 0.0
+    for prediction, target in ((p[0], t[1]), (p[1], t[0])):
+        for a, b in zip(prediction, target, strict=True):
+            total += (a / a.norm() - b / b.norm()).square().sum().item() / 5
+    assert byol_loss(p, t).item() == pytest.approx(total, rel=1e-12)
+
+
+def test_views_are_crossed_and_targets_get_no_gradient() -> None:
+    p = torch.randn(2, 4, 3, requires_grad=True)
+    t = p.detach().clone().requires_grad_()
+    assert byol_loss(p, t.flip(0)).item() == pytest.approx(0, abs=1e-6)
+    loss = byol_loss(p, t)
+    assert loss.item() > 0.1
+    loss.backward()
+    assert p.grad is not None
+    assert t.grad is None
+
+
+def test_half_precision_is_computed_in_float32() -> None:
+    p, t = torch.randn(2, 2, 16, 8).bfloat16()
+    exact = byol_loss(p.double(), t.double()).item()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = byol_loss(p, t)
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(exact, rel=1e-5)
+
+
+# --- the network and its teacher
+
+
+def test_embeddings_are_raw_predictions_and_targets_the_teachers_projections() -> None:
+    byol, images = method(), views()
+    outputs = byol(images)
+    assert outputs["embeddings"].shape == outputs["targets"].shape == (2, 7, 4)
+    together = byol.predictor(byol.projector(byol.backbone(torch.cat(images))))
+    torch.testing.assert_close(outputs["embeddings"].flatten(0, 1), together)
+    assert (outputs["embeddings"].norm(dim=-1) - 1).abs().max() > 1e-3
+    # A copy of the student at first, batch statistics of its own batch included.
+    projections = byol.projector(byol.backbone(torch.cat(images)))
+    torch.testing.assert_close(outputs["targets"].flatten(0, 1), projections)
+    assert not outputs["targets"].requires_grad
+    assert byol.teacher.training
+
+
+def test_a_step_trains_the_student_and_its_predictor_but_not_the_teacher() -> None:
+    byol = method()
+    byol.loss(byol(views()), step()).backward()
+    for name, parameter in byol.named_parameters():
+        assert (parameter.grad is None) == name.startswith("teacher."), name
+
+
+def test_the_teacher_follows_after_the_update_alone() -> None:
+    byol, images = method(momentum=0.9), views()
+    optimizer = torch.optim.SGD(byol.parameters(), lr=0.5)
+    before = [p.clone() for p in byol.teacher.parameters()]
+    byol.loss(byol(images), step()).backward()
+    byol.before_update(step())
+    optimizer.step()
+    assert all(map(torch.equal, byol.teacher.parameters(), before))
+    byol.after_update(step(index=3))
+    momentum = cosine_momentum(0.9, 3, 10)
+    students = [*byol.backbone.parameters(), *byol.projector.parameters()]
+    for teacher, old, student in zip(byol.teacher.parameters(), before, students, strict=True):
+        torch.testing.assert_close(teacher, momentum * old + (1 - momentum) * student)
+    assert byol.figures({}, step(index=3))["teacher_momentum"].item() == pytest.approx(momentum)
+
+
+@pytest.mark.parametrize("keep", ["student", "teacher"])
+def test_the_backbone_that_is_kept(keep: str) -> None:
+    byol = method(keep=keep)
+    kept = byol.backbone if keep == "student" else byol.teacher.backbone
+    assert byol.representation is kept
+
+
+def test_parts_of_a_batch_give_the_gradient_of_the_whole(
+    pictures: DatasetIndex,
+) -> None:
+    """In float64, with statistics that do not depend on the batch."""
+    spec = resolved(pictures, method={"name": "byol"}, backbone={"name": "test_vit"})
+    byol = without_batch_statistics(build_method(spec).double())
+    torch.manual_seed(1)
+    images = [torch.randn(8, 3, 16, 16, dtype=torch.float64) for _ in range(2)]
+    assert byol.accumulates
+    whole, loss, _ = gradients_in_parts(byol, images, parts=1)
+    for parts in (2, 4):
+        gradients, mean, _ = gradients_in_parts(byol, images, parts=parts)
+        torch.testing.assert_close(mean, loss, rtol=0, atol=1e-12)
+        assert gradients.keys() == whole.keys()
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(gradient, whole[name], rtol=0, atol=1e-12)
+
+
+def test_the_teacher_follows_once_a_step_however_many_parts(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    momenta: list[float] = []
+    follow = Teacher.follow
+
+    def counted(teacher: Teacher, *students: nn.Module, momentum: float) -> None:
+        momenta.append(momentum)
+        follow(teacher, *students, momentum=momentum)
+
+    monkeypatch.setattr(Teacher, "follow", counted)
+    spec = resolved(pictures, method={"name": "byol"}, train={"micro_batches": 4, "epochs": 2})
+    assert run(spec, pictures, cache, Recorder(tmp_path)) == "succeeded"
+    assert momenta == [cosine_momentum(0.97, step, 6) for step in range(6)]
+
+
+# --- settings
+
+
+def given_facts(epochs: int) -> Given:
+    return Given(
+        features=512,
+        image_size=32,
+        patch_size=None,
+        train_images=1000,
+        batch_size=64,
+        epochs=epochs,
+    )
+
+
+@pytest.mark.parametrize(
+    ("epochs", "momentum"),
+    [(1, 0.97), (40, 0.97), (70, 0.98), (100, 0.99), (300, 0.99), (1000, 0.996), (9999, 0.996)],
+)
+def test_momentum_follows_the_length_of_the_training(epochs: int, momentum: float) -> None:
+    assert Settings().resolve(given_facts(epochs)).teacher_momentum == pytest.approx(momentum)
+    assert Settings(teacher_momentum=0.5).resolve(given_facts(epochs)).teacher_momentum == 0.5
+
+
+def test_heads_grow_with_the_backbone() -> None:
+    assert Settings().resolve(given_facts(9)).hidden_dim == 1024
+    wide = given_facts(9)._replace(features=2048)
+    assert Settings().resolve(wide).hidden_dim == 4096  # the paper's, beside a ResNet-50
+    assert Settings(hidden_dim=7).resolve(wide).hidden_dim == 7
+
+
+def test_the_recipe_is_the_papers(pictures: DatasetIndex) -> None:
+    spec = resolved(
+        pictures,
+        method={"name": "byol"},
+        backbone={"image_size": 96},
+        train={"batch_size": 8, "optimizer": {"name": "lars"}},
+    )
+    assert (spec.augment.blur, spec.augment.solarize) == ((1.0, 0.1), (0.0, 0.2))
+    assert [spec.augment.of_view(v).solarize for v in (0, 1)] == [0.0, 0.2]
+    assert spec.train.optimizer.lr == pytest.approx(0.2 * 8 / 256)
+    assert spec.train.optimizer.weight_decay == 1.5e-6
+    assert math.isclose(float(spec.method.teacher_momentum), 0.97)
