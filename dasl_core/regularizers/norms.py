@@ -17,8 +17,10 @@ from torch.autograd.function import once_differentiable
 CtvNorm = Literal["l1", "l2", "sq_l2"]
 Reduction = Literal["sum", "mean"]
 
-# The l2 norm looks at so many columns times as many at once: 8 MiB of distances in float64.
-_L2_TILE = 1024
+# What is looked at once: for l1 some coordinates of all columns, so many entries; for l2 all coordinates
+# of so many columns and as many others. Ten temporary tensors of that size are small beside a batch.
+_L1_ENTRIES = 1 << 18
+_L2_TILE = 512
 
 
 def ctv_norm(columns: Tensor, norm: CtvNorm = "l1", reduction: Reduction = "sum") -> Tensor:
@@ -100,13 +102,22 @@ class _L1OverPairs(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, columns: Tensor) -> Tensor:
-        num_columns = columns.shape[0]
-        # (h, H): the sort runs along contiguous memory.
-        ordered, order = columns.detach().t().contiguous().sort(dim=1)
-        if ctx.needs_input_grad[0]:
-            ctx.save_for_backward(_counting_gradient(ordered, order))
+        num_columns, width = columns.shape
+        needs_gradient = ctx.needs_input_grad[0]
+        gradient = columns.new_empty(width, num_columns) if needs_gradient else None
         rank = torch.arange(1, num_columns, device=columns.device, dtype=columns.dtype)
-        return ordered.diff(dim=1).mul_(rank * (num_columns - rank)).sum()
+        total = columns.new_zeros(())
+        step = max(1, _L1_ENTRIES // num_columns)
+        for first in range(0, width, step):
+            coordinates = slice(first, first + step)
+            # (step, H): the sort runs along contiguous memory.
+            ordered, order = columns.detach()[:, coordinates].t().contiguous().sort(dim=1)
+            total += ordered.diff(dim=1).mul_(rank * (num_columns - rank)).sum()
+            if gradient is not None:
+                gradient[coordinates] = _counting_gradient(ordered, order)
+        if gradient is not None:
+            ctx.save_for_backward(gradient)
+        return total
 
     @staticmethod
     @once_differentiable

@@ -211,16 +211,18 @@ def test_l1_value_keeps_its_digits_far_from_the_origin() -> None:
     torch.testing.assert_close(ctv_norm(near + 1024), ctv_norm(near.double()).float())
 
 
-@pytest.mark.parametrize("tile", [1, 5, 13, 1024])
-def test_l2_tiles_change_nothing(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+@pytest.mark.parametrize("tile", [1, 5, 13, 30, 1024])
+def test_tiles_change_nothing(norm: Norm, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(norms, "_L1_ENTRIES", tile)
     monkeypatch.setattr(norms, "_L2_TILE", tile)
     columns = torch.randn(13, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     columns[5] = columns[2]
     columns.requires_grad_()
-    value = ctv_norm(columns, "l2")
+    value = ctv_norm(columns, norm)
     (gradient,) = torch.autograd.grad(value, columns)
-    torch.testing.assert_close(value, brute_force(columns, "l2").detach())
-    torch.testing.assert_close(gradient, brute_force_gradient(columns.detach(), "l2"))
+    torch.testing.assert_close(value, brute_force(columns, norm).detach())
+    torch.testing.assert_close(gradient, brute_force_gradient(columns.detach(), norm))
 
 
 def test_l2_gradient_of_close_columns_far_from_the_origin() -> None:
