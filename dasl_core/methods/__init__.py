@@ -3,9 +3,14 @@
 from dasl_core.methods.base import Method, Outputs, Step
 from dasl_core.methods.byol import BYOL, byol_loss
 from dasl_core.methods.simclr import SimCLR, nt_xent
+from dasl_core.methods.swav import SwAV, sinkhorn, swapped_prediction
 from dasl_core.spec import JobSpec
 
-REGISTRY: dict[str, type[Method]] = {"byol": BYOL, "simclr": SimCLR}
+REGISTRY: dict[str, type[Method]] = {
+    "byol": BYOL,
+    "simclr": SimCLR,
+    "swav": SwAV,
+}
 
 __all__ = [
     "BYOL",
@@ -14,9 +19,12 @@ __all__ = [
     "Outputs",
     "SimCLR",
     "Step",
+    "SwAV",
     "build_method",
     "byol_loss",
     "nt_xent",
+    "sinkhorn",
+    "swapped_prediction",
 ]
 
 

@@ -5,6 +5,7 @@ validates them in a process that has no torch. What a method's paper prescribes 
 all methods share (views, optimizer) stands beside it as its `recipe`: "auto" means the recipe.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
@@ -130,6 +131,70 @@ class SimCLR(Projected):
     temperature: float = Field(0.2, gt=0, le=10, description="Divides the cosine similarities.")
 
 
+class SwAV(MultiCrop, Projected):
+    """SwAV: predicts a view's prototypes from the other views (Caron et al., NeurIPS 2020,
+    https://arxiv.org/abs/2006.09882)."""
+
+    recipe: ClassVar[Recipe] = Recipe(
+        # The paper's rate, 0.6 at 256 for its large-batch optimizer, is LARS's; its decay is for all.
+        lr={"lars": 0.6},
+        weight_decay={"sgd": 1e-6, "lars": 1e-6},
+        crop_scale=(0.14, 1.0),
+    )
+    has_prototypes: ClassVar[bool] = True
+
+    name: Literal["swav"] = "swav"
+    temperature: float = Field(
+        0.1, gt=0, le=10, description="Divides the cosines with prototypes in the prediction."
+    )
+    prototypes: Annotated[int, Field(ge=2, le=1_000_000)] | Auto = Field(
+        "auto",
+        description='Number of prototypes; "auto": 2.5 times the square root of the number of '
+        "training images (2,800 for ImageNet, where the paper has 3,000).",
+    )
+    epsilon: float = Field(
+        0.05,
+        ge=0.03,
+        le=1,
+        description="How smooth the codes are; below 0.03 float32 would underflow.",
+    )
+    sinkhorn_iterations: int = Field(
+        3, ge=1, le=1000, description="Iterations of Sinkhorn's algorithm, which makes the codes."
+    )
+    queue_length: Annotated[int, Field(ge=0, le=10_000_000)] | Auto = Field(
+        "auto",
+        description="Images of earlier batches, of all ranks together, that share the prototypes with "
+        'the batch; 0: none; "auto": whole batches, until there are a third more images than '
+        "prototypes.",
+    )
+    queue_start_epoch: Annotated[int, Field(ge=0)] | Auto = Field(
+        "auto",
+        description='Epochs before the queue is used; "auto": 7.5% of all, at most 15 (the paper: 15 '
+        "of 200).",
+    )
+    freeze_prototypes_epochs: int = Field(
+        1, ge=0, description="Epochs in which the prototypes stay as they were drawn."
+    )
+    local_scale: tuple[float, float] = Field(
+        (0.05, 0.14), description="Least and greatest share of the area that a local crop keeps."
+    )
+
+    def resolve(self, given: Given) -> Self:
+        """Sizes of crops and head; prototypes by the data set's size, the queue by theirs."""
+        resolved = Projected.resolve(MultiCrop.resolve(self, given), given)
+        prototypes, queue, start = self.prototypes, self.queue_length, self.queue_start_epoch
+        if prototypes == "auto":
+            prototypes = max(2, round(2.5 * given.train_images**0.5))
+        if queue == "auto":
+            missing = int(prototypes) * 4 / 3 - given.batch_size
+            queue = given.batch_size * max(0, math.ceil(missing / given.batch_size))
+        if start == "auto":
+            start = min(15, round(0.075 * given.epochs))
+        return resolved.model_copy(
+            update={"prototypes": prototypes, "queue_length": queue, "queue_start_epoch": start}
+        )
+
+
 class WithTeacher(MethodPart):
     """A method whose targets come from a teacher: a moving average of the student."""
 
@@ -188,9 +253,13 @@ def _interpolated(x: float, points: Sequence[tuple[float, float]]) -> float:
 
 
 # Every method's settings stand in this union; `METHODS` finds them by their `name`.
-ALL = (SimCLR, BYOL)
+ALL = (
+    SimCLR,
+    BYOL,
+    SwAV,
+)
 MethodSettings = Annotated[
-    SimCLR | BYOL,
+    SimCLR | BYOL | SwAV,
     Field(discriminator="name", description="The pretraining method, chosen by `name`."),
 ]
 

@@ -39,6 +39,13 @@ def picture_folder(
 SMALL: dict[str, dict[str, Any]] = {
     "simclr": {"projection_dim": 8, "hidden_dim": 16},
     "byol": {"projection_dim": 8, "hidden_dim": 16},
+    "swav": {
+        "projection_dim": 8,
+        "hidden_dim": 16,
+        "prototypes": 12,
+        "local_crops": 2,
+        "queue_start_epoch": 1,
+    },
 }
 
 
@@ -119,7 +126,7 @@ class Recorder:
 
     def curve(self, name: str = "loss") -> list[float]:
         """One value for each step."""
-        return [point["values"][name] for point in self.points]
+        return [point["values"][name] for point in self.points if name in point["values"]]
 
 
 def run(

@@ -1,0 +1,188 @@
+"""SwAV (Caron et al., "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments",
+NeurIPS 2020)."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dasl_core.distributed import all_reduce_sum, gather_views, rank, world_size
+from dasl_core.methods.base import Method, Outputs, Step
+from dasl_core.models.backbone import build_backbone, feature_width
+from dasl_core.models.heads import projection_head
+from dasl_core.regularizers.norms import full_precision
+from dasl_core.spec import JobSpec
+from dasl_core.spec import methods as settings_of
+
+GLOBAL_VIEWS = 2
+
+
+class SwAV(Method):
+    """The prototypes of a view are predicted from all other views of its image.
+
+    Which prototypes a global view has, its *codes*, is settled so that the images of the global
+    batch, with those of a queue where the batch is small, share all prototypes evenly.
+    """
+
+    queue: Tensor
+    """(2, Q, h) normalised projections of the newest Q images of all ranks, newest first, by global
+    view; alike on all ranks."""
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        projector: nn.Module,
+        prototypes: nn.Linear,
+        *,
+        temperature: float = 0.1,
+        epsilon: float = 0.05,
+        iterations: int = 3,
+        queue_length: int = 0,
+        queue_start_epoch: int = 0,
+        freeze_prototypes_epochs: int = 1,
+    ) -> None:
+        """`prototypes`: without bias, from the projector's width to the number of prototypes."""
+        super().__init__()
+        self.backbone, self.projector, self.prototypes = backbone, projector, prototypes
+        self.temperature, self.epsilon, self.iterations = temperature, epsilon, iterations
+        self.queue_start_epoch = queue_start_epoch
+        self.freeze_prototypes_epochs = freeze_prototypes_epochs
+        self.register_buffer(
+            "queue", torch.zeros(GLOBAL_VIEWS, queue_length, prototypes.in_features)
+        )
+        self._normalize_prototypes()
+
+    @classmethod
+    def from_spec(cls, spec: JobSpec, num_classes: int | None) -> Self:
+        settings = spec.method
+        assert isinstance(settings, settings_of.SwAV)
+        assert isinstance(settings.hidden_dim, int), "resolve the spec first"
+        assert isinstance(settings.prototypes, int), "resolve the spec first"
+        assert isinstance(settings.queue_length, int), "resolve the spec first"
+        assert isinstance(settings.queue_start_epoch, int), "resolve the spec first"
+        backbone = build_backbone(spec.backbone, any_size=settings.local_crops > 0)
+        return cls(
+            backbone,
+            projection_head(feature_width(backbone), settings.hidden_dim, settings.projection_dim),
+            nn.Linear(settings.projection_dim, settings.prototypes, bias=False),
+            temperature=settings.temperature,
+            epsilon=settings.epsilon,
+            iterations=settings.sinkhorn_iterations,
+            queue_length=settings.queue_length,
+            queue_start_epoch=settings.queue_start_epoch,
+            freeze_prototypes_epochs=settings.freeze_prototypes_epochs,
+        )
+
+    def forward(self, views: Sequence[Tensor]) -> Outputs:
+        """Beside the ``"embeddings"`` of the two global views: ``"scores"`` (V, B, K), the cosine of
+        each view's projection with each prototype, and ``"assignments"`` (1, B) int64, the prototype
+        that is nearest to an image's global views."""
+        # As in the paper's code: one pass of the backbone for each size, one of the head for all.
+        features = [
+            self.backbone(torch.cat(list(same)))
+            for _, same in groupby(views, key=lambda view: view.shape[-2:])
+        ]
+        projections = self.projector(torch.cat(features)).unflatten(0, (len(views), -1))
+        # Half precision would round cosines by 0.004, which epsilon makes 8 percent of a code.
+        with torch.autocast(projections.device.type, enabled=False):
+            scores = self.prototypes(F.normalize(full_precision(projections), dim=-1))
+        assignments = scores[:GLOBAL_VIEWS].detach().sum(dim=0).argmax(dim=-1)
+        return {
+            "embeddings": projections[:GLOBAL_VIEWS],
+            "scores": scores,
+            "assignments": assignments.unsqueeze(0),
+        }
+
+    def loss(self, outputs: Outputs, step: Step) -> Tensor:
+        scores = outputs["scores"]
+        candidates = scores[:GLOBAL_VIEWS].detach()
+        if self._queue_is_used(step):
+            # The sums of Sinkhorn run over all ranks, so each adds a part of the queue.
+            share = self.queue.tensor_split(world_size(), dim=1)[rank()]
+            with torch.no_grad():
+                candidates = torch.cat([candidates, self.prototypes(share)], dim=1)
+        codes = sinkhorn(candidates, self.epsilon, self.iterations)
+        self._enqueue(outputs["embeddings"].detach())
+        return swapped_prediction(scores, codes[:, : scores.shape[1]], self.temperature)
+
+    def before_update(self, step: Step) -> None:
+        if step.epoch < self.freeze_prototypes_epochs:
+            self.prototypes.weight.grad = None
+
+    def after_update(self, step: Step) -> None:
+        self._normalize_prototypes()
+
+    @torch.no_grad()
+    def figures(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
+        """Entropies, in nats, of the predictions from global views: each by itself
+        (``output_entropy``), and their mean over the global batch (``output_usage``), which is ln K
+        where all of the ``num_outputs`` prototypes are used evenly and 0 where only one is."""
+        predictions = F.softmax(outputs["scores"][:GLOBAL_VIEWS] / self.temperature, dim=-1)
+        mean = all_reduce_sum(predictions.mean(dim=(0, 1))) / world_size()
+        return {
+            "output_entropy": torch.special.entr(predictions).sum(dim=-1).mean(),
+            "output_usage": torch.special.entr(mean).sum(),
+            "num_outputs": torch.tensor(float(self.prototypes.out_features)),
+        }
+
+    def _queue_is_used(self, step: Step) -> bool:
+        length = self.queue.shape[1]
+        filled = step.index * len(step.samples) >= length
+        return length > 0 and filled and step.epoch >= self.queue_start_epoch
+
+    @torch.no_grad()
+    def _enqueue(self, embeddings: Tensor) -> None:
+        """Put the global batch before what is in the queue, and let the oldest go.
+
+        Args:
+            embeddings: (2, B, h), raw.
+        """
+        length = self.queue.shape[1]
+        if length:
+            newest = gather_views(F.normalize(full_precision(embeddings), dim=-1))
+            self.queue.copy_(torch.cat([newest, self.queue], dim=1)[:, :length])
+
+    @torch.no_grad()
+    def _normalize_prototypes(self) -> None:
+        """At the start and after each update, so that every forward finds unit vectors."""
+        self.prototypes.weight.copy_(F.normalize(self.prototypes.weight, dim=1))
+
+
+@torch.no_grad()
+def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
+    """Codes: assignments to prototypes, smooth and evenly shared (Caron et al. 2020, eq. 3 to 5).
+
+    The sums over samples run over all ranks, whose numbers of samples may differ. The paper's
+    normalisation of the whole and its factors 1/K and 1/B are constants that the last step, which
+    gives each sample a sum of 1, takes out again.
+
+    Args:
+        scores: (..., B, K) float32 or float64, at most 1: cosines.
+        epsilon: of the entropy; at 0.03 or more, the smallest exponential is a float32 above 0.
+        iterations: of normalising over samples, then over prototypes.
+
+    Returns:
+        (..., B, K), not negative, with a sum of 1 over prototypes.
+    """
+    codes = torch.exp((scores - 1) / epsilon)
+    for _ in range(iterations):
+        codes = codes / all_reduce_sum(codes.sum(dim=-2, keepdim=True))
+        codes = codes / codes.sum(dim=-1, keepdim=True)
+    return codes
+
+
+def swapped_prediction(scores: Tensor, codes: Tensor, temperature: float) -> Tensor:
+    """Cross-entropy of each global view's codes with the predictions of all other views, the mean
+    over pairs of views and over this rank's samples (Caron et al. 2020, eq. 2 and 6).
+
+    Args:
+        scores: (V, B, K), the global views first.
+        codes: (G, B, K) of the G global views.
+        temperature: divides the scores.
+    """
+    logs = F.log_softmax(scores / temperature, dim=-1)
+    others = logs.sum(dim=0) - logs[: len(codes)]
+    return -(codes * others).sum(dim=-1).mean() / (len(scores) - 1)
