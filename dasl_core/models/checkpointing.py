@@ -25,7 +25,8 @@ def checkpoint_blocks(backbone: nn.Module) -> None:
 def _blocks(backbone: nn.Module) -> list[nn.Module]:
     if isinstance(blocks := getattr(backbone, "blocks", None), nn.Sequential):
         return list(blocks)
-    return [block for number in range(1, 5) for block in backbone.get_submodule(f"layer{number}")]
+    stages = [backbone.get_submodule(f"layer{number}") for number in range(1, 5)]
+    return [block for stage in stages for block in stage.children()]
 
 
 def _forward(block: nn.Module, forward: Callable[..., Any], *arguments: Any, **named: Any) -> Any:

@@ -22,6 +22,7 @@ from dasl_core.distributed import mean_over_ranks, rank, world_size
 from dasl_core.evaluate import NotFiniteError
 from dasl_core.export import export_backbone
 from dasl_core.methods import Outputs, Step, build_method
+from dasl_core.models.backbone import feature_width
 from dasl_core.models.batchnorm import synchronize_batchnorm
 from dasl_core.models.checkpointing import checkpoint_blocks
 from dasl_core.regularizers import angular_update, norm_distribution
@@ -33,6 +34,7 @@ from dasl_core.train.checkpoint import (
     restore_random_state,
     save_state,
 )
+from dasl_core.train.collapse import CollapseAlarm
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.evaluation import Evaluator, ImageSet, autocast
 from dasl_core.train.gradients import GradientComputer, Terms, total
@@ -54,6 +56,10 @@ PROBE_IMAGES = 32
 FORMAT = 2
 
 
+class CollapsedError(ValueError):
+    """The representation has collapsed, and the job asked to be ended then."""
+
+
 class DivergedError(ValueError):
     """The loss is no longer a number; going on, or trying again, would not help."""
 
@@ -69,6 +75,7 @@ class Progress:
     epoch_loss_steps: int = 0
     skipped: int = 0  # steps left out because their gradients were not finite
     skipped_in_a_row: int = 0
+    collapse: dict[str, Any] = field(default_factory=dict)  # what the alarm remembers
 
 
 @dataclass(frozen=True)
@@ -144,6 +151,7 @@ class Run:
         self.progress = Progress()
         self.saved_step: int | None = None
         self.latest: dict[str, float] | None = None  # figures of the last reported step
+        self.embedding_dim = 0  # known after the first step
         self._pending: list[dict[str, Tensor]] = []
         self._reported_at = time.perf_counter()
 
@@ -217,6 +225,7 @@ class Run:
             )
         self.make_views = ViewMaker(spec, device, self.dtype)
         self.criterion = Criterion(spec, self.method, device, self.pseudo_labels)
+        self.alarm = CollapseAlarm()
         self.updater = Updater(
             self.optimizer,
             spec.train.clip if spec.train.clip != "auto" else None,
@@ -297,6 +306,7 @@ class Run:
         self, terms: Terms, outputs: Outputs, step: Step, lr: float, norm: Tensor
     ) -> None:
         """Keep a step's figures on the device until they are reported."""
+        self.embedding_dim = outputs["embeddings"].shape[-1]
         self._pending.append(
             terms
             | {
@@ -377,6 +387,22 @@ class Run:
             self.reporter.metrics(points)
             self.latest = values[-1]
             self.reporter.progress(self.describe(self.latest))
+        self.watch(values[-1] | {"embedding_dim": self.embedding_dim})
+
+    def watch(self, figures: dict[str, float]) -> None:
+        """Tell of a collapse, or end the run with it: every rank sees the same figures."""
+        wanted = self.spec.train.collapse
+        if wanted == "ignore":
+            return
+        alarms = self.alarm.observe(figures, self.progress.step / self.total_steps)
+        self.progress.collapse = self.alarm.state_dict()
+        for alarm in alarms:
+            if self.reporter is not None:
+                data = {"cause": alarm.cause, "figures": alarm.figures}
+                self.reporter.event("collapse", alarm.message, data)
+        if alarms and wanted == "stop":
+            self.save()
+            raise CollapsedError(alarms[0].message)
 
     def diverged(self, what: str) -> DivergedError:
         """The error that ends a run, with what a person can do."""
@@ -432,11 +458,23 @@ class Run:
         """Measure the backbone on held-out images."""
         if self.evaluator is not None:
             try:
-                metrics = self.evaluator.backbone(self.method.representation)
+                metrics = self.evaluator.backbone(
+                    self.method.representation, final=self.progress.step == self.total_steps
+                )
             except NotFiniteError as error:
                 # The last update lost the weights: no loss has shown it yet.
                 raise self.diverged(f"after step {self.progress.step}, {error}") from error
             self.record(subject, metrics)
+            if subject == "backbone":
+                self.watch(
+                    {
+                        "effective_rank": metrics.get("effective_rank", math.nan),
+                        # So few images span no more dimensions than there are of them.
+                        "embedding_dim": min(
+                            feature_width(self.method.representation), len(self.held_out.samples)
+                        ),
+                    }
+                )
         self._reported_at = time.perf_counter()  # images/s is of training
 
     def record(
@@ -521,6 +559,8 @@ class Run:
                 f"exactly with {world_size()}"
             )
         self.progress = Progress(**state["progress"])
+        if self.progress.collapse:
+            self.alarm.load_state_dict(self.progress.collapse)
         self.saved_step = self.progress.step
         self.method.load_state_dict(state["method"])
         self.criterion.load_state_dict(state["criterion"])

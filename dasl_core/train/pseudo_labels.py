@@ -7,7 +7,9 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from dasl_core.distributed import gather, world_size
+from dasl_core.clustering import cluster
+from dasl_core.distributed import gather, rank, world_size
+from dasl_core.evaluate.cluster_quality import cluster_quality
 from dasl_core.regularizers.norms import full_precision
 from dasl_core.seeds import derive_seed
 from dasl_core.spec import Clusters
@@ -75,8 +77,6 @@ class PseudoLabels:
         Returns:
             Figures of the clustering; none when it was not its turn.
         """
-        from dasl_core.clustering import cluster, cluster_quality
-
         steps, self.filled = self.filled, 0
         if epoch % self.settings.every_epochs:
             return {}
@@ -87,6 +87,7 @@ class PseudoLabels:
             min(self.k, len(bank) * world_size()),
             metric=self.settings.metric,
             seed=derive_seed(self.seed, "kmeans", epoch),
+            positions=self._positions(steps),
         )
         # Ranks hold their share of every step: by step, then by rank, is the order of the samples.
         parts = gather(found.assignments).view(world_size(), steps, self.share)
@@ -97,9 +98,14 @@ class PseudoLabels:
         return cluster_quality(
             found,
             assignments,
-            previous=before,
+            previous=before if bool((before < self.k).all()) else None,
             classes=None if classes is None else classes[samples],
         )
+
+    def _positions(self, steps: int) -> Tensor:
+        """Where the bank's rows stand in the order of one process with the global batches."""
+        first = torch.arange(steps) * self.share * world_size() + rank() * self.share
+        return (first[:, None] + torch.arange(self.share)).flatten()
 
     def state_dict(self) -> dict[str, Any]:
         """What the next step depends on; the bank is this rank's, the rest is alike on all."""

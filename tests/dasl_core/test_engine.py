@@ -14,7 +14,7 @@ from training_world import Recorder, assert_same, ingest, picture_folder, resolv
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.train.checkpoint import load_state
-from dasl_core.train.engine import DivergedError, Run, RunFiles
+from dasl_core.train.engine import CollapsedError, DivergedError, Run, RunFiles
 from dasl_core.train.evaluation import DISTANCES
 from dasl_core.train.optim import learning_rate
 
@@ -237,3 +237,61 @@ def test_data_that_shrank_below_a_batch_is_refused(
     fewer = ingest(picture_folder(tmp_path / "fewer", per_class=3))
     with pytest.raises(ValueError, match=r"train\.batch_size is 24, but only 8 images"):
         run(spec, fewer, cache, None)
+
+
+# --- collapse
+
+
+def test_a_collapse_is_told_and_ends_the_run_if_asked(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    """Elementwise DAR with far too large a weight pulls all embeddings into one point."""
+    collapsing = {
+        "dar": {"weight": 100.0},
+        "train": {"epochs": 60, "optimizer": {"name": "adamw", "lr": 0.01}, "warmup_epochs": 0},
+        "evaluate": {"knn": None, "retrieval": [], "every_epochs": 60},
+    }
+    told = Recorder(tmp_path / "told")
+    assert run(resolved(pictures, **collapsing), pictures, cache, told) == "succeeded"
+    kinds = {(kind, data["cause"]) for kind, _, data in told.events}
+    assert kinds == {("collapse", "constant_output")}
+
+    stopping = collapsing | {"train": collapsing["train"] | {"collapse": "stop"}}
+    stopped = Recorder(tmp_path / "stopped")
+    with pytest.raises(CollapsedError, match=r"nearly the same output.*dar\.weight"):
+        run(resolved(pictures, **stopping), pictures, cache, stopped)
+    assert stopped.checkpoints[-1][0] == stopped.points[-1]["step"] < 180
+
+    ignoring = collapsing | {"train": collapsing["train"] | {"collapse": "ignore"}}
+    ignored = Recorder(tmp_path / "ignored")
+    run(resolved(pictures, **ignoring), pictures, cache, ignored)
+    assert ignored.events == []
+    assert ignored.curve() == told.curve()
+
+
+def test_a_healthy_run_raises_no_alarm(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
+    reporter = Recorder(tmp_path)
+    run(resolved(pictures, train={"epochs": 40}), pictures, cache, reporter)
+    assert reporter.events == []
+
+
+# --- cluster labels
+
+
+def test_clusters_become_labels_after_the_first_epoch(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    spec = resolved(pictures, dar={"weight": 0.1, "labels": "cluster", "clusters": {"k": 3}})
+    reporter = Recorder(tmp_path)
+    run(spec, pictures, cache, reporter)
+    plain = Recorder(tmp_path / "instance")
+    run(resolved(pictures, dar={"weight": 0.1}), pictures, cache, plain)
+    assert reporter.curve("loss_dar")[:3] == plain.curve("loss_dar")[:3]
+    assert reporter.curve("loss_dar")[3] != plain.curve("loss_dar")[3]
+    found = [p["values"] for p in reporter.points if "clusters_size_min" in p["values"]]
+    assert len(found) == 3
+    assert all(0 <= values["clusters_nmi_classes"] <= 1 for values in found)
+    assert "clusters_nmi_previous" not in found[0]
+    assert 0 <= found[1]["clusters_nmi_previous"] <= 1
+    state = load_state(reporter.last_checkpoint)["ranks"][0]["clusters"]
+    assert set(state["labels"][state["labels"] < 3].tolist()) == {0, 1, 2}
