@@ -27,7 +27,7 @@ def hub_card(spec: JobSpec, model: dict[str, Any], metrics: dict[str, Any]) -> s
 LOAD_HUB_FOLDER = """```python
 import timm
 
-# After an upload: "hf-hub:USER/NAME" in place of "local-dir:."
+# "local-dir:" reads safetensors from timm 1.0.26 on. After an upload: "hf-hub:USER/NAME".
 model = timm.create_model("local-dir:.", pretrained=True)
 model.eval()
 

@@ -27,6 +27,8 @@ def write_hub_folder(
 ) -> None:
     """Write what `timm.create_model("local-dir:FOLDER", pretrained=True)` loads, and a card.
 
+    `local-dir:` reads safetensors from timm 1.0.26 on, `hf-hub:` in every version.
+
     Args:
         weights: of the backbone, under timm's names, as `backbone.safetensors` holds them.
         spec: the resolved spec of the run.
