@@ -9,10 +9,11 @@ import errno
 import fcntl
 import hashlib
 import itertools
+import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ from torch import Tensor
 
 from dasl_core.data.decode import decode_image
 from dasl_core.data.index import DatasetIndex
+from dasl_core.data.sampler import class_balanced_order
+from dasl_core.data.unreadable import PATHS_TOLD, too_many
 from dasl_core.distributed import rank, world_size
 from dasl_core.seeds import stream
 
@@ -31,6 +34,8 @@ log = logging.getLogger(__name__)
 
 # A cache never takes more than this share of what is free on its disk.
 CACHE_SHARE_OF_FREE_DISK = 0.5
+# Raised when older caches must not be read: those of 1 kept unreadable images as black ones.
+CACHE_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,13 @@ class Batch:
 
 
 class Canvases:
-    """All images of an index as canvases, from a cache on disk where it fits, else decoded anew."""
+    """All images of an index as canvases, from a cache on disk where it fits, else decoded anew.
+
+    Attributes:
+        unreadable: position of each image that cannot be read, as far as this process knows, and
+            why. It is black. With a cache all are known from the start; without one, those whose
+            file is gone are, and damaged ones are found when they are read.
+    """
 
     def __init__(
         self,
@@ -66,67 +77,105 @@ class Canvases:
         self.index = index
         self.channels = channels
         self.side = min(2 * image_size, int(index.sizes.max()))
+        self.unreadable: dict[int, str] = {}
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
         self._pixels: np.ndarray | None = None
         self._heights_widths = _canvas_extents(index.sizes, self.side)
-        self._reported: set[int] = set()
         try:
             self._pixels = self._open_cache(cache)
         except OSError as error:  # a full disk, no right to write: the run goes on without
             log.warning("decoded images cannot be kept (%s): every epoch decodes them anew", error)
+        if self._pixels is None:
+            self.unreadable = self._missing()
+        for sample in sorted(self.unreadable)[:PATHS_TOLD]:
+            self._warn(sample)
 
     def read(self, samples: Sequence[int] | np.ndarray) -> tuple[Tensor, Tensor]:
         """Canvases (B, C, S, S) uint8 and extents (B, 2) int64 of the samples."""
         positions = np.asarray(samples, dtype=np.int64)
         if self._pixels is None:
-            pixels = np.stack(list(self._pool.map(self._draw, positions.tolist())))
+            pixels = np.stack(list(self._pool.map(self._draw_or_black, positions.tolist())))
         else:
             pixels = self._pixels[positions]
+            if self.unreadable:  # whatever another process writes there meanwhile
+                pixels[np.isin(positions, list(self.unreadable))] = 0
         return torch.from_numpy(pixels), torch.from_numpy(self._heights_widths[positions])
 
     def close(self) -> None:
         """End the decoding threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _draw(self, sample: int) -> np.ndarray:
-        canvas = np.zeros((self.channels, self.side, self.side), dtype=np.uint8)
+    def _draw(self, sample: int) -> np.ndarray | str:
+        """An image's canvas, or why there is none."""
         height, width = self._heights_widths[sample]
         try:
             pixels = decode_image(self.index.path(sample), self.channels)
         except ValueError as error:
-            # It was whole when it was ingested. A black image in place of one that has since broken
-            # costs less than the run.
-            if sample not in self._reported:
-                self._reported.add(sample)
-                log.warning("%s can no longer be read: %s", self.index.paths[sample], error)
-            return canvas
+            return str(error)
         if pixels.shape[:2] != (height, width):
             image = Image.fromarray(pixels if self.channels == 3 else pixels[:, :, 0])
             resized = image.resize(
                 (int(width), int(height)), Image.Resampling.BOX, reducing_gap=3.0
             )
             pixels = np.asarray(resized).reshape(height, width, self.channels)
+        canvas = self._black()
         canvas[:, :height, :width] = pixels.transpose(2, 0, 1)
         return canvas
+
+    def _draw_or_black(self, sample: int) -> np.ndarray:
+        canvas = self._draw(sample)
+        if isinstance(canvas, np.ndarray):
+            return canvas
+        if sample not in self.unreadable:  # told once, not in every epoch
+            self.unreadable[sample] = canvas
+            self._warn(sample)
+        return self._black()
+
+    def _black(self) -> np.ndarray:
+        return np.zeros(self._shape()[1:], dtype=np.uint8)
+
+    def _warn(self, sample: int) -> None:
+        log.warning(
+            "%s can no longer be read: %s", self.index.paths[sample], self.unreadable[sample]
+        )
+
+    def _missing(self) -> dict[int, str]:
+        """Images whose files are gone or empty: what can be known without decoding anything."""
+
+        def why(sample: int) -> str | None:
+            try:
+                return None if self.index.path(sample).stat().st_size else "the file is empty"
+            except FileNotFoundError:
+                return "the file does not exist"
+            except OSError as error:
+                return f"the file cannot be read: {error.strerror}"
+
+        reasons = enumerate(self._pool.map(why, range(len(self.index))))
+        return {sample: reason for sample, reason in reasons if reason is not None}
 
     def _shape(self) -> tuple[int, int, int, int]:
         return (len(self.index), self.channels, self.side, self.side)
 
     def _cache_file(self, cache: Path) -> Path:
         content = hashlib.blake2b(digest_size=16)
-        content.update(repr((str(self.index.root), self._shape())).encode())
+        content.update(repr((CACHE_FORMAT, str(self.index.root), self._shape())).encode())
         for path in self.index.paths:
             content.update(path.encode() + b"\0")
         content.update(self.index.sizes.tobytes())
         return cache / f"canvases-{content.hexdigest()}.npy"
 
-    def _open_cache(self, cache: Path) -> np.ndarray:
+    def _open_cache(self, cache: Path) -> np.ndarray | None:
+        """The pixels of all images; None where so few can be read that a cache is not worth it."""
         cache.mkdir(parents=True, exist_ok=True)
         target = self._cache_file(cache)
         # Ranks of one machine, and jobs on one data set, meet here: one builds, the others wait.
         with open(target.with_suffix(".lock"), "w", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not target.exists():
+            if target.exists():
+                self._mend_cache(target)
+            elif too_many(len(self._missing()), len(self.index)):
+                return None
+            else:
                 self._build_cache(target)
         pixels: np.ndarray = np.load(target, mmap_mode="r")
         return pixels
@@ -138,18 +187,72 @@ class Canvases:
         needed = int(np.prod(self._shape(), dtype=np.int64))
         if needed > shutil.disk_usage(target.parent).free * CACHE_SHARE_OF_FREE_DISK:
             raise OSError(errno.ENOSPC, f"they take {needed >> 20} MiB")
+        unreadable: dict[int, str] = {}
         try:
             with open(partial, "wb") as file:
                 header = {"descr": "|u1", "fortran_order": False, "shape": self._shape()}
                 np.lib.format.write_array_header_1_0(file, header)
-                for canvas in self._pool.map(self._draw, range(len(self.index))):
+                canvases = self._pool.map(self._draw, range(len(self.index)))
+                for sample, canvas in enumerate(canvases):
+                    if isinstance(canvas, str):
+                        unreadable[sample] = canvas
+                        canvas = self._black()
                     file.write(canvas.tobytes())
                 file.flush()
                 os.fsync(file.fileno())
+            # The list first: a process killed in between leaves a list without a cache, which the
+            # next one replaces, and never a cache whose black images nobody knows of.
+            _write_list(target, unreadable)
             partial.replace(target)
         except OSError:
             partial.unlink(missing_ok=True)
             raise
+        self.unreadable = unreadable
+
+    def _mend_cache(self, target: Path) -> None:
+        """Read again what could not be read when the cache was built, and write it in place."""
+        listed = _read_list(target)
+        if not listed:
+            return
+        size = int(np.prod(self._shape()[1:]))
+        start = target.stat().st_size - size * len(self.index)
+        unreadable: dict[int, str] = {}
+        with open(target, "r+b") as file:
+            for sample, canvas in zip(listed, self._pool.map(self._draw, listed), strict=True):
+                if isinstance(canvas, str):
+                    unreadable[sample] = canvas
+                else:
+                    file.seek(start + sample * size)
+                    file.write(canvas.tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+        # Only now: a process killed before this leaves them listed, and they are read once more.
+        if len(unreadable) < len(listed):
+            _write_list(target, unreadable)
+        self.unreadable = unreadable
+
+
+def _write_list(cache: Path, unreadable: Iterable[int]) -> None:
+    """Keep beside a cache which of its images are only black; no file when there are none."""
+    listed = cache.with_suffix(".unreadable")
+    samples = sorted(unreadable)
+    if not samples:
+        listed.unlink(missing_ok=True)
+        return
+    partial = listed.with_suffix(".unreadable-partial")
+    with open(partial, "w", encoding="utf-8") as file:
+        json.dump(samples, file)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(listed)
+
+
+def _read_list(cache: Path) -> list[int]:
+    try:
+        samples: list[int] = json.loads(cache.with_suffix(".unreadable").read_bytes())
+    except FileNotFoundError:
+        return []
+    return samples
 
 
 def _canvas_extents(sizes: np.ndarray, side: int) -> np.ndarray:
@@ -166,14 +269,35 @@ class EpochLoader:
     global batches do not depend on the number of ranks. The last, incomplete batch is left out.
     """
 
-    def __init__(self, canvases: Canvases, samples: np.ndarray, batch_size: int, seed: int) -> None:
-        """`samples`: positions in the index to train on; `batch_size`: global."""
+    def __init__(
+        self,
+        canvases: Canvases,
+        samples: np.ndarray,
+        batch_size: int,
+        seed: int,
+        *,
+        labels: Tensor | None = None,
+        samples_per_class: int | None = None,
+    ) -> None:
+        """Nothing is read yet.
+
+        Args:
+            samples: positions in the index to train on.
+            batch_size: global.
+            labels: (len(samples),) int64 classes, for `samples_per_class`.
+            samples_per_class: images of each class in a global batch (`class_balanced_order`); None
+                takes each image once an epoch, whatever its class.
+        """
         if batch_size > len(samples):
             raise ValueError(
                 f"train.batch_size is {batch_size}, but only {len(samples)} images are left for "
                 "training"
             )
         assert batch_size % world_size() == 0, "JobSpec checks that ranks share a batch evenly"
+        assert samples_per_class is None or labels is not None, (
+            "resolve checks that there are classes"
+        )
+        self.labels, self.samples_per_class = labels, samples_per_class
         self.canvases = canvases
         self.samples = samples
         self.batch_size = batch_size
@@ -182,9 +306,7 @@ class EpochLoader:
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """Batches of one epoch from `first_step` on, each read while the one before is used."""
-        order = torch.randperm(
-            len(self.samples), generator=stream(self.seed, "order", epoch)
-        ).numpy()
+        order = self._order(stream(self.seed, "order", epoch)).numpy()
         share = self.batch_size // world_size()
         begin = rank() * share
 
@@ -202,3 +324,9 @@ class EpochLoader:
                     ahead.append(reader.submit(read, step))
                 if ahead and (step is None or len(ahead) > 2):
                     yield ahead.pop(0).result()
+
+    def _order(self, generator: torch.Generator) -> Tensor:
+        """Positions in `samples` of an epoch, batch after batch."""
+        if self.samples_per_class is None or self.labels is None:
+            return torch.randperm(len(self.samples), generator=generator)
+        return class_balanced_order(self.labels, self.samples_per_class, self.batch_size, generator)

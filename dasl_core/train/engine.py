@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import Batch, Canvases, EpochLoader
 from dasl_core.data.split import split
+from dasl_core.data.unreadable import notice, refusal, too_many
 from dasl_core.distributed import mean_over_ranks, rank, world_size
 from dasl_core.evaluate import NotFiniteError
 from dasl_core.export import export_backbone
@@ -154,6 +155,7 @@ class Run:
         self.embedding_dim = 0  # known after the first step
         self._pending: list[dict[str, Tensor]] = []
         self._reported_at = time.perf_counter()
+        self.unreadable: dict[str, int] = {}  # images, by data set
 
         # Data
         assert isinstance(spec.backbone.image_size, int), "resolve the spec first"
@@ -173,8 +175,6 @@ class Run:
             train = ImageSet(own, np.arange(len(index)))
             held_out = ImageSet(other, np.arange(len(evaluate_on)))
         self.train_set, self.held_out = train, held_out
-        self.loader = EpochLoader(own, train.samples, self.batch_size, spec.train.seed)
-        self.total_steps = self.loader.steps * spec.train.epochs
         self.evaluator = (
             Evaluator(spec, train, held_out, device, self.dtype) if len(held_out.samples) else None
         )
@@ -189,6 +189,17 @@ class Run:
             self.num_classes = len(classes)
             self.labels = torch.full((len(index),), -1)
             self.labels[torch.from_numpy(train.samples)] = torch.from_numpy(numbers)
+        per_class = spec.train.samples_per_class
+        assert per_class != "auto", "resolve the spec first"
+        self.loader = EpochLoader(
+            own,
+            train.samples,
+            self.batch_size,
+            spec.train.seed,
+            labels=None if self.labels is None else self.labels[torch.from_numpy(train.samples)],
+            samples_per_class=per_class,
+        )
+        self.total_steps = self.loader.steps * spec.train.epochs
 
         # Model. Same weights on every rank; then a random stream of its own for each.
         torch.manual_seed(derive_seed(spec.train.seed, "weights"))
@@ -251,9 +262,14 @@ class Run:
 
     def train(self) -> Outcome:
         """Epochs of steps; evaluations and checkpoints between epochs."""
+        self.check_images()
         if self.files.resume is not None:
             self.load(self.files.resume)
         else:
+            if self.evaluator is None and self.reporter is not None:
+                self.reporter.event(
+                    "nothing_held_out", *nothing_held_out(self.spec, self.train_set)
+                )
             self.evaluate_baselines()
         train = self.spec.train
         while self.progress.step < self.total_steps:
@@ -435,8 +451,30 @@ class Run:
         dist.broadcast(told, 0, group=self.control)
         return choices[int(told)]
 
+    def check_images(self) -> None:
+        """Tell of images that can no longer be read; end the run when they are too many.
+
+        Each rank knows of its own, so that all must hear of all to decide alike.
+        """
+        sets = {self.spec.dataset: self.train_set.canvases}
+        if self.spec.evaluate.dataset is not None:
+            sets[self.spec.evaluate.dataset] = self.held_out.canvases
+        for name, canvases in sets.items():
+            states = gather_states({"unreadable": dict(canvases.unreadable)}, self.control)
+            unreadable = {
+                image: why for state in states for image, why in state["unreadable"].items()
+            }
+            if too_many(len(unreadable), len(canvases.index)):
+                raise ValueError(refusal(name, canvases.index, unreadable))
+            if unreadable and name not in self.unreadable and self.reporter is not None:
+                message, data = notice(name, canvases.index, unreadable)
+                self.reporter.event("images_unreadable", message, data)
+            if unreadable:
+                self.unreadable[name] = len(unreadable)
+
     def end_epoch(self) -> None:
         """Close the epoch's mean loss."""
+        self.check_images()
         progress = self.progress
         progress.losses.append(progress.epoch_loss_sum / max(1, progress.epoch_loss_steps))
         progress.epoch_loss_sum, progress.epoch_loss_steps = 0.0, 0
@@ -508,6 +546,7 @@ class Run:
                     "epoch": epoch,
                     "evaluations": progress.evaluations,
                     "epoch_losses": progress.losses,
+                    "unreadable_images": sum(self.unreadable.values()),
                 }
                 export_backbone(self.method.representation, self.spec, metrics, folder)
                 final = progress.step == self.total_steps
@@ -596,6 +635,16 @@ class Run:
             id(s.canvases): s.canvases for s in (self.train_set, self.held_out)
         }.values():
             canvases.close()
+
+
+def nothing_held_out(spec: JobSpec, train_set: ImageSet) -> tuple[str, dict[str, Any]]:
+    """Message and data of the event that says why a run measures nothing but its loss."""
+    images, fraction = len(train_set.index), spec.evaluate.holdout.fraction
+    message = (
+        f"evaluate.holdout.fraction {fraction:g} of {images} images is none: nothing is held out, "
+        "and only the loss is measured"
+    )
+    return message, {"images": images, "fraction": fraction}
 
 
 def embedding_figures(embeddings: Tensor) -> dict[str, Tensor]:

@@ -1,0 +1,232 @@
+"""Images that vanish or break after their ingest: never kept as black ones, told of, and not too many."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gloo_pool import GlooPool
+from training_world import Recorder, ingest, picture_folder, resolved, run
+
+from dasl_core.data import loader
+from dasl_core.data.index import DatasetIndex
+from dasl_core.data.loader import Canvases
+from dasl_core.data.unreadable import too_many
+from dasl_core.distributed import rank
+
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
+
+def read_all(index: DatasetIndex, cache: Path) -> tuple[np.ndarray, dict[int, str]]:
+    canvases = Canvases(index, 16, 3, cache=cache, threads=2)
+    try:
+        return canvases.read(range(len(index)))[0].numpy(), canvases.unreadable
+    finally:
+        canvases.close()
+
+
+def shown(pixels: np.ndarray) -> list[int]:
+    return [position for position, canvas in enumerate(pixels) if canvas.any()]
+
+
+def hide(index: DatasetIndex, *positions: int) -> None:
+    for position in positions:
+        path = index.path(position)
+        path.rename(path.with_name(f".{path.name}"))
+
+
+def restore(index: DatasetIndex) -> None:
+    for hidden in index.root.rglob(".*.png"):
+        hidden.rename(hidden.with_name(hidden.name[1:]))
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> DatasetIndex:
+    """30 pictures of its own, of which up to three may be unreadable."""
+    return ingest(picture_folder(tmp_path / "pictures", per_class=10))
+
+
+@pytest.mark.parametrize(
+    ("images", "bearable"),
+    [
+        (1, 0),
+        (9, 0),
+        (10, 1),
+        (60, 6),
+        (100, 10),
+        (999, 10),
+        (1000, 10),
+        (5000, 50),
+        (10**6, 10**4),
+    ],
+)
+def test_how_many_are_too_many(images: int, bearable: int) -> None:
+    assert not too_many(bearable, images)
+    assert too_many(bearable + 1, images)
+
+
+# --- the cache
+
+
+def test_a_cache_never_keeps_black_images_as_if_they_were_images(
+    index: DatasetIndex, tmp_path: Path
+) -> None:
+    everything, _ = read_all(index, tmp_path / "whole")
+    cache = tmp_path / "cache"
+    hide(index, 4, 7)
+    pixels, unreadable = read_all(index, cache)
+    assert unreadable == dict.fromkeys((4, 7), "the file does not exist")
+    assert shown(pixels) == [position for position in range(30) if position not in (4, 7)]
+
+    # One comes back and is written in place; the other one is still known to be missing.
+    restore(index)
+    hide(index, 7)
+    (file,) = cache.glob("*.npy")
+    inode = file.stat().st_ino
+    pixels, unreadable = read_all(index, cache)
+    assert list(unreadable) == [7]
+    np.testing.assert_array_equal(pixels[4], everything[4])
+
+    restore(index)
+    pixels, unreadable = read_all(index, cache)
+    assert unreadable == {}
+    np.testing.assert_array_equal(pixels, everything)
+    assert file.stat().st_ino == inode
+    assert sorted(path.suffix for path in cache.iterdir()) == [".lock", ".npy"]
+    shutil.rmtree(index.root)  # from here on the cache is all there is, and it is whole
+    np.testing.assert_array_equal(read_all(index, cache)[0], everything)
+
+
+def test_nothing_is_kept_when_too_few_files_are_there(index: DatasetIndex, tmp_path: Path) -> None:
+    moved = index.root.rename(tmp_path / "unmounted")
+    pixels, unreadable = read_all(index, tmp_path / "cache")
+    assert not pixels.any()
+    assert len(unreadable) == 30
+    assert not list((tmp_path / "cache").glob("*.npy"))
+    moved.rename(index.root)
+    pixels, unreadable = read_all(index, tmp_path / "cache")
+    assert shown(pixels) == list(range(30))
+    assert unreadable == {}
+
+
+class Killed(BaseException):
+    """As SIGKILL: nothing that follows is run."""
+
+
+@pytest.mark.parametrize("mending", [False, True])
+def test_a_kill_between_any_two_steps_loses_no_image(
+    index: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mending: bool
+) -> None:
+    """Killed before each call that reaches the disk, in turn, until one run gets through."""
+    expected, _ = read_all(index, tmp_path / "whole")
+    for survived in range(20):
+        cache = tmp_path / f"cache-{survived}"
+        hide(index, 4, 7)
+        if mending:
+            read_all(index, cache)
+            restore(index)
+            hide(index, 7)
+        left = [survived]
+
+        def step(original, left=left):  # type: ignore[no-untyped-def]
+            def counted(*arguments, **keywords):  # type: ignore[no-untyped-def]
+                if left[0] == 0:
+                    raise Killed
+                left[0] -= 1
+                return original(*arguments, **keywords)
+
+            return counted
+
+        died = False
+        with monkeypatch.context() as patch:
+            patch.setattr(loader.os, "fsync", step(loader.os.fsync))
+            patch.setattr(Path, "replace", step(Path.replace))
+            patch.setattr(Path, "unlink", step(Path.unlink))
+            patch.setattr(loader.json, "dump", step(json.dump))
+            try:
+                read_all(index, cache)
+            except Killed:
+                died = True
+        restore(index)
+        pixels, unreadable = read_all(index, cache)
+        np.testing.assert_array_equal(pixels, expected)
+        assert unreadable == {}
+        if not died:
+            assert survived >= (3 if mending else 5)
+            return
+    raise AssertionError("no run got through")
+
+
+# --- runs
+
+
+def test_a_few_unreadable_images_are_told_of_and_trained_without(
+    index: DatasetIndex, tmp_path: Path
+) -> None:
+    hide(index, 4, 7)
+    reporter = Recorder(tmp_path / "out")
+    assert run(resolved(index), index, tmp_path / "cache", reporter) == "succeeded"
+    ((kind, message, data),) = reporter.events
+    assert kind == "images_unreadable"
+    assert "2 of the 30 images of the data set 'pictures' can no longer be read" in message
+    paths = [index.paths[4], index.paths[7]]
+    assert data == {"dataset": "pictures", "count": 2, "images": paths}
+    metrics = json.loads((reporter.last_checkpoint / "metrics.json").read_text())
+    assert metrics["unreadable_images"] == 2
+
+
+def test_without_a_cache_broken_images_are_counted_as_they_are_found(
+    index: DatasetIndex, tmp_path: Path
+) -> None:
+    index.path(4).write_bytes(index.path(4).read_bytes()[:200])
+    reporter = Recorder(tmp_path / "out")
+    no_folder = index.path(0) / "cache"
+    spec = resolved(index, train={"batch_size": 9}, evaluate={"every_epochs": 1})
+    assert run(spec, index, no_folder, reporter) == "succeeded"
+    assert [kind for kind, _, _ in reporter.events] == ["images_unreadable"]
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_too_many_unreadable_images_end_the_run_before_its_first_step(
+    index: DatasetIndex, tmp_path: Path, cached: bool
+) -> None:
+    hide(index, 3, 4, 5, 7)
+    cache = tmp_path / "cache" if cached else index.path(0) / "cache"
+    reporter = Recorder(tmp_path / "out")
+    with pytest.raises(
+        ValueError,
+        match=r"4 of the 30 images of the data set 'pictures' can no longer be read, such as "
+        r"class-0/03\.png \(the file does not exist\); mount or restore .*register its folder anew",
+    ):
+        run(resolved(index), index, cache, reporter)
+    assert reporter.points == reporter.evaluations == reporter.checkpoints == []
+
+
+def test_a_folder_that_is_gone_ends_the_run(index: DatasetIndex, tmp_path: Path) -> None:
+    shutil.rmtree(index.root)
+    with pytest.raises(ValueError, match="the folder of the data set 'pictures' is gone"):
+        run(resolved(index), index, tmp_path / "cache", Recorder(tmp_path / "out"))
+
+
+def refused(index: DatasetIndex, caches: list[Path], out: Path) -> str:
+    """One rank's error; each rank has a cache of its own, as on machines of their own."""
+    reporter = Recorder(out) if rank() == 0 else None
+    try:
+        run(resolved(index), index, caches[rank()], reporter)
+    except ValueError as error:
+        return str(error)
+    return "no error"
+
+
+def test_all_ranks_end_when_one_machine_lacks_the_images(
+    pool: GlooPool, index: DatasetIndex, tmp_path: Path
+) -> None:
+    caches = [tmp_path / "first", tmp_path / "second"]
+    read_all(index, caches[0])  # the first machine has all images, the second one none of them
+    index.root.rename(tmp_path / "unmounted")
+    errors = pool.call(2, refused, index, caches, tmp_path / "out")
+    assert errors[0] == errors[1]
+    assert "is gone" in errors[0]
