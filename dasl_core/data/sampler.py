@@ -1,0 +1,103 @@
+"""The order of an epoch whose batches hold a few images of each of many classes ("m per class")."""
+
+import torch
+from torch import Tensor
+
+
+def class_balanced_order(
+    labels: Tensor, per_class: int, batch_size: int, generator: torch.Generator
+) -> Tensor:
+    """Positions of an epoch's images, batch after batch; a function of its arguments alone.
+
+    Each batch holds ``batch_size / per_class`` different classes, drawn at random, with `per_class`
+    images each, shuffled. A class comes as often as its share of the images asks for, so that within
+    an epoch, or from one to the next, all images are used equally often; a class that would have to
+    be in a batch twice is in every batch once, and the others make up for it. An image comes twice in
+    a batch only if its class has fewer than `per_class` images.
+
+    Where there are fewer classes than that, every batch holds all of them, with as equal numbers of
+    images as can be: at least `per_class`.
+
+    Args:
+        labels: (N,) int64, the class of each image; any numbers.
+        per_class: images of a class in a batch; divides `batch_size`.
+        batch_size: at most N.
+
+    Returns:
+        (N // batch_size * batch_size,) int64, from 0 to N - 1.
+
+    Raises:
+        ValueError: `per_class` does not divide `batch_size`.
+    """
+    if batch_size % per_class:
+        raise ValueError(
+            f"batch_size must be a multiple of per_class, which is {per_class}; given {batch_size}"
+        )
+    steps, groups = len(labels) // batch_size, batch_size // per_class
+    _, numbers, counts = torch.unique(labels, return_inverse=True, return_counts=True)
+    if len(counts) < groups:
+        classes = torch.rand(steps, len(counts), generator=generator).argsort(dim=1)
+        slots = classes[:, torch.arange(batch_size) % len(counts)].flatten()
+    else:
+        classes = _classes_of_batches(counts, groups, steps, generator)
+        slots = classes.repeat_interleave(per_class, dim=1).flatten()
+    order = _images_of_slots(slots, numbers, counts, generator).view(steps, batch_size)
+    # A part of a batch, whose own statistics BatchNorm may take, should not be a few classes.
+    shuffled = torch.rand(steps, batch_size, generator=generator).argsort(dim=1)
+    return order.gather(1, shuffled).flatten()
+
+
+def _classes_of_batches(
+    counts: Tensor, groups: int, steps: int, generator: torch.Generator
+) -> Tensor:
+    """(steps, groups) classes, different ones in each row.
+
+    A class with n more appearances to come is drawn with a probability proportional to n (Efraimidis
+    and Spirakis, "Weighted random sampling with a reservoir", 2006); if it has as many as there are
+    batches left, it is drawn for sure. So each gets all that it was allotted.
+    """
+    left = _appearances(counts, groups * steps, steps, generator)
+    rows = []
+    for batches_left in range(steps, 0, -1):
+        keys = torch.rand(len(left), generator=generator, dtype=torch.float64).log() / left
+        keys = keys.masked_fill(left == batches_left, float("inf"))
+        chosen = keys.topk(groups).indices
+        left[chosen] -= 1
+        rows.append(chosen)
+    return torch.stack(rows)
+
+
+def _appearances(counts: Tensor, total: int, most: int, generator: torch.Generator) -> Tensor:
+    """How often each class appears, at most `most` times and `total` times in all.
+
+    In proportion to `counts`, rounded up or down so that the mean over epochs is the exact
+    proportion: systematic sampling, in whole numbers.
+    """
+    capped = torch.zeros(len(counts), dtype=torch.bool)
+    while True:
+        rest, images = total - most * int(capped.sum()), int(counts[~capped].sum())
+        beyond = ~capped & (counts * rest > most * images)
+        if not beyond.any():
+            break
+        capped |= beyond
+    offset = int(torch.randint(images, (), generator=generator))
+    edges = (counts.masked_fill(capped, 0).cumsum(0) * rest + offset) // images
+    appearances = edges.diff(prepend=edges.new_zeros(1))
+    return appearances.masked_fill(capped, most)
+
+
+def _images_of_slots(
+    slots: Tensor, numbers: Tensor, counts: Tensor, generator: torch.Generator
+) -> Tensor:
+    """An image (S,) for each slot's class (S,): those of a class in a random order, round and round,
+    so that any few in a row are different ones."""
+    shuffled = torch.randperm(len(numbers), generator=generator)
+    by_class = shuffled[numbers[shuffled].argsort(stable=True)]
+    first = counts.cumsum(0) - counts  # of each class in `by_class`
+    used = torch.bincount(slots, minlength=len(counts))
+    in_order = slots.argsort(stable=True)
+    of = slots[in_order]
+    turn = torch.arange(len(slots)) - (used.cumsum(0) - used)[of]
+    images = torch.empty_like(slots)
+    images[in_order] = by_class[first[of] + turn % counts[of]]
+    return images
