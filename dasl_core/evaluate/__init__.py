@@ -1,6 +1,6 @@
 """Measures of a representation. All take torch tensors on any device, or NumPy arrays.
 
-Each reads its features in blocks, so that a million of them fit beside a few tiles of 64 MiB.
+Each reads its features in blocks, so that a million of them fit beside a few tiles of 16 MiB.
 """
 
 from dasl_core.evaluate.agreement import (

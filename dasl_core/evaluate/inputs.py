@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Entries of one tile of similarities: 64 MiB in float32, whatever the number of samples.
-TILE_ENTRIES = 1 << 24
+# Entries of one tile of similarities: 16 MiB in float32, whatever the number of samples. Larger ones
+# are slower on a CPU: the allocator hands them back to the system, and every tile faults its pages in.
+TILE_ENTRIES = 1 << 22
 
 
 class NotFiniteError(ValueError):

@@ -107,7 +107,7 @@ def linear_probe(
 
     classes, train_class = torch.unique(train_y, return_inverse=True)
     # The class's number; one that was never seen has none.
-    test_class = torch.searchsorted(classes, test_y).clamp_(max=classes.numel() - 1)
+    test_class = torch.searchsorted(classes, test_y.contiguous()).clamp_(max=classes.numel() - 1)
     test_class[classes[test_class] != test_y] = -1
 
     order = torch.randperm(len(train_x), generator=stream(seed, "linear probe split"))

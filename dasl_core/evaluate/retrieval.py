@@ -67,7 +67,7 @@ def recall_at_k(
                 similarity = queries @ inputs.unit_rows(x[order[columns]]).t()
                 if columns.start < last and columns.stop > first:
                     similarity.masked_fill_(y[rows, None] == y[columns], -torch.inf)
-                before += (similarity > nearest[:, None]).sum(dim=1)
+                before += (similarity > nearest[:, None]).sum(dim=1, dtype=torch.int32)
                 tied = similarity == nearest[:, None]
                 if bool(tied.any()):
                     before += (tied & (order[columns] < position[:, None])).sum(dim=1)
