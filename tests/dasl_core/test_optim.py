@@ -9,8 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from dasl_core.spec import Optimizer, Train
-from dasl_core.train.optim import build_optimizer, learning_rate
+from dasl_core.methods import build_method
+from dasl_core.spec import DatasetFacts, JobSpec, Optimizer, Train, resolve
+from dasl_core.train.optim import (
+    build_optimizer,
+    learning_rate,
+    learning_rate_factors,
+    set_schedules,
+    weight_decay,
+)
 
 
 class Part(nn.Module):
@@ -70,8 +77,71 @@ def test_schedule_warms_up_then_falls_to_zero() -> None:
     assert 0 < rates[-1] < 0.01
 
 
-def test_a_warm_up_longer_than_the_run_still_trains() -> None:
+def test_a_warm_up_as_long_as_the_run_reaches_the_peak() -> None:
     train = Train.model_validate(
-        {"epochs": 1, "warmup_epochs": 50, "batch_size": 8, "optimizer": {"lr": 1.0}}
+        {"epochs": 1, "warmup_epochs": 1, "batch_size": 8, "optimizer": {"lr": 1.0}}
     )
     assert [learning_rate(step, 3, train) for step in range(3)] == pytest.approx([1 / 3, 2 / 3, 1])
+
+
+# --- schedules and factors
+
+
+def train_settings(**optimizer: object) -> Train:
+    usual = {"name": "sgd", "lr": 0.5, "weight_decay": 0.04, "weight_decay_end": 0.4}
+    return Train.model_validate(
+        {"epochs": 10, "warmup_epochs": 2.0, "optimizer": usual | optimizer}
+    )
+
+
+def test_the_rate_ends_where_it_is_told() -> None:
+    train = train_settings(lr_end=0.1)
+    rates = [learning_rate(step, 5, train) for step in range(50)]
+    assert max(rates) == rates[10] == 0.5
+    assert rates[-1] == pytest.approx(0.05, rel=0.05)
+    assert all(later <= earlier for earlier, later in pairwise(rates[10:]))
+
+
+def test_weight_decay_follows_a_half_cosine() -> None:
+    decays = [weight_decay(step, 5, train_settings()) for step in range(50)]
+    assert decays[0] == pytest.approx(0.04)
+    assert decays[25] == pytest.approx(0.22)  # half way
+    assert decays[-1] == pytest.approx(0.4, rel=0.01)
+    assert all(earlier < later for earlier, later in pairwise(decays))
+
+
+def test_schedules_reach_every_group_and_decay_only_those_that_decay() -> None:
+    model = nn.Linear(3, 2)
+    train = train_settings()
+    optimizer = build_optimizer(train.optimizer, model, {"bias": 100.0})
+    lr = set_schedules(optimizer, 25, 5, train)
+    by_size = {group["params"][0].ndim: group for group in optimizer.param_groups}
+    assert by_size[2]["lr"] == lr
+    assert by_size[1]["lr"] == 100 * lr
+    assert by_size[2]["weight_decay"] == pytest.approx(0.22)
+    assert by_size[1]["weight_decay"] == 0
+
+
+def test_layer_decay_slows_early_blocks_and_not_the_head() -> None:
+    spec = resolve(
+        JobSpec.model_validate(
+            {
+                "dataset": "x",
+                "backbone": {"name": "test_vit", "image_size": 32},
+                "train": {"optimizer": {"layer_decay": 0.5}},
+            }
+        ),
+        DatasetFacts(num_images=100, num_classes=None, median_size=32),
+    )
+    method = build_method(spec)
+    factors = learning_rate_factors(spec.train.optimizer, method)
+    blocks = [
+        factors.get(f"backbone.blocks.{i}.attn.qkv.weight", 1.0)
+        for i in range(len(method.backbone.blocks))
+    ]
+    assert all(later == pytest.approx(2 * earlier) for earlier, later in pairwise(blocks))
+    assert factors["backbone.patch_embed.proj.weight"] == pytest.approx(blocks[0] / 2)
+    assert not any(name.startswith("projector") for name in factors)
+    optimizer = build_optimizer(spec.train.optimizer, method, factors)
+    grouped = sum(len(group["params"]) for group in optimizer.param_groups)
+    assert grouped == len(list(method.parameters()))

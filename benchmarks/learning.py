@@ -1,0 +1,264 @@
+"""Is learning real? ``python -m benchmarks.learning``.
+
+Every method on real images, three seeds each, against two baselines measured in the same run: raw
+pixels and the untrained network.
+
+* ``emoji``: the emoji of `examples/`, half of the classes held out, zero-shot R@1.
+* ``fashion``: 10,000 training images of Fashion-MNIST, k-NN on 2,000 of its test images. Not shipped:
+  ``--fashion`` names the folder with its four files (Debian: dataset-fashion-mnist).
+
+A run is a process with one thread; ``--side-by-side`` of them at a time. Finished runs are kept in the
+results file and not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import statistics
+import sys
+import tarfile
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.machine import machine
+
+RESULTS = Path(__file__).parent / "results" / "learning.json"
+EMOJI = Path(__file__).parents[1] / "examples" / "emoji.tar.gz"
+FASHION = Path("/usr/share/datasets/fashion-mnist")  # where Debian puts it
+FASHION_TRAIN, FASHION_TEST = 10_000, 2_000
+METRICS = {"emoji": "recall_at_1", "fashion": "knn_top1"}
+
+# What all runs on a data set share. Emoji are centred, upright and small, so views are milder than the
+# default: no flips and few crops, or the layout that tells one emoji from another would be trained away.
+COMMON: dict[str, dict[str, Any]] = {
+    "emoji": {
+        "backbone": {"name": "test_resnet", "image_size": 32, "stem": "standard"},
+        "augment": {"crop_scale": [0.7, 1.0], "flip": 0.0, "jitter": 0.5, "grayscale": 0.1},
+        "train": {"epochs": 30, "batch_size": 64, "optimizer": {"name": "adamw", "lr": 0.003}},
+        "evaluate": {
+            "holdout": {"fraction": 0.5, "by": "class"},
+            "knn": None,
+            "retrieval": [1],
+            "every_epochs": 30,
+        },
+    },
+    "fashion": {
+        "backbone": {
+            "name": "test_resnet",
+            "image_size": 32,
+            "in_channels": 1,
+            "stem": "standard",
+        },
+        "augment": {"crop_scale": [0.4, 1.0], "flip": 0.5, "jitter": 0.4},
+        "train": {"epochs": 20, "batch_size": 128, "optimizer": {"name": "adamw", "lr": 0.003}},
+        "evaluate": {"dataset": "test", "retrieval": [], "every_epochs": 20},
+    },
+}
+
+# What a method changes of it: settings for minutes on one core, not those of its paper.
+METHODS: dict[str, dict[str, Any]] = {
+    "simclr": {"method": {"temperature": 0.07}},
+    "simclr+dar": {
+        "method": {"temperature": 0.07},
+        "dar": {"weight": 1.0, "difference": "distance"},
+    },
+    "simclr+sec": {"method": {"temperature": 0.07}, "sec": {"weight": 0.1}},
+    "byol": {"method": {"hidden_dim": 256, "projection_dim": 128, "teacher_momentum": 0.97}},
+    "dino": {"method": {"local_crops": 2}},
+    "swav": {"method": {"local_crops": 2}},
+    "npair": {},
+    "proxy_anchor": {},
+}
+SUPERVISED = ("npair", "proxy_anchor")
+
+
+def main() -> int:
+    """Run what is missing, print a table; 1 when a method does not beat both baselines."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--datasets", nargs="+", choices=METRICS, default=list(METRICS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--side-by-side", type=int, default=2)
+    parser.add_argument("--fashion", type=Path, default=FASHION)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    kept: dict[str, Any] = {"runs": {}}
+    if arguments.output.exists():
+        kept = json.loads(arguments.output.read_text())
+    with tempfile.TemporaryDirectory(prefix="dasl-learning-") as name:
+        folder = Path(name)
+        tasks = []
+        for dataset in arguments.datasets:
+            if dataset == "emoji":
+                unpack_emoji(folder)
+            else:
+                unpack_fashion(arguments.fashion, folder)
+            for seed in range(arguments.seeds):
+                for method in arguments.methods:
+                    if dataset == "fashion" and method in SUPERVISED:
+                        continue  # zero-shot is what they are for
+                    spec = spec_of(dataset, method, seed)
+                    key = f"{dataset}/{method}/{seed}"
+                    if kept["runs"].get(key, {}).get("spec") != spec:
+                        tasks.append((key, dataset, spec))
+        context = get_context("spawn")
+        with ProcessPoolExecutor(arguments.side_by_side, mp_context=context) as pool:
+            runs = {pool.submit(run, folder, dataset, spec): key for key, dataset, spec in tasks}
+            for done in as_completed(runs):
+                key = runs[done]
+                kept["runs"][key] = done.result()
+                print(key, kept["runs"][key]["figures"], flush=True)
+                kept["machine"] = machine("torch", "timm")
+                arguments.output.parent.mkdir(parents=True, exist_ok=True)
+                arguments.output.write_text(json.dumps(kept, indent=2) + "\n")
+    return show(kept["runs"])
+
+
+def spec_of(dataset: str, method: str, seed: int) -> dict[str, Any]:
+    """The spec of one run."""
+    spec = json.loads(json.dumps(COMMON[dataset]))
+    changes = METHODS[method]
+    spec |= {"name": f"{dataset}-{method}-{seed}", "dataset": dataset}
+    spec["method"] = {"name": method.partition("+")[0]} | changes.get("method", {})
+    for part in ("dar", "sec"):
+        if part in changes:
+            spec[part] = changes[part]
+    for part in ("augment", "train"):
+        spec[part] |= changes.get(part, {})
+    spec["train"] |= {"seed": seed, "collapse": "ignore", "checkpoint_every_epochs": 10_000}
+    return dict(spec)
+
+
+def run(folder: Path, dataset: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Train and evaluate in this process: the figure of each subject, and the seconds it took."""
+    from dasl_core.data.ingest import ingest_folder
+    from dasl_core.spec import JobSpec, resolve
+    from dasl_core.train.engine import RunFiles, pretrain
+
+    index = ingest_folder(folder / dataset)
+    test = ingest_folder(folder / "test") if "dataset" in settings["evaluate"] else None
+    spec = resolve(JobSpec.model_validate(settings), index.facts())
+    figures: dict[str, float] = {}
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        files = RunFiles(cache=folder / f"cache-{dataset}", scratch=Path(scratch))
+        pretrain(spec, index, Figures(METRICS[dataset], figures), files, evaluate_on=test)
+    seconds = round(time.monotonic() - began)
+    return {"spec": settings, "figures": figures, "seconds": seconds}
+
+
+class Figures:
+    """A `Reporter` that keeps one metric of each subject."""
+
+    def __init__(self, metric: str, figures: dict[str, float]) -> None:
+        self.metric, self.figures = metric, figures
+
+    def metrics(self, points: list[dict[str, Any]]) -> None:
+        """Not kept."""
+
+    def progress(self, progress: dict[str, Any]) -> None:
+        """Not kept."""
+
+    def evaluation(self, step: int, epoch: float, subject: str, metrics: dict[str, float]) -> None:
+        """The last one of a subject wins."""
+        self.figures[subject] = round(metrics[self.metric], 4)
+
+    def checkpoint(
+        self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
+    ) -> None:
+        """Not kept."""
+
+    def artifact(self, file: Path) -> None:
+        """Not kept."""
+
+    def event(self, type: str, message: str, data: dict[str, Any]) -> None:
+        """Shown: a step that was left out, say, explains a figure."""
+        print(f"{type}: {message}", file=sys.stderr)
+
+    def desired(self) -> Any:
+        """To its end."""
+        return "run"
+
+
+def unpack_emoji(folder: Path) -> None:
+    """The shipped emoji, as a folder of classes."""
+    with tarfile.open(EMOJI) as archive:
+        archive.extractall(folder, filter="data")
+
+
+def unpack_fashion(source: Path, folder: Path) -> None:
+    """The first images of Fashion-MNIST's training and test parts, as folders of classes.
+
+    Raises:
+        SystemExit: its files are not there.
+    """
+    for part, target, count in (
+        ("train", "fashion", FASHION_TRAIN),
+        ("t10k", "test", FASHION_TEST),
+    ):
+        images = idx(source, f"{part}-images-idx3-ubyte")[16:].reshape(-1, 28, 28)
+        labels = idx(source, f"{part}-labels-idx1-ubyte")[8:]
+        for number, (image, label) in enumerate(zip(images[:count], labels[:count], strict=True)):
+            into = folder / target / str(label)
+            into.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(into / f"{number:05d}.png")
+
+
+def idx(source: Path, name: str) -> np.ndarray:
+    """The bytes of one of its files, compressed or not."""
+    packed, plain = source / f"{name}.gz", source / name
+    if packed.exists():
+        return np.frombuffer(gzip.decompress(packed.read_bytes()), dtype=np.uint8)
+    if plain.exists():
+        return np.frombuffer(plain.read_bytes(), dtype=np.uint8)
+    raise SystemExit(f"{plain} is not there: give --fashion DIR, or --datasets emoji")
+
+
+def show(runs: dict[str, Any]) -> int:
+    """A table for people; 1 when a method does not beat both baselines in the mean of its seeds."""
+    table = Table(title="Mean of seeds (least to greatest); margin over the better baseline")
+    for heading in ("data", "method", "seeds", "raw", "untrained", "trained", "margin", "seconds"):
+        table.add_column(heading, justify="left" if heading in ("data", "method") else "right")
+    failed = 0
+    for dataset in METRICS:
+        for method in METHODS:
+            found = [
+                run for key, run in runs.items() if key.rpartition("/")[0] == f"{dataset}/{method}"
+            ]
+            if not found:
+                continue
+            raw, untrained, trained = (
+                [each["figures"][subject] for each in found]
+                for subject in ("raw", "untrained", "backbone")
+            )
+            margins = [t - max(r, u) for r, u, t in zip(raw, untrained, trained, strict=True)]
+            failed |= statistics.mean(margins) <= 0
+            table.add_row(
+                dataset,
+                method,
+                str(len(found)),
+                f"{statistics.mean(raw):.3f}",
+                f"{statistics.mean(untrained):.3f}",
+                f"{statistics.mean(trained):.3f} ({min(trained):.3f} to {max(trained):.3f})",
+                f"{statistics.mean(margins):+.3f}",
+                str(round(statistics.mean(each["seconds"] for each in found))),
+            )
+    Console(width=120).print(table)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
