@@ -2,29 +2,41 @@
 
 from dasl_core.methods.base import Method, Outputs, Step
 from dasl_core.methods.byol import BYOL, byol_loss
+from dasl_core.methods.dino import DINO, dino_loss
+from dasl_core.methods.moco_v3 import MoCoV3, moco_v3_loss
 from dasl_core.methods.simclr import SimCLR, nt_xent
 from dasl_core.methods.swav import SwAV, sinkhorn, swapped_prediction
+from dasl_core.methods.vicreg import VICReg, vicreg_loss
 from dasl_core.spec import JobSpec
 
 REGISTRY: dict[str, type[Method]] = {
     "byol": BYOL,
+    "dino": DINO,
+    "moco_v3": MoCoV3,
+    "vicreg": VICReg,
     "simclr": SimCLR,
     "swav": SwAV,
 }
 
 __all__ = [
     "BYOL",
+    "DINO",
     "REGISTRY",
     "Method",
+    "MoCoV3",
     "Outputs",
     "SimCLR",
     "Step",
     "SwAV",
+    "VICReg",
     "build_method",
     "byol_loss",
+    "dino_loss",
+    "moco_v3_loss",
     "nt_xent",
     "sinkhorn",
     "swapped_prediction",
+    "vicreg_loss",
 ]
 
 

@@ -17,6 +17,7 @@ from dasl_core.spec.base import Auto, Part
 
 Width = Annotated[int, Field(ge=1, le=65_536)]
 EmbeddingWidth = Annotated[int, Field(ge=2, le=65_536)]
+Momentum = Annotated[float, Field(ge=0, lt=1)]
 
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -198,13 +199,6 @@ class SwAV(MultiCrop, Projected):
 class WithTeacher(MethodPart):
     """A method whose targets come from a teacher: a moving average of the student."""
 
-    teacher_momentum: Annotated[float, Field(ge=0, lt=1)] | Auto = Field(
-        "auto",
-        description=(
-            "Share of itself that the teacher keeps at the first step; it grows to 1 in a half cosine. "
-            '"auto": by the length of the training, 0.97 to 0.996.'
-        ),
-    )
     keep: Literal["student", "teacher"] = Field(
         "student", description="Whose backbone is evaluated and exported."
     )
@@ -214,7 +208,7 @@ class BYOL(WithTeacher):
     """BYOL: one view predicts the other's teacher (Grill et al., NeurIPS 2020,
     https://arxiv.org/abs/2006.07733)."""
 
-    recipe = Recipe(
+    recipe: ClassVar[Recipe] = Recipe(
         lr={"lars": 0.2},
         weight_decay={"lars": 1.5e-6},
         crop_scale=(0.08, 1.0),
@@ -233,6 +227,12 @@ class BYOL(WithTeacher):
         description='Width of the hidden layers of projector and predictor; "auto": twice the '
         "backbone's features (4096 for a ResNet-50).",
     )
+    teacher_momentum: Momentum | Auto = Field(
+        "auto",
+        description="Share of itself that the teacher keeps at the first step; it grows to 1 in a half "
+        'cosine. "auto": 0.97 up to 40 epochs, 0.99 for 100 to 300, 0.996 from 1000, between them in '
+        "proportion.",
+    )
 
     def resolve(self, given: Given) -> Self:
         """Heads as wide as the paper's beside its ResNet-50; a faster teacher for short trainings."""
@@ -242,6 +242,161 @@ class BYOL(WithTeacher):
         if self.teacher_momentum == "auto":
             update["teacher_momentum"] = _interpolated(given.epochs, self._MOMENTA)
         return self.model_copy(update=update)
+
+
+class DINO(MultiCrop, WithTeacher):
+    """DINO: self-distillation without labels over many crops (Caron et al., ICCV 2021,
+    https://arxiv.org/abs/2104.14294)."""
+
+    recipe: ClassVar[Recipe] = Recipe(
+        # Beside AdamW, for ViTs, what the authors' code gives for a ResNet-50 and SGD.
+        lr={"adamw": 5e-4, "sgd": 0.03},
+        weight_decay={"adamw": (0.04, 0.4), "sgd": 1e-4},
+        clip=3.0,
+        clip_each=True,
+        crop_scale=(0.4, 1.0),
+        blur=(1.0, 0.1, 0.5),
+        solarize=(0.0, 0.2, 0.0),
+    )
+
+    name: Literal["dino"] = "dino"
+    local_crops: int = Field(
+        8, ge=0, le=98, description="Small crops of each image beside the two global views."
+    )
+    projection_dim: EmbeddingWidth = Field(
+        256, description="Width of the head's bottleneck, which DAR and SEC see."
+    )
+    hidden_dim: Width | Auto = Field(
+        "auto",
+        description='Width of the head\'s hidden layers; "auto": 2048, at most 8 times the '
+        "backbone's features.",
+    )
+    out_dim: Annotated[int, Field(ge=2, le=1_000_000)] | Auto = Field(
+        "auto",
+        description='Number of outputs that an image is distributed over; "auto": the largest power '
+        "of two of which the training images are 16 times as many, from 1024 to 65,536 (ImageNet).",
+    )
+    student_temperature: float = Field(
+        0.1, gt=0, le=10, description="Divides the student's outputs before the softmax."
+    )
+    teacher_temperature: float = Field(
+        0.07, gt=0, le=10, description="The same for the teacher, once it is warm: sharper targets."
+    )
+    teacher_temperature_start: float = Field(
+        0.04, gt=0, le=10, description="The teacher's temperature in the first epoch."
+    )
+    teacher_temperature_epochs: Annotated[int, Field(ge=0)] | Auto = Field(
+        "auto",
+        description='Epochs in which the teacher\'s temperature grows linearly; "auto": 30% of all, '
+        "at most 30.",
+    )
+    center_momentum: float = Field(
+        0.9, ge=0, lt=1, description="Of the moving mean of the teacher's outputs, the centre."
+    )
+    teacher_momentum: Momentum | Auto = Field(
+        "auto",
+        description="Share of itself that the teacher keeps at the first step; it grows to 1 in a half "
+        'cosine. "auto": 0.996, less for a training of under 10,000 steps, but at least 0.97.',
+    )
+    freeze_last_layer_epochs: int = Field(
+        1, ge=0, description="Epochs in which the head's last layer stays as it was drawn."
+    )
+    keep: Literal["student", "teacher"] = Field(
+        "teacher", description="Whose backbone is evaluated and exported."
+    )
+
+    def resolve(self, given: Given) -> Self:
+        """Sizes by the data set's; the teacher's schedules by the length of the training."""
+        update: dict[str, Any] = {}
+        if self.hidden_dim == "auto":
+            update["hidden_dim"] = min(2048, 8 * given.features)
+        if self.out_dim == "auto":
+            fitting = 2 ** (max(1, given.train_images // 16).bit_length() - 1)
+            update["out_dim"] = min(65_536, max(1024, fitting))
+        if self.teacher_temperature_epochs == "auto":
+            update["teacher_temperature_epochs"] = min(30, round(0.3 * given.epochs))
+        if self.teacher_momentum == "auto":
+            # The paper's 0.996 looks back over 250 steps of 10^5. A training of a few hundred steps
+            # would end before its teacher had left the random weights.
+            steps = given.epochs * max(1, given.train_images // given.batch_size)
+            update["teacher_momentum"] = round(min(0.996, max(0.97, 1 - 40 / steps)), 4)
+        return super().resolve(given).model_copy(update=update)
+
+
+class MoCoV3(WithTeacher):
+    """MoCo v3: InfoNCE against a momentum encoder's keys (Chen, Xie and He, ICCV 2021,
+    https://arxiv.org/abs/2104.02057)."""
+
+    recipe: ClassVar[Recipe] = Recipe(
+        lr={"lars": 0.3, "adamw": 1.5e-4},
+        weight_decay={"lars": 1.5e-6, "adamw": 0.1},
+        blur=(1.0, 0.1),
+        solarize=(0.0, 0.2),
+    )
+
+    name: Literal["moco_v3"] = "moco_v3"
+    temperature: float = Field(0.2, gt=0, le=10, description="Divides the cosine similarities.")
+    projection_dim: EmbeddingWidth = Field(256, description="Width of queries and keys.")
+    hidden_dim: Width | Auto = Field(
+        "auto",
+        description='Width of the hidden layers of projector and predictor; "auto": 4096, at most 12 '
+        "times the backbone's features.",
+    )
+    freeze_patch_projection: bool = Field(
+        True,
+        description="Keep a ViT's first layer at its random weights, which makes training stable.",
+    )
+    teacher_momentum: Momentum = Field(
+        0.99,
+        description="Share of itself that the momentum encoder keeps at the first step; it grows to 1 "
+        "in a half cosine.",
+    )
+
+    def resolve(self, given: Given) -> Self:
+        """The paper's heads, smaller beside a small backbone."""
+        if self.hidden_dim != "auto":
+            return self
+        return self.model_copy(update={"hidden_dim": min(4096, 12 * given.features)})
+
+
+class VICReg(MethodPart):
+    """VICReg: invariance with variance and covariance terms (Bardes, Ponce and LeCun, ICLR 2022,
+    https://arxiv.org/abs/2105.04906)."""
+
+    recipe: ClassVar[Recipe] = Recipe(
+        lr={"lars": 0.2},
+        weight_decay={"lars": 1e-6},
+        crop_scale=(0.08, 1.0),
+        blur=(1.0, 0.1),
+        solarize=(0.0, 0.2),
+    )
+
+    name: Literal["vicreg"] = "vicreg"
+    projection_dim: EmbeddingWidth | Auto = Field(
+        "auto",
+        description="Width of the expander's outputs; \"auto\": 4 times the backbone's features, at "
+        "most 8192 (as with the paper's ResNet-50).",
+    )
+    hidden_dim: Width | Auto = Field(
+        "auto",
+        description='Width of the expander\'s hidden layers; "auto": as wide as its outputs.',
+    )
+    invariance: float = Field(
+        25.0, ge=0, description="Weight of the distance between the views of an image."
+    )
+    variance: float = Field(
+        25.0, ge=0, description="Weight of the hinge that keeps each coordinate's spread at 1."
+    )
+    covariance: float = Field(
+        1.0, ge=0, description="Weight of the squared covariances between coordinates."
+    )
+
+    def resolve(self, given: Given) -> Self:
+        """An expander four times as wide as the features."""
+        width = min(8192, 4 * given.features)
+        output = width if self.projection_dim == "auto" else self.projection_dim
+        hidden = output if self.hidden_dim == "auto" else self.hidden_dim
+        return self.model_copy(update={"projection_dim": output, "hidden_dim": hidden})
 
 
 def _interpolated(x: float, points: Sequence[tuple[float, float]]) -> float:
@@ -256,10 +411,13 @@ def _interpolated(x: float, points: Sequence[tuple[float, float]]) -> float:
 ALL = (
     SimCLR,
     BYOL,
+    DINO,
+    MoCoV3,
+    VICReg,
     SwAV,
 )
 MethodSettings = Annotated[
-    SimCLR | BYOL | SwAV,
+    SimCLR | BYOL | DINO | MoCoV3 | VICReg | SwAV,
     Field(discriminator="name", description="The pretraining method, chosen by `name`."),
 ]
 

@@ -39,6 +39,9 @@ def picture_folder(
 SMALL: dict[str, dict[str, Any]] = {
     "simclr": {"projection_dim": 8, "hidden_dim": 16},
     "byol": {"projection_dim": 8, "hidden_dim": 16},
+    "dino": {"projection_dim": 8, "hidden_dim": 16, "out_dim": 24, "local_crops": 2},
+    "moco_v3": {"projection_dim": 8, "hidden_dim": 16},
+    "vicreg": {"projection_dim": 8, "hidden_dim": 16},
     "swav": {
         "projection_dim": 8,
         "hidden_dim": 16,

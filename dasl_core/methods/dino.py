@@ -1,0 +1,176 @@
+"""DINO (Caron et al., ICCV 2021)."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Literal, NamedTuple, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dasl_core.distributed import mean_over_ranks
+from dasl_core.methods.base import Method, Outputs, Step
+from dasl_core.models.backbone import build_backbone, feature_width
+from dasl_core.models.ema import Teacher, cosine_momentum
+from dasl_core.models.heads import DINOHead
+from dasl_core.regularizers.norms import full_precision
+from dasl_core.spec import JobSpec
+from dasl_core.spec import methods as settings_of
+
+GLOBAL_VIEWS = 2
+
+
+class TemperatureWarmup(NamedTuple):
+    """The teacher's temperature: from `start` in the first epoch linearly to `end` in epoch `epochs`."""
+
+    start: float
+    end: float
+    epochs: int
+
+    def __call__(self, epoch: int) -> float:
+        """The temperature of an epoch, counted from 0."""
+        if epoch >= self.epochs:
+            return self.end
+        return self.start + (self.end - self.start) * epoch / max(1, self.epochs - 1)
+
+
+class DINO(Method):
+    """The student sees all crops of an image and learns the output that its teacher gives for the
+    global ones. Centring and sharpening of the teacher's outputs keep them from collapsing.
+
+    Args:
+        teacher_temperature: of an epoch.
+        momentum: of the teacher at the first step; it grows to 1 in a half cosine.
+        keep: whose backbone is evaluated and exported.
+    """
+
+    accumulates = True
+    center: Tensor
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        head: DINOHead,
+        *,
+        student_temperature: float,
+        teacher_temperature: TemperatureWarmup,
+        center_momentum: float,
+        freeze_last_layer_epochs: int,
+        momentum: float,
+        keep: Literal["student", "teacher"],
+    ) -> None:
+        super().__init__()
+        self.backbone, self.head = backbone, head
+        self.teacher = Teacher(backbone, head)
+        self.student_temperature = student_temperature
+        self.teacher_temperature = teacher_temperature
+        self.center_momentum = center_momentum
+        self.freeze_last_layer_epochs = freeze_last_layer_epochs
+        self.momentum, self.keep = momentum, keep
+        self.register_buffer("center", torch.zeros(head.last_layer.weight.shape[0]))
+        # Of the parts of this step: mean of the teacher's outputs, mean target, the targets' entropy.
+        self._seen: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._figures: dict[str, Tensor] = {}
+
+    @classmethod
+    def from_spec(cls, spec: JobSpec, num_classes: int | None) -> Self:
+        settings = spec.method
+        assert isinstance(settings, settings_of.DINO)
+        assert isinstance(settings.hidden_dim, int), "resolve the spec first"
+        assert isinstance(settings.out_dim, int), "resolve the spec first"
+        assert isinstance(settings.teacher_momentum, float), "resolve the spec first"
+        assert isinstance(settings.teacher_temperature_epochs, int), "resolve the spec first"
+        backbone = build_backbone(spec.backbone, any_size=True)
+        head = DINOHead(
+            feature_width(backbone), settings.hidden_dim, settings.projection_dim, settings.out_dim
+        )
+        return cls(
+            backbone,
+            head,
+            student_temperature=settings.student_temperature,
+            teacher_temperature=TemperatureWarmup(
+                settings.teacher_temperature_start,
+                settings.teacher_temperature,
+                settings.teacher_temperature_epochs,
+            ),
+            center_momentum=settings.center_momentum,
+            freeze_last_layer_epochs=settings.freeze_last_layer_epochs,
+            momentum=settings.teacher_momentum,
+            keep=settings.keep,
+        )
+
+    def forward(self, views: Sequence[Tensor]) -> Outputs:
+        """``embeddings``: the student's bottleneck for the global views, (2, B, h); ``student``: its
+        outputs for all views, (V, B, K); ``teacher``: the teacher's for the global views, (2, B, K).
+        """
+        # One pass for all crops of a size.
+        sizes = [list(group) for _, group in groupby(views, key=lambda view: view.shape[2:])]
+        features = torch.cat([self.backbone(torch.cat(group)) for group in sizes])
+        embeddings = self.head.mlp(features)
+        outputs = self.head.outputs(embeddings)
+        targets = self.teacher(torch.cat(list(views[:GLOBAL_VIEWS])))
+        return {
+            "embeddings": torch.unflatten(embeddings, 0, (len(views), -1))[:GLOBAL_VIEWS],
+            "student": torch.unflatten(outputs, 0, (len(views), -1)),
+            "teacher": torch.unflatten(targets, 0, (GLOBAL_VIEWS, -1)),
+        }
+
+    def loss(self, outputs: Outputs, step: Step) -> Tensor:
+        with torch.no_grad():
+            teacher = full_precision(outputs["teacher"])
+            temperature = self.teacher_temperature(step.epoch)
+            targets = F.softmax((teacher - self.center) / temperature, dim=-1)
+            entropy = torch.special.entr(targets).sum(dim=-1).mean()
+            self._seen.append((teacher.mean(dim=(0, 1)), targets.mean(dim=(0, 1)), entropy))
+        return dino_loss(targets, outputs["student"], self.student_temperature)
+
+    @torch.no_grad()
+    def before_update(self, step: Step) -> None:
+        # The centre moves only now that the whole batch was compared with the old one. A step that
+        # is left out puts it back, as all buffers.
+        parts = zip(*self._seen, strict=True)
+        outputs, usage, entropy = (torch.stack(values).mean(dim=0) for values in parts)
+        self._seen.clear()
+        outputs, usage = mean_over_ranks(torch.stack([outputs, usage]))
+        self.center.lerp_(outputs, 1 - self.center_momentum)
+        self._figures = {
+            "output_entropy": entropy,
+            "output_usage": torch.special.entr(usage).sum(),
+        }
+        if step.epoch < self.freeze_last_layer_epochs:
+            self.head.last_layer.weight.grad = None
+
+    def after_update(self, step: Step) -> None:
+        momentum = cosine_momentum(self.momentum, step.index, step.total)
+        self.teacher.follow(self.backbone, self.head, momentum=momentum)
+
+    @property
+    def representation(self) -> nn.Module:
+        return self.teacher.backbone if self.keep == "teacher" else self.backbone
+
+    def figures(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
+        """Near ln(num_outputs) the entropy of an image's target says that all outputs are alike;
+        near 0 the usage, that of the batch's mean target, says that all images are."""
+        momentum = cosine_momentum(self.momentum, step.index, step.total)
+        return self._figures | {
+            "num_outputs": torch.tensor(len(self.center)),
+            "teacher_temperature": torch.tensor(self.teacher_temperature(step.epoch)),
+            "teacher_momentum": torch.tensor(momentum),
+        }
+
+
+def dino_loss(targets: Tensor, outputs: Tensor, temperature: float) -> Tensor:
+    """Cross-entropy of the student's distributions under the teacher's for other views of the same
+    image: the mean over samples and pairs of views (Caron et al. 2021, eq. 3 and algorithm 1).
+
+    Args:
+        targets: (T, B, K), the teacher's distributions; they get no gradient.
+        outputs: (V, B, K), the student's outputs for the same views and further ones; float16 and
+            bfloat16 are computed in float32.
+        temperature: divides the student's outputs.
+    """
+    with torch.autocast(outputs.device.type, enabled=False):
+        log_probabilities = F.log_softmax(full_precision(outputs) / temperature, dim=-1)
+        pairs = torch.einsum("tbk,vbk->tv", targets.detach(), log_probabilities)
+        compared = pairs.numel() - len(targets)  # a view is not compared with itself
+        return -pairs.fill_diagonal_(0).sum() / (compared * outputs.shape[1])

@@ -1,0 +1,401 @@
+"""DINO against lightly's loss and the traps of its paper: centre, temperatures, last layer, crops."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from batch_parts import gradients_in_parts, without_batch_statistics
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lightly.loss import DINOLoss
+from torch import Tensor, nn
+from training_world import Recorder, resolved, run
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.methods import DINO, Step, build_method, dino_loss
+from dasl_core.methods.dino import TemperatureWarmup
+from dasl_core.models.ema import Teacher, cosine_momentum
+from dasl_core.models.heads import DINOHead, UnitLinear
+from dasl_core.seeds import derive_seed
+from dasl_core.spec import Clip, JobSpec
+from dasl_core.spec.methods import DINO as Settings
+from dasl_core.spec.methods import Given
+from dasl_core.train.checkpoint import load_state
+from dasl_core.train.update import Updater
+from dasl_core.train.views import views_of
+
+K = 12
+
+
+class Pooled(nn.Module):
+    """A network for images of any size that counts its passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 6)
+        self.seen: list[torch.Size] = []
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.seen.append(images.shape)
+        return self.linear(images.mean(dim=(2, 3)))
+
+
+def method(**changes: Any) -> DINO:
+    torch.manual_seed(0)
+    arguments: dict[str, Any] = {
+        "student_temperature": 0.1,
+        "teacher_temperature": TemperatureWarmup(0.04, 0.07, 3),
+        "center_momentum": 0.9,
+        "freeze_last_layer_epochs": 1,
+        "momentum": 0.9,
+        "keep": "teacher",
+    }
+    return DINO(Pooled(), DINOHead(6, 5, 4, K), **(arguments | changes))
+
+
+def crops(samples: int = 5, local: int = 3) -> list[Tensor]:
+    sizes = [8, 8] + [4] * local
+    return [torch.randn(samples, 3, size, size) for size in sizes]
+
+
+def step(index: int = 0, samples: int = 5) -> Step:
+    return Step(index, 40, 4, torch.arange(samples))
+
+
+def outputs_of(student: Tensor, teacher: Tensor) -> dict[str, Tensor]:
+    return {"embeddings": student[:2], "student": student, "teacher": teacher}
+
+
+# --- the loss
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 5), st.integers(2, 9), st.integers(0, 3), st.integers(0, 2**31))
+def test_equals_lightlys(samples: int, width: int, local: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    student = torch.randn(2 + local, samples, width, generator=generator, dtype=torch.float64)
+    teacher = torch.randn(2, samples, width, generator=generator, dtype=torch.float64)
+    theirs = DINOLoss(width, teacher_temp=0.05, student_temp=0.2).double()
+    # Their temperature is a float32.
+    targets = F.softmax(teacher / torch.tensor(0.05), dim=-1)
+    ours, reference = (student.clone().requires_grad_() for _ in range(2))
+    loss = dino_loss(targets, ours, 0.2)
+    expected = theirs(list(teacher), list(reference))
+    torch.testing.assert_close(loss, expected, rtol=0, atol=1e-12)
+    loss.backward()
+    expected.backward()
+    torch.testing.assert_close(ours.grad, reference.grad, rtol=0, atol=1e-12)
+
+
+def test_is_the_mean_over_pairs_of_different_views() -> None:
+    student = torch.randn(4, 3, 5, dtype=torch.float64)
+    targets = torch.randn(2, 3, 5, dtype=torch.float64).softmax(dim=-1)
+    terms = [
+        -(targets[t] * F.log_softmax(student[v] / 0.1, dim=-1)).sum(dim=-1).mean()
+        for t in range(2)
+        for v in range(4)
+        if t != v
+    ]
+    assert len(terms) == 6
+    expected = torch.stack(terms).mean()
+    torch.testing.assert_close(dino_loss(targets, student, 0.1), expected, rtol=0, atol=1e-12)
+
+
+def test_half_precision_is_computed_in_float32() -> None:
+    student = torch.randn(4, 8, 16).bfloat16()
+    targets = torch.randn(2, 8, 16).softmax(dim=-1)
+    exact = dino_loss(targets.double(), student.double(), 0.1).item()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = dino_loss(targets, student, 0.1)
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(exact, rel=1e-5)
+
+
+def test_steps_with_their_centres_and_temperatures_equal_lightlys() -> None:
+    dino = method().double()
+    theirs = DINOLoss(K, 0.04, 0.07, warmup_teacher_temp_epochs=3, student_temp=0.1).double()
+    for index in range(20):  # five epochs of four
+        now = step(index)
+        student = torch.randn(4, 5, K, dtype=torch.float64)
+        teacher = torch.randn(2, 5, K, dtype=torch.float64) + 1
+        loss = dino.loss(outputs_of(student, teacher), now)
+        expected = theirs(list(teacher), list(student), epoch=now.epoch)
+        # Their temperature is a float32.
+        torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
+        dino.before_update(now)
+        torch.testing.assert_close(dino.center, theirs.center.flatten(), rtol=0, atol=1e-12)
+    assert dino.center.mean() > 0.5
+
+
+def test_the_teachers_temperature_grows_in_the_first_epochs() -> None:
+    warmup = TemperatureWarmup(0.04, 0.07, 4)
+    expected = [0.04, 0.05, 0.06, 0.07, 0.07, 0.07]
+    assert [warmup(epoch) for epoch in range(6)] == pytest.approx(expected)
+    assert TemperatureWarmup(0.04, 0.07, 0)(0) == 0.07
+    assert TemperatureWarmup(0.04, 0.07, 1)(0) == 0.04
+    assert TemperatureWarmup(0.04, 0.07, 1)(1) == 0.07
+
+
+# --- the centre
+
+
+def test_the_centre_moves_after_it_was_used() -> None:
+    dino = method()
+    teacher, student = torch.randn(2, 5, K) + 3, torch.randn(2, 5, K)
+    targets = F.softmax(teacher / 0.04, dim=-1)  # with the centre of before, which is 0
+    loss = dino.loss(outputs_of(student, teacher), step())
+    torch.testing.assert_close(loss, dino_loss(targets, student, 0.1))
+    assert torch.equal(dino.center, torch.zeros(K))
+    dino.before_update(step())
+    torch.testing.assert_close(dino.center, 0.1 * teacher.mean(dim=(0, 1)))
+
+
+def test_the_centre_is_saved() -> None:
+    dino = method()
+    dino.loss(outputs_of(torch.randn(2, 5, K), torch.randn(2, 5, K)), step())
+    dino.before_update(step())
+    other = method()
+    other.load_state_dict(dino.state_dict())
+    assert dino.center.abs().max() > 0
+    assert torch.equal(other.center, dino.center)
+
+
+@pytest.mark.parametrize("broken", [True, False])
+def test_a_step_that_is_left_out_puts_the_centre_back(broken: bool) -> None:
+    dino = method()
+    optimizer = torch.optim.SGD([p for p in dino.parameters() if p.requires_grad], lr=0.1)
+    updater = Updater(optimizer, None, [*dino.buffers()], torch.device("cpu"), scaled=False)
+    updater.keep_buffers()
+    dino.loss(dino(crops()), step()).backward()
+    if broken:
+        dino.backbone.linear.weight.grad.fill_(float("nan"))
+    dino.before_update(step())
+    assert dino.center.abs().max() > 0
+    _, updated = updater.apply()
+    assert updated == (not broken)
+    assert torch.equal(dino.center, torch.zeros(K)) == broken
+
+
+# --- the network
+
+
+def test_local_crops_go_through_the_student_only_and_a_size_in_one_pass() -> None:
+    dino, images = method(), crops(samples=5, local=3)
+    outputs = dino(images)
+    assert dino.backbone.seen == [(10, 3, 8, 8), (15, 3, 4, 4)]
+    assert dino.teacher.backbone.seen == [(10, 3, 8, 8)]
+    assert outputs["embeddings"].shape == (2, 5, 4)
+    assert outputs["student"].shape == (5, 5, K)
+    assert outputs["teacher"].shape == (2, 5, K)
+    for view, image in enumerate(images):
+        own = dino.head(dino.backbone(image))
+        torch.testing.assert_close(outputs["student"][view], own)
+
+
+def test_the_teacher_starts_as_the_student_head_included() -> None:
+    outputs = method()(crops())
+    torch.testing.assert_close(outputs["teacher"], outputs["student"][:2])
+    assert not outputs["teacher"].requires_grad
+    # Raw: what the head normalises before its last layer.
+    assert (outputs["embeddings"].norm(dim=-1) - 1).abs().max() > 1e-3
+
+
+def test_without_local_crops_there_is_one_pass() -> None:
+    dino = method()
+    outputs = dino(crops(local=0))
+    assert len(dino.backbone.seen) == 1
+    assert torch.isfinite(dino.loss(outputs, step()))
+
+
+def test_the_teacher_follows_head_included() -> None:
+    dino = method()
+    before = {name: p.clone() for name, p in dino.teacher.named_parameters()}
+    with torch.no_grad():
+        for parameter in [*dino.backbone.parameters(), *dino.head.parameters()]:
+            parameter += 1
+    dino.after_update(step(index=10))
+    share = 1 - cosine_momentum(0.9, 10, 40)
+    for name, parameter in dino.teacher.named_parameters():
+        torch.testing.assert_close(parameter, before[name] + share)
+    assert any(name.startswith("head.last_layer") for name in before)
+
+
+@pytest.mark.parametrize("keep", ["student", "teacher"])
+def test_the_backbone_that_is_kept(keep: Any) -> None:
+    dino = method(keep=keep)
+    kept = dino.teacher.backbone if keep == "teacher" else dino.backbone
+    assert dino.representation is kept
+
+
+def test_parts_of_a_batch_give_gradients_and_centre_of_the_whole(pictures: DatasetIndex) -> None:
+    spec = resolved(pictures, method={"name": "dino"}, backbone={"name": "test_vit"})
+    torch.manual_seed(0)
+    dino = without_batch_statistics(build_method(spec).double())
+    assert isinstance(dino, DINO)
+    assert dino.accumulates
+    images = [torch.randn(8, 3, size, size, dtype=torch.float64) for size in (16, 16, 8, 8)]
+    found: list[dict[str, Tensor]] = []
+    for parts in (1, 2, 4):
+        dino.center.zero_()
+        gradients, loss, _ = gradients_in_parts(dino, images, parts)
+        assert torch.equal(dino.center, torch.zeros_like(dino.center))  # not once a part
+        dino.before_update(step())
+        figures = {name: value.double() for name, value in dino.figures({}, step()).items()}
+        found.append(gradients | {"center": dino.center.clone(), "loss": loss} | figures)
+    whole = found[0]
+    assert whole["center"].abs().max() > 1e-4
+    for parts in found[1:]:
+        assert parts.keys() == whole.keys()
+        for name, value in parts.items():
+            # timm interpolates position embeddings in float32.
+            tolerance = 1e-6 if name == "backbone.pos_embed" else 1e-12
+            torch.testing.assert_close(value, whole[name], rtol=0, atol=tolerance)
+
+
+def test_the_teacher_follows_once_a_step_however_many_parts(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    momenta: list[float] = []
+    follow = Teacher.follow
+
+    def counted(teacher: Teacher, *students: nn.Module, momentum: float) -> None:
+        momenta.append(momentum)
+        follow(teacher, *students, momentum=momentum)
+
+    monkeypatch.setattr(Teacher, "follow", counted)
+    spec = resolved(pictures, method={"name": "dino"}, train={"micro_batches": 4, "epochs": 2})
+    assert run(spec, pictures, cache, Recorder(tmp_path)) == "succeeded"
+    assert momenta == [cosine_momentum(0.97, index, 6) for index in range(6)]
+
+
+# --- the last layer
+
+
+def test_rows_of_the_last_layer_have_length_one() -> None:
+    """As torch's weight normalisation with a g of 1, gradients included."""
+    layer, reference = UnitLinear(4, 6), nn.Linear(4, 6, bias=False)
+    with torch.no_grad():
+        reference.weight.copy_(layer.weight)
+    reference = nn.utils.parametrizations.weight_norm(reference)
+    nn.init.ones_(reference.parametrizations.weight.original0)
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(layer(x), reference(x))
+    for module in (layer, reference):
+        module(x).square().sum().backward()
+    expected = reference.parametrizations.weight.original1.grad
+    torch.testing.assert_close(layer.weight.grad, expected)
+    with torch.no_grad():
+        layer.weight *= torch.rand(6, 1) + 0.5
+    torch.testing.assert_close(layer(torch.eye(4)).norm(dim=0), torch.ones(6))
+
+
+def last_layer(folder: Path) -> Tensor:
+    weight = load_state(folder)["method"]["head.last_layer.weight"]
+    assert isinstance(weight, Tensor)
+    return weight
+
+
+def test_the_last_layer_stays_for_the_first_epoch(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, without_pictures: None
+) -> None:
+    spec = resolved(pictures, method={"name": "dino"}, train={"optimizer": {"name": "adamw"}})
+    assert spec.train.optimizer.weight_decay > 0  # which does not reach it either
+    recorder = Recorder(tmp_path)
+    run(spec, pictures, cache, recorder)
+    torch.manual_seed(derive_seed(spec.train.seed, "weights"))
+    drawn = build_method(spec).head.last_layer.weight
+    first, second = (last_layer(folder) for _, folder, _ in recorder.checkpoints[:2])
+    assert torch.equal(first, drawn)
+    assert not torch.equal(second, drawn)
+    other = load_state(recorder.checkpoints[0][1])["method"]["head.mlp.0.weight"]
+    assert not torch.equal(other, build_method(spec).head.mlp[0].weight)
+
+
+# --- figures
+
+
+def test_figures_tell_uniform_and_constant_outputs() -> None:
+    dino = method()
+    student, ln = torch.randn(2, 64, K), math.log(K)
+
+    def figures(teacher: Tensor) -> dict[str, float]:
+        dino.center.zero_()
+        dino.loss(outputs_of(student, teacher), step())
+        dino.before_update(step())
+        return {name: value.item() for name, value in dino.figures({}, step()).items()}
+
+    uniform = figures(torch.zeros(2, 64, K))
+    assert uniform["output_entropy"] == pytest.approx(ln, rel=1e-5)
+    assert uniform["output_usage"] == pytest.approx(ln, rel=1e-5)
+    constant = figures(torch.eye(K)[3].expand(2, 64, K))
+    assert constant["output_entropy"] < 0.01
+    assert constant["output_usage"] < 0.01
+    spread = figures(torch.eye(K)[torch.arange(64) % K].expand(2, 64, K))
+    assert spread["output_entropy"] < 0.01
+    assert spread["output_usage"] > 0.99 * ln
+    assert spread["num_outputs"] == K
+    assert spread["teacher_temperature"] == pytest.approx(0.04)
+    assert spread["teacher_momentum"] == pytest.approx(0.9)
+
+
+# --- settings
+
+
+def large(index: DatasetIndex, **changes: Any) -> JobSpec:
+    return resolved(index, method={"name": "dino"}, backbone={"image_size": 96}, **changes)
+
+
+def test_the_recipe_is_the_papers(pictures: DatasetIndex) -> None:
+    spec = large(pictures, train={"batch_size": 8, "optimizer": {"name": "adamw"}})
+    views = views_of(spec)
+    assert [view.augment.blur for view in views] == [1.0, 0.1, 0.5, 0.5]
+    assert [view.augment.solarize for view in views] == [0.0, 0.2, 0.0, 0.0]
+    assert [view.augment.crop_scale for view in views] == [(0.4, 1.0)] * 2 + [(0.05, 0.4)] * 2
+    assert [view.image_size for view in views] == [96, 96, 41, 41]
+    assert spec.train.clip == Clip(norm=3.0, each=True)
+    optimizer = spec.train.optimizer
+    assert (optimizer.weight_decay, optimizer.weight_decay_end) == (0.04, 0.4)
+    assert optimizer.lr == pytest.approx(5e-4 * 8 / 256)
+
+
+def facts(**changes: Any) -> Given:
+    known = Given(
+        features=384,
+        image_size=224,
+        patch_size=16,
+        train_images=1_281_167,
+        batch_size=1024,
+        epochs=100,
+    )
+    return known._replace(**changes)
+
+
+def test_on_imagenet_the_settings_are_the_papers() -> None:
+    found = Settings().resolve(facts())
+    assert (found.hidden_dim, found.projection_dim, found.out_dim) == (2048, 256, 65_536)
+    assert found.local_size == 96
+    assert found.teacher_momentum == 0.996
+    assert found.teacher_temperature_epochs == 30
+    assert Settings().resolve(facts(epochs=800)).teacher_temperature_epochs == 30
+
+
+@pytest.mark.parametrize(
+    ("images", "outputs"),
+    [(10, 1024), (32_767, 1024), (32_768, 2048), (50_000, 2048), (10**7, 65_536)],
+)
+def test_outputs_follow_the_size_of_the_data_set(images: int, outputs: int) -> None:
+    assert Settings().resolve(facts(train_images=images)).out_dim == outputs
+    assert Settings(out_dim=7).resolve(facts(train_images=images)).out_dim == 7
+
+
+def test_short_trainings_have_faster_teachers() -> None:
+    short = facts(train_images=1000, batch_size=100, epochs=40)  # 400 steps
+    assert Settings().resolve(short).teacher_momentum == 0.97
+    assert Settings().resolve(short).teacher_temperature_epochs == 12
+    assert Settings().resolve(short._replace(epochs=400)).teacher_momentum == 0.99
+    assert Settings(teacher_momentum=0.5).resolve(short).teacher_momentum == 0.5

@@ -1,0 +1,195 @@
+"""MoCo v3's loss against the authors' formula, its momentum encoder and its heads."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from batch_parts import gradients_in_parts, without_batch_statistics
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from training_world import Recorder, resolved, run
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.methods import MoCoV3, Step, build_method, moco_v3_loss
+from dasl_core.models.ema import cosine_momentum
+from dasl_core.models.heads import deep_head
+from dasl_core.seeds import derive_seed
+from dasl_core.spec.methods import Given
+from dasl_core.spec.methods import MoCoV3 as Settings
+from dasl_core.train.checkpoint import load_state
+
+
+def authors(queries: Tensor, keys: Tensor, temperature: float) -> Tensor:
+    """`contrastive_loss` of the authors' code on one process, once for each way."""
+
+    def one(q: Tensor, k: Tensor) -> Tensor:
+        q, k = F.normalize(q, dim=1), F.normalize(k, dim=1)
+        logits = torch.einsum("nc,mc->nm", [q, k]) / temperature
+        return nn.CrossEntropyLoss()(logits, torch.arange(len(q))) * (2 * temperature)
+
+    return one(queries[0], keys[1]) + one(queries[1], keys[0])
+
+
+def naive(queries: Tensor, keys: Tensor, temperature: float) -> float:
+    """Eq. 1 with loops: a query's positive is the other view's key of its image, its negatives are
+    that view's keys of the other images."""
+    total, samples = 0.0, queries.shape[1]
+    for view in range(2):
+        for i in range(samples):
+            query, others = queries[view, i], keys[1 - view]
+            similar = [
+                math.exp(F.cosine_similarity(query, key, dim=0).item() / temperature)
+                for key in others
+            ]
+            total -= 2 * temperature * math.log(similar[i] / sum(similar)) / samples
+    return total
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 6), st.integers(2, 6), st.floats(0.05, 2), st.integers(0, 2**31))
+def test_equals_the_authors_and_the_formula(
+    samples: int, width: int, temperature: float, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    q, k = torch.randn(2, 2, samples, width, generator=generator, dtype=torch.float64)
+    loss = moco_v3_loss(q, k, temperature)
+    torch.testing.assert_close(loss, authors(q, k, temperature), rtol=0, atol=1e-12)
+    assert loss.item() == pytest.approx(naive(q, k, temperature), rel=1e-9, abs=1e-9)
+
+
+def test_the_gradient_is_the_authors_and_keys_get_none() -> None:
+    q, k = torch.randn(2, 2, 5, 4, dtype=torch.float64)
+    ours, reference = (q.clone().requires_grad_() for _ in range(2))
+    keys = k.clone().requires_grad_()
+    moco_v3_loss(ours, keys, 0.2).backward()
+    authors(reference, k, 0.2).backward()
+    torch.testing.assert_close(ours.grad, reference.grad, rtol=0, atol=1e-12)
+    assert keys.grad is None
+
+
+def test_half_precision_is_computed_in_float32() -> None:
+    q, k = torch.randn(2, 2, 16, 8).bfloat16()
+    exact = moco_v3_loss(q.double(), k.double(), 0.2).item()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = moco_v3_loss(q, k, 0.2)
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(exact, rel=1e-5)
+
+
+def method(**changes: Any) -> MoCoV3:
+    torch.manual_seed(0)
+    arguments: dict[str, Any] = {"temperature": 0.2, "momentum": 0.9, "keep": "student"}
+    return MoCoV3(
+        nn.Sequential(nn.Flatten(), nn.Linear(12, 6)),
+        deep_head([6, 5, 4], normalised_output=True),
+        deep_head([4, 5, 4], normalised_output=False),
+        **(arguments | changes),
+    )
+
+
+def test_embeddings_are_raw_queries_and_keys_the_momentum_encoders() -> None:
+    moco, views = method(), [torch.randn(7, 3, 2, 2) for _ in range(2)]
+    outputs = moco(views)
+    projections = moco.projector(moco.backbone(torch.cat(views)))
+    torch.testing.assert_close(outputs["keys"].flatten(0, 1), projections)
+    torch.testing.assert_close(outputs["embeddings"].flatten(0, 1), moco.predictor(projections))
+    assert (outputs["embeddings"].norm(dim=-1) - 1).abs().max() > 1e-3
+    moco.loss(outputs, Step(0, 10, 5, torch.arange(7))).backward()
+    for name, parameter in moco.named_parameters():
+        assert (parameter.grad is None) == name.startswith("teacher."), name
+
+
+def test_the_momentum_encoder_follows_after_the_update() -> None:
+    moco = method()
+    before = [p.clone() for p in moco.teacher.parameters()]
+    with torch.no_grad():
+        for parameter in moco.parameters():
+            if parameter.requires_grad:
+                parameter += 1
+    moco.after_update(Step(4, 10, 5, torch.arange(7)))
+    share = 1 - cosine_momentum(0.9, 4, 10)
+    for parameter, old in zip(moco.teacher.parameters(), before, strict=True):
+        torch.testing.assert_close(parameter, old + share)
+    assert moco.representation is moco.backbone
+    assert method(keep="teacher").representation is not moco.backbone
+
+
+def test_parts_of_a_batch_give_the_gradient_of_the_whole(pictures: DatasetIndex) -> None:
+    """Cached, since a query is compared with the keys of all images."""
+    spec = resolved(pictures, method={"name": "moco_v3"}, backbone={"name": "test_vit"})
+    torch.manual_seed(0)
+    moco = without_batch_statistics(build_method(spec).double())
+    assert not moco.accumulates
+    images = [torch.randn(8, 3, 16, 16, dtype=torch.float64) for _ in range(2)]
+    whole, loss, _ = gradients_in_parts(moco, images, parts=1)
+    for parts in (2, 4):
+        gradients, same, _ = gradients_in_parts(moco, images, parts)
+        torch.testing.assert_close(same, loss, rtol=0, atol=1e-12)
+        assert gradients.keys() == whole.keys()
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(gradient, whole[name], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_vits_first_layer_may_stay_as_it_was_drawn(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, without_pictures: None, frozen: bool
+) -> None:
+    spec = resolved(
+        pictures,
+        method={"name": "moco_v3", "freeze_patch_projection": frozen},
+        backbone={"name": "test_vit"},
+        train={"epochs": 1},
+    )
+    recorder = Recorder(tmp_path)
+    run(spec, pictures, cache, recorder)
+    torch.manual_seed(derive_seed(spec.train.seed, "weights"))
+    drawn = build_method(spec).state_dict()
+    trained = load_state(recorder.last_checkpoint)["method"]
+    for name in ("weight", "bias"):
+        name = f"backbone.patch_embed.proj.{name}"
+        assert torch.equal(trained[name], drawn[name]) == frozen
+    assert not torch.equal(trained["backbone.pos_embed"], drawn["backbone.pos_embed"])
+
+
+def kinds(head: nn.Module) -> str:
+    short = {nn.Linear: "L", nn.BatchNorm1d: "B", nn.ReLU: "R"}
+    return "".join(short[type(layer)] for layer in head.children())
+
+
+@pytest.mark.parametrize(
+    ("backbone", "projector", "predictor"),
+    [("test_vit", "LBRLBRLB", "LBRLB"), ("test_resnet", "LBRLB", "LBRL")],
+)
+def test_heads_are_the_authors(
+    pictures: DatasetIndex, backbone: str, projector: str, predictor: str
+) -> None:
+    spec = resolved(pictures, method={"name": "moco_v3"}, backbone={"name": backbone})
+    moco = build_method(spec)
+    assert isinstance(moco, MoCoV3)
+    assert (kinds(moco.projector), kinds(moco.predictor)) == (projector, predictor)
+    linear = [layer for head in (moco.projector, moco.predictor) for layer in head.children()]
+    assert all(layer.bias is None for layer in linear if isinstance(layer, nn.Linear))
+    assert not list(moco.projector[-1].parameters())  # the last BatchNorm has no weights
+
+
+def test_settings(pictures: DatasetIndex) -> None:
+    given = Given(2048, 224, None, 1_281_167, 4096, 100)
+    assert Settings().resolve(given).hidden_dim == 4096
+    assert Settings().resolve(given._replace(features=384)).hidden_dim == 4096  # a ViT-S
+    assert Settings().resolve(given._replace(features=64)).hidden_dim == 768
+    assert (Settings().temperature, Settings().teacher_momentum) == (0.2, 0.99)
+    spec = resolved(
+        pictures,
+        method={"name": "moco_v3"},
+        backbone={"image_size": 96},
+        train={"batch_size": 8, "optimizer": {"name": "adamw"}},
+    )
+    assert (spec.augment.blur, spec.augment.solarize) == ((1.0, 0.1), (0.0, 0.2))
+    assert spec.train.optimizer.lr == pytest.approx(1.5e-4 * 8 / 256)
+    assert spec.train.optimizer.weight_decay == 0.1

@@ -1,0 +1,132 @@
+"""VICReg's loss against lightly's, on both sides of its covariance, and its network."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from batch_parts import gradients_in_parts, without_batch_statistics
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lightly.loss import VICRegLoss
+from torch import Tensor, nn
+from training_world import resolved
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.methods import Step, VICReg, build_method, vicreg_loss
+from dasl_core.methods.vicreg import correlation_penalty
+from dasl_core.models.heads import deep_head
+from dasl_core.spec.methods import Given
+from dasl_core.spec.methods import VICReg as Settings
+
+
+def embeddings(samples: int, width: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    scales = torch.rand(width, generator=generator, dtype=torch.float64) * 2
+    return torch.randn(2, samples, width, generator=generator, dtype=torch.float64) * scales + 1
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(2, 9),
+    st.integers(2, 9),
+    st.tuples(*[st.floats(0, 30)] * 3),
+    st.integers(0, 2**31),
+)
+def test_equals_lightlys_value_and_gradient(
+    samples: int, width: int, weights: tuple[float, float, float], seed: int
+) -> None:
+    z = embeddings(samples, width, seed)
+    ours, reference = (z.clone().requires_grad_() for _ in range(2))
+    loss = vicreg_loss(ours, *weights)
+    expected = VICRegLoss(*weights)(reference[0], reference[1])
+    torch.testing.assert_close(loss, expected, rtol=1e-10, atol=1e-10)
+    loss.backward()
+    expected.backward()
+    torch.testing.assert_close(ours.grad, reference.grad, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("samples", "width"), [(3, 7), (7, 3), (5, 5)])
+def test_covariances_are_those_of_different_coordinates(samples: int, width: int) -> None:
+    x = embeddings(samples, width)[0]
+    centred = x - x.mean(dim=0)
+    covariance = torch.cov(x.T)
+    others = ~torch.eye(width, dtype=torch.bool)
+    expected = covariance[others].square().sum() / width
+    torch.testing.assert_close(correlation_penalty(centred), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_terms_are_the_papers() -> None:
+    """On embeddings for which each can be told by hand."""
+    collapsed = torch.ones(2, 6, 4, dtype=torch.float64)
+    # Variance: the root of epsilon is 0.01 short of nothing.
+    assert vicreg_loss(collapsed, 25, 25, 1).item() == pytest.approx(25 * 0.99)
+    spread = embeddings(50, 1)[:1] * 100
+    assert vicreg_loss(spread.repeat(2, 1, 1), 25, 25, 1).item() == pytest.approx(0, abs=1e-5)
+    assert vicreg_loss(torch.cat([spread, spread + 2]), 25, 25, 1).item() == pytest.approx(100)
+    twice = spread.repeat(2, 1, 2)  # two coordinates that are one
+    variance = spread.var().item()
+    assert vicreg_loss(twice, 0, 0, 1).item() == pytest.approx(2 * variance**2)
+
+
+def test_half_precision_is_computed_in_float32() -> None:
+    z = embeddings(16, 8).bfloat16()
+    exact = vicreg_loss(z.double(), 25, 25, 1).item()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = vicreg_loss(z, 25, 25, 1)
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(exact, rel=1e-4)
+
+
+def test_forward_gives_the_raw_embeddings_of_each_view() -> None:
+    torch.manual_seed(0)
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(12, 6))
+    method = VICReg(
+        backbone,
+        deep_head([6, 5, 5, 4], normalised_output=False),
+        invariance=25,
+        variance=25,
+        covariance=1,
+    )
+    views = [torch.randn(7, 3, 2, 2) for _ in range(2)]
+    outputs = method(views)
+    together = method.expander(backbone(torch.cat(views)))
+    torch.testing.assert_close(outputs["embeddings"].flatten(0, 1), together)
+    loss = method.loss(outputs, Step(0, 1, 1, torch.arange(7)))
+    torch.testing.assert_close(loss, vicreg_loss(outputs["embeddings"], 25, 25, 1))
+    loss.backward()
+    assert all(p.grad is not None for p in method.parameters())
+
+
+def test_parts_of_a_batch_give_the_gradient_of_the_whole(pictures: DatasetIndex) -> None:
+    """Cached: the statistics are those of the whole batch."""
+    spec = resolved(pictures, method={"name": "vicreg"}, backbone={"name": "test_vit"})
+    torch.manual_seed(0)
+    method = without_batch_statistics(build_method(spec).double())
+    assert not method.accumulates
+    images = [torch.randn(8, 3, 16, 16, dtype=torch.float64) for _ in range(2)]
+    whole, loss, _ = gradients_in_parts(method, images, parts=1)
+    for parts in (2, 4):
+        gradients, same, _ = gradients_in_parts(method, images, parts)
+        torch.testing.assert_close(same, loss, rtol=0, atol=1e-12)
+        assert gradients.keys() == whole.keys()
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(gradient, whole[name], rtol=0, atol=1e-12)
+
+
+def test_settings(pictures: DatasetIndex) -> None:
+    given = Given(2048, 224, None, 1_281_167, 2048, 100)
+    found = Settings().resolve(given)
+    assert (found.projection_dim, found.hidden_dim) == (8192, 8192)  # the paper's for a ResNet-50
+    assert Settings().resolve(given._replace(features=512)).projection_dim == 2048
+    own = Settings(projection_dim=6).resolve(given)
+    assert (own.projection_dim, own.hidden_dim) == (6, 6)
+    assert (found.invariance, found.variance, found.covariance) == (25, 25, 1)
+    spec = resolved(
+        pictures,
+        method={"name": "vicreg"},
+        backbone={"image_size": 96},
+        train={"batch_size": 8, "optimizer": {"name": "lars"}},
+    )
+    assert (spec.augment.blur, spec.augment.solarize) == ((1.0, 0.1), (0.0, 0.2))
+    assert spec.train.optimizer.lr == pytest.approx(0.2 * 8 / 256)
+    assert spec.train.optimizer.weight_decay == 1e-6
