@@ -1,0 +1,100 @@
+"""Settings of the engine that change how it computes, and not what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from training_world import Recorder, assert_same, resolved, run
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.train.checkpoint import load_state
+from dasl_core.train.engine import Run, RunFiles
+
+pytestmark = pytest.mark.usefixtures("without_pictures")
+TRAIN = {"precision": "fp64", "epochs": 2, "optimizer": {"name": "sgd", "lr": 0.05}}
+
+
+@pytest.fixture(scope="module")
+def plain(
+    pictures: DatasetIndex, cache: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Recorder:
+    reporter = Recorder(tmp_path_factory.mktemp("plain"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "draw_pictures", lambda run: None)
+        run(resolved(pictures, train=TRAIN, dar={"weight": 0.1}), pictures, cache, reporter)
+    return reporter
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"channels_last": True},
+        {"checkpoint_activations": True},
+        {"deterministic": True},
+        # Inductor's C++ compiler is not everywhere where the tests run; tracing is what can break.
+        pytest.param({"compile": True}, marks=pytest.mark.slow),
+    ],
+    ids=lambda option: next(iter(option)),
+)
+def test_an_option_leaves_the_run_as_it_is(
+    pictures: DatasetIndex,
+    cache: Path,
+    tmp_path: Path,
+    plain: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
+    option: dict[str, bool],
+) -> None:
+    if "compile" in option:
+        compiled = torch.nn.Module.compile
+        monkeypatch.setattr(
+            torch.nn.Module, "compile", lambda module: compiled(module, backend="aot_eager")
+        )
+    reporter = Recorder(tmp_path)
+    run(resolved(pictures, train=TRAIN | option, dar={"weight": 0.1}), pictures, cache, reporter)
+    assert reporter.curve() == pytest.approx(plain.curve(), abs=1e-10)
+    ours, theirs = (load_state(each.last_checkpoint)["method"] for each in (reporter, plain))
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours[name], value, rtol=0, atol=1e-9, msg=name)
+
+
+def test_deterministic_mode_is_left_again(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    run(resolved(pictures, train={"deterministic": True}), pictures, cache, None)
+    assert torch.are_deterministic_algorithms_enabled()
+    run(resolved(pictures), pictures, cache, None)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_micro_batches_resume_bit_for_bit(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    spec = resolved(pictures, train={"micro_batches": 2, "epochs": 2}, dar={"weight": 0.1})
+    whole, resumed = Recorder(tmp_path / "whole"), Recorder(tmp_path / "resumed")
+    run(spec, pictures, cache, whole)
+    stopped = Recorder(tmp_path / "stopped", lambda asked: "cancel" if asked == 4 else "run")
+    run(spec, pictures, cache, stopped)
+    run(spec, pictures, cache, resumed, stopped.last_checkpoint)
+    assert stopped.curve() + resumed.curve() == whole.curve()
+    states = [load_state(each.last_checkpoint) for each in (whole, resumed)]
+    assert_same(states[0]["method"], states[1]["method"], "method")
+
+
+def test_every_option_is_seen_by_the_network(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    """The equalities above could not fail if an option did nothing."""
+    spec = resolved(pictures, train={"channels_last": True, "checkpoint_activations": True})
+    files = RunFiles(cache=cache, scratch=tmp_path)
+    this = Run(spec, pictures, None, files, None, torch.device("cpu"), 1)
+    try:
+        weight = this.method.backbone.get_parameter("layer1.0.conv2.weight")
+        assert weight.is_contiguous(memory_format=torch.channels_last)
+        views = this.make_views.make(next(this.loader.epoch(0)), 0)
+        assert views[0].is_contiguous(memory_format=torch.channels_last)
+        assert "forward" in vars(this.method.backbone.get_submodule("layer1.0"))
+    finally:
+        this.close()
