@@ -5,7 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
-BENCHMARKS = ("benchmarks.ctv", "benchmarks.measures", "benchmarks.startup")
+BENCHMARKS = (
+    "benchmarks.ctv",
+    "benchmarks.regularizers",
+    "benchmarks.measures",
+    "benchmarks.startup",
+)
 
 
 def main() -> int:

@@ -19,6 +19,7 @@ does, nothing is said: a cause is armed once its figure was good, or after a ten
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
@@ -203,13 +204,13 @@ class CollapseAlarm:
     def _norm(
         self, known: Mapping[str, float], progress: float
     ) -> tuple[Verdict | None, dict[str, float]]:
-        norm = known.get("embedding_norm")
-        if norm is None:
+        if "embedding_norm" not in known:
             return None, {}
-        self._first_norm = self._first_norm or (norm if math.isfinite(norm) else 0.0)
+        norm = min(known["embedding_norm"], sys.float_info.max)  # JSON has no infinity
+        self._first_norm = self._first_norm or norm
         if self._first_norm == 0:
             return None, {}
-        limit = NORM_GROWTH_IN_ALL * self._first_norm
+        limit = min(NORM_GROWTH_IN_ALL * self._first_norm, sys.float_info.max / 10)
         if progress < GRACE or self._early_norm == 0:
             self._early_norm = max(self._early_norm, min(norm, limit))
         else:
