@@ -148,6 +148,7 @@ class Run:
         threads: int,
     ) -> None:
         self.spec, self.reporter, self.files, self.device = spec, reporter, files, device
+        self.index = index
         self.dtype = torch.float64 if spec.train.precision == "fp64" else torch.float32
         self.progress = Progress()
         self.saved_step: int | None = None
@@ -546,10 +547,20 @@ class Run:
                     "epoch": epoch,
                     "evaluations": progress.evaluations,
                     "epoch_losses": progress.losses,
+                    "data": {
+                        "images": len(self.index),
+                        "classes": len(self.index.class_names) if self.index.labels else None,
+                        "train_images": len(self.train_set.samples),
+                        "held_out_images": len(self.held_out.samples),
+                    },
                     "unreadable_images": sum(self.unreadable.values()),
                 }
-                export_backbone(self.method.representation, self.spec, metrics, folder)
                 final = progress.step == self.total_steps
+                missing = export_backbone(
+                    self.method.representation, self.spec, metrics, folder, onnx=final
+                )
+                if missing is not None:
+                    self.reporter.event("onnx_missing", missing, {"step": progress.step})
                 self.reporter.checkpoint(folder, progress.step, epoch, latest, final)
         if self.control is not None:
             dist.barrier(group=self.control)

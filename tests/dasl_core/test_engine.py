@@ -221,11 +221,14 @@ def test_a_diverged_run_names_the_learning_rate(
 ) -> None:
     spec = resolved(
         pictures,
-        train={"batch_size": batch_size, "optimizer": {"name": "sgd", "lr": 1e20}},
+        train={
+            "batch_size": batch_size,
+            "optimizer": {"name": "sgd", "lr": 1e4, "weight_decay": 100},
+        },
         evaluate={"every_epochs": 1},
     )
     reporter = Recorder(tmp_path)
-    with pytest.raises(DivergedError, match=r"lower train\.optimizer\.lr than 1e\+20"):
+    with pytest.raises(DivergedError, match=r"lower train\.optimizer\.lr than 10000"):
         run(spec, pictures, cache, reporter)
     assert not any(final for _, _, final in reporter.checkpoints)
 
@@ -248,8 +251,8 @@ def test_a_collapse_is_told_and_ends_the_run_if_asked(
     """Elementwise DAR with far too large a weight pulls all embeddings into one point."""
     collapsing = {
         "dar": {"weight": 100.0},
-        "train": {"epochs": 60, "optimizer": {"name": "adamw", "lr": 0.01}, "warmup_epochs": 0},
-        "evaluate": {"knn": None, "retrieval": [], "every_epochs": 60},
+        "train": {"epochs": 20, "optimizer": {"name": "adamw", "lr": 0.01}, "warmup_epochs": 0},
+        "evaluate": {"knn": None, "retrieval": [], "every_epochs": 20},
     }
     told = Recorder(tmp_path / "told")
     assert run(resolved(pictures, **collapsing), pictures, cache, told) == "succeeded"
@@ -260,7 +263,7 @@ def test_a_collapse_is_told_and_ends_the_run_if_asked(
     stopped = Recorder(tmp_path / "stopped")
     with pytest.raises(CollapsedError, match=r"nearly the same output.*dar\.weight"):
         run(resolved(pictures, **stopping), pictures, cache, stopped)
-    assert stopped.checkpoints[-1][0] == stopped.points[-1]["step"] < 180
+    assert stopped.checkpoints[-1][0] == stopped.points[-1]["step"] < 60
 
     ignoring = collapsing | {"train": collapsing["train"] | {"collapse": "ignore"}}
     ignored = Recorder(tmp_path / "ignored")
@@ -271,7 +274,7 @@ def test_a_collapse_is_told_and_ends_the_run_if_asked(
 
 def test_a_healthy_run_raises_no_alarm(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
     reporter = Recorder(tmp_path)
-    run(resolved(pictures, train={"epochs": 40}), pictures, cache, reporter)
+    run(resolved(pictures, train={"epochs": 20}), pictures, cache, reporter)
     assert reporter.events == []
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -14,6 +16,7 @@ from PIL import Image
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import ingest_folder
+from dasl_core.export import export_backbone
 from dasl_core.spec import JobSpec, resolve
 from dasl_core.train.engine import Outcome, RunFiles, pretrain
 from dasl_core.train.reporting import Desired, Subject
@@ -49,6 +52,11 @@ SMALL: dict[str, dict[str, Any]] = {
         "local_crops": 2,
         "queue_start_epoch": 1,
     },
+    "npair": {"embedding_dim": 8},
+    "proxy_anchor": {"embedding_dim": 8, "proxy_lr": 3.0},
+    # The classes are far apart from the start: without more patience there is nothing to learn.
+    "triplet": {"embedding_dim": 8, "margin": 3.0},
+    "multi_similarity": {"embedding_dim": 8, "epsilon": 1.0},
 }
 
 
@@ -138,10 +146,21 @@ def run(
     cache: Path,
     reporter: Recorder | None,
     resume: Path | None = None,
+    *,
+    onnx: bool = False,
     **arguments: Any,
 ) -> Outcome:
-    """`pretrain` with a scratch folder that is gone afterwards."""
-    with tempfile.TemporaryDirectory() as scratch:
+    """`pretrain` with a scratch folder that is gone afterwards.
+
+    `onnx`: write it with the last checkpoint, as always; it takes longer than a tiny run itself.
+    """
+
+    def without_onnx(*given: Any, **_: Any) -> str | None:
+        return export_backbone(*given)
+
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        if not onnx:
+            stack.enter_context(patch("dasl_core.train.engine.export_backbone", without_onnx))
         files = RunFiles(cache=cache, scratch=Path(scratch), resume=resume)
         return pretrain(spec, index, reporter, files, **arguments)
 
