@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from dasl_core.spec import JobSpec
+from dasl_core.spec import METHODS, JobSpec
 from service.app import create_app
 from service.cli.app import app
 from service.settings import Settings
@@ -48,11 +48,18 @@ def prose(text: str) -> str:
 
 
 def table_rows(page: str) -> Iterator[list[str]]:
-    """Cells of every row whose first cell is one name in code style; the name without its quotes."""
+    """Cells of every row whose first cell is one name in code style; the name without its quotes.
+
+    Below a heading that is a method's name, names are told apart by it: ``byol: method.keep``.
+    """
+    method = ""
     for line in prose(text_of(page)).splitlines():
+        if heading := re.match(r"#+ (.+)", line):
+            title = heading[1].strip("`")
+            method = f"{title}: " if title in METHODS else ""
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if line.startswith("| `") and re.fullmatch(r"`[^`]+`", cells[0]):
-            yield [cells[0].strip("`"), *cells[1:]]
+            yield [method + cells[0].strip("`"), *cells[1:]]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -75,7 +82,10 @@ def anchors(page: Path) -> set[str]:
 
 
 def spec_fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted name and default of each field; of a part that is always there, its fields' only."""
+    """Dotted name and default of each field; of a part that is always there, its fields' only.
+
+    Fields of one method are told apart from those of another: ``byol: method.keep``.
+    """
     for name, field in model.model_fields.items():
         default = field.get_default(call_default_factory=True)
         parts = [
@@ -86,7 +96,8 @@ def spec_fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str,
         if not parts or None in (default, *map(_or_none, get_args(field.annotation))):
             yield prefix + name, default
         for part in parts:
-            yield from spec_fields(part, f"{prefix}{name}.")
+            method = f"{part.model_fields['name'].default}: " if name == "method" else ""
+            yield from spec_fields(part, f"{method}{prefix}{name}.")
 
 
 def _or_none(kind: object) -> object:
