@@ -14,7 +14,12 @@ Name = Annotated[
     str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f/\\]+$")
 ]
 Tag = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[^\x00-\x1f]+$")]
-PositiveInt = Annotated[int, Field(ge=1)]
+PositiveInt = Annotated[int, Field(ge=1, le=1_000_000_000)]
+# Far above any rate, decay or weight that trains; beyond them float32 soon overflows, and a run would
+# find it out only after its start.
+LARGEST_RATE, LARGEST_DECAY, LARGEST_WEIGHT = 1e4, 100.0, 1e6
+Rate = Annotated[float, Field(gt=0, le=LARGEST_RATE)]
+Decay = Annotated[float, Field(ge=0, le=LARGEST_DECAY)]
 
 
 def problem(message: str, given: Any, expected: str, field: str = "") -> PydanticCustomError:
@@ -153,7 +158,10 @@ class DAR(Part):
     """Difference alignment regularization (Chen et al., ICLR 2024), added to the method's loss."""
 
     weight: float = Field(
-        0.003, ge=0, description="lambda; 0 leaves the run bit-identical to null."
+        0.003,
+        ge=0,
+        le=LARGEST_WEIGHT,
+        description="lambda; 0 leaves the run bit-identical to null.",
     )
     labels: Literal["instance", "cluster", "class"] = Field(
         "instance",
@@ -189,7 +197,7 @@ class DAR(Part):
 class SEC(Part):
     """Spherical embedding constraint (Zhang et al., NeurIPS 2020) on the raw embedding norms."""
 
-    weight: float = Field(0.5, ge=0, description="eta.")
+    weight: float = Field(0.5, ge=0, le=LARGEST_WEIGHT, description="eta.")
     target: Literal["mean", "zero"] = "mean"
     momentum: float = Field(1.0, gt=0, le=1, description="rho; 1 uses the batch's own mean norm.")
     ramp: bool = Field(True, description="Grow the weight linearly from 0 over the training.")
@@ -201,11 +209,11 @@ class Optimizer(Part):
     name: Literal["adamw", "sgd", "lars"] | Auto = Field(
         "auto", description='"auto": AdamW for a ViT, SGD for a ResNet up to batch 1024, else LARS.'
     )
-    lr: Annotated[float, Field(gt=0)] | Auto = Field(
+    lr: Rate | Auto = Field(
         "auto",
         description='Peak rate for the global batch as it is; "auto": base_lr, scaled with the batch.',
     )
-    base_lr: Annotated[float, Field(gt=0)] | Auto = Field(
+    base_lr: Rate | Auto = Field(
         "auto", description='Peak rate at a global batch of 256; "auto": the method\'s.'
     )
     lr_scaling: Literal["linear", "sqrt"] = Field(
@@ -217,10 +225,10 @@ class Optimizer(Part):
     layer_decay: float = Field(
         1.0, gt=0, le=1, description="Factor on the rate from each block to the one before it."
     )
-    weight_decay: Annotated[float, Field(ge=0)] | Auto = Field(
+    weight_decay: Decay | Auto = Field(
         "auto", description='Of weights, never of biases and norms; "auto": the method\'s.'
     )
-    weight_decay_end: Annotated[float, Field(ge=0)] | Auto = Field(
+    weight_decay_end: Decay | Auto = Field(
         "auto", description='Where a cosine leads the decay; "auto": the method\'s, or no change.'
     )
     momentum: float = Field(0.9, ge=0, lt=1, description="Of SGD and LARS.")
@@ -229,7 +237,7 @@ class Optimizer(Part):
 class Clip(Part):
     """Clipping of gradients."""
 
-    norm: float = Field(gt=0, description="Largest L2 norm.")
+    norm: float = Field(gt=0, le=1e9, description="Largest L2 norm.")
     each: bool = Field(False, description="Of each parameter by itself, as DINO; false: of all.")
 
 
@@ -290,12 +298,23 @@ class Train(Part):
         "auto", description='"auto": a tenth of epochs. The last epoch is always saved.'
     )
 
+    @model_validator(mode="after")
+    def _warms_up_within(self) -> Self:
+        if self.warmup_epochs != "auto" and self.warmup_epochs > self.epochs:
+            raise problem(
+                f"is longer than the training: train.epochs is {self.epochs}",
+                self.warmup_epochs,
+                f"at most {self.epochs}",
+                field="train.warmup_epochs",
+            )
+        return self
+
 
 class Knn(Part):
     """Weighted k-nearest-neighbour classification of held-out images (Wu et al. 2018)."""
 
     k: int = Field(20, ge=1, le=10_000)
-    temperature: float = Field(0.07, gt=0)
+    temperature: float = Field(0.07, ge=1e-3, le=1000)
 
 
 class Holdout(Part):
@@ -311,18 +330,24 @@ class LinearProbe(Part):
     """A linear classifier on frozen features, one for each learning rate, trained together."""
 
     epochs: int = Field(100, ge=1, le=10_000)
-    batch_size: int = Field(256, ge=1)
-    learning_rates: Annotated[
-        tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1, max_length=100)
-    ] = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+    batch_size: int = Field(256, ge=1, le=1_000_000)
+    learning_rates: Annotated[tuple[Rate, ...], Field(min_length=1, max_length=100)] = (
+        0.01,
+        0.03,
+        0.1,
+        0.3,
+        1.0,
+        3.0,
+        10.0,
+    )
 
 
 class FineTune(Part):
     """Training of the whole network with labels, from the pretrained weights."""
 
     epochs: int = Field(10, ge=1, le=10_000)
-    batch_size: int = Field(128, ge=2)
-    lr: float = Field(0.001, gt=0, description="Peak rate of AdamW.")
+    batch_size: int = Field(128, ge=2, le=1_000_000)
+    lr: Rate = Field(0.001, description="Peak rate of AdamW.")
 
 
 class Evaluate(Part):
@@ -357,7 +382,7 @@ class Resources(Part):
     gpus_per_worker: Literal[0, 1] = Field(0, description="A DDP rank drives one GPU, or the CPU.")
     cpus_per_worker: int = Field(1, ge=1, le=1024)
     max_restarts: int = Field(3, ge=0, le=1000)
-    max_hours: float = Field(24.0, gt=0)
+    max_hours: float = Field(24.0, gt=0, le=100_000)
 
 
 class JobSpec(Part):

@@ -12,6 +12,7 @@ from dasl_core.spec.base import Part
 from dasl_core.spec.errors import FieldProblem, SpecError
 from dasl_core.spec.job import (
     DAR,
+    LARGEST_RATE,
     Augment,
     Backbone,
     Clip,
@@ -169,7 +170,9 @@ def _train(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> 
         parts = workers * train.micro_batches
         per_class = spec.method.samples_per_class or 1
         batch = _fitting_batch(images, math.lcm(parts, per_class))
-    if batch > images:
+        if batch > images:
+            problems.append(_too_few_images(spec, facts, batch))
+    elif batch > images:
         problems.append(
             FieldProblem(
                 "train.batch_size",
@@ -189,7 +192,7 @@ def _train(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> 
             "precision": precision,
             "channels_last": _channels_last(spec),
             "clip": _clip(spec),
-            "optimizer": _optimizer(spec, batch),
+            "optimizer": _optimizer(spec, batch, problems),
             "warmup_epochs": (
                 min(10.0, train.epochs / 10)
                 if train.warmup_epochs == "auto"
@@ -202,7 +205,31 @@ def _train(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> 
     )
 
 
-def _optimizer(spec: JobSpec, batch: int) -> Optimizer:
+def _too_few_images(spec: JobSpec, facts: DatasetFacts, needed: int) -> FieldProblem:
+    """Not even the smallest batch can be filled: name what asks for so many images."""
+    images = training_images(spec, facts)
+    for field, parts in (
+        ("resources.workers", spec.resources.workers),
+        ("train.micro_batches", spec.train.micro_batches),
+    ):
+        if parts > 1:
+            return FieldProblem(
+                field,
+                f"needs a batch of {needed} images, and the data set leaves {images} for training",
+                str(parts),
+                f"at most {max(1, images // (needed // parts))}",
+            )
+    had = f"has {facts.num_images} image{'s' if facts.num_images > 1 else ''}"
+    left = "" if images == facts.num_images else f", which leave {images} for training"
+    return FieldProblem(
+        "dataset",
+        f"{had}{left}; at least {needed} are needed",
+        repr(spec.dataset),
+        "a data set with more images",
+    )
+
+
+def _optimizer(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> Optimizer:
     optimizer, recipe = spec.train.optimizer, spec.method.recipe
     name = optimizer.name
     if name == "auto":
@@ -214,6 +241,15 @@ def _optimizer(spec: JobSpec, batch: int) -> Optimizer:
     if base == "auto":
         base = recipe.lr.get(name, BASE_LR[name])
     growth = batch / 256 if optimizer.lr_scaling == "linear" else (batch / 256) ** 0.5
+    if optimizer.lr == "auto" and base * growth > LARGEST_RATE:
+        problems.append(
+            FieldProblem(
+                "train.optimizer.base_lr",
+                f"comes to a learning rate of {base * growth:g} for a batch of {batch}",
+                f"{base:g}",
+                f"at most {LARGEST_RATE / growth:g} with this batch",
+            )
+        )
     decay, decay_end = optimizer.weight_decay, optimizer.weight_decay_end
     from_recipe = recipe.weight_decay.get(name, WEIGHT_DECAY[name])
     start, end = from_recipe if isinstance(from_recipe, tuple) else (from_recipe, from_recipe)
@@ -351,6 +387,18 @@ def _evaluate(
                     "'image', or a data set whose folders are at least two classes",
                 )
             )
+    holdout = evaluate.holdout
+    # A fraction that nobody chose may come to nothing on a few images: the run tells of it.
+    chosen = evaluate.dataset is None and "fraction" in holdout.model_fields_set
+    if chosen and holdout.by == "image" and round(facts.num_images * holdout.fraction) == 0:
+        problems.append(
+            FieldProblem(
+                "evaluate.holdout.fraction",
+                f"holds out none of the data set's {facts.num_images} images",
+                f"{holdout.fraction:g}",
+                f"more than {0.5 / facts.num_images:.3g}, or no fraction to hold nothing out",
+            )
+        )
     every = evaluate.every_epochs
     if every == "auto":
         every = max(1, round(train.epochs / 10))

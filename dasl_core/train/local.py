@@ -151,7 +151,8 @@ def _match_ranks(spec: JobSpec) -> JobSpec:
         }
     )
     # Validated again: the batch must be divisible by the real number of ranks.
-    return JobSpec.model_validate(spec.model_copy(update={"resources": resources}).model_dump())
+    changed = spec.model_copy(update={"resources": resources})
+    return JobSpec.model_validate(changed.model_dump(exclude_unset=True))
 
 
 def _join_ranks(spec: JobSpec) -> torch.device:

@@ -130,7 +130,7 @@ BAD: list[tuple[list[str], str]] = [
     (["dataset=null"], "give the folder of images"),
     (["train"], "--set train: expected field=value"),
     (["evaluate.dataset=other"], "evaluate.dataset names a registered data set"),
-    (["train.optimizer.lr=1e20"], "try a lower train.optimizer.lr"),
+    (["train.optimizer={name: sgd, lr: 1e4, weight_decay: 100}"], "try a lower train.optimizer.lr"),
 ]
 
 

@@ -79,6 +79,14 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
         "finite number, or 'auto'",
     ),
     ({"train": {"optimizer": {"lr": 0}}}, "train.optimizer.lr", "0", "> 0"),
+    ({"train": {"optimizer": {"lr": 1e300}}}, "train.optimizer.lr", "1e+300", "<= 10000"),
+    ({"train": {"optimizer": {"base_lr": 1e5}}}, "train.optimizer.base_lr", "100000.0", "<= 10000"),
+    ({"train": {"optimizer": {"weight_decay": 101}}}, "train.optimizer.weight_decay", "101", "100"),
+    ({"dar": {"weight": 1e7}}, "dar.weight", "10000000.0", "<= 1000000"),
+    ({"sec": {"weight": 1e39}}, "sec.weight", "1e+39", "<= 1000000"),
+    ({"evaluate": {"knn": {"temperature": 1e-300}}}, "evaluate.knn.temperature", "1e-300", ">="),
+    ({"train": {"epochs": 5, "warmup_epochs": 6}}, "train.warmup_epochs", "6.0", "at most 5"),
+    ({"resources": {"max_hours": 1e300}}, "resources.max_hours", "1e+300", "<= 100000"),
     ({"train": {"optimizer": {"name": "adam"}}}, "train.optimizer.name", "'adam'", "'adamw'"),
     (
         {"train": {"batch_size": 7}, "resources": {"workers": 2}},
@@ -146,6 +154,53 @@ def test_a_batch_larger_than_the_data() -> None:
 
 
 @pytest.mark.parametrize(
+    ("parts", "images", "field", "given_value", "said"),
+    [
+        ({}, 1, "dataset", "'pictures'", "has 1 image; at least 2 are needed"),
+        (
+            {"evaluate": {"holdout": {"fraction": 0.5}}},
+            2,
+            "dataset",
+            "'pictures'",
+            "has 2 images, which leave 1 for training; at least 2 are needed",
+        ),
+        ({"resources": {"workers": 4096}}, 1000, "resources.workers", "4096", "leaves 900"),
+        ({"train": {"micro_batches": 2000}}, 1000, "train.micro_batches", "2000", "leaves 900"),
+    ],
+)
+def test_an_auto_batch_that_cannot_be_filled_names_its_cause(
+    parts: dict[str, Any], images: int, field: str, given_value: str, said: str
+) -> None:
+    facts = FACTS.model_copy(update={"num_images": images})
+    (problem,) = unresolvable(spec_of(**parts), facts)
+    assert (problem.field, problem.given) == (field, given_value)
+    assert said in problem.message
+
+
+def test_a_rate_that_the_batch_scales_beyond_bounds_names_the_base() -> None:
+    spec = spec_of(train={"batch_size": 512, "optimizer": {"base_lr": 6000}})
+    (problem,) = unresolvable(spec, FACTS)
+    assert (problem.field, problem.given) == ("train.optimizer.base_lr", "6000")
+    assert problem.expected == "at most 5000 with this batch"
+
+
+def test_a_share_that_holds_nothing_out_is_refused_if_it_was_chosen() -> None:
+    three = FACTS.model_copy(update={"num_images": 3})
+    resolve(spec_of(), three)  # the default: the run itself tells of it
+    chosen = spec_of(evaluate={"holdout": {"fraction": 0.1}})
+    (problem,) = unresolvable(chosen, three)
+    assert problem.field == "evaluate.holdout.fraction"
+    assert problem.message == "holds out none of the data set's 3 images"
+    resolve(chosen, FACTS)
+    resolve(
+        chosen.model_copy(
+            update={"evaluate": chosen.evaluate.model_copy(update={"dataset": "other"})}
+        ),
+        three,
+    )
+
+
+@pytest.mark.parametrize(
     ("backbone", "patch", "such_as"),
     [
         ({"name": "vit_small_patch16_224", "image_size": 100}, 16, 96),
@@ -183,6 +238,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
     patch = BACKBONES[name].patch_size or 1
     sizes = [size for size in (32, 64, 112, 224, 448, patch * 8) if size % (8 * patch) == 0]
     workers = draw(st.integers(1, 8))
+    epochs = draw(st.integers(1, 2000))
     batch = draw(AUTO | st.integers(1, 20).map(lambda n: max(2, n * workers)))
     if isinstance(batch, int) and batch % workers:
         batch += workers - batch % workers
@@ -199,15 +255,15 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
         "dar": draw(st.none() | st.fixed_dictionaries({"weight": st.floats(0, 10)})),
         "sec": draw(st.none() | st.fixed_dictionaries({"weight": st.floats(0, 10)})),
         "train": {
-            "epochs": draw(st.integers(1, 2000)),
+            "epochs": epochs,
             "batch_size": batch,
             "precision": draw(AUTO | st.sampled_from(["fp32", "bf16", "fp64"])),
             "optimizer": {
                 "name": draw(AUTO | st.sampled_from(["adamw", "sgd", "lars"])),
-                "lr": draw(AUTO | st.floats(1e-9, 1e9) | st.integers(1, 5)),
+                "lr": draw(AUTO | st.floats(1e-9, 1e4) | st.integers(1, 5)),
                 "weight_decay": draw(AUTO | st.floats(0, 1) | st.just(0)),
             },
-            "warmup_epochs": draw(AUTO | st.floats(0, 100) | st.integers(0, 10)),
+            "warmup_epochs": draw(AUTO | st.floats(0, epochs) | st.integers(0, min(10, epochs))),
             "checkpoint_every_epochs": draw(AUTO | st.integers(1, 100)),
         },
         "evaluate": {"every_epochs": draw(AUTO | st.integers(1, 100))},

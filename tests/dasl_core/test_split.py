@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from training_world import Recorder, ingest, picture_folder, resolved, run
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.split import split
@@ -83,3 +84,14 @@ def test_without_classes_none_can_be_held_out() -> None:
         split(index_of(None, 10), Holdout(by="class"))
     with pytest.raises(ValueError, match="no classes"):
         split(index_of([0, 0, 0]), Holdout(by="class"))
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_a_run_that_holds_nothing_out_says_so(tmp_path: Path) -> None:
+    index = ingest(picture_folder(tmp_path / "pictures", classes=0, per_class=3))
+    reporter = Recorder(tmp_path / "out")
+    run(resolved(index, train={"batch_size": 2}), index, tmp_path / "cache", reporter)
+    ((kind, message, data),) = reporter.events
+    assert (kind, data) == ("nothing_held_out", {"images": 3, "fraction": 0.1})
+    assert "evaluate.holdout.fraction 0.1 of 3 images is none" in message
+    assert reporter.evaluations == []
