@@ -47,7 +47,16 @@ def misfits(session: Session, resources: Resources) -> list[FieldProblem]:
         ("CPU", resources.cpus_per_worker, seen.total_cpus),
         ("GPU", resources.gpus_per_worker, seen.total_gpus),
     ):
-        if resources.workers * each > total:
+        if each > total:
+            problems.append(
+                FieldProblem(
+                    f"resources.{kind.lower()}s_per_worker",
+                    f"is more than the {total:g} {kind}s that the cluster has",
+                    str(each),
+                    f"at most {int(total)}",
+                )
+            )
+        elif resources.workers * each > total:
             problems.append(
                 FieldProblem(
                     "resources.workers",

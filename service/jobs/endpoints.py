@@ -6,8 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
 
+from dasl_core.spec import FieldProblem, JobSpec
 from service.auth import Reader, Submitter
-from service.context import ReadSession, WriteSession
+from service.context import Context, ReadSession, WithContext, WriteSession
 from service.http import StrictRoute
 from service.jobs import repository, service
 from service.jobs.schemas import (
@@ -35,11 +36,13 @@ def submit_job(
     spec: SpecBody,
     response: Response,
     caller: Submitter,
+    context: WithContext,
     session: WriteSession,
     key: IdempotencyKey = None,
 ) -> JobView:
     """Queue a job. With an `Idempotency-Key` the same request again gives the first answer."""
-    view, repeated = service.submit(session, caller.tenant, spec, key)
+    gone = _missing_folders(context, caller.tenant, spec)
+    view, repeated = service.submit(session, caller.tenant, spec, key, gone)
     response.headers["Location"] = f"/v1/jobs/{view.id}"
     if repeated:
         response.headers["Idempotency-Replayed"] = "true"
@@ -47,9 +50,12 @@ def submit_job(
 
 
 @router.post("/validate")
-def validate_job(spec: SpecBody, caller: Reader, session: ReadSession) -> ValidatedJob:
+def validate_job(
+    spec: SpecBody, caller: Reader, context: WithContext, session: ReadSession
+) -> ValidatedJob:
     """What a spec would become, every "auto" a number, and what it would cost; stores nothing."""
-    planned = service.plan(session, caller.tenant, spec)
+    gone = _missing_folders(context, caller.tenant, spec)
+    planned = service.plan(session, caller.tenant, spec, gone)
     return ValidatedJob(
         resolved=planned.resolved.model_dump(mode="json"), estimate=planned.estimate
     )
@@ -115,3 +121,9 @@ def list_evaluations(job_id: str, caller: Reader, session: ReadSession) -> Page[
     service.get(session, caller.tenant, job_id)
     rows = repository.evaluations(session, job_id)
     return Page(data=[EvaluationView.model_validate(row) for row in rows])
+
+
+def _missing_folders(context: Context, tenant: str, spec: JobSpec) -> list[FieldProblem]:
+    if not context.settings.check_paths:
+        return []
+    return service.missing_folders(context.database, tenant, spec)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -17,6 +19,7 @@ from service import ids, lifecycle
 from service.cluster import service as cluster
 from service.datasets import repository as datasets
 from service.db.models import Dataset, IdempotencyKey, Job
+from service.db.session import Database
 from service.jobs import repository
 from service.jobs.schemas import JobPatch, JobView
 from service.problems import Problem, field_problem, not_found, spec_problem
@@ -32,10 +35,45 @@ class Plan:
     evaluate_dataset: Dataset | None
 
 
-def plan(session: Session, tenant: str, spec: JobSpec, *, keep: bool = False) -> Plan:
+def missing_folders(database: Database, tenant: str, spec: JobSpec) -> list[FieldProblem]:
+    """What is wrong with a spec whose data sets were registered and whose folders are gone.
+
+    Opens a transaction of its own, which ends before a file system is asked that may not answer.
+    """
+    named = {"dataset": spec.dataset, "evaluate.dataset": spec.evaluate.dataset}
+    with database.read() as session:
+        found = {
+            field: datasets.find(session, tenant, name)
+            for field, name in named.items()
+            if name is not None
+        }
+    return [
+        FieldProblem(
+            field,
+            f"was ingested, but its folder {dataset.uri} is no longer there",
+            str(named[field]),
+            "a data set whose folder the server can read: mount it again, or remove the data set "
+            "and register it anew",
+        )
+        for field, dataset in found.items()
+        if dataset is not None
+        and dataset.state == datasets.READY
+        and not Path(dataset.uri).is_dir()
+    ]
+
+
+def plan(
+    session: Session,
+    tenant: str,
+    spec: JobSpec,
+    known: Sequence[FieldProblem] = (),
+    *,
+    keep: bool = False,
+) -> Plan:
     """Find a spec's data sets and resolve it.
 
     Args:
+        known: what was found to be wrong before.
         keep: nobody may delete the data sets until this transaction, which writes, ends.
 
     Raises:
@@ -47,20 +85,31 @@ def plan(session: Session, tenant: str, spec: JobSpec, *, keep: bool = False) ->
         name = spec.evaluate.dataset
         evaluate_dataset = _ready_dataset(session, tenant, name, "evaluate.dataset", keep)
     facts = DatasetFacts.model_validate(dataset.facts)
-    problems: list[FieldProblem] = cluster.misfits(session, spec.resources)
+    problems = [*known, *cluster.misfits(session, spec.resources)]
     try:
         resolved = resolve_spec(spec, facts)
     except SpecError as error:
         problems += error.problems
     if problems:
-        raise spec_problem(problems)
+        # Too many workers are too many for the cluster and for the data: one mistake, told once.
+        by_field: dict[str, FieldProblem] = {}
+        for problem in problems:
+            by_field.setdefault(problem.field, problem)
+        raise spec_problem(list(by_field.values()))
     return Plan(resolved, estimate_cost(resolved, facts), dataset, evaluate_dataset)
 
 
-def submit(session: Session, tenant: str, spec: JobSpec, key: str | None) -> tuple[JobView, bool]:
+def submit(
+    session: Session,
+    tenant: str,
+    spec: JobSpec,
+    key: str | None,
+    known: Sequence[FieldProblem] = (),
+) -> tuple[JobView, bool]:
     """Queue a job.
 
     Args:
+        known: what was found to be wrong before; it does not matter to a repetition.
         key: the Idempotency-Key. The same key and spec again give the first answer again.
 
     Returns:
@@ -75,7 +124,7 @@ def submit(session: Session, tenant: str, spec: JobSpec, key: str | None) -> tup
         seen = repository.idempotency_key(session, tenant, key)
         if seen is not None:
             return _answer_again(seen, body_hash), True
-    planned = plan(session, tenant, spec, keep=True)
+    planned = plan(session, tenant, spec, known, keep=True)
     now = datetime.now(UTC)
     job = Job(
         id=ids.new_id("job"),

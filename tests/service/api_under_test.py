@@ -42,13 +42,15 @@ class Api:
         """A data set in the given state."""
         dataset_id = ids.new_id("ds")
         ready = state == "ready"
+        folder = self.settings.home / "images" / name
+        folder.mkdir(parents=True, exist_ok=True)
         with self.database.write() as session:
             session.add(
                 Dataset(
                     id=dataset_id,
                     tenant=tenant,
                     name=name,
-                    uri="/data/emoji",
+                    uri=str(folder),
                     state=state,
                     attempt=0,
                     facts={**FACTS, **facts} if ready else None,

@@ -114,8 +114,44 @@ def test_more_workers_than_the_cluster_has(api: Api) -> None:
     problem = refused(api.client.post("/v1/jobs", json=spec), 422, "resources.workers")
     assert "at most 2" in problem["errors"][0]["expected"]
     spec["resources"] = {"workers": 1, "gpus_per_worker": 1}
-    refused(api.client.post("/v1/jobs", json=spec), 422, "resources.workers")
+    problem = refused(api.client.post("/v1/jobs", json=spec), 422)
+    (error,) = problem["errors"]
+    assert error["field"] == "resources.gpus_per_worker"
+    assert (error["given"], error["expected"]) == ("1", "at most 0")
     snapshot(api, cpus=4, gpus=1)
+    assert api.client.post("/v1/jobs", json=spec).status_code == 201
+    spec["resources"] = {"cpus_per_worker": 64}
+    problem = refused(api.client.post("/v1/jobs", json=spec), 422)
+    assert [error["field"] for error in problem["errors"]] == ["resources.cpus_per_worker"]
+
+
+def test_one_mistake_is_one_problem(api: Api) -> None:
+    api.dataset()
+    snapshot(api, cpus=4)
+    spec = {"dataset": "emoji", "resources": {"workers": 4096}}
+    problem = refused(api.client.post("/v1/jobs", json=spec), 422)
+    (error,) = problem["errors"]
+    assert (error["field"], error["given"]) == ("resources.workers", "4096")
+    assert "at most 4" in error["expected"]
+
+
+@pytest.mark.parametrize("field", ["dataset", "evaluate.dataset"])
+def test_a_data_set_whose_folder_is_gone_is_refused(api: Api, field: str) -> None:
+    for name in ("emoji", "other"):
+        api.dataset(name)
+    spec = {"dataset": "emoji", "evaluate": {"dataset": "other"}}
+    key = {"Idempotency-Key": "before"}
+    first = api.client.post("/v1/jobs", json=spec, headers=key)
+    assert first.status_code == 201
+    name = "emoji" if field == "dataset" else "other"
+    (api.settings.home / "images" / name).rmdir()
+    for path in ("/v1/jobs", "/v1/jobs/validate"):
+        problem = refused(api.client.post(path, json=spec), 422)
+        (error,) = problem["errors"]
+        assert (error["field"], error["given"]) == (field, name)
+        assert "is no longer there" in error["message"]
+    assert api.client.post("/v1/jobs", json=spec, headers=key).json() == first.json()
+    api.settings.check_paths = False
     assert api.client.post("/v1/jobs", json=spec).status_code == 201
 
 
