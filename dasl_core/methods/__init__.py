@@ -4,8 +4,12 @@ from dasl_core.methods.base import Method, Outputs, Step
 from dasl_core.methods.byol import BYOL, byol_loss
 from dasl_core.methods.dino import DINO, dino_loss
 from dasl_core.methods.moco_v3 import MoCoV3, moco_v3_loss
+from dasl_core.methods.multi_similarity import MultiSimilarity
+from dasl_core.methods.npair import NPair
+from dasl_core.methods.proxy_anchor import ProxyAnchor
 from dasl_core.methods.simclr import SimCLR, nt_xent
 from dasl_core.methods.swav import SwAV, sinkhorn, swapped_prediction
+from dasl_core.methods.triplet import Triplet
 from dasl_core.methods.vicreg import VICReg, vicreg_loss
 from dasl_core.spec import JobSpec
 
@@ -16,6 +20,10 @@ REGISTRY: dict[str, type[Method]] = {
     "vicreg": VICReg,
     "simclr": SimCLR,
     "swav": SwAV,
+    "npair": NPair,
+    "proxy_anchor": ProxyAnchor,
+    "triplet": Triplet,
+    "multi_similarity": MultiSimilarity,
 }
 
 __all__ = [
@@ -24,10 +32,14 @@ __all__ = [
     "REGISTRY",
     "Method",
     "MoCoV3",
+    "MultiSimilarity",
+    "NPair",
     "Outputs",
+    "ProxyAnchor",
     "SimCLR",
     "Step",
     "SwAV",
+    "Triplet",
     "VICReg",
     "build_method",
     "byol_loss",

@@ -382,13 +382,13 @@ class VICReg(MethodPart):
         description='Width of the expander\'s hidden layers; "auto": as wide as its outputs.',
     )
     invariance: float = Field(
-        25.0, ge=0, description="Weight of the distance between the views of an image."
+        25.0, ge=0, le=1e6, description="Weight of the distance between the views of an image."
     )
     variance: float = Field(
-        25.0, ge=0, description="Weight of the hinge that keeps each coordinate's spread at 1."
+        25.0, ge=0, le=1e6, description="Weight of the hinge that keeps each coordinate's spread at 1."
     )
     covariance: float = Field(
-        1.0, ge=0, description="Weight of the squared covariances between coordinates."
+        1.0, ge=0, le=1e6, description="Weight of the squared covariances between coordinates."
     )
 
     def resolve(self, given: Given) -> Self:
@@ -407,6 +407,103 @@ def _interpolated(x: float, points: Sequence[tuple[float, float]]) -> float:
     return points[-1][1]
 
 
+class MetricLearningPart(MethodPart):
+    """A supervised method that compares the embeddings of one view of each image."""
+
+    recipe: ClassVar[Recipe] = Recipe(
+        # Proxy-Anchor's and SEC's papers: random crops and flips of the whole, and no colour.
+        lr={"adamw": 2e-4},  # Proxy-Anchor's 1e-4 for batches of 120 to 180
+        weight_decay={"adamw": 1e-4},
+        crop_scale=(0.16, 1.0),
+        jitter=0.0,
+        grayscale=0.0,
+        blur=(0.0,),
+    )
+    supervised: ClassVar[bool] = True
+    samples_per_class: ClassVar[int | None] = 4
+
+    embedding_dim: EmbeddingWidth = Field(
+        512, description="Width of the embedding, a linear layer on the backbone's features."
+    )
+
+
+class NPair(MetricLearningPart):
+    """N-pair: each anchor finds its positive among those of all classes (Sohn, NeurIPS 2016),
+    normalised as in the SEC paper (https://arxiv.org/abs/2011.02785)."""
+
+    samples_per_class: ClassVar[int | None] = 2
+
+    name: Literal["npair"] = "npair"
+    normalize: bool = Field(
+        True, description="Compare cosines; false: dot products of raw embeddings, as Sohn did."
+    )
+    scale: float = Field(
+        25.0, gt=0, le=1000, description="Multiplies the cosines; raw embeddings are not scaled."
+    )
+
+
+class ProxyAnchor(MetricLearningPart):
+    """Proxy-Anchor: a learnt proxy for each class (Kim et al., CVPR 2020,
+    https://arxiv.org/abs/2003.13911)."""
+
+    name: Literal["proxy_anchor"] = "proxy_anchor"
+    margin: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="delta: cosines above it are near enough, below -it far enough.",
+    )
+    alpha: float = Field(32.0, gt=0, le=1000, description="How much the hardest images weigh more.")
+    proxy_lr: float = Field(
+        100.0, gt=0, le=10_000, description="Factor on the learning rate of the proxies."
+    )
+
+
+class Triplet(MetricLearningPart):
+    """Triplets by squared distance of normalised embeddings (Schroff et al., CVPR 2015,
+    https://arxiv.org/abs/1503.03832)."""
+
+    name: Literal["triplet"] = "triplet"
+    mining: Literal["all", "semihard"] = Field(
+        "semihard",
+        description='"semihard": negatives farther than the positive but within the margin; "all": '
+        "all triplets of the batch.",
+    )
+    margin: Annotated[float, Field(gt=0, le=4)] | Auto = Field(
+        "auto",
+        description='Between squared distances; "auto": 0.2 for semihard, 1 for all (SEC\'s paper).',
+    )
+
+    def resolve(self, given: Given) -> Self:
+        """The margin that goes with the mining."""
+        if self.margin != "auto":
+            return self
+        return self.model_copy(update={"margin": 0.2 if self.mining == "semihard" else 1.0})
+
+
+class MultiSimilarity(MetricLearningPart):
+    """Multi-similarity: pairs weighted by all similarities of their anchor (Wang et al., CVPR 2019,
+    https://arxiv.org/abs/1904.06627)."""
+
+    name: Literal["multi_similarity"] = "multi_similarity"
+    alpha: float = Field(2.0, gt=0, le=1000, description="Sharpness of the weights of positives.")
+    beta: float = Field(
+        40.0,
+        gt=0,
+        le=1000,
+        description="Sharpness of the weights of negatives (the authors' code).",
+    )
+    base: float = Field(
+        0.5,
+        ge=-1,
+        le=1,
+        description="Cosine below which positives, above which negatives weigh most.",
+    )
+    epsilon: float = Field(
+        0.1, ge=0, le=2, description="How far beyond the hardest opposite a pair still counts."
+    )
+
+
 # Every method's settings stand in this union; `METHODS` finds them by their `name`.
 ALL = (
     SimCLR,
@@ -415,9 +512,13 @@ ALL = (
     MoCoV3,
     VICReg,
     SwAV,
+    NPair,
+    ProxyAnchor,
+    Triplet,
+    MultiSimilarity,
 )
 MethodSettings = Annotated[
-    SimCLR | BYOL | DINO | MoCoV3 | VICReg | SwAV,
+    SimCLR | BYOL | DINO | MoCoV3 | VICReg | SwAV | NPair | ProxyAnchor | Triplet | MultiSimilarity,
     Field(discriminator="name", description="The pretraining method, chosen by `name`."),
 ]
 

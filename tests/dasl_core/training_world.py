@@ -53,7 +53,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "queue_start_epoch": 1,
     },
     "npair": {"embedding_dim": 8},
-    "proxy_anchor": {"embedding_dim": 8, "proxy_lr": 3.0},
+    "proxy_anchor": {"embedding_dim": 8, "alpha": 4.0, "proxy_lr": 3.0},
     # The classes are far apart from the start: without more patience there is nothing to learn.
     "triplet": {"embedding_dim": 8, "margin": 3.0},
     "multi_similarity": {"embedding_dim": 8, "epsilon": 1.0},

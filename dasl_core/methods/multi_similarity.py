@@ -1,0 +1,51 @@
+"""Multi-similarity (Wang et al., "Multi-Similarity Loss with General Pair Weighting for Deep Metric
+Learning", CVPR 2019)."""
+
+from typing import Self
+
+from torch import Tensor, nn
+
+from dasl_core.methods.metric_learning import MetricLearning, backbone_and_head
+from dasl_core.spec import JobSpec
+from dasl_core.spec import methods as settings_of
+
+
+class MultiSimilarity(MetricLearning):
+    """Pairs weighted by their cosine and by those of the other pairs of their anchor.
+
+    Only informative pairs count: a negative that is nearer than the farthest positive, or farther by
+    less than `epsilon`, and likewise a positive.
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        head: nn.Linear,
+        *,
+        alpha: float = 2.0,
+        beta: float = 40.0,
+        base: float = 0.5,
+        epsilon: float = 0.1,
+    ) -> None:
+        from pytorch_metric_learning.losses import MultiSimilarityLoss
+        from pytorch_metric_learning.miners import MultiSimilarityMiner
+
+        super().__init__(backbone, head)
+        self.criterion = MultiSimilarityLoss(alpha, beta, base)
+        self.miner = MultiSimilarityMiner(epsilon)
+
+    @classmethod
+    def from_spec(cls, spec: JobSpec, num_classes: int | None) -> Self:
+        settings = spec.method
+        assert isinstance(settings, settings_of.MultiSimilarity)
+        return cls(
+            *backbone_and_head(spec),
+            alpha=settings.alpha,
+            beta=settings.beta,
+            base=settings.base,
+            epsilon=settings.epsilon,
+        )
+
+    def compare(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        loss: Tensor = self.criterion(embeddings, labels, self.miner(embeddings, labels))
+        return loss

@@ -1,0 +1,42 @@
+"""N-pair (Sohn, "Improved Deep Metric Learning with Multi-class N-pair Loss Objective", NeurIPS 2016),
+normalised and scaled as in the SEC paper (Zhang et al., NeurIPS 2020)."""
+
+from typing import Self
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dasl_core.methods.metric_learning import MetricLearning, backbone_and_head
+from dasl_core.spec import JobSpec
+from dasl_core.spec import methods as settings_of
+
+
+class NPair(MetricLearning):
+    """One pair of each class: an anchor is to find its positive among those of all classes.
+
+    With `normalize`, logits are `scale` times the cosine, which is also called the normalised
+    N-pair or tuplet loss. Without, they are the dot products of raw embeddings, as in Sohn's paper,
+    whose penalty on their norms is SEC with its target at zero.
+    """
+
+    def __init__(
+        self, backbone: nn.Module, head: nn.Linear, *, scale: float = 25.0, normalize: bool = True
+    ) -> None:
+        from pytorch_metric_learning.distances import DotProductSimilarity
+        from pytorch_metric_learning.losses import NPairsLoss
+
+        super().__init__(backbone, head)
+        self.scale, self.normalize = scale, normalize
+        self.criterion = NPairsLoss(distance=DotProductSimilarity(normalize_embeddings=False))
+
+    @classmethod
+    def from_spec(cls, spec: JobSpec, num_classes: int | None) -> Self:
+        settings = spec.method
+        assert isinstance(settings, settings_of.NPair)
+        return cls(*backbone_and_head(spec), scale=settings.scale, normalize=settings.normalize)
+
+    def compare(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        if self.normalize:
+            embeddings = F.normalize(embeddings, dim=1) * self.scale**0.5
+        loss: Tensor = self.criterion(embeddings, labels)
+        return loss

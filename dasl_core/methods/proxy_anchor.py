@@ -1,0 +1,50 @@
+"""Proxy-Anchor (Kim et al., "Proxy Anchor Loss for Deep Metric Learning", CVPR 2020)."""
+
+from typing import Self
+
+from torch import Tensor, nn
+
+from dasl_core.methods.metric_learning import MetricLearning, backbone_and_head
+from dasl_core.spec import JobSpec
+from dasl_core.spec import methods as settings_of
+
+
+class ProxyAnchor(MetricLearning):
+    """Each class has a proxy, a learnt embedding, which is compared with all images of the batch."""
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        head: nn.Linear,
+        num_classes: int,
+        *,
+        margin: float = 0.1,
+        alpha: float = 32.0,
+        proxy_lr: float = 100.0,
+    ) -> None:
+        """`proxy_lr`: factor on the learning rate of the proxies."""
+        from pytorch_metric_learning.losses import ProxyAnchorLoss
+
+        super().__init__(backbone, head)
+        self.proxy_lr = proxy_lr
+        self.criterion = ProxyAnchorLoss(num_classes, head.out_features, margin, alpha)
+
+    @classmethod
+    def from_spec(cls, spec: JobSpec, num_classes: int | None) -> Self:
+        settings = spec.method
+        assert isinstance(settings, settings_of.ProxyAnchor)
+        assert num_classes is not None, "resolve refuses a data set without classes"
+        return cls(
+            *backbone_and_head(spec),
+            num_classes,
+            margin=settings.margin,
+            alpha=settings.alpha,
+            proxy_lr=settings.proxy_lr,
+        )
+
+    def compare(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        loss: Tensor = self.criterion(embeddings, labels)
+        return loss
+
+    def learning_rates(self) -> dict[str, float]:
+        return {"criterion.proxies": self.proxy_lr}

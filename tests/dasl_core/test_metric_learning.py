@@ -1,0 +1,325 @@
+"""Supervised metric learning: each loss against its paper's formula, and on any number of ranks."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from gloo_pool import GlooPool
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from training_world import resolved
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.methods import (
+    Method,
+    MultiSimilarity,
+    NPair,
+    ProxyAnchor,
+    Step,
+    Triplet,
+    build_method,
+)
+from dasl_core.methods.metric_learning import MetricLearning
+from dasl_core.spec import METHODS
+from dasl_core.spec.methods import MetricLearningPart
+from dasl_core.train.optim import build_optimizer, learning_rate_factors, set_schedules
+
+WIDTH = 6
+
+
+def parts() -> tuple[nn.Module, nn.Linear]:
+    return nn.Flatten(), nn.Linear(12, WIDTH)
+
+
+def embeddings_of(samples: int, seed: int = 0) -> Tensor:
+    """(samples, WIDTH) float64, their lengths from 0.5 to 3."""
+    generator = torch.Generator().manual_seed(seed)
+    directions = torch.randn(samples, WIDTH, generator=generator, dtype=torch.float64)
+    return directions * (0.2 + torch.rand(samples, 1, generator=generator, dtype=torch.float64))
+
+
+def loss_of(method: MetricLearning, embeddings: Tensor, labels: list[int]) -> Tensor:
+    step = Step(0, 1, 1, torch.arange(len(labels)), torch.tensor(labels))
+    return method.double().loss({"embeddings": embeddings.unsqueeze(0)}, step)
+
+
+def cosine(a: Tensor, b: Tensor) -> float:
+    return float(a @ b / a.norm() / b.norm())
+
+
+def softplus(values: list[float], sharpness: float) -> float:
+    """log(1 + sum of exponentials), by definition."""
+    return math.log(1 + sum(math.exp(sharpness * value) for value in values))
+
+
+# --- the papers' formulas, with loops
+
+
+def naive_npair(x: Tensor, labels: list[int], method: NPair) -> float:
+    """Sohn 2016, eq. 5 without its penalty: the first two images of a class are its pair."""
+    pairs = []
+    for label in sorted(set(labels)):
+        first, second = [i for i, other in enumerate(labels) if other == label][:2]
+        pairs.append((x[first], x[second]))
+
+    def logit(a: Tensor, b: Tensor) -> float:
+        return method.scale * cosine(a, b) if method.normalize else float(a @ b)
+
+    total = 0.0
+    for own, (anchor, positive) in enumerate(pairs):
+        gaps = [
+            logit(anchor, other) - logit(anchor, positive)
+            for number, (_, other) in enumerate(pairs)
+            if number != own
+        ]
+        total += softplus(gaps, 1.0)
+    return total / len(pairs)
+
+
+def naive_proxy_anchor(x: Tensor, labels: list[int], method: ProxyAnchor) -> float:
+    """Kim et al. 2020, eq. 4."""
+    proxies = method.criterion.proxies.detach()
+    margin, alpha = method.criterion.margin, method.criterion.alpha
+    positive, negative = [], []
+    for number, proxy in enumerate(proxies):
+        near = [margin - cosine(a, proxy) for a, y in zip(x, labels, strict=True) if y == number]
+        far = [cosine(a, proxy) + margin for a, y in zip(x, labels, strict=True) if y != number]
+        if near:
+            positive.append(softplus(near, alpha))
+        negative.append(softplus(far, alpha))
+    return sum(positive) / len(positive) + sum(negative) / len(proxies)
+
+
+def naive_triplet(x: Tensor, labels: list[int], method: Triplet) -> float:
+    """Schroff et al. 2015, eq. 2 and 4: the mean over triplets of their violation."""
+    margin = method.criterion.margin
+    z = x / x.norm(dim=1, keepdim=True)
+    violations = []
+    for a, p, n in np.ndindex(len(x), len(x), len(x)):
+        if a == p or labels[a] != labels[p] or labels[a] == labels[n]:
+            continue
+        near, far = float((z[a] - z[p]).square().sum()), float((z[a] - z[n]).square().sum())
+        if method.miner is None or near < far <= near + margin:
+            violations.append(max(0.0, near - far + margin))
+    return sum(violations) / len(violations) if violations else 0.0
+
+
+def naive_multi_similarity(x: Tensor, labels: list[int], method: MultiSimilarity) -> float:
+    """Wang et al. 2019, eq. 13 to 15."""
+    alpha, beta, base = method.criterion.alpha, method.criterion.beta, method.criterion.base
+    epsilon, total = method.miner.epsilon, 0.0
+    for a, anchor in enumerate(x):
+        cosines = [cosine(anchor, other) for other in x]
+        positives = [s for i, s in enumerate(cosines) if labels[i] == labels[a] and i != a]
+        negatives = [s for i, s in enumerate(cosines) if labels[i] != labels[a]]
+        if not positives or not negatives:
+            continue
+        near = [base - s for s in positives if s < max(negatives) + epsilon]
+        far = [s - base for s in negatives if s > min(positives) - epsilon]
+        total += softplus(near, alpha) / alpha + softplus(far, beta) / beta
+    return total / len(x)
+
+
+CASES: dict[str, tuple[Callable[[], Any], Callable[..., float]]] = {
+    "npair": (lambda: NPair(*parts()), naive_npair),
+    "npair-raw": (lambda: NPair(*parts(), normalize=False), naive_npair),
+    "proxy-anchor": (lambda: ProxyAnchor(*parts(), 6), naive_proxy_anchor),
+    "triplet-all": (lambda: Triplet(*parts(), mining="all", margin=1.0), naive_triplet),
+    "triplet-semihard": (lambda: Triplet(*parts()), naive_triplet),
+    "multi-similarity": (lambda: MultiSimilarity(*parts()), naive_multi_similarity),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@settings(deadline=None, max_examples=25)
+@given(st.integers(2, 5), st.integers(0, 10**6))
+def test_equals_the_formula(case: str, classes: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    build, naive = CASES[case]
+    method = build().double()
+    # Not all of one size, and in any order.
+    labels = [*range(classes), *range(classes), *torch.randint(classes, (3,)).tolist()]
+    labels = [labels[i] for i in torch.randperm(len(labels)).tolist()]
+    x = embeddings_of(len(labels), seed)
+    assert loss_of(method, x, labels).item() == pytest.approx(
+        naive(x, labels, method), rel=1e-9, abs=1e-9
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_length_matters_only_to_raw_npair(case: str) -> None:
+    method = CASES[case][0]().double()
+    x, labels = embeddings_of(8), [0, 0, 1, 1, 2, 2, 3, 3]
+    lengths = torch.linspace(0.5, 2, 8, dtype=torch.float64).unsqueeze(1)
+    same = torch.allclose(loss_of(method, x, labels), loss_of(method, x * lengths, labels))
+    assert same == (case != "npair-raw")
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("labels", [[0, 0, 0, 0], [0, 1, 2, 3]])
+def test_a_batch_without_pairs_or_negatives_has_a_finite_gradient(
+    case: str, labels: list[int]
+) -> None:
+    x = embeddings_of(4).requires_grad_()
+    loss = loss_of(CASES[case][0](), x, labels)
+    (gradient,) = torch.autograd.grad(loss, x)
+    assert gradient.isfinite().all()
+    if "proxy" not in case and (labels[0] != labels[1] or "triplet" in case):
+        assert loss.item() == gradient.abs().sum().item() == 0
+
+
+def test_a_triplet_that_is_far_enough_apart_has_no_gradient_but_counts_in_the_mean() -> None:
+    x = torch.zeros(6, WIDTH, dtype=torch.float64)
+    x[:2, 0] = x[2:4, 1] = 1  # squared distance 2: beyond a margin of 1
+    x[4:, 1], x[4, 2], x[5, 3] = 1, 0.8, 0.8
+    labels = [0, 0, 1, 1, 2, 2]
+    method = Triplet(*parts(), mining="all", margin=1.0)
+    triplets = 6 * 1 * 4
+    expected = naive_triplet(x, labels, method)
+    assert loss_of(method, x, labels).item() == pytest.approx(expected)
+    assert (expected * triplets) % 1 > 1e-6  # some violate the margin, not all
+
+
+def test_coinciding_embeddings_have_a_finite_gradient() -> None:
+    for build, _ in CASES.values():
+        x = torch.ones(4, WIDTH, dtype=torch.float64, requires_grad=True)
+        (gradient,) = torch.autograd.grad(loss_of(build(), x, [0, 0, 1, 1]), x)
+        assert gradient.isfinite().all()
+
+
+# --- the network and its optimizer
+
+
+def test_forward_gives_raw_embeddings_of_the_one_view() -> None:
+    method = NPair(*parts())
+    view = torch.randn(5, 3, 2, 2)
+    embeddings = method([view])["embeddings"]
+    assert embeddings.shape == (1, 5, WIDTH)
+    torch.testing.assert_close(embeddings[0], method.head(view.flatten(1)))
+
+
+def test_half_precision_is_compared_in_float32() -> None:
+    labels = torch.tensor([0, 0, 1, 1])
+    x = embeddings_of(4).bfloat16()
+    for build, _ in CASES.values():
+        method = build().float()
+        step = Step(0, 1, 1, torch.arange(4), labels)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = method.loss({"embeddings": x.unsqueeze(0)}, step)
+        assert loss.dtype == torch.float32
+        torch.testing.assert_close(
+            loss, method.loss({"embeddings": x.float().unsqueeze(0)}, step), rtol=0, atol=0
+        )
+
+
+def test_proxies_learn_a_hundred_times_faster(pictures: DatasetIndex) -> None:
+    spec = resolved(pictures, method={"name": "proxy_anchor", "proxy_lr": 100})
+    method = build_method(spec, 3)
+    assert method.criterion.proxies.shape == (3, 8)
+    factors = learning_rate_factors(spec.train.optimizer, method)
+    optimizer = build_optimizer(spec.train.optimizer, method, factors)
+    set_schedules(optimizer, 3, 3, spec.train)
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    head, proxies = rates[id(method.head.weight)], rates[id(method.criterion.proxies)]
+    assert proxies == pytest.approx(100 * head)
+    assert head > 0
+    assert sum(rate != head for rate in rates.values()) == 1
+
+
+# --- on any number of ranks
+
+
+def gradients(case: str, embeddings: np.ndarray, labels: list[int]) -> dict[str, np.ndarray]:
+    """The loss and the gradients of embeddings and proxies as DDP makes them."""
+    world = dist.get_world_size() if dist.is_initialized() else 1
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    torch.manual_seed(1)
+    method = CASES[case][0]().double()
+    own = torch.from_numpy(embeddings).chunk(world)[rank].clone().requires_grad_()
+    loss = loss_of(method, own, labels)
+    (loss / world).backward()
+    assert own.grad is not None
+    found = {"loss": np.array(loss.item()), "embeddings": own.grad.numpy()}
+    for name, parameter in method.criterion.named_parameters():
+        assert parameter.grad is not None
+        found[name] = parameter.grad.numpy()
+    return found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ranks_compute_the_loss_and_gradient_of_one_process(pool: GlooPool, case: str) -> None:
+    x, labels = embeddings_of(16).numpy(), [0, 1, 2, 3] * 4
+    alone = gradients(case, x, labels)
+    assert np.abs(alone["embeddings"]).max() > 1e-3
+    results = pool.call(4, gradients, case, x, labels)
+    together = np.concatenate([result["embeddings"] for result in results])
+    np.testing.assert_allclose(together, alone["embeddings"], rtol=0, atol=1e-12)
+    for name in alone.keys() - {"embeddings"}:
+        # Proxies: the ranks' gradients add up, as each is of loss / W.
+        total = sum(result[name] for result in results) / (4 if name == "loss" else 1)
+        np.testing.assert_allclose(total, alone[name], rtol=0, atol=1e-11)
+
+
+def test_labels_of_own_share_alone_are_the_trap(pool: GlooPool) -> None:
+    x, labels = embeddings_of(16).numpy(), [0, 0, 1, 1] * 4
+    alone = gradients("multi-similarity", x, labels)["embeddings"]
+    shifted = [
+        4 * (i // 4) + label for i, label in enumerate(labels)
+    ]  # as if ranks had other classes
+    wrong = gradients("multi-similarity", x, shifted)["embeddings"]
+    assert np.linalg.norm(wrong - alone) > 0.1 * np.linalg.norm(alone)
+
+
+# --- settings
+
+
+SUPERVISED = [name for name, part in METHODS.items() if issubclass(part, MetricLearningPart)]
+
+
+@pytest.mark.parametrize("name", SUPERVISED)
+def test_recipe_is_that_of_supervised_learning(pictures: DatasetIndex, name: str) -> None:
+    spec = resolved(
+        pictures, method={"name": name}, backbone={"name": "test_vit"}, augment={"blur": "auto"}
+    )
+    assert spec.method.num_views == 1
+    assert (spec.augment.crop_scale, spec.augment.flip) == ((0.16, 1.0), 0.5)
+    assert (spec.augment.jitter, spec.augment.grayscale, spec.augment.blur) == (0, 0, 0)
+    assert spec.train.optimizer.name == "adamw"
+    assert spec.train.samples_per_class == (2 if name == "npair" else 4)
+
+
+def test_margin_goes_with_the_mining(pictures: DatasetIndex) -> None:
+    for mining, margin in (("semihard", 0.2), ("all", 1.0)):
+        method = {"name": "triplet", "mining": mining, "margin": "auto"}
+        assert resolved(pictures, method=method).method.margin == margin
+    method = {"name": "triplet", "margin": 0.7}
+    assert resolved(pictures, method=method).method.margin == 0.7
+
+
+@pytest.mark.parametrize("name", SUPERVISED)
+def test_a_built_method_has_the_settings(pictures: DatasetIndex, name: str) -> None:
+    method: Method = build_method(resolved(pictures, method={"name": name}), 3)
+    assert isinstance(method, MetricLearning)
+    assert method.head.out_features == 8
+
+
+def test_other_methods_do_without_the_package() -> None:
+    program = (
+        "import sys; sys.modules['pytorch_metric_learning'] = None\n"
+        "import dasl_core.methods as m; assert 'npair' in m.REGISTRY\n"
+        "from torch import nn\n"
+        "m.SimCLR(nn.Identity(), nn.Identity(), 0.1)\n"
+        "try: m.NPair(nn.Identity(), nn.Linear(2, 2))\n"
+        "except ImportError as error: assert 'pytorch_metric_learning' in str(error)\n"
+        "else: raise AssertionError\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
