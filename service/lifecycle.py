@@ -17,7 +17,7 @@ from typing import Any, Literal
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from service.db.models import Attempt, Checkpoint, Event, Job
+from service.db.models import Attempt, Checkpoint, Event, Job, Metric
 
 Data = dict[str, Any]
 
@@ -160,6 +160,7 @@ def finish_attempt(
     *,
     error: Data | None = None,
     retryable: bool = True,
+    repeatable: bool = False,
     counts: bool = True,
 ) -> JobStatus | None:
     """End an attempt and move its job on: to its end, or to wait for the next attempt.
@@ -171,6 +172,8 @@ def finish_attempt(
     Args:
         error: `{type, message, ...}` of a failed or lost attempt.
         retryable: whether another attempt could do better.
+        repeatable: whether the error may come of the training itself, which would meet it again.
+            Then the same one twice in a row, without a step more in between, is final.
         counts: whether another attempt uses up one of the restarts; not when the service itself
             was stopped under this one.
 
@@ -193,6 +196,8 @@ def finish_attempt(
             _move(session, job, JobStatus.CANCELLING, "Job is being cancelled")
         return _end(session, job, JobStatus.CANCELLED, "Job cancelled")
     reason = (error or {}).get("message") or f"Attempt {number} was {outcome}"
+    repeated = repeatable and _met_again(session, job_id, number, error or {})
+    retryable = retryable and not repeated
     limit = int(job.resolved["resources"]["max_restarts"])
     if retryable and not counts:
         _move(
@@ -218,7 +223,29 @@ def finish_attempt(
         )
         return JobStatus.RETRY_WAIT
     why = "" if not retryable or limit == 0 else f" (after {job.restarts} restarts)"
+    if repeated:
+        why = " (the same error again, without a step more)"
     return _end(session, job, JobStatus.FAILED, f"Job failed{why}: {reason}", error=error)
+
+
+def _met_again(session: Session, job_id: str, number: int, error: Data) -> bool:
+    """Whether the attempt before failed in the same way, and this one got no further."""
+    before = session.get(Attempt, (job_id, number - 1))
+    known = (before.error if before is not None else None) or {}
+    if any(known.get(key) != error.get(key) for key in ("type", "message")):
+        return False
+    return _last_step(session, job_id, number) <= _last_step(session, job_id, number - 1)
+
+
+def _last_step(session: Session, job_id: str, number: int) -> int:
+    """The last step whose loss an attempt reported."""
+    step = session.scalars(
+        select(Metric.step)
+        .where(Metric.job_id == job_id, Metric.name == "loss", Metric.attempt == number)
+        .order_by(Metric.step.desc())
+        .limit(1)
+    ).first()
+    return step or 0
 
 
 def requeue(session: Session, job_id: str) -> bool:

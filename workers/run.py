@@ -35,6 +35,10 @@ RAY_SETTINGS = {
 }
 
 
+# What was given cannot be run, whoever tries: settings, data, numbers beyond any range.
+HOPELESS = (ValueError, ArithmeticError)
+
+
 def main() -> int:
     """Run the attempt that the command line names; returns the exit code."""
     log_to_stderr()
@@ -58,7 +62,12 @@ def main() -> int:
         if error is None:
             return 0
         log.error("the attempt failed: %s", error)
-        client.finish("failed", describe(error), retryable=not isinstance(error, ValueError))
+        client.finish(
+            "failed",
+            describe(error),
+            retryable=not isinstance(error, HOPELESS),
+            repeatable=not of_surroundings(error),
+        )
         return 1
     except StaleAttempt as error:
         log.warning("this attempt is no longer wanted: %s", error)
@@ -146,6 +155,16 @@ def describe(error: BaseException) -> dict[str, str]:
         "message": str(error) or type(error).__name__,
         "traceback": "".join(lines)[-10_000:],
     }
+
+
+def of_surroundings(error: BaseException) -> bool:
+    """Whether an error comes of disks, networks, memory or other processes, which may change, and
+    not of the training itself."""
+    return (
+        isinstance(error, OSError | MemoryError)
+        or type(error).__module__.partition(".")[0] == "ray"
+        or _is_consequence(error)
+    )
 
 
 def _unwrap(error: BaseException) -> BaseException:

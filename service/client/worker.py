@@ -192,13 +192,19 @@ class WorkerClient:
         error: Mapping[str, Any] | None = None,
         *,
         retryable: bool = True,
+        repeatable: bool = False,
         patience: float | None = None,
     ) -> None:
-        """Say how the attempt ended. A failure that is not retryable fails the job at once."""
+        """Say how the attempt ended.
+
+        A failure that is not retryable fails the job at once; one that is repeatable does so when it
+        comes twice in a row without a step more in between.
+        """
         body = {
             "outcome": outcome,
             "error": None if error is None else dict(error),
             "retryable": retryable,
+            "repeatable": repeatable,
         }
         self._post("finish", body, patience)
 

@@ -130,6 +130,7 @@ class FinishReport(Word):
     outcome: Literal["succeeded", "failed", "cancelled"]
     error: ErrorReport | None = None
     retryable: bool = True
+    repeatable: bool = False
 
 
 class WorkerDataset(BaseModel):

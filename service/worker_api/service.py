@@ -189,7 +189,13 @@ def finish(session: Session, token: str, job_id: str, number: int, report: Finis
         error = {"type": "error", "message": "The worker gave no reason"}
     # The lock is taken inside; the state is looked at again only when this word came too late.
     moved = lifecycle.finish_attempt(
-        session, job_id, number, report.outcome, error=error, retryable=report.retryable
+        session,
+        job_id,
+        number,
+        report.outcome,
+        error=error,
+        retryable=report.retryable,
+        repeatable=report.repeatable,
     )
     if moved is None:
         session.refresh(attempt)

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 from sqlalchemy import select
 
 from service import ids, lifecycle
-from service.db.models import Attempt, Checkpoint, Dataset, Event, Job
+from service.db.models import Attempt, Checkpoint, Dataset, Event, Job, Metric
 from service.db.session import Database
 from service.lifecycle import TERMINAL, TRANSITIONS, Desired, JobStatus, StaleAttempt
 
@@ -303,6 +303,49 @@ def test_retries_wait_longer_each_time_and_resume_from_the_newest_checkpoint(
     assert job.error == {**error, "log_tail": ["last line"]} == attempts[-1].error
     assert job.restarts == 2
     check_history(job, events, attempts)
+
+
+@pytest.mark.parametrize(
+    ("second", "repeatable", "status"),
+    [
+        ({}, True, "failed"),
+        ({}, False, "retry_wait"),  # of a disk or a network: it may have come back meanwhile
+        ({"type": "OtherError"}, True, "retry_wait"),
+        ({"message": "at another place"}, True, "retry_wait"),
+        ({"step": 40}, True, "failed"),  # a restart from a checkpoint before that came as far
+        ({"step": 50}, True, "retry_wait"),
+    ],
+)
+def test_the_same_error_without_a_step_more_is_final(
+    database: Database, second: dict[str, Any], repeatable: bool, status: str
+) -> None:
+    job_id = make_job(database, max_restarts=3)
+    first = {"type": "RuntimeError", "message": "overflow", "step": 40, "traceback": "1"}
+    for number, how in ((1, first), (2, first | {"step": 30, "traceback": "2"} | second)):
+        start(database, job_id)
+        error = {key: value for key, value in how.items() if key != "step"}
+        with database.write() as session:
+            lifecycle.mark_running(session, job_id, number)
+            for step in range(10, how["step"] + 1, 10):
+                session.add(
+                    Metric(
+                        job_id=job_id, name="loss", step=step, attempt=number, time=0.0, value=1.0
+                    )
+                )
+        with database.write() as session:
+            ended = lifecycle.finish_attempt(
+                session, job_id, number, "failed", error=error, repeatable=repeatable
+            )
+            if number == 1:
+                assert ended == "retry_wait"
+                assert lifecycle.requeue(session, job_id)
+    assert ended == status
+    if status == "failed":
+        job, events, _ = look(database, job_id)
+        assert job.restarts == 1
+        assert events[-1].message == (
+            "Job failed (the same error again, without a step more): overflow"
+        )
 
 
 def test_hopeless_failure_is_not_tried_again(database: Database) -> None:
