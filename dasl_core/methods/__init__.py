@@ -3,6 +3,7 @@
 from dasl_core.methods.base import Method, Outputs, Step
 from dasl_core.methods.byol import BYOL, byol_loss
 from dasl_core.methods.dino import DINO, dino_loss
+from dasl_core.methods.hcl import HCL, hard_negative_loss
 from dasl_core.methods.moco_v3 import MoCoV3, moco_v3_loss
 from dasl_core.methods.multi_similarity import MultiSimilarity
 from dasl_core.methods.npair import NPair
@@ -24,11 +25,13 @@ REGISTRY: dict[str, type[Method]] = {
     "proxy_anchor": ProxyAnchor,
     "triplet": Triplet,
     "multi_similarity": MultiSimilarity,
+    "hcl": HCL,
 }
 
 __all__ = [
     "BYOL",
     "DINO",
+    "HCL",
     "REGISTRY",
     "Method",
     "MoCoV3",
@@ -44,6 +47,7 @@ __all__ = [
     "build_method",
     "byol_loss",
     "dino_loss",
+    "hard_negative_loss",
     "moco_v3_loss",
     "nt_xent",
     "sinkhorn",

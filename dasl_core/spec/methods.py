@@ -263,7 +263,7 @@ class DINO(MultiCrop, WithTeacher):
     local_crops: int = Field(
         8, ge=0, le=98, description="Small crops of each image beside the two global views."
     )
-    projection_dim: EmbeddingWidth = Field(
+    bottleneck_dim: EmbeddingWidth = Field(
         256, description="Width of the head's bottleneck, which DAR and SEC see."
     )
     hidden_dim: Width | Auto = Field(
@@ -385,7 +385,10 @@ class VICReg(MethodPart):
         25.0, ge=0, le=1e6, description="Weight of the distance between the views of an image."
     )
     variance: float = Field(
-        25.0, ge=0, le=1e6, description="Weight of the hinge that keeps each coordinate's spread at 1."
+        25.0,
+        ge=0,
+        le=1e6,
+        description="Weight of the hinge that keeps each coordinate's spread at 1.",
     )
     covariance: float = Field(
         1.0, ge=0, le=1e6, description="Weight of the squared covariances between coordinates."
@@ -405,6 +408,24 @@ def _interpolated(x: float, points: Sequence[tuple[float, float]]) -> float:
         if x < high:
             return round(start + (end - start) * max(0.0, x - low) / (high - low), 4)
     return points[-1][1]
+
+
+class HCL(Projected):
+    """HCL: SimCLR with debiased, hardness-weighted negatives (Robinson et al., ICLR 2021,
+    https://arxiv.org/abs/2010.04592)."""
+
+    name: Literal["hcl"] = "hcl"
+    temperature: float = Field(0.5, ge=0.02, le=10, description="Divides the cosine similarities.")
+    tau_plus: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="Probability that a negative is of the anchor's class, about 1 / classes; 0: no "
+        "correction for it.",
+    )
+    beta: float = Field(
+        1.0, ge=0, le=100, description="How much more harder negatives weigh; 0: all alike."
+    )
 
 
 class MetricLearningPart(MethodPart):
@@ -516,9 +537,20 @@ ALL = (
     ProxyAnchor,
     Triplet,
     MultiSimilarity,
+    HCL,
 )
 MethodSettings = Annotated[
-    SimCLR | BYOL | DINO | MoCoV3 | VICReg | SwAV | NPair | ProxyAnchor | Triplet | MultiSimilarity,
+    SimCLR
+    | BYOL
+    | DINO
+    | MoCoV3
+    | VICReg
+    | SwAV
+    | NPair
+    | ProxyAnchor
+    | Triplet
+    | MultiSimilarity
+    | HCL,
     Field(discriminator="name", description="The pretraining method, chosen by `name`."),
 ]
 

@@ -42,7 +42,7 @@ def picture_folder(
 SMALL: dict[str, dict[str, Any]] = {
     "simclr": {"projection_dim": 8, "hidden_dim": 16},
     "byol": {"projection_dim": 8, "hidden_dim": 16},
-    "dino": {"projection_dim": 8, "hidden_dim": 16, "out_dim": 24, "local_crops": 2},
+    "dino": {"bottleneck_dim": 8, "hidden_dim": 16, "out_dim": 24, "local_crops": 2},
     "moco_v3": {"projection_dim": 8, "hidden_dim": 16},
     "vicreg": {"projection_dim": 8, "hidden_dim": 16},
     "swav": {
@@ -52,6 +52,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "local_crops": 2,
         "queue_start_epoch": 1,
     },
+    "hcl": {"projection_dim": 8, "hidden_dim": 16},
     "npair": {"embedding_dim": 8},
     "proxy_anchor": {"embedding_dim": 8, "alpha": 4.0, "proxy_lr": 3.0},
     # The classes are far apart from the start: without more patience there is nothing to learn.

@@ -1,0 +1,106 @@
+"""HCL (Robinson et al., "Contrastive Learning with Hard Negative Samples", ICLR 2021)."""
+
+import math
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dasl_core.distributed import gather_views, rank
+from dasl_core.methods.base import Method, Outputs, Step
+from dasl_core.models.backbone import build_backbone, feature_width
+from dasl_core.models.heads import projection_head
+from dasl_core.regularizers.norms import full_precision
+from dasl_core.spec import JobSpec
+from dasl_core.spec import methods as settings_of
+
+
+class HCL(Method):
+    """SimCLR's pairs, with negatives that weigh more the nearer they are, less those that are
+    expected to be of the anchor's own class."""
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        projector: nn.Module,
+        *,
+        temperature: float = 0.5,
+        tau_plus: float = 0.1,
+        beta: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.backbone, self.projector = backbone, projector
+        self.temperature, self.tau_plus, self.beta = temperature, tau_plus, beta
+
+    @classmethod
+    def from_spec(cls, spec: JobSpec, num_classes: int | None) -> Self:
+        settings = spec.method
+        assert isinstance(settings, settings_of.HCL)
+        assert isinstance(settings.hidden_dim, int), "resolve the spec first"
+        backbone = build_backbone(spec.backbone)
+        return cls(
+            backbone,
+            projection_head(feature_width(backbone), settings.hidden_dim, settings.projection_dim),
+            temperature=settings.temperature,
+            tau_plus=settings.tau_plus,
+            beta=settings.beta,
+        )
+
+    def forward(self, views: Sequence[Tensor]) -> Outputs:
+        embeddings = self.projector(self.backbone(torch.cat(list(views))))
+        return {"embeddings": embeddings.unflatten(0, (len(views), -1))}
+
+    def loss(self, outputs: Outputs, step: Step) -> Tensor:
+        return hard_negative_loss(outputs["embeddings"], self.temperature, self.tau_plus, self.beta)
+
+
+def hard_negative_loss(
+    embeddings: Tensor, temperature: float, tau_plus: float, beta: float
+) -> Tensor:
+    """The debiased, hardness-weighted contrastive loss (Robinson et al. 2021, eq. 4 and the authors'
+    code), the mean over this rank's 2B anchors.
+
+    With p = exp(s+ / T) of the positive and q_j = exp(s_j / T) of the M = 2N - 2 negatives in the
+    global batch::
+
+        G = max((M sum_j(q_j^(1 + beta)) / sum_j(q_j^beta) - tau_plus M p) / (1 - tau_plus),
+                M exp(-1 / T))
+        loss = -log(p / (p + G))
+
+    in logarithms, so that no exponential overflows. Without `beta` and `tau_plus` it is NT-Xent. As
+    there, anchors are local and candidates those of all ranks.
+
+    Args:
+        embeddings: (2, B, h), raw; float16 and bfloat16 are computed in float32.
+        temperature: T, divides the cosine similarities.
+        tau_plus: probability that a negative is of the anchor's class, at least 0, below 1.
+        beta: how much harder negatives weigh more; 0: all alike.
+    """
+    embeddings = full_precision(embeddings)
+    with torch.autocast(embeddings.device.type, enabled=False):
+        z = F.normalize(embeddings, dim=-1)
+        candidates = gather_views(z)
+        local, total = z.shape[1], candidates.shape[1]
+        logits = z.flatten(0, 1) @ candidates.flatten(0, 1).T / temperature  # (2B, 2N)
+        sample = torch.arange(local, device=z.device) + rank() * local
+        own = torch.cat([sample, sample + total]).unsqueeze(1)
+        other = torch.cat([sample + total, sample]).unsqueeze(1)
+        positive = logits.gather(1, other).squeeze(1)
+        no_negative = torch.zeros_like(logits, dtype=torch.bool)
+        no_negative.scatter_(1, torch.cat([own, other], dim=1), value=True)
+
+        def log_sum(sharpness: float) -> Tensor:
+            return (sharpness * logits).masked_fill(no_negative, float("-inf")).logsumexp(dim=1)
+
+        log_count = math.log(2 * total - 2)
+        negatives = log_count + log_sum(1 + beta) - log_sum(beta)
+        if tau_plus > 0:
+            false = math.log(tau_plus) + log_count + positive
+            # log(exp(negatives) - exp(false)), where that is above 0; elsewhere the bound holds.
+            share = -torch.expm1((false - negatives).clamp(max=0))
+            negatives = negatives + share.where(share > 0, 1).log() - math.log1p(-tau_plus)
+            negatives = negatives.where(share > 0, float("-inf"))
+            negatives = negatives.clamp(min=log_count - 1 / temperature)
+        return F.softplus(negatives - positive).mean()
