@@ -82,7 +82,7 @@ class DINO(Method):
         assert isinstance(settings.teacher_temperature_epochs, int), "resolve the spec first"
         backbone = build_backbone(spec.backbone, any_size=True)
         head = DINOHead(
-            feature_width(backbone), settings.hidden_dim, settings.projection_dim, settings.out_dim
+            feature_width(backbone), settings.hidden_dim, settings.bottleneck_dim, settings.out_dim
         )
         return cls(
             backbone,

@@ -377,7 +377,7 @@ def facts(**changes: Any) -> Given:
 
 def test_on_imagenet_the_settings_are_the_papers() -> None:
     found = Settings().resolve(facts())
-    assert (found.hidden_dim, found.projection_dim, found.out_dim) == (2048, 256, 65_536)
+    assert (found.hidden_dim, found.bottleneck_dim, found.out_dim) == (2048, 256, 65_536)
     assert found.local_size == 96
     assert found.teacher_momentum == 0.996
     assert found.teacher_temperature_epochs == 30
