@@ -1,11 +1,11 @@
 """Errors of a spec, said so that the person who wrote it can mend it."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from dasl_core.spec.methods import METHODS
@@ -42,9 +42,21 @@ class SpecError(ValueError):
         super().__init__("; ".join(str(problem) for problem in self.problems))
 
 
-def field_problems(error: ValidationError) -> list[FieldProblem]:
-    """Translate pydantic's report into one `FieldProblem` for each field that is wrong."""
-    problems = [_translate(detail) for detail in error.errors(include_url=False)]
+def field_problems(
+    error: ValidationError, model: type[BaseModel] | None = None
+) -> list[FieldProblem]:
+    """Translate pydantic's report into one `FieldProblem` for each field that is wrong.
+
+    `model` is what was validated; with it a key that is not known is compared with those that are.
+    """
+    return translate(error.errors(include_url=False), model)
+
+
+def translate(
+    details: Iterable[ErrorDetails], model: type[BaseModel] | None = None
+) -> list[FieldProblem]:
+    """As `field_problems`, of the entries of a report."""
+    problems = [_translate(detail, model) for detail in details]
     # A field that takes a number, a list or "auto" fails once as each; a person made one mistake.
     by_field: dict[str, list[FieldProblem]] = {}
     for problem in problems:
@@ -71,27 +83,30 @@ def closest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def _translate(detail: ErrorDetails) -> FieldProblem:
+def _translate(detail: ErrorDetails, model: type[BaseModel] | None) -> FieldProblem:
     # A discriminated or `T | "auto"` union puts the branch it tried into the path; a person never
     # wrote that, so such parts are left out. An unknown key may have any name, and is the last part.
     kept = detail["loc"][-1:] if detail["type"] == "extra_forbidden" else ()
-    path = detail["loc"][: len(detail["loc"]) - len(kept)]
+    whole = detail["loc"][: len(detail["loc"]) - len(kept)]
+    path = whole
     if path[:1] == ("method",) and path[1:2] and path[1] in METHODS:
         path = path[:1] + path[2:]  # the name that chose the settings
-    parts = [str(part) for part in (*(p for p in path if not _is_branch(p)), *kept)]
+    # A key of a mapping may hold anything, and a field is named in one line.
+    parts = [repr(str(part))[1:-1] for part in (*(p for p in path if not _is_branch(p)), *kept)]
     field = ".".join(parts) or "(the whole spec)"
     context = detail.get("ctx", {})
     given = shorten(detail["input"])
     match detail["type"]:
         case "extra_forbidden":
-            return FieldProblem(field, "is not a known key", given, "no such key")
+            near = closest(str(kept[0]), _known_keys(model, whole))
+            return FieldProblem(field, f"is not a known key{near}", given, "no such key")
         case "missing":
             return FieldProblem(field, "is required", "nothing", "a value")
         case "field_problem":
             return FieldProblem(
                 context["field"] or field, context["message"], context["given"], context["expected"]
             )
-        case "literal_error":
+        case "literal_error" | "enum":
             return FieldProblem(field, "is not one of the choices", given, context["expected"])
         case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal":
             bound = next(
@@ -99,18 +114,73 @@ def _translate(detail: ErrorDetails) -> FieldProblem:
             )
             return FieldProblem(field, "is out of range", given, f"a number {bound}")
         case kind:
-            expected = _FORMS.get(
-                kind.removesuffix("_type").removesuffix("_parsing"), detail["msg"]
-            )
+            expected = _expected(kind, context) or detail["msg"]
+            named = kind in _OF_SETTINGS and "name" in _known_keys(model, whole)
+            if named and isinstance(detail["input"], str):  # `backbone: resnet18`
+                expected += f", such as {{name: {shorten(detail['input'])[1:-1]}}}"
             return FieldProblem(field, "is not valid", given, expected)
+
+
+def _expected(kind: str, context: Mapping[str, Any]) -> str | None:
+    """What would do where pydantic reports an error of this kind; None: its own words say it."""
+    form = _FORMS.get(kind.removesuffix("_type").removesuffix("_parsing"))
+    if form is not None:
+        return form
+    if kind == "string_pattern_mismatch":
+        pattern = context["pattern"]
+        return _PATTERNS.get(pattern, f"a text of the pattern {pattern}")
+    if kind in _LENGTHS:
+        bound, one, many = _LENGTHS[kind]
+        count = context["min_length" if bound == "at least" else "max_length"]
+        return f"{bound} {count} {one if count == 1 else many}"
+    if kind == "value_error":
+        return str(context["error"])
+    return None
+
+
+def _known_keys(model: type[BaseModel] | None, path: Iterable[int | str]) -> list[str]:
+    """The fields at a path of a report, which may name branches of unions, too."""
+    found = [] if model is None else [model]
+    for part in path:
+        inner = [
+            one
+            for known in found
+            if part in known.model_fields
+            for one in _models(known.model_fields[str(part)].annotation)
+        ]
+        branches = [one for one in found if one.__name__ == part or METHODS.get(str(part)) is one]
+        found = inner or branches or found
+    return [name for known in found for name in known.model_fields]
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The models that a type is, or is made of."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models(part)
 
 
 _AUTO = "'auto'"
 _BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+_OF_SETTINGS = {"dict_type", "model_type", "model_attributes_type"}
+_LENGTHS = {
+    "string_too_short": ("at least", "character", "characters"),
+    "string_too_long": ("at most", "character", "characters"),
+    "too_short": ("at least", "entry", "entries"),
+    "too_long": ("at most", "entry", "entries"),
+}
+NAME_PATTERN = r"^[^\x00-\x1f/\\]+$"
+LINE_PATTERN = r"^[^\x00-\x1f]+$"
+_PATTERNS = {
+    NAME_PATTERN: "a name without slashes, line breaks and other control characters",
+    LINE_PATTERN: "a text without line breaks and other control characters",
+}
 _FORMS = {
     "int": "a whole number",
     "int_from_float": "a whole number",
     "float": "a number",
+    "finite_number": "a finite number",
     "bool": "true or false",
     "string": "a text",
     "tuple": "a list",
@@ -119,7 +189,7 @@ _FORMS = {
     "model": "settings",
     "model_attributes": "settings",
 }
-_BRANCHES = {"int", "float", "str", "bool", "Clip", "LinearProbe", "FineTune"}
+_BRANCHES = {"[key]", "int", "float", "str", "bool", "Clip", "LinearProbe", "FineTune"}
 
 
 def _is_branch(part: int | str) -> bool:

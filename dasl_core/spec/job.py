@@ -7,13 +7,11 @@ from pydantic_core import PydanticCustomError
 
 from dasl_core.spec.backbones import BACKBONES
 from dasl_core.spec.base import Auto, Part
-from dasl_core.spec.errors import closest, shorten
+from dasl_core.spec.errors import LINE_PATTERN, NAME_PATTERN, closest, shorten
 from dasl_core.spec.methods import METHODS, MethodSettings, SimCLR
 
-Name = Annotated[
-    str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f/\\]+$")
-]
-Tag = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[^\x00-\x1f]+$")]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NAME_PATTERN)]
+Tag = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=LINE_PATTERN)]
 PositiveInt = Annotated[int, Field(ge=1, le=1_000_000_000)]
 # Far above any rate, decay or weight that trains; beyond them float32 soon overflows, and a run would
 # find it out only after its start.

@@ -93,7 +93,7 @@ def main(
         settings.setdefault("dataset", data.resolve().name)
         spec = _match_ranks(JobSpec.model_validate(settings))
     except ValidationError as error:
-        return _fail("\n".join(map(str, field_problems(error))))
+        return _fail("\n".join(map(str, field_problems(error, JobSpec))))
     except ValueError as error:
         return _fail(str(error))
     device = _join_ranks(spec)

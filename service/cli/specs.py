@@ -45,6 +45,6 @@ def read_spec(path: Path, overrides: list[str]) -> dict[str, Any]:
     try:
         JobSpec.model_validate(spec)
     except ValidationError as error:
-        lines = [f"  {problem}" for problem in field_problems(error)]
+        lines = [f"  {problem}" for problem in field_problems(error, JobSpec)]
         raise InvalidSpec("\n".join([f"{path} is not a valid spec", *lines])) from error
     return spec

@@ -18,7 +18,7 @@ def _explain(value: Any, validate: Callable[[Any], JobSpec]) -> JobSpec:
         return validate(value)
     except ValidationError as error:
         # The core knows best how to say what is wrong with a spec.
-        raise SpecError(field_problems(error)) from error
+        raise SpecError(field_problems(error, JobSpec)) from error
 
 
 SpecBody = Annotated[JobSpec, WrapValidator(_explain)]

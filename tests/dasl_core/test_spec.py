@@ -36,7 +36,7 @@ FACTS = DatasetFacts(num_images=1000, num_classes=10, median_size=72)
 def problems_of(spec: Any) -> list[FieldProblem]:
     with pytest.raises(ValidationError) as raised:
         JobSpec.model_validate(spec)
-    return field_problems(raised.value)
+    return field_problems(raised.value, JobSpec)
 
 
 def spec_of(**parts: Any) -> JobSpec:
@@ -54,8 +54,13 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
     ({"metod": {}}, "metod", "{}", "no such key"),
     ({"float": 1}, "float", "1", "no such key"),
     ({"dataset": ""}, "dataset", "''", "at least 1"),
-    ({"dataset": "../x"}, "dataset", "'../x'", "pattern"),
-    ({"name": "a\nb"}, "name", "'a\\nb'", "pattern"),
+    ({"dataset": "../x"}, "dataset", "'../x'", "a name without slashes"),
+    ({"name": "a\nb"}, "name", "'a\\nb'", "a name without slashes, line breaks"),
+    ({"tags": {"a\nb": "c"}}, "tags.a\\nb", "'a\\nb'", "a text without line breaks"),
+    ({"name": "x" * 201}, "name", repr("x" * 201)[:77] + "...", "at most 200 characters"),
+    ({"augment": {"blur": []}}, "augment.blur", "[]", "at least 1 entry"),
+    ({"backbone": "resnet18"}, "backbone", "'resnet18'", "settings, such as {name: resnet18}"),
+    ({"train": "fast"}, "train", "'fast'", "settings"),
     ({"backbone": {"name": "resnet81"}}, "backbone.name", "'resnet81'", "'resnet50'"),
     ({"backbone": {"image_size": 4}}, "backbone.image_size", "4", ">= 8, or 'auto'"),
     ({"backbone": {"image_size": "big"}}, "backbone.image_size", "'big'", "or 'auto'"),
@@ -63,7 +68,7 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
     ({"backbone": {"pretrained": True}}, "backbone.pretrained", "True", "a text"),
     ({"backbone": {"stem": "tall"}}, "backbone.stem", "'tall'", "'standard' or 'small', or 'auto'"),
     ({"augment": {"crop_scale": [0.5, 0.2]}}, "augment.crop_scale", "[0.5, 0.2]", "low <= high"),
-    ({"augment": {"crop_scale": [NAN, 1]}}, "augment.crop_scale.0", "nan", "finite"),
+    ({"augment": {"crop_scale": [NAN, 1]}}, "augment.crop_scale.0", "nan", "a finite number"),
     ({"augment": {"blur": 1.5}}, "augment.blur", "1.5", "a number <= 1.0, or a list, or 'auto'"),
     ({"dar": {"weight": -1}}, "dar.weight", "-1", ">= 0"),
     ({"dar": {"labels": "colour"}}, "dar.labels", "'colour'", "'instance'"),
@@ -133,6 +138,16 @@ def test_near_names_are_suggested_and_long_values_cut() -> None:
     assert "did you mean 'simclr'?" in problem.message
     (problem,) = problems_of({"dataset": "x", "backbone": {"name": "vit_smal_patch16_224"}})
     assert "did you mean 'vit_small_patch16_224'?" in problem.message
+    for spec, meant in (
+        ({"trian": {}}, "train"),
+        ({"train": {"optimizer": {"wieght_decay": 0}}}, "weight_decay"),
+        ({"method": {"temprature": 1}}, "temperature"),
+        ({"evaluate": {"linear": {"epoch": 1}}}, "epochs"),
+    ):
+        (problem,) = problems_of({"dataset": "x"} | spec)
+        assert problem.message == f"is not a known key; did you mean {meant!r}?"
+    (problem,) = problems_of({"dataset": "x", "entirely_else": 1})
+    assert problem.message == "is not a known key"
     (problem,) = problems_of({"dataset": "x", "backbone": {"name": "resnet" * 100_000}})
     assert len(problem.given) <= 80
     assert len(str(problem)) < 500
