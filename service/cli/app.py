@@ -29,6 +29,9 @@ class Commands(TyperGroup):
             raise typer.Exit(1) from error
         except BrokenPipeError:
             raise  # `dasl logs JOB | head`: typer ends quietly
+        except UnicodeEncodeError as error:  # an option of bytes that are not UTF-8
+            note(f"Error: {ascii(error.object)[:200]} holds bytes that are not UTF-8")
+            raise typer.Exit(2) from error
         except OSError as error:
             place = f"{error.filename}: " if error.filename else ""
             note(f"Error: {place}{error.strerror or error}")

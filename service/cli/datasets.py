@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from service.cli.connection import connect
+from service.cli.names import dataset_name, folder, known_by
 from service.cli.output import AsJson, fail, note, plain, print_facts, print_json, print_table, say
 
 if TYPE_CHECKING:
     from service.client.models import Dataset
 
+Given = Annotated[str, typer.Argument(callback=known_by, help="Id or name.")]
+
 _SHOWN_SKIPPED = 10
-
-
-def folder_name(path: str) -> str:
-    """What a folder is called, also when it is given as `..` or with a slash at its end."""
-    return os.path.basename(os.path.abspath(os.path.expanduser(path)))
 
 
 def register(app: typer.Typer) -> None:
@@ -34,7 +31,10 @@ def register(app: typer.Typer) -> None:
 def add(
     path: Annotated[
         str,
-        typer.Argument(help="Folder of images, as the server sees it; its subfolders are classes."),
+        typer.Argument(
+            callback=folder,
+            help="Folder of images, as the server sees it; its subfolders are classes.",
+        ),
     ],
     name: Annotated[
         str | None, typer.Option(help="Name for it; the folder's own when not given.")
@@ -45,7 +45,7 @@ def add(
     """Register a folder of images and report what was found in it."""
     from service.client.errors import DatasetFailed
 
-    chosen = name or folder_name(path)
+    chosen = dataset_name(name, path)
     with connect() as client:
         dataset = client.datasets.add(path, chosen)
         if wait:
@@ -75,18 +75,14 @@ def list_datasets(as_json: AsJson = False) -> None:
     print_table(["ID", "NAME", "STATE", "IMAGES", "CLASSES", "WHERE"], rows)
 
 
-def show(
-    dataset: Annotated[str, typer.Argument(help="Id or name.")], as_json: AsJson = False
-) -> None:
+def show(dataset: Given, as_json: AsJson = False) -> None:
     """Show a data set and the report of its ingest."""
     with connect() as client:
         found = client.datasets.get(dataset)
     _print(found, as_json)
 
 
-def rm(
-    dataset: Annotated[str, typer.Argument(help="Id or name.")], as_json: AsJson = False
-) -> None:
+def rm(dataset: Given, as_json: AsJson = False) -> None:
     """Forget a data set; the images themselves stay."""
     with connect() as client:
         found = client.datasets.get(dataset)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli.connection import connect
+from service.cli.names import known_by
 from service.cli.output import AsJson, fail, figure, plain, print_json, print_table, say, size
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from service.client.files import OnBytes
     from service.client.models import Checkpoint
 
-Job = Annotated[str, typer.Argument(metavar="JOB", help="Id of a job.")]
+Job = Annotated[str, typer.Argument(metavar="JOB", callback=known_by, help="Id of a job.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -43,7 +44,10 @@ def checkpoints(job: Job, as_json: AsJson = False) -> None:
 
 def download(
     checkpoint: Annotated[
-        str, typer.Argument(help="Id of a checkpoint, or of a job: its final or newest one.")
+        str,
+        typer.Argument(
+            callback=known_by, help="Id of a checkpoint, or of a job: its final or newest one."
+        ),
     ],
     output: Annotated[
         Path | None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from service.cli.connection import connect
+from service.cli.names import known_by
 from service.cli.output import (
     AsJson,
     clean,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from service.client import Client
     from service.client.models import Job
 
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of a job.")]
+JobId = Annotated[str, typer.Argument(metavar="JOB", callback=known_by, help="Id of a job.")]
 
 
 def register(app: typer.Typer) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from service.cli.connection import connect
+from service.cli.names import known_by
 from service.cli.output import AsJson, note, plain, print_json, print_table, say
 
 
@@ -50,7 +51,8 @@ def list_tokens(as_json: AsJson = False) -> None:
 
 
 def revoke(
-    token: Annotated[str, typer.Argument(metavar="TOKEN_ID")], as_json: AsJson = False
+    token: Annotated[str, typer.Argument(metavar="TOKEN_ID", callback=known_by)],
+    as_json: AsJson = False,
 ) -> None:
     """Make a token useless from now on."""
     with connect() as client:

@@ -74,7 +74,7 @@ class PlainView:
     def away(self, reason: str) -> None:
         """Say so once for each outage."""
         if not self._away:
-            say(_stamped(f"the server does not answer ({reason}); training goes on, retrying"))
+            say(_stamped(f"the server does not answer ({reason}); retrying"))
         self._away = True
 
 
@@ -126,7 +126,7 @@ class LiveView:
     def away(self, reason: str) -> None:
         """Draw the last known state with a remark."""
         if self._snapshot is not None:
-            remark = f"The server does not answer ({reason}). Training goes on; retrying."
+            remark = f"The server does not answer ({reason}); retrying."
             self._live.update(draw(self._snapshot, self._events, remark), refresh=True)
 
 

@@ -87,7 +87,7 @@ def watch_job(
 ) -> Job:
     """Show the job until it has ended and return it.
 
-    A server that goes away is waited for during `outage` seconds: training goes on without it. One
+    A server that goes away is waited for during `outage` seconds: training may go on without it. One
     that never answered is not: ConnectionFailed comes at once.
     """
     watcher = Watcher(client, job_id)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.datasets import folder_name
+from service.cli.names import folder_name
 
 
 def test_relative_folders_have_their_own_names(

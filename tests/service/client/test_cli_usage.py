@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +88,20 @@ def test_a_valid_spec_needs_no_server_to_be_called_so(spec: Path) -> None:
     assert json.loads(_run("validate", "--local", spec, "--json").stdout) == {"valid": True}
 
 
+TAKING_IDS = [
+    ["show"],
+    ["watch"],
+    ["logs"],
+    ["cancel"],
+    ["checkpoints"],
+    ["download"],
+    ["artifacts"],
+    ["datasets", "show"],
+    ["datasets", "rm"],
+    ["tokens", "revoke"],
+]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -111,6 +126,33 @@ def test_no_server_is_one_sentence_and_1(arguments: list[str]) -> None:
     [sentence] = result.stderr.splitlines()
     assert "No DASL server answers at http://127.0.0.1:9" in sentence
     assert "dasl serve" in sentence
+
+
+BYTES = os.fsdecode(b"birds\xff")  # a name on disk that is not UTF-8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        *(([*command, ""], "'' is not an id") for command in TAKING_IDS),
+        *(([*command, ".."], "'..' is not an id") for command in TAKING_IDS),
+        *(([*command, BYTES], r"birds\xff is not UTF-8") for command in TAKING_IDS),
+        (["datasets", "add", ""], "'' is not a folder"),
+        (["datasets", "add", f"/{BYTES}"], r"/birds\xff is not UTF-8"),
+        (["datasets", "add", "/birds", "--name", ""], "--name '': expected at least 1 character"),
+        (["datasets", "add", "/birds", "--name", "a/b"], "expected a name without slashes"),
+        (["datasets", "add", "/birds", "--name", BYTES], r"birds\xff is not UTF-8"),
+        (["datasets", "add", "/a\nb"], "the folder's own name, 'a\\nb', cannot be the data set's"),
+        (["datasets", "add", "/a\nb"], "give one with --name: a name without slashes, line breaks"),
+        (["datasets", "add", "/"], "give one with --name"),
+        (["jobs", "--method", BYTES], "holds bytes that are not UTF-8"),
+    ],
+)
+def test_what_cannot_be_an_argument_is_an_error_and_2(arguments: list[str], said: str) -> None:
+    result = _run(*arguments)
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
 
 
 def test_an_address_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

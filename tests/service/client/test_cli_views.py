@@ -63,7 +63,9 @@ def test_plain_lines_come_now_and_then_and_events_always(
         ["epoch 3/100", "step 140/4000"],
     ]
     assert lines.count("Attempt 1 is running") == 3
-    assert sum("does not answer" in line for line in lines) == 1
+    # Whether training goes on cannot be known: the server may have been stopped, and all with it.
+    away = "the server does not answer (connection refused); retrying"
+    assert [line for line in lines if "does not answer" in line] == [away]
     assert lines[-1] == "succeeded after 1m07s. Fetch the backbone with: dasl download job_1"
 
 
