@@ -27,14 +27,12 @@ def effective_rank(x: Tensor | np.ndarray) -> float:
         x = x.t()
     width = x.shape[1]
     gram = torch.zeros(width, width, dtype=torch.float64, device=x.device)
-    # The scale is no part of the measure, and without it squares could not overflow.
-    scale = max(float(x.max()), -float(x.min()))
-    if scale == 0:
-        return 0.0
     for rows in inputs.tiles(x.shape[0], width):
-        block = x[rows].double() / scale
+        block = x[rows].double()
         gram.addmm_(block.t(), block)
     eigenvalues: Tensor = torch.linalg.eigvalsh(gram)
+    if float(eigenvalues[-1]) <= 0:
+        return 0.0
     noise = width * torch.finfo(torch.float64).eps * eigenvalues[-1]
     singular_values = eigenvalues.masked_fill(eigenvalues < noise, 0).sqrt()
     share = singular_values / singular_values.sum()
