@@ -6,13 +6,27 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Generic, TypeVar
 
 from fastapi import Query
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel
+
+from dasl_core.spec.job import problem
+from service.ids import Prefix, is_id
 
 Row = TypeVar("Row")
 Item = TypeVar("Item")
 
-After = Annotated[str | None, Query(max_length=40, pattern=r"^[a-z0-9_]+$", description="`next`")]
+After = Annotated[str | None, Query(description="`next` of the page before.")]
 Limit = Annotated[int, Query(ge=1, le=200)]
+
+
+def position(kind: Prefix) -> AfterValidator:
+    """Checks an `after` of a list of ids of this kind."""
+
+    def check(after: str | None) -> str | None:
+        if after is not None and not is_id(kind, after):
+            raise problem("is no place in this list", after, "the `next` of the page before")
+        return after
+
+    return AfterValidator(check)
 
 
 class Page(BaseModel, Generic[Item]):

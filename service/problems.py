@@ -6,17 +6,19 @@ import json
 import logging
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
+from pydantic_core import ErrorDetails
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 
 from dasl_core.spec import FieldProblem, SpecError
+from dasl_core.spec.errors import translate
 from service.lifecycle import StaleAttempt
 
 MEDIA_TYPE = "application/problem+json"
@@ -131,13 +133,30 @@ async def _on_http(_: Request, error: Exception) -> JSONResponse:
     return Problem(status.value, kind, error.detail, headers=headers).response()
 
 
-async def _on_validation(_: Request, error: Exception) -> JSONResponse:
+async def _on_validation(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     problems: list[FieldProblem] = []
+    # The first part of a place is where in the request it is: body, query, path or header.
+    details: list[ErrorDetails] = []
     for detail in error.errors():
         cause = detail.get("ctx", {}).get("error")
-        problems += cause.problems if isinstance(cause, SpecError) else [_translate(detail)]
+        if isinstance(cause, SpecError):
+            problems += cause.problems
+        elif detail["type"] == "json_invalid":
+            message = f"is not JSON: {detail['ctx']['error']}"
+            problems.append(FieldProblem("body", message, "", "a JSON object"))
+        else:
+            place = {"loc": detail["loc"][1:] or detail["loc"]}
+            details.append(cast(ErrorDetails, {**detail, **place}))
+    problems += translate(details, _body_model(request))
     return spec_problem(problems).response()
+
+
+def _body_model(request: Request) -> type[BaseModel] | None:
+    """What the body of a request to this address is read as."""
+    field = getattr(request.scope.get("route"), "body_field", None)
+    model = getattr(getattr(field, "field_info", None), "annotation", None)
+    return model if isinstance(model, type) and issubclass(model, BaseModel) else None
 
 
 async def _on_stale_attempt(_: Request, error: Exception) -> JSONResponse:
@@ -155,16 +174,6 @@ async def _on_database(request: Request, error: Exception) -> JSONResponse:
 async def _on_defect(_: Request, error: Exception) -> JSONResponse:
     # The framework raises it again after this answer, so that the server logs it.
     return Problem(500, "internal-error", "A defect of the service; it was logged").response()
-
-
-def _translate(detail: dict[str, Any]) -> FieldProblem:
-    where = [str(part) for part in detail["loc"]]
-    kind, parts = where[0], where[1:]
-    if detail["type"] == "json_invalid":
-        return FieldProblem("body", f"is not JSON: {detail['ctx']['error']}", "", "a JSON object")
-    field = ".".join(parts) or kind
-    given = "" if detail["type"] == "missing" else _shorten(detail.get("input"))
-    return FieldProblem(field, detail["msg"], given, "")
 
 
 def _title(kind: str) -> str:

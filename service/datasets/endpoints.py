@@ -11,7 +11,7 @@ from service.context import ReadSession, WithContext, WriteSession
 from service.datasets import repository, service
 from service.datasets.schemas import DatasetRequest, DatasetView
 from service.http import StrictRoute
-from service.pages import After, Limit, Page, page
+from service.pages import After, Limit, Page, page, position
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=StrictRoute)
 
@@ -37,7 +37,7 @@ def list_datasets(
     caller: Reader,
     session: ReadSession,
     name: Annotated[str | None, Query(max_length=200, pattern=r"^[^\x00]*$")] = None,
-    after: After = None,
+    after: Annotated[After, position("ds")] = None,
     limit: Limit = 50,
 ) -> Page[DatasetView]:
     """Data sets, newest first."""

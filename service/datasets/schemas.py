@@ -9,14 +9,18 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 
+from dasl_core.spec.errors import NAME_PATTERN
+from dasl_core.spec.job import problem
 from service.ids import is_id
+
+_FOLDER = "an absolute path, or a file:// URI of this machine"
 
 
 def _not_an_id(name: str) -> str:
     if is_id("ds", name):
-        raise ValueError("must not look like the id of a data set")
+        raise problem("must not look like the id of a data set", name, "a name of your own")
     if name in (".", ".."):
-        raise ValueError("must not be '.' or '..'")
+        raise problem("is the name of no data set", name, "a name other than '.' and '..'")
     return name
 
 
@@ -26,19 +30,19 @@ def _local_path(uri: str) -> str:
     if "://" in uri:
         parts = urlsplit(uri)
         if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
-            raise ValueError("must be an absolute path or a file:// URI of this machine")
+            raise problem("is not a folder of this machine", uri, _FOLDER)
         path = unquote(parts.path)
     if not path.startswith("/") or "\x00" in path:
-        raise ValueError("must be an absolute path or a file:// URI of this machine")
+        raise problem("is not an absolute path", uri, _FOLDER)
     if ".." in PurePosixPath(path).parts:
-        raise ValueError("must not climb with '..'")
+        raise problem("climbs with '..'", uri, _FOLDER + " without '..'")
     return str(PurePosixPath(path))
 
 
 # As `dasl_core.spec` takes them in a job: no slash, no control character.
 DatasetName = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f/\\]+$"),
+    StringConstraints(min_length=1, max_length=200, pattern=NAME_PATTERN),
     AfterValidator(_not_an_id),
 ]
 DatasetUri = Annotated[

@@ -55,10 +55,17 @@ def register(session: Session, tenant: str, request: DatasetRequest) -> Dataset:
         existing = repository.find(session, tenant, request.name)
         if existing is None:
             raise
+        detail = f"The data set {request.name!r} exists: {existing.id}, {existing.uri}"
+        if existing.state == repository.FAILED:
+            why = (existing.error or {}).get("message", "see its report")
+            detail += (
+                f". It could not be ingested: {why}. Once it is removed, the name is free "
+                f"(dasl datasets rm {existing.id})"
+            )
         raise Problem(
             409,
             "name-taken",
-            f"The data set {request.name!r} exists: {existing.id}, {existing.uri}",
+            detail,
             extra={"dataset": {"id": existing.id, "uri": existing.uri}},
         ) from error
     return dataset

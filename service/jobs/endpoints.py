@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
+from pydantic import AfterValidator
 
-from dasl_core.spec import FieldProblem, JobSpec
+from dasl_core.spec import METHODS, FieldProblem, JobSpec
+from dasl_core.spec.errors import closest
+from dasl_core.spec.job import problem
 from service.auth import Reader, Submitter
 from service.context import Context, ReadSession, WithContext, WriteSession
 from service.http import StrictRoute
@@ -20,7 +23,7 @@ from service.jobs.schemas import (
     ValidatedJob,
 )
 from service.lifecycle import JobStatus
-from service.pages import After, Limit, Page, page
+from service.pages import After, Limit, Page, page, position
 from service.problems import field_problem
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictRoute)
@@ -29,6 +32,13 @@ IdempotencyKey = Annotated[
     str | None,
     Header(alias="Idempotency-Key", min_length=1, max_length=255, pattern=r"^[\x21-\x7e]+$"),
 ]
+
+
+def _known_method(name: str | None) -> str | None:
+    if name is not None and name not in METHODS:
+        message = "is not a known method" + closest(name, METHODS)
+        raise problem(message, name, "one of " + ", ".join(METHODS))
+    return name
 
 
 @router.post("", status_code=201)
@@ -66,11 +76,11 @@ def list_jobs(
     caller: Reader,
     session: ReadSession,
     status: Annotated[list[JobStatus] | None, Query(description="One or more.")] = None,
-    method: Annotated[str | None, Query(max_length=50, pattern=r"^[a-z0-9_]+$")] = None,
+    method: Annotated[str | None, AfterValidator(_known_method)] = None,
     tag: Annotated[
         str | None, Query(max_length=130, pattern=r"^[^\x00-\x1f]+$", description="`key:value`")
     ] = None,
-    after: After = None,
+    after: Annotated[After, position("job")] = None,
     limit: Limit = 50,
 ) -> Page[JobView]:
     """Jobs, newest first."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from fastapi import APIRouter, Response
 
 from service.auth import Admin
 from service.context import ReadSession, WriteSession
 from service.http import StrictRoute
-from service.pages import After, Limit, Page, page
+from service.pages import After, Limit, Page, page, position
 from service.tokens import repository, service
 from service.tokens.schemas import NewToken, TokenRequest, TokenView
 
@@ -25,7 +27,10 @@ def create_token(request: TokenRequest, caller: Admin, session: WriteSession) ->
 
 @router.get("")
 def list_tokens(
-    caller: Admin, session: ReadSession, after: After = None, limit: Limit = 50
+    caller: Admin,
+    session: ReadSession,
+    after: Annotated[After, position("tok")] = None,
+    limit: Limit = 50,
 ) -> Page[TokenView]:
     """Tokens, newest first, revoked ones included."""
     rows = repository.newest(session, caller.tenant, after, limit)

@@ -7,11 +7,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from dasl_core.spec.errors import LINE_PATTERN
 from service.auth import Scope
 
-TokenName = Annotated[
-    str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]+$")
-]
+TokenName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=LINE_PATTERN)]
 
 
 class TokenRequest(BaseModel):

@@ -37,6 +37,13 @@ def test_register_show_list_and_delete(api: Api, tmp_path: Path) -> None:
     assert register(api, "mine", str(folder)).status_code == 201, "the name is free again"
 
 
+def test_a_failed_data_set_says_why_it_keeps_its_name(api: Api, tmp_path: Path) -> None:
+    failed = api.dataset(state="failed")
+    taken = refused(register(api, "emoji", str(tmp_path)), 409, None, "name-taken")
+    assert "It could not be ingested: no images" in taken["detail"]
+    assert f"dasl datasets rm {failed}" in taken["detail"]
+
+
 @pytest.mark.parametrize(
     ("name", "uri", "field"),
     [

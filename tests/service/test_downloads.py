@@ -75,7 +75,16 @@ def test_one_range(api: Api, range: str, start: int, stop: int) -> None:
     assert answer.headers["content-length"] == str(stop - start)
 
 
-@pytest.mark.parametrize("range", ["bytes=5120-", "bytes=99999-100000", "bytes=-0"])
+@pytest.mark.parametrize(
+    "range",
+    [
+        "bytes=5120-",
+        "bytes=99999-100000",
+        "bytes=-0",
+        f"bytes={'9' * 5000}-",
+        f"bytes={'9' * 30}-{'9' * 31}",
+    ],
+)
 def test_range_outside_the_file(api: Api, range: str) -> None:
     _, folder, _ = stored(api)
     answer = api.client.get(f"{folder}/backbone.safetensors", headers={"Range": range})

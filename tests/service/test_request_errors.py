@@ -1,0 +1,99 @@
+"""Every wrong field of a request is named, with what was given and what would do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from api_under_test import Api, refused
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "error"),
+    [
+        (
+            "POST",
+            "/v1/datasets",
+            {"name": "a\nb", "uri": "/x"},
+            ("name", "'a\\nb'", "a name without slashes, line breaks and other control characters"),
+        ),
+        (
+            "POST",
+            "/v1/datasets",
+            {"name": "x", "uri": "pictures"},
+            ("uri", "'pictures'", "an absolute path, or a file:// URI of this machine"),
+        ),
+        ("POST", "/v1/datasets", {"name": "x"}, ("uri", "nothing", "a value")),
+        (
+            "POST",
+            "/v1/datasets",
+            {"name": "x", "uri": 5},
+            ("uri", "5", "a text"),
+        ),
+        (
+            "POST",
+            "/v1/tokens",
+            {"name": "x", "scopes": ["write"]},
+            ("scopes.0", "'write'", "'read', 'submit' or 'admin'"),
+        ),
+        ("POST", "/v1/tokens", {"name": "x", "scopes": []}, ("scopes", "[]", "at least 1 entry")),
+        ("PATCH", "/v1/jobs/{job}", {"priority": "high"}, ("priority", "'high'", "a whole number")),
+        (
+            "PATCH",
+            "/v1/jobs/{job}",
+            {"priority": 1e9},
+            ("priority", "1000000000.0", "a number <= 1000"),
+        ),
+        ("GET", "/v1/jobs?limit=many", None, ("limit", "'many'", "a whole number")),
+        ("GET", "/v1/jobs?limit=0", None, ("limit", "'0'", "a number >= 1")),
+        ("GET", "/v1/jobs?after=zzz", None, ("after", "'zzz'", "the `next` of the page before")),
+        ("GET", "/v1/jobs?after=", None, ("after", "''", "the `next` of the page before")),
+        (
+            "GET",
+            "/v1/datasets?after=zzz",
+            None,
+            ("after", "'zzz'", "the `next` of the page before"),
+        ),
+        (
+            "GET",
+            "/v1/tokens?after=%00",
+            None,
+            ("after", "'\\x00'", "the `next` of the page before"),
+        ),
+    ],
+)
+def test_what_was_given_and_what_would_do(
+    api: Api, method: str, path: str, body: Any, error: tuple[str, str, str]
+) -> None:
+    api.dataset()
+    path = path.format(job=api.submit()["id"])
+    answer = api.client.request(method, path, json=body, headers=api.token("submit", "admin"))
+    (told,) = refused(answer, 422, error[0], "validation")["errors"]
+    assert (told["field"], told["given"], told["expected"]) == error
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "key", "near"),
+    [
+        ("POST", "/v1/datasets", "nmae", "name"),
+        ("POST", "/v1/tokens", "scope", "scopes"),
+        ("PATCH", "/v1/jobs/{job}", "prority", "priority"),
+        ("POST", "/v1/jobs", "trian", "train"),
+    ],
+)
+def test_unknown_keys_are_compared_with_those_that_are_known(
+    api: Api, method: str, path: str, key: str, near: str
+) -> None:
+    api.dataset()
+    path = path.format(job=api.submit()["id"])
+    answer = api.client.request(method, path, json={key: 1}, headers=api.token("submit", "admin"))
+    errors = {error["field"]: error for error in refused(answer, 422, key)["errors"]}
+    assert errors[key]["message"] == f"is not a known key; did you mean {near!r}?"
+
+
+def test_unknown_filters_are_told(api: Api) -> None:
+    problem = refused(api.client.get("/v1/jobs?method=simlcr"), 422, "method")
+    assert "did you mean 'simclr'?" in problem["detail"]
+    assert "simclr" in problem["errors"][0]["expected"]
+    problem = refused(api.client.get("/v1/jobs?status=done"), 422, "status.0")
+    assert "'succeeded'" in problem["errors"][0]["expected"]
