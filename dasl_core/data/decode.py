@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import IO
 
 import numpy as np
@@ -88,11 +89,17 @@ def _eight_bit(image: Image.Image) -> Image.Image:
     low, high = values.min(), values.max()
     if image.mode == "F":
         if not (low >= 0 and high <= 1):
-            raise ValueError(f"floating-point pixels must lie between 0 and 1, not {low} to {high}")
+            raise ValueError(
+                "the image has floating-point pixels, which must lie between 0 and 1, not "
+                f"{low:g} to {high:g}: save it with 8 or 16 bits"
+            )
         scale = 255.0
     else:
         if low < 0 or high > 65535:
-            raise ValueError(f"integer pixels must have at most 16 bits, not {low} to {high}")
+            raise ValueError(
+                "the image has integer pixels, which must have at most 16 bits, not "
+                f"{low} to {high}: save it with 8 or 16 bits"
+            )
         scale = 1 / 257
     rounded = values.astype(np.float32) * np.float32(scale) + np.float32(0.5)
     return Image.fromarray(rounded.astype(np.uint8))
@@ -110,7 +117,9 @@ def _reason(error: Exception, source: object) -> str:
             return "the file is empty"
         return "the content is not an image of a known format"
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
-        return _too_large("its size")
+        # Pillow gave up before we saw the size; its sentence holds it.
+        count = re.search(r"\d+ pixels", str(error))
+        return _too_large(count[0] if count else "far too many pixels")
     if isinstance(error, MemoryError):
         return "there is not enough memory to decode it"
     if isinstance(error, OSError) and error.strerror:
