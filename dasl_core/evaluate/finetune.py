@@ -208,9 +208,10 @@ def _test(
         count = len(positions)
         # Equal shares for all ranks; what repeats is cut off again.
         padded = positions[torch.arange(-(-count // world_size()) * world_size()) % count]
+        images = read(padded, None)  # pixels keep their precision
         with _autocast(device, precision):
-            logits = _wide(model(read(padded, None)))
-        logits = gather(logits)[:count].cpu()
+            logits = model(images)
+        logits = gather(_wide(logits))[:count].cpu()
         best = classes[logits.topk(min(5, len(classes)), dim=1).indices]
         # A network that was lost on the way is wrong: what ranks NaN first or last is no guess.
         hit = (best == y[positions, None]) & logits.isfinite().all(dim=1, keepdim=True)

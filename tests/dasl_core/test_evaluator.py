@@ -48,13 +48,14 @@ def build(tmp_path: Path) -> Iterator[Build]:
     """An evaluator whose every third image is held out; all its canvases are closed in the end."""
     opened: list[Canvases] = []
 
-    def evaluator(index: DatasetIndex, **settings: object) -> Evaluator:
-        spec = resolved(index, evaluate=settings)
+    def evaluator(index: DatasetIndex, precision: str = "fp32", **settings: object) -> Evaluator:
+        spec = resolved(index, evaluate=settings, train={"precision": precision})
         opened.append(Canvases(index, 16, 3, cache=tmp_path / "cache", threads=1))
         everything = np.arange(len(index))
         train, held_out = everything[everything % 3 > 0], everything[::3]
         images = [ImageSet(opened[-1], samples) for samples in (train, held_out)]
-        return Evaluator(spec, images[0], images[1], torch.device("cpu"), torch.float32)
+        dtype = torch.float64 if precision == "fp64" else torch.float32
+        return Evaluator(spec, images[0], images[1], torch.device("cpu"), dtype)
 
     yield evaluator
     for canvases in opened:
@@ -95,6 +96,17 @@ def test_probe_and_fine_tuning_come_with_the_final_evaluation_only(
     clusters = {"nmi", "pairwise_f1", "pairwise_precision", "pairwise_recall"}
     assert clusters < before.keys()
     assert "nmi" in evaluator.raw_pixels()
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp64"])
+def test_all_is_measured_in_every_precision(
+    build: Build, pictures: DatasetIndex, precision: str
+) -> None:
+    evaluator = build(pictures, precision, linear={"epochs": 20}, finetune={"epochs": 1})
+    network = network_with_a_head()
+    metrics = evaluator.backbone(network.double() if precision == "fp64" else network, final=True)
+    assert metrics["linear_top1"] > 0.8
+    assert 0 <= metrics["finetune_top1"] <= 1
 
 
 def test_figures_are_those_of_the_measures(build: Build, pictures: DatasetIndex) -> None:
