@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,13 @@ from dasl_core.models.backbone import build_backbone
 from dasl_core.spec import BACKBONES, Backbone
 from dasl_core.train.checkpoint import load_state
 
+REPOSITORY = Path(__file__).parents[2]
 NOTHING_MEASURED = {"step": 1, "epoch": 1.0, "evaluations": []}
 
 
-def test_the_cards_load_the_backbones_where_we_are_not_installed(
-    pictures: DatasetIndex, tmp_path: Path
+@pytest.mark.parametrize("source", ["card", "README.md", "docs/checkpoints.md"])
+def test_the_cards_and_pages_load_the_backbones_where_we_are_not_installed(
+    pictures: DatasetIndex, tmp_path: Path, source: str
 ) -> None:
     folders, images, expected = [], [], []
     for kind, backbone in BACKBONE_KINDS.items():
@@ -48,7 +51,11 @@ def test_the_cards_load_the_backbones_where_we_are_not_installed(
         with torch.no_grad():
             expected.append(network(torch.from_numpy(images[-1])).numpy())
         assert expected[-1].shape == (3, BACKBONES[spec.backbone.name].features)
-    features = features_read_elsewhere(folders, [code_of(folder) for folder in folders], images)
+    pages = folders if source == "card" else [tmp_path / "page"] * len(folders)
+    if source != "card":  # its first Python block loads any backbone
+        pages[0].mkdir()
+        shutil.copy(REPOSITORY / source, pages[0] / "README.md")
+    features = features_read_elsewhere(folders, [code_of(page) for page in pages], images)
     for kind, ours, theirs in zip(BACKBONE_KINDS, expected, features, strict=True):
         np.testing.assert_allclose(theirs, ours, rtol=1e-6, atol=1e-6, err_msg=kind)
 

@@ -21,6 +21,8 @@ def test_the_longest_folder_leaves_room_for_every_socket_of_ray() -> None:
     session = f"session_2026-11-21_08-30-37_786744_{longest_pid}"
     longest = max(len(f"/{session}/sockets/{name}") for name in names)
     assert local_ray._LONGEST_FOLDER + longest == 107
+    page = Path(__file__).parents[2] / "docs" / "operations.md"
+    assert f"more than {local_ray._LONGEST_FOLDER} bytes" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["with space", "höhe"])
