@@ -54,22 +54,6 @@ class Clustering:
     iterations: int
 
 
-def choose_k(num_images: int) -> int:
-    """Clusters for a data set of this size: the square root of it, from 2 to 10,000.
-
-    Our choice; the papers on DAR give none. It is 72 for 5 thousand images, 356 for ImageNet-100 and
-    1,132 for ImageNet, between its classes and the ten times as many that served DeepCluster best
-    (Caron et al., ECCV 2018: 10,000 for 1.3 million), and each cluster holds as many images as there
-    are clusters. DAR only asks of a cluster that its images are of one kind: too many cost little.
-
-    Raises:
-        ValueError: when there are fewer than two images.
-    """
-    if num_images < 2:
-        raise ValueError(f"num_images must be at least 2; given {num_images}")
-    return min(10_000, max(2, round(math.sqrt(num_images))))
-
-
 @torch.no_grad()
 def cluster(
     bank: Tensor,

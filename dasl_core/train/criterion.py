@@ -7,7 +7,12 @@ from torch import Tensor, nn
 
 from dasl_core.distributed import gather, gather_views
 from dasl_core.methods import Method, Outputs, Step
-from dasl_core.regularizers import SphericalEmbeddingConstraint, difference_alignment, weight_at
+from dasl_core.regularizers import (
+    SphericalEmbeddingConstraint,
+    chain_length,
+    difference_alignment,
+    weight_at,
+)
 from dasl_core.regularizers.norms import full_precision
 from dasl_core.seeds import stream
 from dasl_core.spec import DAR, JobSpec
@@ -35,6 +40,8 @@ class Criterion:
         self.method, self.pseudo_labels = method, pseudo_labels
         self.name, self.seed, self.sec = spec.method.name, spec.train.seed, spec.sec
         self.dar = spec.dar if spec.dar is not None and spec.dar.weight > 0 else None
+        self.columns: int | None = None
+        """Pairs that DAR took from the last batch."""
         self.constraint: SphericalEmbeddingConstraint | None = None
         if spec.sec is not None and spec.sec.weight > 0:
             self.constraint = SphericalEmbeddingConstraint(spec.sec.target, spec.sec.momentum).to(
@@ -66,10 +73,12 @@ class Criterion:
         return terms
 
     def _alignment(self, dar: DAR, embeddings: Tensor, outputs: Outputs, step: Step) -> Tensor:
-        labels = self._labels(dar, outputs, step)
+        # An image's views share its label: they are never a pair.
+        labels = self._labels(dar, outputs, step).repeat(len(embeddings))
+        self.columns = chain_length(labels)
         alignment = difference_alignment(
             embeddings.flatten(0, 1),
-            labels.repeat(len(embeddings)),  # an image's views share its label: never a pair
+            labels,
             norm=dar.norm,
             difference=dar.difference,
             estimator=dar.estimator,
@@ -89,6 +98,10 @@ class Criterion:
         if self.pseudo_labels is not None:
             return self.pseudo_labels.of(step.samples)
         return gather(outputs["assignments"][0].detach()).cpu()
+
+    def figures(self) -> dict[str, Tensor]:
+        """What is logged of the last batch beside its terms: how many pairs DAR took."""
+        return {} if self.columns is None else {"dar_columns": torch.tensor(float(self.columns))}
 
     def state_dict(self) -> dict[str, Any]:
         """What the next step depends on: SEC's mean."""

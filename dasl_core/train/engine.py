@@ -331,6 +331,7 @@ class Run:
                 "lr": torch.tensor(lr, dtype=torch.float64),
                 "gradient_norm": norm,
             }
+            | self.criterion.figures()
             | embedding_figures(outputs["embeddings"])
             | self.method.figures(outputs, step)
         )
@@ -341,7 +342,7 @@ class Run:
         they turn in one update tells how fast the network learns (SEC's question)."""
         self.method.eval()
         with autocast(self.spec, self.device):
-            outputs: Outputs = self.method([view[:PROBE_IMAGES] for view in views])
+            outputs: Outputs = self.method([view[:PROBE_IMAGES] for view in views[:2]])
         self.method.train()
         return outputs["embeddings"][0]
 

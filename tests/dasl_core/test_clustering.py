@@ -16,7 +16,7 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from dasl_core import clustering
-from dasl_core.clustering import choose_k, cluster
+from dasl_core.clustering import cluster
 from dasl_core.evaluate.cluster_quality import cluster_quality
 
 
@@ -171,14 +171,6 @@ def test_wrong_arguments_are_named(change: dict[str, Any], expected: str) -> Non
     arguments: dict[str, Any] = {"bank": torch.eye(4), "k": 2} | change
     with pytest.raises(ValueError, match=expected):
         cluster(**arguments)
-
-
-def test_number_of_clusters_from_the_size_of_the_data_set() -> None:
-    assert [choose_k(n) for n in (2, 5_236, 126_689, 1_281_167)] == [2, 72, 356, 1132]
-    assert choose_k(10**9) == 10_000
-    assert all(choose_k(n) <= n for n in range(2, 50))
-    with pytest.raises(ValueError, match="num_images must be at least 2; given 1"):
-        choose_k(1)
 
 
 # --- many processes

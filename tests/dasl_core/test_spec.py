@@ -28,6 +28,7 @@ from dasl_core.spec import (
     load_spec,
     resolve,
 )
+from dasl_core.spec.resolve import choose_k
 
 NAN = float("nan")
 FACTS = DatasetFacts(num_images=1000, num_classes=10, median_size=72)
@@ -447,3 +448,8 @@ def test_specs_never_change_once_made() -> None:
     with pytest.raises(ValidationError):
         spec.priority = 5  # type: ignore[misc]
     assert spec.priority == 0
+
+
+def test_clusters_follow_the_number_of_images() -> None:
+    assert [choose_k(n) for n in (2, 5_236, 126_689, 1_281_167)] == [2, 72, 356, 1132]
+    assert choose_k(10**9) == 10_000
