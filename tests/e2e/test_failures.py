@@ -69,7 +69,11 @@ def test_kill_9_of_driver_and_of_rank_change_nothing_in_the_end(
 
 
 def test_a_run_that_diverges_fails_at_once_and_says_why(served: Served, client: Client) -> None:
-    train = {"epochs": 3, "batch_size": 8, "optimizer": {"name": "sgd", "lr": 1e4, "weight_decay": 100}}
+    train = {
+        "epochs": 3,
+        "batch_size": 8,
+        "optimizer": {"name": "sgd", "lr": 1e4, "weight_decay": 100},
+    }
     job = client.jobs.submit(spec(served.dataset, train=train, resources={"workers": 1}))
     with pytest.raises(JobFailed, match=r"train\.optimizer\.lr"):
         job.wait(timeout=PATIENCE_SECONDS, poll=0.2)
