@@ -93,7 +93,8 @@ def spec_fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str,
             for kind in (field.annotation, *get_args(field.annotation))
             if isinstance(kind, type) and issubclass(kind, BaseModel)
         ]
-        if not parts or None in (default, *map(_or_none, get_args(field.annotation))):
+        maybe = None in map(_or_none, get_args(field.annotation))
+        if not parts or maybe or not isinstance(default, BaseModel):
             yield prefix + name, default
         for part in parts:
             method = f"{part.model_fields['name'].default}: " if name == "method" else ""
