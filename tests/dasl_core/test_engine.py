@@ -46,7 +46,7 @@ def test_the_loss_is_the_sum_of_its_reported_terms(
     for point in reporter.points:
         values = point["values"]
         assert values.keys() - {"angular_update"} == {
-            *("loss", "loss_simclr", "loss_dar", "loss_sec", "gradient_norm", "lr"),
+            *("loss", "loss_simclr", "loss_dar", "loss_sec", "gradient_norm", "lr", "dar_columns"),
             *(f"embedding_norm{which}" for which in ("", "_std", "_min", "_max")),
             *("embedding_std", "images_per_second"),
         }
