@@ -136,7 +136,7 @@ def our_run(method: str, arguments: argparse.Namespace, device: torch.device, fo
         "byol": {"hidden_dim": 1024, "projection_dim": 256},
         "dino": {
             "hidden_dim": 512,
-            "projection_dim": 64,
+            "bottleneck_dim": 64,
             "out_dim": DINO_OUTPUTS,
             "local_crops": LOCAL_CROPS,
         },
