@@ -279,8 +279,10 @@ class DINO(MultiCrop, WithTeacher):
     student_temperature: float = Field(
         0.1, gt=0, le=10, description="Divides the student's outputs before the softmax."
     )
-    teacher_temperature: float = Field(
-        0.07, gt=0, le=10, description="The same for the teacher, once it is warm: sharper targets."
+    teacher_temperature: Annotated[float, Field(gt=0, le=10)] | Auto = Field(
+        "auto",
+        description='The same for the teacher, once it is warm: sharper targets. "auto": 0.07; in a '
+        "training of under 10,000 steps as in its first epoch.",
     )
     teacher_temperature_start: float = Field(
         0.04, gt=0, le=10, description="The teacher's temperature in the first epoch."
@@ -308,17 +310,22 @@ class DINO(MultiCrop, WithTeacher):
     def resolve(self, given: Given) -> Self:
         """Sizes by the data set's; the teacher's schedules by the length of the training."""
         update: dict[str, Any] = {}
+        steps = given.epochs * max(1, given.train_images // given.batch_size)
         if self.hidden_dim == "auto":
             update["hidden_dim"] = min(2048, 8 * given.features)
         if self.out_dim == "auto":
             fitting = 2 ** (max(1, given.train_images // 16).bit_length() - 1)
             update["out_dim"] = min(65_536, max(1024, fitting))
+        if self.teacher_temperature == "auto":
+            # Targets that soften before the student has features become uniform and stay so; the
+            # authors' code, too, starts at a constant 0.04 and calls more an option for long runs.
+            warm = 0.07 if steps >= 10_000 else self.teacher_temperature_start
+            update["teacher_temperature"] = warm
         if self.teacher_temperature_epochs == "auto":
             update["teacher_temperature_epochs"] = min(30, round(0.3 * given.epochs))
         if self.teacher_momentum == "auto":
             # The paper's 0.996 looks back over 250 steps of 10^5. A training of a few hundred steps
             # would end before its teacher had left the random weights.
-            steps = given.epochs * max(1, given.train_images // given.batch_size)
             update["teacher_momentum"] = round(min(0.996, max(0.97, 1 - 40 / steps)), 4)
         return super().resolve(given).model_copy(update=update)
 
@@ -466,6 +473,10 @@ class NPair(MetricLearningPart):
 class ProxyAnchor(MetricLearningPart):
     """Proxy-Anchor: a learnt proxy for each class (Kim et al., CVPR 2020,
     https://arxiv.org/abs/2003.13911)."""
+
+    # With the usual rate of SGD, a hundred times that is too much for proxies: R@1 fell below that of
+    # the untrained network.
+    recipe: ClassVar[Recipe] = MetricLearningPart.recipe._replace(lr={"adamw": 2e-4, "sgd": 0.01})
 
     name: Literal["proxy_anchor"] = "proxy_anchor"
     margin: float = Field(
