@@ -79,6 +79,7 @@ class DINO(Method):
         assert isinstance(settings.hidden_dim, int), "resolve the spec first"
         assert isinstance(settings.out_dim, int), "resolve the spec first"
         assert isinstance(settings.teacher_momentum, float), "resolve the spec first"
+        assert isinstance(settings.teacher_temperature, float), "resolve the spec first"
         assert isinstance(settings.teacher_temperature_epochs, int), "resolve the spec first"
         backbone = build_backbone(spec.backbone, any_size=True)
         head = DINOHead(

@@ -380,6 +380,7 @@ def test_on_imagenet_the_settings_are_the_papers() -> None:
     assert (found.hidden_dim, found.bottleneck_dim, found.out_dim) == (2048, 256, 65_536)
     assert found.local_size == 96
     assert found.teacher_momentum == 0.996
+    assert (found.teacher_temperature_start, found.teacher_temperature) == (0.04, 0.07)
     assert found.teacher_temperature_epochs == 30
     assert Settings().resolve(facts(epochs=800)).teacher_temperature_epochs == 30
 
@@ -393,9 +394,13 @@ def test_outputs_follow_the_size_of_the_data_set(images: int, outputs: int) -> N
     assert Settings(out_dim=7).resolve(facts(train_images=images)).out_dim == 7
 
 
-def test_short_trainings_have_faster_teachers() -> None:
+def test_short_trainings_have_faster_and_sharper_teachers() -> None:
     short = facts(train_images=1000, batch_size=100, epochs=40)  # 400 steps
     assert Settings().resolve(short).teacher_momentum == 0.97
     assert Settings().resolve(short).teacher_temperature_epochs == 12
+    assert Settings().resolve(short).teacher_temperature == 0.04
+    assert Settings(teacher_temperature_start=0.03).resolve(short).teacher_temperature == 0.03
+    assert Settings(teacher_temperature=0.06).resolve(short).teacher_temperature == 0.06
+    assert Settings().resolve(short._replace(epochs=1000)).teacher_temperature == 0.07
     assert Settings().resolve(short._replace(epochs=400)).teacher_momentum == 0.99
     assert Settings(teacher_momentum=0.5).resolve(short).teacher_momentum == 0.5
