@@ -8,7 +8,7 @@ from typing import Annotated, Generic, TypeVar
 from fastapi import Query
 from pydantic import AfterValidator, BaseModel
 
-from dasl_core.spec.job import problem
+from dasl_core.spec.base import problem
 from service.ids import Prefix, is_id
 
 Row = TypeVar("Row")

@@ -8,6 +8,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from dasl_core.spec.base import shorten
 from dasl_core.spec.methods import METHODS
 
 
@@ -69,12 +70,6 @@ def translate(
         choices = dict.fromkeys(problem.expected for problem in same)
         merged.append(replace(same[0], expected=", or ".join(choices)))
     return merged
-
-
-def shorten(value: Any, limit: int = 80) -> str:
-    """`repr(value)`, cut so that a hostile value cannot fill an error body."""
-    text = repr(value)
-    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def closest(name: str, known: Iterable[str]) -> str:

@@ -3,12 +3,11 @@
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
-from pydantic_core import PydanticCustomError
 
 from dasl_core.spec.backbones import BACKBONES
-from dasl_core.spec.base import Auto, Part
-from dasl_core.spec.errors import LINE_PATTERN, NAME_PATTERN, closest, shorten
-from dasl_core.spec.methods import METHODS, MethodSettings, SimCLR
+from dasl_core.spec.base import Auto, Part, problem
+from dasl_core.spec.errors import LINE_PATTERN, NAME_PATTERN, closest
+from dasl_core.spec.methods import METHODS, MethodSettings, SimCLR, range_of_areas
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NAME_PATTERN)]
 Tag = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=LINE_PATTERN)]
@@ -18,18 +17,6 @@ PositiveInt = Annotated[int, Field(ge=1, le=1_000_000_000)]
 LARGEST_RATE, LARGEST_DECAY, LARGEST_WEIGHT = 1e4, 100.0, 1e6
 Rate = Annotated[float, Field(gt=0, le=LARGEST_RATE)]
 Decay = Annotated[float, Field(ge=0, le=LARGEST_DECAY)]
-
-
-def problem(message: str, given: Any, expected: str, field: str = "") -> PydanticCustomError:
-    """A validation error that `field_problems` turns into the given sentence.
-
-    `field` names the field where pydantic cannot: in a check that spans several parts.
-    """
-    return PydanticCustomError(
-        "field_problem",
-        "{message} (given {given}; expected {expected})",
-        {"message": message, "given": shorten(given), "expected": expected, "field": field},
-    )
 
 
 class Backbone(Part):
@@ -113,11 +100,7 @@ class Augment(Part):
     @field_validator("crop_scale")
     @classmethod
     def _ordered(cls, scale: tuple[float, float] | Auto) -> tuple[float, float] | Auto:
-        if scale != "auto" and not 0 < scale[0] <= scale[1] <= 1:
-            raise problem(
-                "is not a range of areas", list(scale), "[low, high], 0 < low <= high <= 1"
-            )
-        return scale
+        return scale if scale == "auto" else range_of_areas(scale)
 
     def of_view(self, view: int) -> "Augment":
         """What holds for one view: `blur` and `solarize` are numbers."""

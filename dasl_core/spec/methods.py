@@ -11,9 +11,9 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from dasl_core.spec.base import Auto, Part
+from dasl_core.spec.base import Auto, Part, problem
 
 Width = Annotated[int, Field(ge=1, le=65_536)]
 EmbeddingWidth = Annotated[int, Field(ge=2, le=65_536)]
@@ -96,6 +96,13 @@ class Projected(MethodPart):
         return self.model_copy(update={"hidden_dim": given.features})
 
 
+def range_of_areas(scale: tuple[float, float]) -> tuple[float, float]:
+    """The same, if it is a range of shares of an image's area; else a validation error."""
+    if not 0 < scale[0] <= scale[1] <= 1:
+        raise problem("is not a range of areas", list(scale), "[low, high], 0 < low <= high <= 1")
+    return scale
+
+
 class MultiCrop(MethodPart):
     """A method with small local crops beside its two global views (Caron et al. 2020)."""
 
@@ -115,6 +122,11 @@ class MultiCrop(MethodPart):
     def num_views(self) -> int:
         """Two global views, then the local crops."""
         return 2 + self.local_crops
+
+    @field_validator("local_scale")
+    @classmethod
+    def _ordered(cls, scale: tuple[float, float]) -> tuple[float, float]:
+        return range_of_areas(scale)
 
     def resolve(self, given: Given) -> Self:
         """Local crops in whole patches."""

@@ -9,8 +9,8 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 
+from dasl_core.spec.base import problem
 from dasl_core.spec.errors import NAME_PATTERN
-from dasl_core.spec.job import problem
 from service.ids import is_id
 
 _FOLDER = "an absolute path, or a file:// URI of this machine"

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Header, Query, Response
 from pydantic import AfterValidator
 
 from dasl_core.spec import METHODS, FieldProblem, JobSpec
+from dasl_core.spec.base import problem
 from dasl_core.spec.errors import closest
-from dasl_core.spec.job import problem
 from service.auth import Reader, Submitter
 from service.context import Context, ReadSession, WithContext, WriteSession
 from service.http import StrictRoute

@@ -71,6 +71,12 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
     ({"augment": {"crop_scale": [0.5, 0.2]}}, "augment.crop_scale", "[0.5, 0.2]", "low <= high"),
     ({"augment": {"crop_scale": [NAN, 1]}}, "augment.crop_scale.0", "nan", "a finite number"),
     ({"augment": {"blur": 1.5}}, "augment.blur", "1.5", "a number <= 1.0, or a list, or 'auto'"),
+    (
+        {"method": {"name": "dino", "local_scale": [0.4, 0.1]}},
+        "method.local_scale",
+        "[0.4, 0.1]",
+        "low <= high",
+    ),
     ({"dar": {"weight": -1}}, "dar.weight", "-1", ">= 0"),
     ({"dar": {"labels": "colour"}}, "dar.labels", "'colour'", "'instance'"),
     ({"sec": {"momentum": 0}}, "sec.momentum", "0", "> 0"),
