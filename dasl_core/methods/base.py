@@ -103,6 +103,10 @@ class Method(nn.Module, ABC):
         """The backbone that is evaluated and exported: a teacher's, where the method says so."""
         return self.backbone
 
+    def teachers(self) -> list[nn.Module]:
+        """Backbones beside `backbone` that a forward runs."""
+        return []
+
     def learning_rates(self) -> dict[str, float]:
         """Factors on the learning rate, by the prefix of the parameters' names."""
         return {}

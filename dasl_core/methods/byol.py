@@ -74,6 +74,9 @@ class BYOL(Method):
         momentum = cosine_momentum(self.momentum, step.index, step.total)
         self.teacher.follow(self.backbone, self.projector, momentum=momentum)
 
+    def teachers(self) -> list[nn.Module]:
+        return [self.teacher.backbone]
+
     @property
     def representation(self) -> nn.Module:
         return self.teacher.backbone if self.keep == "teacher" else self.backbone

@@ -145,6 +145,9 @@ class DINO(Method):
         momentum = cosine_momentum(self.momentum, step.index, step.total)
         self.teacher.follow(self.backbone, self.head, momentum=momentum)
 
+    def teachers(self) -> list[nn.Module]:
+        return [self.teacher.backbone]
+
     @property
     def representation(self) -> nn.Module:
         return self.teacher.backbone if self.keep == "teacher" else self.backbone

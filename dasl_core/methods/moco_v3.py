@@ -84,6 +84,9 @@ class MoCoV3(Method):
         momentum = cosine_momentum(self.momentum, step.index, step.total)
         self.teacher.follow(self.backbone, self.projector, momentum=momentum)
 
+    def teachers(self) -> list[nn.Module]:
+        return [self.teacher.backbone]
+
     @property
     def representation(self) -> nn.Module:
         return self.teacher.backbone if self.keep == "teacher" else self.backbone

@@ -23,7 +23,7 @@ from dasl_core.spec.job import (
     Optimizer,
     Train,
 )
-from dasl_core.spec.methods import Given, MethodPart
+from dasl_core.spec.methods import Given, MethodPart, MultiCrop
 
 # Largest image a "small" stem is chosen for. 64: at timm's stride 32 an image of 64 pixels leaves
 # a last feature map of 2x2, the least that still has an inside.
@@ -71,12 +71,13 @@ def resolve(spec: JobSpec, facts: DatasetFacts) -> JobSpec:
     train = _train(spec, facts, problems)
     evaluate = _evaluate(spec, facts, train, problems)
     _check_labels(spec, facts, problems)
-    if problems:
-        raise SpecError(problems)
     info = BACKBONES[backbone.name]
     patch = info.patch_size
     if patch is not None and backbone.stem == "small":
         patch = int(backbone.image_size) // SMALL_STEM_PATCHES
+    _check_local_crops(spec, patch, problems)
+    if problems:
+        raise SpecError(problems)
     given = Given(
         features=info.features,
         image_size=int(backbone.image_size),
@@ -327,6 +328,21 @@ def _dar(spec: JobSpec, images: int) -> DAR | None:
     k = choose_k(images) if clusters.k == "auto" else clusters.k
     resolved = clusters.model_copy(update={"source": source, "k": k})
     return spec.dar.model_copy(update={"clusters": resolved})
+
+
+def _check_local_crops(spec: JobSpec, patch: int | None, problems: list[FieldProblem]) -> None:
+    method = spec.method
+    if not isinstance(method, MultiCrop) or method.local_size == "auto" or not patch:
+        return
+    if method.local_size % patch:
+        problems.append(
+            FieldProblem(
+                "method.local_size",
+                f"must be divisible by the patches of {spec.backbone.name}, which have {patch} pixels",
+                str(method.local_size),
+                f"such as {max(1, method.local_size // patch) * patch}",
+            )
+        )
 
 
 def _check_labels(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> None:

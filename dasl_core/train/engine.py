@@ -212,7 +212,8 @@ class Run:
         if spec.train.checkpoint_activations:
             checkpoint_blocks(self.method.backbone)
         if spec.train.compile:
-            self.method.backbone.compile()
+            for network in {self.method.backbone, *self.method.teachers()}:
+                network.compile()
         torch.manual_seed(derive_seed(spec.train.seed, "rank", rank()))
         self.optimizer = build_optimizer(
             spec.train.optimizer,

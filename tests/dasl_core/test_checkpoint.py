@@ -70,7 +70,7 @@ def test_an_optimizer_goes_on_exactly(tmp_path: Path, name: str) -> None:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
         chosen = Optimizer(name=name, lr=0.1, weight_decay=0.01, momentum=0.9)
-        return model, build_optimizer(chosen, model)
+        return model, build_optimizer(chosen, model, {})
 
     def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
         images = torch.randn(5, 4, generator=torch.Generator().manual_seed(number))

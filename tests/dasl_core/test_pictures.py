@@ -11,6 +11,7 @@ from PIL import Image
 from training_world import Recorder, resolved, run
 
 from dasl_core.data.index import DatasetIndex
+from dasl_core.spec import Holdout
 
 
 @pytest.mark.parametrize(("fraction", "held_out"), [(0.01, 0), (0.04, 1), (0.075, 2)])
@@ -18,7 +19,10 @@ def test_few_or_no_held_out_images(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, fraction: float, held_out: int
 ) -> None:
     reporter = Recorder(tmp_path)
-    spec = resolved(pictures, evaluate={"holdout": {"fraction": fraction}})
+    spec = resolved(pictures)
+    # Resolving refuses a share that holds nothing out; so small a data set could.
+    chosen = spec.evaluate.model_copy(update={"holdout": Holdout(fraction=fraction)})
+    spec = spec.model_copy(update={"evaluate": chosen})
     assert run(spec, pictures, cache, reporter) == "succeeded"
     assert bool(reporter.evaluations) == bool(held_out)
     assert ("neighbours.png" in reporter.artifacts) == (held_out > 1)

@@ -459,3 +459,15 @@ def test_specs_never_change_once_made() -> None:
 def test_clusters_follow_the_number_of_images() -> None:
     assert [choose_k(n) for n in (2, 5_236, 126_689, 1_281_167)] == [2, 72, 356, 1132]
     assert choose_k(10**9) == 10_000
+
+
+def test_local_crops_of_a_vit_are_whole_patches() -> None:
+    spec = {
+        "dataset": "x",
+        "method": {"name": "dino", "local_size": 50},
+        "backbone": {"name": "vit_small_patch16_224", "image_size": 224},
+    }
+    with pytest.raises(
+        SpecError, match=r"method\.local_size.*16 pixels \(given 50; expected such as 48"
+    ):
+        resolve(JobSpec.model_validate(spec), FACTS)
