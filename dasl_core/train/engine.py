@@ -9,24 +9,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.data.loader import Batch, Canvases, EpochLoader
-from dasl_core.data.split import split
-from dasl_core.data.unreadable import notice, refusal, too_many
-from dasl_core.distributed import mean_over_ranks, rank, world_size
+from dasl_core.data.loader import Batch
+from dasl_core.distributed import rank, world_size
 from dasl_core.evaluate import NotFiniteError
 from dasl_core.export import export_backbone
 from dasl_core.methods import Outputs, Step, build_method
 from dasl_core.models.backbone import feature_width
 from dasl_core.models.batchnorm import synchronize_batchnorm
 from dasl_core.models.checkpointing import checkpoint_blocks
-from dasl_core.regularizers import angular_update, norm_distribution
+from dasl_core.regularizers import angular_update
 from dasl_core.seeds import derive_seed
 from dasl_core.spec import JobSpec
 from dasl_core.train.checkpoint import (
@@ -37,8 +34,10 @@ from dasl_core.train.checkpoint import (
 )
 from dasl_core.train.collapse import CollapseAlarm
 from dasl_core.train.criterion import Criterion
-from dasl_core.train.evaluation import Evaluator, ImageSet, autocast
-from dasl_core.train.gradients import GradientComputer, Terms, total
+from dasl_core.train.data import TrainingData
+from dasl_core.train.evaluation import Evaluator, autocast
+from dasl_core.train.figures import StepFigures, embedding_figures
+from dasl_core.train.gradients import GradientComputer, total
 from dasl_core.train.optim import build_optimizer, learning_rate_factors, set_schedules
 from dasl_core.train.pseudo_labels import PseudoLabels, gather_states
 from dasl_core.train.reporting import Reporter
@@ -148,63 +147,25 @@ class Run:
         threads: int,
     ) -> None:
         self.spec, self.reporter, self.files, self.device = spec, reporter, files, device
-        self.index = index
         self.dtype = torch.float64 if spec.train.precision == "fp64" else torch.float32
         self.progress = Progress()
         self.saved_step: int | None = None
         self.latest: dict[str, float] | None = None  # figures of the last reported step
         self.embedding_dim = 0  # known after the first step
-        self._pending: list[dict[str, Tensor]] = []
-        self._reported_at = time.perf_counter()
-        self.unreadable: dict[str, int] = {}  # images, by data set
-
-        # Data
-        assert isinstance(spec.backbone.image_size, int), "resolve the spec first"
-        assert isinstance(spec.train.batch_size, int), "resolve the spec first"
-        self.image_size, self.batch_size = spec.backbone.image_size, spec.train.batch_size
-
-        def canvases(of: DatasetIndex) -> Canvases:
-            channels = spec.backbone.in_channels
-            return Canvases(of, self.image_size, channels, cache=files.cache, threads=threads)
-
-        own = canvases(index)
-        if evaluate_on is None:
-            parts = split(index, spec.evaluate.holdout)
-            train, held_out = ImageSet(own, parts.train), ImageSet(own, parts.held_out)
-        else:
-            other = canvases(evaluate_on)
-            train = ImageSet(own, np.arange(len(index)))
-            held_out = ImageSet(other, np.arange(len(evaluate_on)))
-        self.train_set, self.held_out = train, held_out
-        self.evaluator = (
-            Evaluator(spec, train, held_out, device, self.dtype) if len(held_out.samples) else None
-        )
-
-        # Classes of the training images, numbered from 0; -1 for those that are held out.
-        self.labels: Tensor | None = None
-        self.num_classes: int | None = None
-        if index.labels is not None:
-            classes, numbers = np.unique(
-                np.asarray(index.labels)[train.samples], return_inverse=True
-            )
-            self.num_classes = len(classes)
-            self.labels = torch.full((len(index),), -1)
-            self.labels[torch.from_numpy(train.samples)] = torch.from_numpy(numbers)
-        per_class = spec.train.samples_per_class
-        assert per_class != "auto", "resolve the spec first"
-        self.loader = EpochLoader(
-            own,
-            train.samples,
-            self.batch_size,
-            spec.train.seed,
-            labels=None if self.labels is None else self.labels[torch.from_numpy(train.samples)],
-            samples_per_class=per_class,
-        )
+        self.data = TrainingData.open(spec, index, evaluate_on, files.cache, threads)
+        self.loader = self.data.loader
         self.total_steps = self.loader.steps * spec.train.epochs
+        self.batch_size = self.loader.batch_size
+        self.figures = StepFigures(self.batch_size, device)
+        self.evaluator: Evaluator | None = None
+        if len(self.data.held_out.samples):
+            self.evaluator = Evaluator(
+                spec, self.data.train, self.data.held_out, device, self.dtype
+            )
 
         # Model. Same weights on every rank; then a random stream of its own for each.
         torch.manual_seed(derive_seed(spec.train.seed, "weights"))
-        self.method = build_method(spec, self.num_classes).to(device=device, dtype=self.dtype)
+        self.method = build_method(spec, self.data.num_classes).to(device=device, dtype=self.dtype)
         if spec.train.channels_last is True:
             self.method = self.method.to(memory_format=torch.channels_last)
         if world_size() > 1:
@@ -229,12 +190,15 @@ class Run:
                 broadcast_buffers=False,
                 gradient_as_bucket_view=True,
             )
-        share = self.batch_size // world_size()
         self.pseudo_labels: PseudoLabels | None = None
         dar = spec.dar if spec.dar is not None and spec.dar.weight > 0 else None
         if dar is not None and dar.labels == "cluster" and dar.clusters.source == "kmeans":
             self.pseudo_labels = PseudoLabels(
-                dar.clusters, len(index), self.loader.steps, share, spec.train.seed
+                dar.clusters,
+                len(index),
+                self.loader.steps,
+                self.batch_size // world_size(),
+                spec.train.seed,
             )
         self.make_views = ViewMaker(spec, device, self.dtype)
         self.criterion = Criterion(spec, self.method, device, self.pseudo_labels)
@@ -264,13 +228,13 @@ class Run:
 
     def train(self) -> Outcome:
         """Epochs of steps; evaluations and checkpoints between epochs."""
-        self.check_images()
+        self.data.check_images(self.reporter, self.control)
         if self.files.resume is not None:
             self.load(self.files.resume)
         else:
             if self.evaluator is None and self.reporter is not None:
                 self.reporter.event(
-                    "nothing_held_out", *nothing_held_out(self.spec, self.train_set)
+                    "nothing_held_out", *nothing_held_out(self.spec, len(self.data.index))
                 )
             self.evaluate_baselines()
         train = self.spec.train
@@ -296,7 +260,7 @@ class Run:
     def step(self, batch: Batch) -> None:
         """One optimizer step on one global batch."""
         index = self.progress.step
-        labels = None if self.labels is None else self.labels[batch.samples]
+        labels = None if self.data.labels is None else self.data.labels[batch.samples]
         step = Step(index, self.total_steps, self.loader.steps, batch.samples, labels)
         lr = set_schedules(self.optimizer, index, self.loader.steps, self.spec.train)
         views = self.make_views.make(batch, index)
@@ -310,22 +274,14 @@ class Run:
         norm, updated = self.updater.apply()
         if updated:
             self.method.after_update(step)
-        if self.pseudo_labels is not None:
-            self.pseudo_labels.observe(outputs["embeddings"], batch.samples)
+            if self.pseudo_labels is not None:
+                self.pseudo_labels.observe(outputs["embeddings"], batch.samples)
         self.progress.step += 1
-        self.keep_figures(terms, outputs, step, lr, norm)
-        if before is not None:
-            self._pending[-1]["angular_update"] = angular_update(before, self.probe(views))
-        self.count_skipped(updated, batch)
-        if reported:
-            self.report()
-
-    def keep_figures(
-        self, terms: Terms, outputs: Outputs, step: Step, lr: float, norm: Tensor
-    ) -> None:
-        """Keep a step's figures on the device until they are reported."""
         self.embedding_dim = outputs["embeddings"].shape[-1]
-        self._pending.append(
+        turned = (
+            {} if before is None else {"angular_update": angular_update(before, self.probe(views))}
+        )
+        self.figures.add(
             terms
             | {
                 "loss": total(terms),
@@ -335,7 +291,11 @@ class Run:
             | self.criterion.figures()
             | embedding_figures(outputs["embeddings"])
             | self.method.figures(outputs, step)
+            | turned
         )
+        self.count_skipped(updated, batch)
+        if reported:
+            self.report()
 
     @torch.no_grad()
     def probe(self, views: list[Tensor]) -> Tensor:
@@ -355,7 +315,7 @@ class Run:
             return
         progress.skipped += 1
         progress.skipped_in_a_row += 1
-        index = self.train_set.index
+        index = self.data.index
         names = [index.paths[sample] for sample in batch.samples.tolist()]
         if self.reporter is not None:
             self.reporter.event(
@@ -372,27 +332,11 @@ class Run:
             )
 
     def report(self) -> None:
-        """Send the figures of the steps since the last time; stop the run if the loss is lost."""
-        if not self._pending:
+        """Send the figures of the steps since the last time, and watch them."""
+        values = self.figures.flush()
+        if not values:
             return
-        names = list(dict.fromkeys(name for point in self._pending for name in point))
-        missing = torch.tensor(float("nan"))  # a figure that not every step has
-        rows = [
-            [point.get(name, missing).to(self.device, torch.float64) for name in names]
-            for point in self._pending
-        ]
-        table = mean_over_ranks(torch.stack([torch.stack(row) for row in rows])).tolist()
-        had = [set(point) for point in self._pending]
-        first = self.progress.step - len(table) + 1
-        self._pending.clear()
-        now = time.perf_counter()
-        speed = len(table) * self.batch_size / max(now - self._reported_at, 1e-9)
-        self._reported_at = now
-        values = [
-            {name: value for name, value in zip(names, row, strict=True) if name in has}
-            | {"images_per_second": speed}
-            for row, has in zip(table, had, strict=True)
-        ]
+        first = self.progress.step - len(values) + 1
         # One by one: the sum must not depend on where a resumed run reports.
         for loss in (row["loss"] for row in values):
             if math.isfinite(loss):
@@ -454,35 +398,14 @@ class Run:
         dist.broadcast(told, 0, group=self.control)
         return choices[int(told)]
 
-    def check_images(self) -> None:
-        """Tell of images that can no longer be read; end the run when they are too many.
-
-        Each rank knows of its own, so that all must hear of all to decide alike.
-        """
-        sets = {self.spec.dataset: self.train_set.canvases}
-        if self.spec.evaluate.dataset is not None:
-            sets[self.spec.evaluate.dataset] = self.held_out.canvases
-        for name, canvases in sets.items():
-            states = gather_states({"unreadable": dict(canvases.unreadable)}, self.control)
-            unreadable = {
-                image: why for state in states for image, why in state["unreadable"].items()
-            }
-            if too_many(len(unreadable), len(canvases.index)):
-                raise ValueError(refusal(name, canvases.index, unreadable))
-            if unreadable and name not in self.unreadable and self.reporter is not None:
-                message, data = notice(name, canvases.index, unreadable)
-                self.reporter.event("images_unreadable", message, data)
-            if unreadable:
-                self.unreadable[name] = len(unreadable)
-
     def end_epoch(self) -> None:
         """Close the epoch's mean loss."""
-        self.check_images()
+        self.data.check_images(self.reporter, self.control)
         progress = self.progress
         progress.losses.append(progress.epoch_loss_sum / max(1, progress.epoch_loss_steps))
         progress.epoch_loss_sum, progress.epoch_loss_steps = 0.0, 0
         if self.pseudo_labels is not None:
-            figures = self.pseudo_labels.end_epoch(len(progress.losses), self.labels)
+            figures = self.pseudo_labels.end_epoch(len(progress.losses), self.data.labels)
             if figures and self.reporter is not None:
                 values = {f"clusters_{name}": value for name, value in figures.items()}
                 self.reporter.metrics(
@@ -512,11 +435,12 @@ class Run:
                         "effective_rank": metrics.get("effective_rank", math.nan),
                         # So few images span no more dimensions than there are of them.
                         "embedding_dim": min(
-                            feature_width(self.method.representation), len(self.held_out.samples)
+                            feature_width(self.method.representation),
+                            len(self.data.held_out.samples),
                         ),
                     }
                 )
-        self._reported_at = time.perf_counter()  # images/s is of training
+        self.figures.leave_out_time()
 
     def record(
         self, subject: Literal["raw", "untrained", "backbone"], metrics: dict[str, float]
@@ -549,13 +473,8 @@ class Run:
                     "epoch": epoch,
                     "evaluations": progress.evaluations,
                     "epoch_losses": progress.losses,
-                    "data": {
-                        "images": len(self.index),
-                        "classes": len(self.index.class_names) if self.index.labels else None,
-                        "train_images": len(self.train_set.samples),
-                        "held_out_images": len(self.held_out.samples),
-                    },
-                    "unreadable_images": sum(self.unreadable.values()),
+                    "data": self.data.facts(),
+                    "unreadable_images": sum(self.data.unreadable.values()),
                 }
                 final = progress.step == self.total_steps
                 missing = export_backbone(
@@ -566,7 +485,7 @@ class Run:
                 self.reporter.checkpoint(folder, progress.step, epoch, latest, final)
         if self.control is not None:
             dist.barrier(group=self.control)
-        self._reported_at = time.perf_counter()
+        self.figures.leave_out_time()
 
     def rank_state(self) -> dict[str, Any]:
         """What the next step depends on and is this rank's own."""
@@ -591,7 +510,7 @@ class Run:
         """The settings that decide every step, JSON-ready."""
         parts = {"method", "backbone", "augment", "dar", "sec", "train"}
         return self.spec.model_dump(mode="json", include=parts) | {
-            "train_images": len(self.train_set.samples)
+            "train_images": len(self.data.train.samples)
         }
 
     def load(self, folder: Path) -> None:
@@ -626,9 +545,9 @@ class Run:
     def draw_pictures(self) -> None:
         """Curves, and the nearest neighbours of a few held-out images, as artifacts."""
         features = None
-        if self.evaluator is not None and len(self.held_out.samples) > 1:
+        if self.evaluator is not None and len(self.data.held_out.samples) > 1:
             self.method.eval()
-            features = self.evaluator.features(self.method.representation, self.held_out)
+            features = self.evaluator.features(self.method.representation, self.data.held_out)
         if self.reporter is None:
             return
         # Only now and only here: Matplotlib's import would keep every rank from its first step.
@@ -639,36 +558,19 @@ class Run:
         self.reporter.artifact(curves)
         if features is not None:
             neighbours = self.files.scratch / "neighbours.png"
-            draw_neighbours(features, self.held_out, neighbours)
+            draw_neighbours(features, self.data.held_out, neighbours)
             self.reporter.artifact(neighbours)
 
     def close(self) -> None:
         """End the threads that decode."""
-        for canvases in {
-            id(s.canvases): s.canvases for s in (self.train_set, self.held_out)
-        }.values():
-            canvases.close()
+        self.data.close()
 
 
-def nothing_held_out(spec: JobSpec, train_set: ImageSet) -> tuple[str, dict[str, Any]]:
+def nothing_held_out(spec: JobSpec, images: int) -> tuple[str, dict[str, Any]]:
     """Message and data of the event that says why a run measures nothing but its loss."""
-    images, fraction = len(train_set.index), spec.evaluate.holdout.fraction
+    fraction = spec.evaluate.holdout.fraction
     message = (
         f"evaluate.holdout.fraction {fraction:g} of {images} images is none: nothing is held out, "
         "and only the loss is measured"
     )
     return message, {"images": images, "fraction": fraction}
-
-
-def embedding_figures(embeddings: Tensor) -> dict[str, Tensor]:
-    """How long raw embeddings (V, B, h) are, and how far their directions spread."""
-    rows = embeddings.flatten(0, 1).float()
-    norms = norm_distribution(rows)
-    directions = nn.functional.normalize(rows, dim=1)
-    return {
-        "embedding_norm": norms["mean"],
-        "embedding_norm_std": norms["std"],
-        "embedding_norm_min": norms["min"],
-        "embedding_norm_max": norms["max"],
-        "embedding_std": directions.std(dim=0).mean(),
-    }

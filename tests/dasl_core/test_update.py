@@ -172,3 +172,19 @@ def test_float16_trains_and_resumes_with_its_scale(
     assert stopped.curve() + resumed.curve() == whole.curve()
     states = [load_state(each.last_checkpoint) for each in (whole, resumed)]
     assert states[0]["scaler"] == states[1]["scaler"] != {}
+
+
+def test_a_step_left_out_is_not_in_the_bank_of_clusters(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SimCLR, "forward", poisoned({5}))
+    spec = resolved(pictures, dar={"weight": 0.1, "labels": "cluster", "clusters": {"k": 3}})
+    reporter = Recorder(tmp_path)
+    assert run(spec, pictures, cache, reporter) == "succeeded"
+    sizes = reporter.curve("clusters_size_max")
+    assert len(sizes) == 3
+    figures = [point["values"] for point in reporter.points if "clusters_cosine" in point["values"]]
+    assert all(0 < values["clusters_cosine"] <= 1 for values in figures)
+    # 24 images train: the second epoch clusters the 16 of its two good steps.
+    sums = [values["clusters_largest_share"] for values in figures]
+    assert sizes[1] == pytest.approx(16 * sums[1])

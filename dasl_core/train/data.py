@@ -1,0 +1,130 @@
+"""The images of a run: which are trained on, which are held out, and in what order they come."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.data.loader import Canvases, EpochLoader
+from dasl_core.data.split import split
+from dasl_core.data.unreadable import notice, refusal, too_many
+from dasl_core.spec import JobSpec
+from dasl_core.train.evaluation import ImageSet
+from dasl_core.train.pseudo_labels import gather_states
+from dasl_core.train.reporting import Reporter
+
+
+@dataclass
+class TrainingData:
+    """What a run reads.
+
+    Attributes:
+        sets: every data set that is read, by its name in the spec.
+        labels: (len(index),) int64, classes of the training images from 0, -1 for all others; None
+            without labels.
+        num_classes: of the training images.
+        unreadable: how many images of each data set can no longer be read.
+    """
+
+    index: DatasetIndex
+    train: ImageSet
+    held_out: ImageSet
+    loader: EpochLoader
+    labels: Tensor | None
+    num_classes: int | None
+    sets: dict[str, Canvases]
+    unreadable: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def open(
+        cls,
+        spec: JobSpec,
+        index: DatasetIndex,
+        evaluate_on: DatasetIndex | None,
+        cache: Path,
+        threads: int,
+    ) -> "TrainingData":
+        """Of a resolved spec; images are decoded into `cache` where that was not done before.
+
+        Raises:
+            ValueError: fewer images are left for training than a batch has.
+        """
+        batch_size, per_class = spec.train.batch_size, spec.train.samples_per_class
+        assert isinstance(spec.backbone.image_size, int), "resolve the spec first"
+        assert isinstance(batch_size, int), "resolve the spec first"
+        assert per_class != "auto", "resolve the spec first"
+        size, channels = spec.backbone.image_size, spec.backbone.in_channels
+
+        def canvases(of: DatasetIndex) -> Canvases:
+            return Canvases(of, size, channels, cache=cache, threads=threads)
+
+        own = canvases(index)
+        sets = {spec.dataset: own}
+        if evaluate_on is None:
+            parts = split(index, spec.evaluate.holdout)
+            train, held_out = ImageSet(own, parts.train), ImageSet(own, parts.held_out)
+        else:
+            assert spec.evaluate.dataset is not None, "it names what to evaluate on"
+            other = own
+            if spec.evaluate.dataset != spec.dataset:
+                other = sets[spec.evaluate.dataset] = canvases(evaluate_on)
+            train = ImageSet(own, np.arange(len(index)))
+            held_out = ImageSet(other, np.arange(len(evaluate_on)))
+
+        labels, num_classes, of_train = None, None, None
+        if index.labels is not None:
+            samples = torch.from_numpy(train.samples)
+            classes, numbers = np.unique(
+                np.asarray(index.labels)[train.samples], return_inverse=True
+            )
+            num_classes, of_train = len(classes), torch.from_numpy(numbers)
+            labels = torch.full((len(index),), -1)
+            labels[samples] = of_train
+        loader = EpochLoader(
+            own,
+            train.samples,
+            batch_size,
+            spec.train.seed,
+            labels=of_train,
+            samples_per_class=per_class,
+        )
+        return cls(index, train, held_out, loader, labels, num_classes, sets)
+
+    def check_images(self, reporter: Reporter | None, control: dist.ProcessGroup | None) -> None:
+        """Tell of images that can no longer be read; end the run when they are too many.
+
+        Each rank knows of its own, so that all must hear of all to decide alike.
+
+        Raises:
+            ValueError: too many images of a data set cannot be read.
+        """
+        for name, canvases in self.sets.items():
+            states = gather_states({"unreadable": dict(canvases.unreadable)}, control)
+            unreadable = {
+                image: why for state in states for image, why in state["unreadable"].items()
+            }
+            if too_many(len(unreadable), len(canvases.index)):
+                raise ValueError(refusal(name, canvases.index, unreadable))
+            if unreadable and name not in self.unreadable and reporter is not None:
+                message, data = notice(name, canvases.index, unreadable)
+                reporter.event("images_unreadable", message, data)
+            if unreadable:
+                self.unreadable[name] = len(unreadable)
+
+    def facts(self) -> dict[str, int | None]:
+        """What a model card says of the data."""
+        return {
+            "images": len(self.index),
+            "classes": len(self.index.class_names) if self.index.labels else None,
+            "train_images": len(self.train.samples),
+            "held_out_images": len(self.held_out.samples),
+        }
+
+    def close(self) -> None:
+        """End the threads that decode."""
+        for canvases in self.sets.values():
+            canvases.close()
