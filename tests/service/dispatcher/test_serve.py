@@ -208,7 +208,6 @@ def test_a_second_start_goes_on_where_the_first_was_killed(home: Home) -> None:
             lambda: (
                 ((text := client.get(f"/v1/jobs/{job}/logs").text).endswith("7\n") and text) or None
             ),
-            20,
             "the whole log",
         )
         assert "resumes from step 7" in log
