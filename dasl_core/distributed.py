@@ -64,6 +64,24 @@ def mean_over_ranks(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def gather_objects(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
+    """The ranks' values, in rank order, on every rank; they are pickled. None is a single process."""
+    if group is None:
+        return [value]
+    values: list[Any] = [None] * world_size()
+    dist.all_gather_object(values, value, group=group)
+    return values
+
+
+def gather_objects_at_first(value: Any, group: dist.ProcessGroup | None) -> list[Any] | None:
+    """The same on rank 0 alone; None on the others."""
+    if group is None:
+        return [value]
+    values: list[Any] | None = [None] * world_size() if rank() == 0 else None
+    dist.gather_object(value, values, dst=0, group=group)
+    return values
+
+
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -115,4 +116,13 @@ def _own_version() -> str:
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(_finite(content), indent=2) + "\n", encoding="utf-8")
+
+
+def _finite(value: Any) -> Any:
+    """NaN and infinities become null: JSON has none."""
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -38,7 +38,7 @@ def exported_network(backbone: Backbone, weights: Mapping[str, Tensor]) -> nn.Mo
         ExportError: the weights are not this network's.
     """
     with torch.random.fork_rng(devices=[]):
-        network = build_backbone(backbone)
+        network = build_backbone(backbone.model_copy(update={"pretrained": None}))
     try:
         network.load_state_dict(weights)
     except RuntimeError as error:

@@ -290,6 +290,17 @@ class Train(Part):
             )
         return self
 
+    @model_validator(mode="after")
+    def _compiles(self) -> Self:
+        if self.compile and self.checkpoint_activations:
+            raise problem(
+                "does not go together with train.compile",
+                True,
+                "false, or train.compile: false",
+                field="train.checkpoint_activations",
+            )
+        return self
+
 
 class Knn(Part):
     """Weighted k-nearest-neighbour classification of held-out images (Wu et al. 2018)."""

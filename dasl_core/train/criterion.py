@@ -94,7 +94,7 @@ class Criterion:
             assert step.labels is not None, "resolve refuses a data set without classes"
             return step.labels
         if dar.labels == "instance":
-            return torch.arange(len(step.samples))
+            return step.samples
         if self.pseudo_labels is not None:
             return self.pseudo_labels.of(step.samples)
         return gather(outputs["assignments"][0].detach()).cpu()

@@ -12,9 +12,9 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import Canvases, EpochLoader
 from dasl_core.data.split import split
 from dasl_core.data.unreadable import notice, refusal, too_many
+from dasl_core.distributed import gather_objects
 from dasl_core.spec import JobSpec
 from dasl_core.train.evaluation import ImageSet
-from dasl_core.train.pseudo_labels import gather_states
 from dasl_core.train.reporting import Reporter
 
 
@@ -103,10 +103,9 @@ class TrainingData:
             ValueError: too many images of a data set cannot be read.
         """
         for name, canvases in self.sets.items():
-            states = gather_states({"unreadable": dict(canvases.unreadable)}, control)
-            unreadable = {
-                image: why for state in states for image, why in state["unreadable"].items()
-            }
+            unreadable: dict[int, str] = {}
+            for found in gather_objects(dict(canvases.unreadable), control):
+                unreadable |= found
             if too_many(len(unreadable), len(canvases.index)):
                 raise ValueError(refusal(name, canvases.index, unreadable))
             if unreadable and name not in self.unreadable and reporter is not None:

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import Batch
-from dasl_core.distributed import rank, world_size
+from dasl_core.distributed import gather_objects_at_first, rank, world_size
 from dasl_core.evaluate import NotFiniteError
 from dasl_core.export import export_backbone
 from dasl_core.methods import Outputs, Step, build_method
@@ -39,7 +39,7 @@ from dasl_core.train.evaluation import Evaluator, autocast
 from dasl_core.train.figures import StepFigures, embedding_figures
 from dasl_core.train.gradients import GradientComputer, total
 from dasl_core.train.optim import build_optimizer, learning_rate_factors, set_schedules
-from dasl_core.train.pseudo_labels import PseudoLabels, gather_states
+from dasl_core.train.pseudo_labels import PseudoLabels
 from dasl_core.train.reporting import Reporter
 from dasl_core.train.update import Updater
 from dasl_core.train.views import ViewMaker
@@ -150,6 +150,7 @@ class Run:
         self.dtype = torch.float64 if spec.train.precision == "fp64" else torch.float32
         self.progress = Progress()
         self.saved_step: int | None = None
+        self.collapsed: str | None = None  # why the run is to end
         self.latest: dict[str, float] | None = None  # figures of the last reported step
         self.embedding_dim = 0  # known after the first step
         self.data = TrainingData.open(spec, index, evaluate_on, files.cache, threads)
@@ -165,7 +166,11 @@ class Run:
 
         # Model. Same weights on every rank; then a random stream of its own for each.
         torch.manual_seed(derive_seed(spec.train.seed, "weights"))
-        self.method = build_method(spec, self.data.num_classes).to(device=device, dtype=self.dtype)
+        self.method = build_method(
+            # A checkpoint brings all weights: those to start from need not be there any more.
+            spec if files.resume is None else without_start(spec),
+            self.data.num_classes,
+        ).to(device=device, dtype=self.dtype)
         if spec.train.channels_last is True:
             self.method = self.method.to(memory_format=torch.channels_last)
         if world_size() > 1:
@@ -247,11 +252,14 @@ class Run:
                     self.save()
                     return "cancelled" if desired == "cancel" else "paused"
                 self.step(batch)
+                if self.progress.step % self.loader.steps:  # else the epoch is closed first
+                    self.end_if_collapsed()
             self.end_epoch()
             done = epoch + 1
             last = done == train.epochs
             if last or done % int(self.spec.evaluate.every_epochs) == 0:
                 self.evaluate("backbone")
+            self.end_if_collapsed()
             if last or done % int(train.checkpoint_every_epochs) == 0:
                 self.save()
         self.draw_pictures()
@@ -266,8 +274,9 @@ class Run:
         views = self.make_views.make(batch, index)
         self.updater.keep_buffers()
         terms, outputs = self.gradients.backward(views, step)
-        self.updater.unscale()
+        # Before the unscaling, which looks for overflow: what is frozen has no gradient to look at.
         self.method.before_update(step)
+        self.updater.unscale()
         at_end = (index + 1) % self.loader.steps == 0
         reported = at_end or (index + 1) % REPORT_EVERY_STEPS == 0
         before = self.probe(views) if reported else None
@@ -293,7 +302,8 @@ class Run:
             | self.method.figures(outputs, step)
             | turned
         )
-        self.count_skipped(updated, batch)
+        if not self.updater.overflowed:
+            self.count_skipped(updated, batch)
         if reported:
             self.report()
 
@@ -353,7 +363,7 @@ class Run:
         self.watch(values[-1] | {"embedding_dim": self.embedding_dim})
 
     def watch(self, figures: dict[str, float]) -> None:
-        """Tell of a collapse, or end the run with it: every rank sees the same figures."""
+        """Tell of a collapse, and remember it if it is to end the run: all ranks see the same."""
         wanted = self.spec.train.collapse
         if wanted == "ignore":
             return
@@ -364,8 +374,13 @@ class Run:
                 data = {"cause": alarm.cause, "figures": alarm.figures}
                 self.reporter.event("collapse", alarm.message, data)
         if alarms and wanted == "stop":
+            self.collapsed = alarms[0].message
+
+    def end_if_collapsed(self) -> None:
+        """End a run that has collapsed and asked to be ended then, with all that it has."""
+        if self.collapsed is not None:
             self.save()
-            raise CollapsedError(alarms[0].message)
+            raise CollapsedError(self.collapsed)
 
     def diverged(self, what: str) -> DivergedError:
         """The error that ends a run, with what a person can do."""
@@ -460,8 +475,9 @@ class Run:
         if self.saved_step == self.progress.step:
             return  # a cancel right after a save finds it done
         self.saved_step = self.progress.step
-        ranks = gather_states(self.rank_state(), self.control)
+        ranks = gather_objects_at_first(self.rank_state(), self.control)
         if self.reporter is not None:
+            assert ranks is not None, "rank 0 has the reporter"
             progress = self.progress
             epoch = progress.step / self.loader.steps
             latest = progress.evaluations[-1]["metrics"] if progress.evaluations else {}
@@ -489,8 +505,8 @@ class Run:
 
     def rank_state(self) -> dict[str, Any]:
         """What the next step depends on and is this rank's own."""
-        clusters = None if self.pseudo_labels is None else self.pseudo_labels.state_dict()
-        return {"random": random_state(self.device), "clusters": clusters}
+        bank = None if self.pseudo_labels is None else self.pseudo_labels.rank_state()
+        return {"random": random_state(self.device), "bank": bank}
 
     def state(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
         """All that the next step depends on. The schedule, the order of images, the views and the
@@ -501,6 +517,7 @@ class Run:
             "progress": vars(self.progress).copy(),
             "method": dict(self.method.state_dict()),
             "criterion": self.criterion.state_dict(),
+            "clusters": None if self.pseudo_labels is None else self.pseudo_labels.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.updater.scaler.state_dict(),
             "ranks": ranks,
@@ -539,7 +556,7 @@ class Run:
         self.updater.scaler.load_state_dict(state["scaler"])
         own = state["ranks"][rank()]
         if self.pseudo_labels is not None:
-            self.pseudo_labels.load_state_dict(own["clusters"], self.device)
+            self.pseudo_labels.load_state_dict(state["clusters"], own["bank"], self.device)
         restore_random_state(own["random"], self.device)
 
     def draw_pictures(self) -> None:
@@ -564,6 +581,12 @@ class Run:
     def close(self) -> None:
         """End the threads that decode."""
         self.data.close()
+
+
+def without_start(spec: JobSpec) -> JobSpec:
+    """The same spec from random weights."""
+    backbone = spec.backbone.model_copy(update={"pretrained": None})
+    return spec.model_copy(update={"backbone": backbone})
 
 
 def nothing_held_out(spec: JobSpec, images: int) -> tuple[str, dict[str, Any]]:

@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -78,6 +77,8 @@ class PseudoLabels:
             Figures of the clustering; none when it was not its turn.
         """
         steps, self.filled = self.filled, 0
+        if steps == 0:  # every one of them was left out
+            return {}
         if epoch % self.settings.every_epochs:
             return {}
         assert self.bank is not None
@@ -108,30 +109,24 @@ class PseudoLabels:
         return (first[:, None] + torch.arange(self.share)).flatten()
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next step depends on; the bank is this rank's, the rest is alike on all."""
-        rows = self.filled * self.share
-        return {
-            "labels": self.labels,
-            "samples": self.samples[: rows * world_size()],
-            "filled": self.filled,
-            "bank": None if self.bank is None else self.bank[:rows],
-        }
+        """What the next step depends on and is alike on all ranks."""
+        rows = self.filled * self.share * world_size()
+        return {"labels": self.labels, "samples": self.samples[:rows], "filled": self.filled}
 
-    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
-        """Take up what `state_dict` gave."""
-        self.labels = state["labels"]
-        self.filled = state["filled"]
+    def rank_state(self) -> Tensor | None:
+        """The bank's rows of the epoch under way, on the CPU: this rank's own part of the state."""
+        if self.bank is None or self.filled == 0:
+            return None
+        # A copy: a view would take the whole bank along wherever it is sent.
+        return self.bank[: self.filled * self.share].to("cpu", copy=True)
+
+    def load_state_dict(
+        self, state: dict[str, Any], bank: Tensor | None, device: torch.device
+    ) -> None:
+        """Take up what `state_dict` and `rank_state` gave."""
+        self.labels, self.filled = state["labels"], state["filled"]
         rows = self.filled * self.share
-        if (bank := state["bank"]) is not None:
+        self.samples[: rows * world_size()] = state["samples"]
+        if bank is not None:
             self.bank = bank.new_zeros(self.steps * self.share, bank.shape[1], device=device)
             self.bank[:rows] = bank
-        self.samples[: rows * world_size()] = state["samples"]
-
-
-def gather_states(state: dict[str, Any], group: dist.ProcessGroup | None) -> list[dict[str, Any]]:
-    """The ranks' states, in rank order, on every rank."""
-    if group is None:
-        return [state]
-    states: list[Any] = [None] * world_size()
-    dist.all_gather_object(states, state, group=group)
-    return states

@@ -31,6 +31,9 @@ class Updater:
         self.scaler = torch.amp.GradScaler(device.type, enabled=scaled)
         self.weights = [p for group in optimizer.param_groups for p in group["params"]]
         self._kept = [buffer.clone() for buffer in buffers]
+        self.overflowed = False
+        """Whether the last step was left out because the loss scale is still too large for float16:
+        the search for it, and nothing to tell of."""
 
     def keep_buffers(self) -> None:
         """Remember the buffers as they are before a forward."""
@@ -52,6 +55,7 @@ class Updater:
         gradients = [weight.grad for weight in self.weights if weight.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         finite = bool(torch.isfinite(norm))
+        self.overflowed = not finite and self.scaler.get_scale() > 1
         if finite:
             if self.clip is not None and self.clip.each:
                 clip_each(gradients, self.clip.norm)

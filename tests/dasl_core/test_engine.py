@@ -265,6 +265,14 @@ def test_a_collapse_is_told_and_ends_the_run_if_asked(
         run(resolved(pictures, **stopping), pictures, cache, stopped)
     assert stopped.checkpoints[-1][0] == stopped.points[-1]["step"] < 60
 
+    # It ended at the end of an epoch, which is closed: going on begins with the next one.
+    more = Recorder(tmp_path / "more")
+    assert run(resolved(pictures, **stopping), pictures, cache, more, stopped.last_checkpoint) == (
+        "succeeded"
+    )
+    assert stopped.curve() + more.curve() == told.curve()
+    assert len(load_state(more.last_checkpoint)["progress"]["losses"]) == 20
+
     ignoring = collapsing | {"train": collapsing["train"] | {"collapse": "ignore"}}
     ignored = Recorder(tmp_path / "ignored")
     run(resolved(pictures, **ignoring), pictures, cache, ignored)
@@ -296,5 +304,5 @@ def test_clusters_become_labels_after_the_first_epoch(
     assert all(0 <= values["clusters_nmi_classes"] <= 1 for values in found)
     assert "clusters_nmi_previous" not in found[0]
     assert 0 <= found[1]["clusters_nmi_previous"] <= 1
-    state = load_state(reporter.last_checkpoint)["ranks"][0]["clusters"]
+    state = load_state(reporter.last_checkpoint)["clusters"]
     assert set(state["labels"][state["labels"] < 3].tolist()) == {0, 1, 2}

@@ -77,6 +77,12 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
         "[0.4, 0.1]",
         "low <= high",
     ),
+    (
+        {"train": {"compile": True, "checkpoint_activations": True}},
+        "train.checkpoint_activations",
+        "True",
+        "train.compile: false",
+    ),
     ({"dar": {"weight": -1}}, "dar.weight", "-1", ">= 0"),
     ({"dar": {"labels": "colour"}}, "dar.labels", "'colour'", "'instance'"),
     ({"sec": {"momentum": 0}}, "sec.momentum", "0", "> 0"),

@@ -188,3 +188,25 @@ def test_a_step_left_out_is_not_in_the_bank_of_clusters(
     # 24 images train: the second epoch clusters the 16 of its two good steps.
     sums = [values["clusters_largest_share"] for values in figures]
     assert sizes[1] == pytest.approx(16 * sums[1])
+
+
+def test_the_search_for_a_loss_scale_is_no_bad_step(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    """The first scale is too large for so small a network; that says nothing of the images."""
+    spec = resolved(pictures, train={"precision": "fp16", "skip_not_finite": 0})
+    reporter = Recorder(tmp_path)
+    assert run(spec, pictures, cache, reporter) == "succeeded"
+    assert reporter.events == []
+    scale = load_state(reporter.last_checkpoint)["scaler"]["scale"]
+    assert 1 <= scale < 65536
+
+
+def test_an_epoch_without_a_good_step_clusters_nothing(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SimCLR, "forward", poisoned({1, 2, 3}))
+    spec = resolved(pictures, dar={"weight": 0.1, "labels": "cluster", "clusters": {"k": 3}})
+    reporter = Recorder(tmp_path)
+    assert run(spec, pictures, cache, reporter) == "succeeded"
+    assert len(reporter.curve("clusters_size_max")) == 2

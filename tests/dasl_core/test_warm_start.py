@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from training_world import Recorder, resolved, run
 
 from dasl_core.data.index import DatasetIndex
+from dasl_core.export import export_checkpoint
 from dasl_core.models.backbone import build_backbone
 from dasl_core.spec import Backbone
 
@@ -107,3 +108,17 @@ def test_a_pickle_with_code_is_not_run(tmp_path: Path, monkeypatch: pytest.Monke
     torch.save({"state_dict": Evil()}, tmp_path / "evil.pth")
     assert "does not fit" in refused(tmp_path / "evil.pth")
     assert not (tmp_path / "opened").exists()
+
+
+def test_what_was_started_from_may_go_afterwards(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "weights.safetensors"
+    save_file(timm.create_model("test_resnet").state_dict(), file)
+    spec = resolved(pictures, backbone={"pretrained": str(file), "stem": "standard"})
+    stopped = Recorder(tmp_path / "stopped", lambda asked: "cancel" if asked == 2 else "run")
+    run(spec, pictures, cache, stopped)
+    file.unlink()
+    assert export_checkpoint(stopped.last_checkpoint, "onnx").exists()
+    resumed = Recorder(tmp_path / "resumed")
+    assert run(spec, pictures, cache, resumed, stopped.last_checkpoint) == "succeeded"
