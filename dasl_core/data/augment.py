@@ -9,6 +9,7 @@ applied in that order (torchvision draws an order; all but hue and contrast's me
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -146,10 +147,16 @@ def render(
         chosen = (images > 0.5) & (view.solarized > 0)[:, None, None, None]
         images = torch.where(chosen, 1 - images, images)
     mean, std = (
-        torch.tensor(values, dtype=dtype, device=images.device).view(1, -1, 1, 1)
+        _constant(values, dtype, images.device).view(1, -1, 1, 1)
         for values in statistics(images.shape[1])
     )
     return (images - mean) / std
+
+
+@lru_cache(maxsize=64)
+def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Made once for a device: a copy to a GPU in every view would be waited for."""
+    return torch.tensor(values, dtype=dtype, device=device)
 
 
 def _uniform(low: float, high: float, count: int, generator: torch.Generator) -> Tensor:
@@ -215,7 +222,7 @@ def _crop(canvases: Tensor, extents: Tensor, box: Tensor, size: int) -> Tensor:
 
 def _recolor(images: Tensor, color: Tensor, contrast: Tensor) -> Tensor:
     recolored = (color @ images.flatten(2)).view_as(images)
-    weights = torch.tensor(LUMA, dtype=images.dtype, device=images.device).view(1, 3, 1, 1)
+    weights = _constant(LUMA, images.dtype, images.device).view(1, 3, 1, 1)
     return _stretch(recolored, (recolored * weights).sum(dim=1, keepdim=True), contrast)
 
 

@@ -89,7 +89,7 @@ class Criterion:
         return weight_at(dar.weight, dar.schedule, step.progress) * alignment
 
     def _labels(self, dar: DAR, outputs: Outputs, step: Step) -> Tensor:
-        """(N,) on the CPU, where the chain is drawn: no step waits for a GPU but for prototypes'."""
+        """(N,) on the CPU, where the chain is drawn; only those of prototypes come from a GPU."""
         if dar.labels == "class":
             assert step.labels is not None, "resolve refuses a data set without classes"
             return step.labels

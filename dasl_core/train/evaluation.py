@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dasl_core.data.augment import ViewParameters, central_view, draw_view, render
@@ -116,12 +117,12 @@ class Evaluator:
 
     def raw_pixels(self) -> dict[str, float]:
         """The metrics with labels, of the pixels themselves: what any training must beat."""
-        size = self.image_size
-        self.image_size = min(size, RAW_SIDE)
-        try:
-            return self._metrics(lambda images: images.flatten(1), health=False)
-        finally:
-            self.image_size = size
+        side = min(self.image_size, RAW_SIDE)
+        return self._metrics(
+            # Averaged, not picked: fine patterns would otherwise turn into noise.
+            lambda images: F.adaptive_avg_pool2d(images, side).flatten(1),
+            health=False,
+        )
 
     def features(self, encode: Encoder, images: ImageSet, view: int | None = None) -> Tensor:
         """(N, d) float32 features on the CPU, computed by all ranks together, the same on all.

@@ -29,7 +29,7 @@ class StepFigures:
     def flush(self) -> list[dict[str, float]]:
         """All that was added, means over ranks, oldest first, with ``images_per_second``.
 
-        This waits for the device. All ranks must call it after the same steps.
+        Least, greatest and spread are of each rank's share, and of them the mean is taken. This waits for the device. All ranks must call it after the same steps.
         """
         pending, self._pending = self._pending, []
         if not pending:

@@ -37,9 +37,8 @@ class Updater:
 
     def keep_buffers(self) -> None:
         """Remember the buffers as they are before a forward."""
-        with torch.no_grad():
-            for kept, buffer in zip(self._kept, self.buffers, strict=True):
-                kept.copy_(buffer)
+        if self.buffers:
+            torch._foreach_copy_(self._kept, self.buffers)
 
     def unscale(self) -> None:
         """Take the loss scale out of the gradients."""
@@ -63,9 +62,8 @@ class Updater:
                 torch.nn.utils.clip_grads_with_norm_(self.weights, self.clip.norm, norm)
             self.scaler.step(self.optimizer)
         else:
-            with torch.no_grad():
-                for kept, buffer in zip(self._kept, self.buffers, strict=True):
-                    buffer.copy_(kept)
+            if self.buffers:
+                torch._foreach_copy_(self.buffers, self._kept)
         if self.scaler.is_enabled():
             self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)

@@ -28,7 +28,7 @@ def stop_at(step: int, how: Desired = "cancel") -> Callable[[int], Desired]:
 def assert_same_state(one: Path, other: Path) -> None:
     """Everything that the next step depends on, bit for bit."""
     states = [load_state(folder) for folder in (one, other)]
-    for part in ("method", "criterion", "optimizer", "scaler", "ranks"):
+    for part in ("method", "criterion", "clusters", "optimizer", "scaler", "ranks"):
         assert_same(states[0][part], states[1][part], part)
     for name in ("step", "losses", "epoch_loss_sum", "evaluations"):
         assert states[0]["progress"][name] == states[1]["progress"][name], name
