@@ -7,16 +7,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dasl_core.methods.base import Method, Outputs, Step
+from dasl_core.methods.base import Outputs, Step
+from dasl_core.methods.taught import TaughtMethod
 from dasl_core.models.backbone import build_backbone, feature_width
-from dasl_core.models.ema import Teacher, cosine_momentum
+from dasl_core.models.ema import Teacher
 from dasl_core.models.heads import projection_head
 from dasl_core.regularizers.norms import full_precision
 from dasl_core.spec import JobSpec
 from dasl_core.spec import methods as settings_of
 
 
-class BYOL(Method):
+class BYOL(TaughtMethod):
     """From one view of an image the student predicts what its teacher sees in the other view.
 
     Args:
@@ -70,20 +71,9 @@ class BYOL(Method):
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
         return byol_loss(outputs["embeddings"], outputs["targets"])
 
-    def after_update(self, step: Step) -> None:
-        momentum = cosine_momentum(self.momentum, step.index, step.total)
-        self.teacher.follow(self.backbone, self.projector, momentum=momentum)
-
-    def teachers(self) -> list[nn.Module]:
-        return [self.teacher.backbone]
-
     @property
-    def representation(self) -> nn.Module:
-        return self.teacher.backbone if self.keep == "teacher" else self.backbone
-
-    def figures(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
-        momentum = cosine_momentum(self.momentum, step.index, step.total)
-        return {"teacher_momentum": torch.tensor(momentum)}
+    def taught_head(self) -> nn.Module:
+        return self.projector
 
 
 def byol_loss(predictions: Tensor, targets: Tensor) -> Tensor:

@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dasl_core.distributed import mean_over_ranks
-from dasl_core.methods.base import Method, Outputs, Step
+from dasl_core.methods.base import Outputs, Step
+from dasl_core.methods.taught import TaughtMethod
 from dasl_core.models.backbone import build_backbone, feature_width
-from dasl_core.models.ema import Teacher, cosine_momentum
+from dasl_core.models.ema import Teacher
 from dasl_core.models.heads import DINOHead
 from dasl_core.regularizers.norms import full_precision
 from dasl_core.spec import JobSpec
@@ -34,7 +35,7 @@ class TemperatureWarmup(NamedTuple):
         return self.start + (self.end - self.start) * epoch / max(1, self.epochs - 1)
 
 
-class DINO(Method):
+class DINO(TaughtMethod):
     """The student sees all crops of an image and learns the output that its teacher gives for the
     global ones. Centring and sharpening of the teacher's outputs keep them from collapsing.
 
@@ -141,26 +142,18 @@ class DINO(Method):
         if step.epoch < self.freeze_last_layer_epochs:
             self.head.last_layer.weight.grad = None
 
-    def after_update(self, step: Step) -> None:
-        momentum = cosine_momentum(self.momentum, step.index, step.total)
-        self.teacher.follow(self.backbone, self.head, momentum=momentum)
-
-    def teachers(self) -> list[nn.Module]:
-        return [self.teacher.backbone]
-
     @property
-    def representation(self) -> nn.Module:
-        return self.teacher.backbone if self.keep == "teacher" else self.backbone
+    def taught_head(self) -> nn.Module:
+        return self.head
 
     def figures(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
         """Near ln(num_outputs) the entropy of an image's target says that all outputs are alike;
         near 0 the usage, that of the batch's mean target, says that all images are."""
-        momentum = cosine_momentum(self.momentum, step.index, step.total)
-        return self._figures | {
+        own = {
             "num_outputs": torch.tensor(len(self.center)),
             "teacher_temperature": torch.tensor(self.teacher_temperature(step.epoch)),
-            "teacher_momentum": torch.tensor(momentum),
         }
+        return super().figures(outputs, step) | self._figures | own
 
 
 def dino_loss(targets: Tensor, outputs: Tensor, temperature: float) -> Tensor:

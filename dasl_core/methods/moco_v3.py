@@ -8,16 +8,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dasl_core.distributed import gather_views, rank
-from dasl_core.methods.base import Method, Outputs, Step
+from dasl_core.methods.base import Outputs, Step
+from dasl_core.methods.taught import TaughtMethod
 from dasl_core.models.backbone import build_backbone, feature_width
-from dasl_core.models.ema import Teacher, cosine_momentum
+from dasl_core.models.ema import Teacher
 from dasl_core.models.heads import deep_head
 from dasl_core.regularizers.norms import full_precision
 from dasl_core.spec import BACKBONES, JobSpec
 from dasl_core.spec import methods as settings_of
 
 
-class MoCoV3(Method):
+class MoCoV3(TaughtMethod):
     """The query of one view finds, among the momentum encoder's keys of the whole global batch, the
     key of the other view of its image. There is no queue.
 
@@ -80,20 +81,9 @@ class MoCoV3(Method):
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
         return moco_v3_loss(outputs["embeddings"], outputs["keys"], self.temperature)
 
-    def after_update(self, step: Step) -> None:
-        momentum = cosine_momentum(self.momentum, step.index, step.total)
-        self.teacher.follow(self.backbone, self.projector, momentum=momentum)
-
-    def teachers(self) -> list[nn.Module]:
-        return [self.teacher.backbone]
-
     @property
-    def representation(self) -> nn.Module:
-        return self.teacher.backbone if self.keep == "teacher" else self.backbone
-
-    def figures(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
-        momentum = cosine_momentum(self.momentum, step.index, step.total)
-        return {"teacher_momentum": torch.tensor(momentum)}
+    def taught_head(self) -> nn.Module:
+        return self.projector
 
 
 def moco_v3_loss(queries: Tensor, keys: Tensor, temperature: float) -> Tensor:

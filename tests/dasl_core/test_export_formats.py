@@ -34,11 +34,6 @@ MEASURED = {
         {"step": 9, "epoch": 3.0, "subject": "backbone", "metrics": {"knn_top1": 0.75}}
     ],
 }
-# Before, "local-dir:" gave every file to torch.load.
-reads_a_folder = pytest.mark.skipif(
-    tuple(int(part) for part in timm.__version__.split(".")[:3]) < (1, 0, 26),
-    reason="this timm reads no safetensors from a folder",
-)
 TINY = Backbone(name="test_resnet", image_size=16, stem="standard")
 
 
@@ -211,7 +206,6 @@ def test_a_torch_program_needs_only_torch_and_holds_no_pickle(
         np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5, err_msg=folder.name)
 
 
-@reads_a_folder
 def test_timm_loads_the_hub_folders_by_itself(pictures: DatasetIndex, tmp_path: Path) -> None:
     folders, images, expected = [], [], []
     for kind in ("vit-small", "vit-large-image-gray", "resnet-standard"):
@@ -235,7 +229,6 @@ def test_timm_loads_the_hub_folders_by_itself(pictures: DatasetIndex, tmp_path: 
         np.testing.assert_allclose(theirs, ours, rtol=1e-6, atol=1e-6, err_msg=folder.name)
 
 
-@reads_a_folder
 def test_timm_prepares_images_as_the_evaluation_does(
     pictures: DatasetIndex, tmp_path: Path
 ) -> None:
