@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.output import AsJson, fail, print_json, say
+from service.cli.output import AsJson, fail, print_json, say, training_extra
 
 
 class Format(StrEnum):
@@ -49,15 +49,8 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write another format of a downloaded checkpoint; needs no service."""
-    try:
+    with training_extra("export"):
         from dasl_core.export.formats import export_checkpoint
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in {"dasl_core", "service", "workers"}:
-            raise
-        raise fail(
-            f"`dasl export` needs the training extra ({error.name} is missing): "
-            'pip install "dasl[training]"'
-        ) from error
     try:
         written = export_checkpoint(checkpoint, format.value, output)
     except ValueError as error:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,6 +32,20 @@ def fail(text: str) -> typer.Exit:
     """Print an error; raise what this returns to end with exit code 1."""
     note(f"Error: {text}")
     return typer.Exit(1)
+
+
+@contextmanager
+def training_extra(command: str) -> Iterator[None]:
+    """Around imports of the core's training code: what is not installed is told with its remedy."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in {"dasl_core", "service", "workers"}:
+            raise
+        raise fail(
+            f"`dasl {command}` needs the training extra ({error.name} is missing): "
+            'pip install "dasl[training]"'
+        ) from error
 
 
 def clean(text: str) -> str:

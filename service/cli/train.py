@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.output import fail
+from service.cli.output import training_extra
 from service.cli.specs import Overrides, SpecFile
 
 
@@ -37,13 +37,6 @@ def train(
     ] = False,
 ) -> None:
     """Train without a service: here, or on several ranks with torchrun -m service.cli train ..."""
-    try:
+    with training_extra("train"):
         from dasl_core.train.local import main
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in {"dasl_core", "service", "workers"}:
-            raise
-        raise fail(
-            f"`dasl train` needs the training extra ({error.name} is missing): "
-            'pip install "dasl[training]"'
-        ) from error
     raise typer.Exit(main(spec, data, output, overrides, resume=resume))
