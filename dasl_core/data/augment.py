@@ -56,9 +56,9 @@ class ViewParameters:
     sigma: Tensor | None
     solarized: Tensor | None = None
 
-    def rows(self, start: int, stop: int) -> "ViewParameters":
-        """The share of samples `start` to `stop`."""
-        return self._map(lambda tensor: tensor[start:stop])
+    def rows(self, which: slice | Tensor) -> "ViewParameters":
+        """The parameters of some of the samples."""
+        return self._map(lambda tensor: tensor[which])
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "ViewParameters":
         """The same on a device and in a precision."""

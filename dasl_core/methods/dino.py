@@ -84,7 +84,11 @@ class DINO(TaughtMethod):
         assert isinstance(settings.teacher_temperature_epochs, int), "resolve the spec first"
         backbone = build_backbone(spec.backbone, any_size=True)
         head = DINOHead(
-            feature_width(backbone), settings.hidden_dim, settings.bottleneck_dim, settings.out_dim
+            feature_width(backbone),
+            settings.hidden_dim,
+            settings.bottleneck_dim,
+            settings.out_dim,
+            batch_norm=settings.head_batch_norm,
         )
         return cls(
             backbone,

@@ -53,6 +53,7 @@ class SwAV(Method):
         self.register_buffer(
             "queue", torch.zeros(GLOBAL_VIEWS, queue_length, prototypes.in_features)
         )
+        self._queue_is_full = False
         self._normalize_prototypes()
 
     @classmethod
@@ -129,9 +130,11 @@ class SwAV(Method):
         }
 
     def _queue_is_used(self, step: Step) -> bool:
-        length = self.queue.shape[1]
-        filled = step.index * len(step.samples) >= length
-        return length > 0 and filled and step.epoch >= self.queue_start_epoch
+        if self.queue.shape[1] == 0 or step.epoch < self.queue_start_epoch:
+            return False
+        # Read off the queue, not counted in steps: one that was left out has filled nothing.
+        self._queue_is_full = self._queue_is_full or bool(self.queue[:, -1].any())
+        return self._queue_is_full
 
     @torch.no_grad()
     def _enqueue(self, embeddings: Tensor) -> None:

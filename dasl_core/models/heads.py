@@ -57,17 +57,22 @@ class UnitLinear(nn.Module):
 
 class DINOHead(nn.Module):
     """Three layers to a bottleneck, whose direction `last_layer` compares with its rows
-    (Caron et al. 2021, section 3.1 and appendix C). No BatchNorm anywhere."""
+    (Caron et al. 2021, section 3.1 and appendix C).
 
-    def __init__(self, in_features: int, hidden: int, bottleneck: int, out: int) -> None:
+    Args:
+        batch_norm: a BatchNorm before each GELU, `use_bn_in_head` of the authors' code. Without it the
+            small weights of the start leave all images nearly one direction of the bottleneck.
+    """
+
+    def __init__(
+        self, in_features: int, hidden: int, bottleneck: int, out: int, *, batch_norm: bool = False
+    ) -> None:
         super().__init__()
-        self.mlp = nn.Sequential(
-            nn.Linear(in_features, hidden),
-            nn.GELU(),
-            nn.Linear(hidden, hidden),
-            nn.GELU(),
-            nn.Linear(hidden, bottleneck),
-        )
+        layers: list[nn.Module] = []
+        for before in (in_features, hidden):
+            normalise = [nn.BatchNorm1d(hidden)] if batch_norm else []
+            layers += [nn.Linear(before, hidden), *normalise, nn.GELU()]
+        self.mlp = nn.Sequential(*layers, nn.Linear(hidden, bottleneck))
         for layer in self.mlp:
             if isinstance(layer, nn.Linear):
                 nn.init.trunc_normal_(layer.weight, std=0.02)

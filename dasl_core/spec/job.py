@@ -188,7 +188,9 @@ class Optimizer(Part):
     """How weights are updated."""
 
     name: Literal["adamw", "sgd", "lars"] | Auto = Field(
-        "auto", description='"auto": AdamW for a ViT, SGD for a ResNet up to batch 1024, else LARS.'
+        "auto",
+        description='"auto": AdamW for a ViT and for supervised methods from pretrained weights; else '
+        "SGD up to batch 1024, then LARS.",
     )
     lr: Rate | Auto = Field(
         "auto",

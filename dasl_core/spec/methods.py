@@ -283,6 +283,9 @@ class DINO(MultiCrop, WithTeacher):
         description='Width of the head\'s hidden layers; "auto": 2048, at most 8 times the '
         "backbone's features.",
     )
+    head_batch_norm: bool = Field(
+        False, description="Whether the head's hidden layers are normalised over the batch."
+    )
     out_dim: Annotated[int, Field(ge=2, le=1_000_000)] | Auto = Field(
         "auto",
         description='Number of outputs that an image is distributed over; "auto": the largest power '

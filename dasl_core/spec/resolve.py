@@ -236,7 +236,9 @@ def _optimizer(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> Optim
     optimizer, recipe = spec.train.optimizer, spec.method.recipe
     name = optimizer.name
     if name == "auto":
-        if BACKBONES[spec.backbone.name].family == "vit":
+        # Metric learning starts from pretrained weights, and its papers fine-tune those with Adam(W).
+        tuned = spec.method.supervised and spec.backbone.pretrained is not None
+        if tuned or BACKBONES[spec.backbone.name].family == "vit":
             name = "adamw"
         else:
             name = "sgd" if batch <= 1024 else "lars"

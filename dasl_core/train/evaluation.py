@@ -132,15 +132,20 @@ class Evaluator:
         ranks, count = world_size(), len(images.samples)
         share = -(-count // ranks)
         # Equal shares, so that gather fits; what repeats at the end is cut off below.
-        padded = np.resize(images.samples, share * ranks)
+        padded = np.resize(np.arange(count), share * ranks)
         mine = padded[rank() * share : (rank() + 1) * share]
         found: Tensor | None = None
         for start in range(0, share, FEATURE_BATCH):
-            canvases, extents = images.canvases.read(mine[start : start + FEATURE_BATCH])
+            positions = mine[start : start + FEATURE_BATCH]
+            canvases, extents = images.canvases.read(images.samples[positions])
             parameters = central_view(extents)
             if view is not None:
-                generator = stream(self.spec.train.seed, "evaluate", view, rank(), start)
-                parameters = draw_view(extents, self.spec.augment.of_view(0), generator)
+                # Drawn for all and picked: views do not depend on the number of ranks.
+                everyones = torch.ones(count, 2, dtype=extents.dtype)
+                everyones[positions] = extents
+                generator = stream(self.spec.train.seed, "evaluate", view)
+                drawn = draw_view(everyones, self.spec.augment.of_view(0), generator)
+                parameters = drawn.rows(torch.from_numpy(positions))
             # Pixels keep their precision: only the network runs under autocast, as in training.
             rendered = self._render(canvases, extents, parameters)
             with torch.no_grad(), autocast(self.spec, self.device):
@@ -259,7 +264,7 @@ class Evaluator:
             everyones = torch.ones(len(positions), 2, dtype=extents.dtype)
             everyones[first : first + len(mine)] = extents
             generator = stream(self.spec.train.seed, "fine-tune views", step)
-            view = draw_view(everyones, augment, generator).rows(first, first + len(mine))
+            view = draw_view(everyones, augment, generator).rows(slice(first, first + len(mine)))
             return self._render(canvases, extents, view)
 
         return read

@@ -63,7 +63,7 @@ class ViewMaker:
         made = []
         for number, view in enumerate(self.views):
             generator = stream(self.seed, "augment", step, number)
-            drawn = draw_view(extents, view.augment, generator).rows(first, first + share)
+            drawn = draw_view(extents, view.augment, generator).rows(slice(first, first + share))
             drawn = drawn.to(self.device, self.dtype)
             images = render(canvases, batch.extents, drawn, view.image_size, self.dtype)
             made.append(images.contiguous(memory_format=self.layout))

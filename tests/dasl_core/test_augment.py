@@ -269,7 +269,8 @@ def test_a_share_of_the_global_draw_needs_no_other_extents() -> None:
     everything = draw(augment, extents)
     known = torch.ones_like(extents)
     known[2:5] = extents[2:5]
-    share, expected = draw(augment, known).rows(2, 5), everything.rows(2, 5)
+    own = slice(2, 5)
+    share, expected = draw(augment, known).rows(own), everything.rows(own)
     for name in ("box", "color", "contrast", "sigma"):
         assert torch.equal(getattr(share, name), getattr(expected, name))
     assert share.box.shape == (3, 4)

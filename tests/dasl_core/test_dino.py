@@ -13,6 +13,7 @@ from batch_parts import gradients_in_parts, without_batch_statistics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightly.loss import DINOLoss
+from lightly.models.modules import DINOProjectionHead
 from torch import Tensor, nn
 from training_world import Recorder, resolved, run
 
@@ -274,6 +275,25 @@ def test_the_teacher_follows_once_a_step_however_many_parts(
 
 
 # --- the last layer
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_the_head_equals_lightlys(batch_norm: bool) -> None:
+    torch.manual_seed(0)
+    ours = DINOHead(6, 16, 8, K, batch_norm=batch_norm).double()
+    theirs = DINOProjectionHead(6, 16, 8, K, batch_norm=batch_norm).double()
+    linear = [layer for layer in ours.mlp if isinstance(layer, nn.Linear)]
+    for mine, other in zip(
+        linear, [layer for layer in theirs.layers if isinstance(layer, nn.Linear)], strict=True
+    ):
+        nn.init.normal_(mine.weight)
+        other.weight.data.copy_(mine.weight)
+        if other.bias is not None:
+            other.bias.data.copy_(nn.init.normal_(mine.bias))
+    (direction,) = (p for name, p in theirs.last_layer.named_parameters() if p.shape[-1] == 8)
+    direction.data.copy_(ours.last_layer.weight)
+    features = torch.randn(10, 6, dtype=torch.float64)
+    torch.testing.assert_close(ours(features), theirs(features))
 
 
 def test_rows_of_the_last_layer_have_length_one() -> None:

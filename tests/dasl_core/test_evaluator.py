@@ -165,7 +165,7 @@ def test_without_labels_all_that_needs_them_is_left_out(build: Build, tmp_path: 
     }
 
 
-def features_on_some_ranks(root: str) -> np.ndarray:
+def features_on_some_ranks(root: str, view: int | None) -> np.ndarray:
     index = DatasetIndex.load(Path(root) / "index")
     canvases = Canvases(index, 16, 3, cache=Path(root) / "cache", threads=1)
     images = ImageSet(canvases, np.arange(len(index)))
@@ -175,16 +175,18 @@ def features_on_some_ranks(root: str) -> np.ndarray:
         evaluation.eval_mode(network_with_a_head()) as network,
     ):
         patch.setattr(evaluation, "FEATURE_BATCH", 4)  # several batches a rank
-        features = evaluator.features(network, images).numpy()
+        features = evaluator.features(network, images, view).numpy()
     canvases.close()
     return features
 
 
+@pytest.mark.parametrize("view", [None, 1])
 def test_features_are_in_the_order_of_the_images_on_any_number_of_ranks(
-    pool: GlooPool, pictures: DatasetIndex, tmp_path: Path
+    pool: GlooPool, pictures: DatasetIndex, tmp_path: Path, view: int | None
 ) -> None:
+    """Those of random views, too, which are the same whatever the ranks."""
     pictures.save(tmp_path / "index")
-    (alone,) = pool.call(1, features_on_some_ranks, str(tmp_path))
+    (alone,) = pool.call(1, features_on_some_ranks, str(tmp_path), view)
     assert alone.shape == (27, 6)
-    for rank in pool.call(4, features_on_some_ranks, str(tmp_path)):
+    for rank in pool.call(4, features_on_some_ranks, str(tmp_path), view):
         np.testing.assert_allclose(rank, alone, atol=1e-6)

@@ -359,6 +359,10 @@ def test_auto_fits_the_data_and_the_machine() -> None:
     assert (large.augment.blur, large.train.precision) == (0.5, "bf16")
     assert (large.train.batch_size, large.train.optimizer.name) == (256, "adamw")
     assert small.train.optimizer.name == "sgd"
+    supervised = {"method": {"name": "npair"}, "evaluate": {"holdout": {"by": "class"}}}
+    assert resolve(spec_of(**supervised), FACTS).train.optimizer.name == "sgd"
+    tuned = resolve(spec_of(**supervised, backbone={"pretrained": "/weights"}), FACTS)
+    assert tuned.train.optimizer.name == "adamw"
     patched = resolve(spec_of(backbone={"name": "vit_small_patch14_dinov2"}), FACTS)
     assert patched.backbone.image_size == 64
     wider = FACTS.model_copy(update={"median_size": 100})

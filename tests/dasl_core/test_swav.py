@@ -235,15 +235,15 @@ def test_the_queue_holds_the_newest_normalised_projections_of_each_view() -> Non
 
 
 def test_the_queue_takes_part_once_it_is_full_and_its_epoch_has_come() -> None:
-    for index, queue_start_epoch, used in (
-        (1, 0, False),
-        (2, 0, True),
-        (6, 2, False),
-        (8, 2, True),
+    for index, filled, queue_start_epoch, used in (
+        (2, 11, 0, False),  # as after a step that was left out
+        (2, 12, 0, True),
+        (6, 12, 2, False),
+        (8, 12, 2, True),
     ):
         method = small(queue_length=12, queue_start_epoch=queue_start_epoch)
         torch.manual_seed(5)
-        method.queue.copy_(F.normalize(torch.randn(2, 12, 4), dim=-1))
+        method.queue[:, :filled] = F.normalize(torch.randn(2, filled, 4), dim=-1)
         queue = method.queue.clone()
         outputs = outputs_of(method)
         crops = [list(outputs["scores"][:2]), list(outputs["scores"][2:])]
