@@ -250,7 +250,7 @@ class Train(Part):
         "auto", description='"auto": bf16 autocast on GPUs, fp32 on CPUs; fp64 is for proofs.'
     )
     channels_last: bool | Auto = Field(
-        "auto", description='Memory layout of images; "auto": true for a ResNet on a GPU.'
+        "auto", description='Memory layout of images; "auto": true for a ResNet.'
     )
     compile: bool = Field(False, description="torch.compile the backbone.")
     checkpoint_activations: bool = Field(

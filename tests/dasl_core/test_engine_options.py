@@ -30,7 +30,7 @@ def plain(
 @pytest.mark.parametrize(
     "option",
     [
-        {"channels_last": True},
+        {"channels_last": False},
         {"checkpoint_activations": True},
         {"deterministic": True},
         # Inductor's C++ compiler is not everywhere where the tests run; tracing is what can break.
