@@ -37,6 +37,7 @@ RESULTS = Path(__file__).parent / "results" / "learning.json"
 EMOJI = Path(__file__).parents[1] / "examples" / "emoji.tar.gz"
 FASHION = Path("/usr/share/datasets/fashion-mnist")  # where Debian puts it
 FASHION_TRAIN, FASHION_TEST = 10_000, 2_000
+STEP_FIGURES = ("loss", "dar", "sec", "embedding_norm", "embedding_norm_std", "angular_update")
 METRICS = {"emoji": "recall_at_1", "fashion": "knn_top1"}
 
 # What all runs on a data set share. Emoji are centred, upright and small, so views are milder than the
@@ -95,12 +96,9 @@ def main() -> int:
     parser.add_argument("--fashion", type=Path, default=FASHION)
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    kept: dict[str, Any] = {"runs": {}}
-    if arguments.output.exists():
-        kept = json.loads(arguments.output.read_text())
     with tempfile.TemporaryDirectory(prefix="dasl-learning-") as name:
         folder = Path(name)
-        tasks = []
+        specs = {}
         for dataset in arguments.datasets:
             if dataset == "emoji":
                 unpack_emoji(folder)
@@ -110,21 +108,43 @@ def main() -> int:
                 for method in arguments.methods:
                     if dataset == "fashion" and method in SUPERVISED:
                         continue  # zero-shot is what they are for
-                    spec = spec_of(dataset, method, seed)
-                    key = f"{dataset}/{method}/{seed}"
-                    if kept["runs"].get(key, {}).get("spec") != spec:
-                        tasks.append((key, dataset, spec))
-        context = get_context("spawn")
-        with ProcessPoolExecutor(arguments.side_by_side, mp_context=context) as pool:
-            runs = {pool.submit(run, folder, dataset, spec): key for key, dataset, spec in tasks}
-            for done in as_completed(runs):
-                key = runs[done]
-                kept["runs"][key] = done.result()
-                print(key, kept["runs"][key]["figures"], flush=True)
-                kept["machine"] = machine("torch", "timm")
-                arguments.output.parent.mkdir(parents=True, exist_ok=True)
-                arguments.output.write_text(json.dumps(kept, indent=2) + "\n")
-    return show(kept["runs"])
+                    specs[f"{dataset}/{method}/{seed}"] = spec_of(dataset, method, seed)
+        return show(run_missing(specs, folder, arguments.output, arguments.side_by_side))
+
+
+def run_missing(
+    specs: dict[str, dict[str, Any]], folder: Path, output: Path, side_by_side: int
+) -> dict[str, Any]:
+    """Run each spec that `output` has no result of, and write each result there as it comes.
+
+    Args:
+        specs: by a name that starts with the data set's and a slash.
+        folder: where the data sets are.
+        side_by_side: processes, of one thread each.
+
+    Returns:
+        The results of all runs in the file, by name.
+    """
+    kept: dict[str, Any] = {"runs": {}}
+    if output.exists():
+        kept = json.loads(output.read_text())
+    missing = {
+        key: spec for key, spec in specs.items() if kept["runs"].get(key, {}).get("spec") != spec
+    }
+    context = get_context("spawn")
+    with ProcessPoolExecutor(side_by_side, mp_context=context) as pool:
+        runs = {
+            pool.submit(run, folder, key.partition("/")[0], spec): key
+            for key, spec in missing.items()
+        }
+        for done in as_completed(runs):
+            key = runs[done]
+            kept["runs"][key] = done.result()
+            print(key, kept["runs"][key]["figures"], flush=True)
+            kept["machine"] = machine("torch", "timm")
+            output.parent.mkdir(parents=True, exist_ok=True)
+            output.write_text(json.dumps(kept, indent=2) + "\n")
+    return dict(kept["runs"])
 
 
 def spec_of(dataset: str, method: str, seed: int) -> dict[str, Any]:
@@ -143,7 +163,11 @@ def spec_of(dataset: str, method: str, seed: int) -> dict[str, Any]:
 
 
 def run(folder: Path, dataset: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Train and evaluate in this process: the figure of each subject, and the seconds it took."""
+    """Train and evaluate in this process.
+
+    Returns:
+        The spec, the figure of each subject, the mean of each figure of its steps, and the seconds it took.
+    """
     from dasl_core.data.ingest import ingest_folder
     from dasl_core.spec import JobSpec, resolve
     from dasl_core.train.engine import RunFiles, pretrain
@@ -151,30 +175,45 @@ def run(folder: Path, dataset: str, settings: dict[str, Any]) -> dict[str, Any]:
     index = ingest_folder(folder / dataset)
     test = ingest_folder(folder / "test") if "dataset" in settings["evaluate"] else None
     spec = resolve(JobSpec.model_validate(settings), index.facts())
-    figures: dict[str, float] = {}
+    figures = Figures(METRICS[dataset])
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         files = RunFiles(cache=folder / f"cache-{dataset}", scratch=Path(scratch))
-        pretrain(spec, index, Figures(METRICS[dataset], figures), files, evaluate_on=test)
+        pretrain(spec, index, figures, files, evaluate_on=test)
     seconds = round(time.monotonic() - began)
-    return {"spec": settings, "figures": figures, "seconds": seconds}
+    return {
+        "spec": settings,
+        "figures": figures.subjects,
+        "steps": {
+            name: round(statistics.mean(values), 5)
+            for name, values in figures.steps.items()
+            if values
+        },
+        "seconds": seconds,
+    }
 
 
 class Figures:
-    """A `Reporter` that keeps one metric of each subject."""
+    """A `Reporter` that keeps one metric of each subject, and what the steps tell."""
 
-    def __init__(self, metric: str, figures: dict[str, float]) -> None:
-        self.metric, self.figures = metric, figures
+    def __init__(self, metric: str) -> None:
+        self.metric = metric
+        self.subjects: dict[str, float] = {}
+        self.steps: dict[str, list[float]] = {name: [] for name in STEP_FIGURES}
 
     def metrics(self, points: list[dict[str, Any]]) -> None:
-        """Not kept."""
+        """Those of `STEP_FIGURES`; not every step has each."""
+        for point in points:
+            for name, values in self.steps.items():
+                if name in point["values"]:
+                    values.append(point["values"][name])
 
     def progress(self, progress: dict[str, Any]) -> None:
         """Not kept."""
 
     def evaluation(self, step: int, epoch: float, subject: str, metrics: dict[str, float]) -> None:
         """The last one of a subject wins."""
-        self.figures[subject] = round(metrics[self.metric], 4)
+        self.subjects[subject] = round(metrics[self.metric], 4)
 
     def checkpoint(
         self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
