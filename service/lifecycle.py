@@ -29,6 +29,8 @@ class JobStatus(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     RETRY_WAIT = "retry_wait"
+    PAUSING = "pausing"
+    PAUSED = "paused"
     CANCELLING = "cancelling"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -39,6 +41,7 @@ class Desired(StrEnum):
     """What a person asked for."""
 
     RUN = "run"
+    PAUSE = "pause"
     CANCEL = "cancel"
 
 
@@ -51,18 +54,23 @@ class AttemptState(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    PAUSED = "paused"
     LOST = "lost"
 
 
-Outcome = Literal["succeeded", "failed", "cancelled", "lost"]
+Outcome = Literal["succeeded", "failed", "cancelled", "paused", "lost"]
 
 _S = JobStatus
 TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
-    _S.QUEUED: frozenset({_S.STARTING, _S.CANCELLED}),
-    _S.STARTING: frozenset({_S.RUNNING, _S.RETRY_WAIT, _S.FAILED, _S.CANCELLING}),
-    _S.RUNNING: frozenset({_S.SUCCEEDED, _S.FAILED, _S.RETRY_WAIT, _S.CANCELLING}),
-    # Nothing runs while a job waits for its next attempt, so there is nothing to wind down.
-    _S.RETRY_WAIT: frozenset({_S.QUEUED, _S.CANCELLED}),
+    # Nothing runs while a job is queued, paused, or waits for its next attempt: there is nothing to
+    # wind down.
+    _S.QUEUED: frozenset({_S.STARTING, _S.PAUSED, _S.CANCELLED}),
+    _S.STARTING: frozenset({_S.RUNNING, _S.RETRY_WAIT, _S.FAILED, _S.PAUSING, _S.CANCELLING}),
+    _S.RUNNING: frozenset({_S.SUCCEEDED, _S.FAILED, _S.RETRY_WAIT, _S.PAUSING, _S.CANCELLING}),
+    _S.RETRY_WAIT: frozenset({_S.QUEUED, _S.PAUSED, _S.CANCELLED}),
+    # Its last step may come before the pause does.
+    _S.PAUSING: frozenset({_S.PAUSED, _S.SUCCEEDED, _S.FAILED, _S.CANCELLING}),
+    _S.PAUSED: frozenset({_S.QUEUED, _S.CANCELLED}),
     _S.CANCELLING: frozenset({_S.CANCELLED}),
     _S.SUCCEEDED: frozenset(),
     _S.FAILED: frozenset(),
@@ -167,7 +175,7 @@ def finish_attempt(
 
     A failed or lost attempt is tried again while the spec's `resources.max_restarts` lasts. A job
     that was to be cancelled ends cancelled however its attempt ended, unless it succeeded before
-    the cancelling began.
+    the cancelling began. One that was to be paused is paused where it would be tried again.
 
     Args:
         error: `{type, message, ...}` of a failed or lost attempt.
@@ -191,7 +199,9 @@ def finish_attempt(
         if job.status == JobStatus.STARTING:
             _move(session, job, JobStatus.RUNNING, f"Attempt {number} is running")
         return _end(session, job, JobStatus.SUCCEEDED, "Job succeeded", error=None)
-    if outcome == "cancelled" or job.desired == Desired.CANCEL:
+    if outcome == "paused" and job.desired == Desired.PAUSE:
+        return _pause(session, job, "Job paused")
+    if job.desired == Desired.CANCEL or outcome == "cancelled":
         if job.status != JobStatus.CANCELLING:
             _move(session, job, JobStatus.CANCELLING, "Job is being cancelled")
         return _end(session, job, JobStatus.CANCELLED, "Job cancelled")
@@ -199,6 +209,10 @@ def finish_attempt(
     repeated = repeatable and _met_again(session, job_id, number, error or {})
     retryable = retryable and not repeated
     limit = int(job.resolved["resources"]["max_restarts"])
+    if job.desired == Desired.PAUSE and retryable and (not counts or job.restarts < limit):
+        message = f"Attempt {number} {outcome}: {reason}. Job paused"
+        restarts = job.restarts + 1 if counts else job.restarts
+        return _pause(session, job, message, {"error": error}, restarts=restarts)
     if retryable and not counts:
         _move(
             session,
@@ -256,6 +270,39 @@ def requeue(session: Session, job_id: str) -> bool:
     return _move(session, job, JobStatus.QUEUED, "Job queued again", not_before=None)
 
 
+def request_pause(session: Session, job_id: str) -> JobStatus | None:
+    """A person wants the job to give up its place and go on later: as `request_cancel`.
+
+    Returns:
+        The status afterwards; `None` when the job is terminal or about to be (or unknown).
+    """
+    job = lock(session, job_id)
+    if job is None or JobStatus(job.status) in TERMINAL or job.desired == Desired.CANCEL:
+        return None
+    if job.desired != Desired.PAUSE:
+        job.desired = Desired.PAUSE
+        session.flush()
+        append_event(session, job_id, "pause-requested", "Pause requested")
+    if job.status in (JobStatus.QUEUED, JobStatus.RETRY_WAIT):
+        return _pause(session, job, "Job paused")
+    return JobStatus(job.status)
+
+
+def request_resume(session: Session, job_id: str) -> JobStatus | None:
+    """paused -> queued: the next attempt goes on from the newest checkpoint.
+
+    Returns:
+        The status afterwards; `None` when the job is not paused (or unknown).
+    """
+    job = lock(session, job_id)
+    if job is None or job.status != JobStatus.PAUSED:
+        return None
+    job.desired = Desired.RUN
+    session.flush()
+    _move(session, job, JobStatus.QUEUED, "Job resumed")
+    return JobStatus.QUEUED
+
+
 def request_cancel(session: Session, job_id: str) -> JobStatus | None:
     """A person wants the job cancelled: at once where nothing runs, else noted as desired.
 
@@ -269,19 +316,24 @@ def request_cancel(session: Session, job_id: str) -> JobStatus | None:
         job.desired = Desired.CANCEL
         session.flush()
         append_event(session, job_id, "cancel-requested", "Cancel requested")
-    if job.status in (JobStatus.QUEUED, JobStatus.RETRY_WAIT):
+    if job.status in (JobStatus.QUEUED, JobStatus.RETRY_WAIT, JobStatus.PAUSED):
         return _end(session, job, JobStatus.CANCELLED, "Job cancelled")
     return JobStatus(job.status)
 
 
-def begin_cancelling(session: Session, job_id: str) -> bool:
-    """starting or running -> cancelling, for a job that is desired to be cancelled."""
+def begin_winding_down(session: Session, job_id: str) -> bool:
+    """To cancelling or pausing, where a live attempt's job is desired to be cancelled or paused."""
     job = lock(session, job_id)
-    if job is None or job.desired != Desired.CANCEL:
+    if job is None or job.desired == Desired.RUN:
         return False
-    if job.status not in (JobStatus.STARTING, JobStatus.RUNNING):
+    to, doing = {
+        Desired.CANCEL: (JobStatus.CANCELLING, "cancelled"),
+        Desired.PAUSE: (JobStatus.PAUSING, "paused"),
+    }[Desired(job.desired)]
+    live = {JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PAUSING}
+    if job.status not in live - {to}:
         return False
-    return _move(session, job, JobStatus.CANCELLING, "Job is being cancelled")
+    return _move(session, job, to, f"Job is being {doing}")
 
 
 def speak_for(session: Session, job_id: str, number: int) -> tuple[Job, Attempt]:
@@ -363,6 +415,15 @@ def _move(
     session.add(_event(job.id, after - 1, datetime.now(UTC), "status", message, data))
     session.flush()
     return True
+
+
+def _pause(
+    session: Session, job: Job, message: str, data: Data | None = None, **columns: Any
+) -> JobStatus | None:
+    if job.status in (JobStatus.STARTING, JobStatus.RUNNING):
+        _move(session, job, JobStatus.PAUSING, "Job is being paused")
+    moved = _move(session, job, JobStatus.PAUSED, message, data, not_before=None, **columns)
+    return JobStatus.PAUSED if moved else None
 
 
 def _end(

@@ -36,7 +36,7 @@ class Settings(BaseSettings):
     lease_seconds: Annotated[float, Field(gt=0)] = 30.0
     """An attempt, or the dispatcher, silent for longer than this is taken to be gone."""
     cancel_grace_seconds: Annotated[float, Field(ge=0)] = 30.0
-    """How long a cancelled attempt may take to stop at a step before its processes are ended."""
+    """How long an attempt that is cancelled or paused may take to stop at a step before its processes are ended."""
     max_body_bytes: Annotated[int, Field(gt=0)] = 4 * 1024 * 1024
     stream_poll_seconds: Annotated[float, Field(gt=0)] = 0.5
     """How often a live stream (server-sent events) looks for something new."""

@@ -39,6 +39,8 @@ def register(app: typer.Typer) -> None:
     app.command()(watch)
     app.command()(logs)
     app.command()(cancel)
+    app.command()(pause)
+    app.command()(resume)
 
 
 def submit(
@@ -167,6 +169,28 @@ def cancel(job: JobId, as_json: AsJson = False) -> None:
     else:
         ended = found.status == "cancelled"
         say(f"{found.id} is cancelled." if ended else f"{found.id} stops after its current step.")
+
+
+def pause(job: JobId, as_json: AsJson = False) -> None:
+    """Ask a job to give up its place; it is saved after its current step."""
+    with connect() as client:
+        found = client.jobs.pause(job)
+    if as_json:
+        print_json(plain(found))
+    else:
+        rests = found.status == "paused"
+        say(f"{found.id} is paused." if rests else f"{found.id} pauses after its current step.")
+        note(f"Let it go on: dasl resume {found.id}")
+
+
+def resume(job: JobId, as_json: AsJson = False) -> None:
+    """Queue a paused job again; it goes on from where it was saved."""
+    with connect() as client:
+        found = client.jobs.resume(job)
+    if as_json:
+        print_json(plain(found))
+    else:
+        say(f"{found.id} is {found.status} again.")
 
 
 def _watch(job_id: str, as_json: bool) -> None:

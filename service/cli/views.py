@@ -24,6 +24,8 @@ _STYLES = {
     "queued": "yellow",
     "starting": "yellow",
     "retry_wait": "yellow",
+    "pausing": "magenta",
+    "paused": "magenta",
     "running": "cyan",
     "succeeded": "green",
     "failed": "red",

@@ -71,6 +71,14 @@ class Jobs:
         """Ask for the job to stop. Raises ApiError (409) when it has ended."""
         return self._bind(self._transport.json("POST", path_to("jobs", job_id, "cancel")))
 
+    def pause(self, job_id: str) -> Job:
+        """Ask for the job to give up its place. Raises ApiError (409) when it has ended."""
+        return self._bind(self._transport.json("POST", path_to("jobs", job_id, "pause")))
+
+    def resume(self, job_id: str) -> Job:
+        """Queue a paused job again. Raises ApiError (409) when it is not paused."""
+        return self._bind(self._transport.json("POST", path_to("jobs", job_id, "resume")))
+
     def update(
         self,
         job_id: str,

@@ -56,7 +56,7 @@ class DatasetRef(Record):
 
 
 class Job(Record):
-    """A job as last seen. `wait`, `refresh` and `cancel` ask the service; the record never changes."""
+    """A job as last seen. `wait`, `refresh`, `cancel`, ... ask the service; the record never changes."""
 
     id: str
     name: str = ""
@@ -93,6 +93,14 @@ class Job(Record):
     def cancel(self) -> Job:
         """Ask for the job to stop; it does so after its current step."""
         return self._bound().cancel(self.id)
+
+    def pause(self) -> Job:
+        """Ask for the job to give up its place; it is saved after its current step."""
+        return self._bound().pause(self.id)
+
+    def resume(self) -> Job:
+        """Queue a paused job again; it goes on from where it was saved."""
+        return self._bound().resume(self.id)
 
     def _bound(self) -> Jobs:
         if self._jobs is None:

@@ -19,7 +19,7 @@ from service.client.models import CheckpointFile
 from service.client.transport import Transport
 
 Desired = Literal["run", "cancel", "pause"]
-Outcome = Literal["succeeded", "failed", "cancelled"]
+Outcome = Literal["succeeded", "failed", "cancelled", "paused"]
 
 
 class _Answer(BaseModel):

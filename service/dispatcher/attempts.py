@@ -18,8 +18,13 @@ from service.dispatcher.executor import Run, RunState, SubmissionRefused
 from service.dispatcher.logs import LogCopier
 from service.dispatcher.repository import AttemptView
 from service.dispatcher.shared import Shared
-from service.lifecycle import AttemptState, Desired, JobStatus
+from service.lifecycle import AttemptState, Desired
 
+# How an attempt ends that was stopped because this is desired.
+WOUND_DOWN: dict[Desired, lifecycle.Outcome] = {
+    Desired.CANCEL: "cancelled",
+    Desired.PAUSE: "paused",
+}
 _STOP_AGAIN = timedelta(seconds=5)
 # Drivers of attempts that ended longer ago than this are gone, or out of anybody's reach.
 _LOOK_BACK = timedelta(days=1)
@@ -54,9 +59,11 @@ class Attempts:
             with self._shared.write() as session:
                 lifecycle.mark_submitted(session, attempt.job_id, attempt.number)
             return
-        if attempt.desired == Desired.CANCEL:
+        if attempt.desired != Desired.RUN:
             with self._shared.write() as session:
-                lifecycle.finish_attempt(session, attempt.job_id, attempt.number, "cancelled")
+                lifecycle.finish_attempt(
+                    session, attempt.job_id, attempt.number, WOUND_DOWN[attempt.desired]
+                )
             return
         if attempt.submission_id not in self._shared.tokens:
             hashed = self._shared.new_token(attempt.submission_id)
@@ -77,8 +84,8 @@ class Attempts:
             self._end(attempt, run)
         else:
             self._logs.follow(attempt.job_id, attempt.number, attempt.submission_id)
-            if attempt.desired == Desired.CANCEL:
-                self._cancel(attempt)
+            if attempt.desired != Desired.RUN:
+                self._wind_down(attempt)
             else:
                 self._limit(attempt)
 
@@ -143,24 +150,24 @@ class Attempts:
         # A driver reports its result before it ends. If it did, this is discarded: whichever
         # commits first wins.
         lines = self._logs.finish(attempt.job_id, attempt.number, attempt.submission_id)
-        stopped = run.state == RunState.STOPPED and attempt.desired == Desired.CANCEL
+        stopped = run.state == RunState.STOPPED and attempt.desired != Desired.RUN
         error = ended_error("training driver", run, lines)
         with self._shared.write() as session:
             lifecycle.finish_attempt(
                 session,
                 attempt.job_id,
                 attempt.number,
-                "cancelled" if stopped else "failed",
+                WOUND_DOWN[attempt.desired] if stopped else "failed",
                 error=None if stopped else error,
             )
         self._stopped_at.pop(attempt.submission_id, None)
 
-    def _cancel(self, attempt: AttemptView) -> None:
-        if attempt.status in (JobStatus.STARTING, JobStatus.RUNNING):
-            with self._shared.write() as session:
-                lifecycle.begin_cancelling(session, attempt.job_id)
+    def _wind_down(self, attempt: AttemptView) -> None:
+        """Its ranks hear from the API what is desired and stop at a step; this sees that they do."""
+        with self._shared.write() as session:
+            lifecycle.begin_winding_down(session, attempt.job_id)
         with self._shared.database.read() as session:
-            asked = repository.cancel_requested_at(session, attempt.job_id)
+            asked = repository.asked_at(session, attempt.job_id, attempt.desired)
         grace = timedelta(seconds=self._shared.settings.cancel_grace_seconds)
         # Before its first word a driver has nothing to save.
         silent = attempt.state == AttemptState.SUBMITTED

@@ -124,10 +124,12 @@ def due_retries(session: Session, now: datetime) -> Sequence[str]:
     ).all()
 
 
-def cancel_requested_at(session: Session, job_id: str) -> datetime | None:
-    """When a person first asked to cancel the job."""
+def asked_at(session: Session, job_id: str, desired: Desired) -> datetime | None:
+    """When a person last asked to cancel, or to pause, the job."""
     return session.scalar(
-        select(func.min(Event.at)).where(Event.job_id == job_id, Event.type == "cancel-requested")
+        select(func.max(Event.at)).where(
+            Event.job_id == job_id, Event.type == f"{desired}-requested"
+        )
     )
 
 

@@ -117,6 +117,18 @@ def cancel_job(job_id: str, caller: Submitter, session: WriteSession) -> JobView
     return service.cancel(session, caller.tenant, job_id)
 
 
+@router.post("/{job_id}/pause", status_code=202)
+def pause_job(job_id: str, caller: Submitter, session: WriteSession) -> JobView:
+    """Ask for a job to give up its place; it is saved after its current step. 409 once it has ended."""
+    return service.pause(session, caller.tenant, job_id)
+
+
+@router.post("/{job_id}/resume", status_code=202)
+def resume_job(job_id: str, caller: Submitter, session: WriteSession) -> JobView:
+    """Queue a paused job again; it goes on from where it was saved. 409 unless it is paused."""
+    return service.resume(session, caller.tenant, job_id)
+
+
 @router.get("/{job_id}/attempts")
 def list_attempts(job_id: str, caller: Reader, session: ReadSession) -> Page[AttemptView]:
     """The runs of a job, oldest first."""

@@ -22,6 +22,7 @@ from service.db.models import Dataset, IdempotencyKey, Job
 from service.db.session import Database
 from service.jobs import repository
 from service.jobs.schemas import JobPatch, JobView
+from service.lifecycle import TERMINAL, Desired
 from service.problems import Problem, field_problem, not_found, spec_problem
 
 
@@ -198,12 +199,31 @@ def cancel(session: Session, tenant: str, job_id: str) -> JobView:
     """
     job = get(session, tenant, job_id)
     if lifecycle.request_cancel(session, job_id) is None and job.status != "cancelled":
-        raise Problem(
-            409,
-            "wrong-state",
-            f"The job is {job.status}; only a job that has not ended can be cancelled",
-            extra={"job_status": job.status},
-        )
+        raise _wrong_state(job, "only a job that has not ended can be cancelled")
+    return view(session, tenant, job_id)
+
+
+def pause(session: Session, tenant: str, job_id: str) -> JobView:
+    """Ask for a job to be paused; again is no change.
+
+    Raises:
+        Problem: 404; 409 when it is over already, or is being cancelled.
+    """
+    job = get(session, tenant, job_id)
+    if lifecycle.request_pause(session, job_id) is None:
+        raise _wrong_state(job, "only a job that goes on can be paused")
+    return view(session, tenant, job_id)
+
+
+def resume(session: Session, tenant: str, job_id: str) -> JobView:
+    """Queue a paused job again.
+
+    Raises:
+        Problem: 404; 409 when it is not paused.
+    """
+    job = get(session, tenant, job_id)
+    if lifecycle.request_resume(session, job_id) is None:
+        raise _wrong_state(job, "only a paused job can be resumed")
     return view(session, tenant, job_id)
 
 
@@ -212,6 +232,14 @@ def _find(session: Session, tenant: str, job_id: str) -> tuple[Job, str]:
     if row is None:
         raise not_found("job", job_id)
     return row[0], row[1]
+
+
+def _wrong_state(job: Job, rule: str) -> Problem:
+    ending = job.desired == Desired.CANCEL and job.status not in TERMINAL
+    state = "about to be cancelled" if ending else job.status
+    return Problem(
+        409, "wrong-state", f"The job is {state}; {rule}", extra={"job_status": job.status}
+    )
 
 
 def _ready_dataset(session: Session, tenant: str, name: str, field: str, keep: bool) -> Dataset:

@@ -48,7 +48,7 @@ class Heartbeat(Word):
 class HeartbeatAnswer(BaseModel):
     """What a person wants of the job."""
 
-    desired: Literal["run", "cancel"]
+    desired: Literal["run", "pause", "cancel"]
 
 
 class MetricPoint(Word):
@@ -127,7 +127,7 @@ class ErrorReport(BaseModel):
 class FinishReport(Word):
     """How the attempt ended."""
 
-    outcome: Literal["succeeded", "failed", "cancelled"]
+    outcome: Literal["succeeded", "failed", "cancelled", "paused"]
     error: ErrorReport | None = None
     retryable: bool = True
     repeatable: bool = False

@@ -68,6 +68,29 @@ def test_kill_9_of_driver_and_of_rank_change_nothing_in_the_end(
     assert (again.step, again.values) == (undisturbed.step, undisturbed.values)
 
 
+def test_a_pause_frees_the_cluster_and_changes_nothing_in_the_end(
+    served: Served, client: Client, main_job: Job
+) -> None:
+    job = client.jobs.submit(spec(served.dataset, name="paused"))
+    until(lambda: in_mid_epoch(client, job, 1), "the middle of an epoch")
+    job.pause()
+    until(lambda: job.refresh().status == "paused" or None, "the pause")
+    until(lambda: not served.drivers(job.id) or None, "the driver's end")
+    assert not served.ranks()
+    step = client.jobs.metrics(job.id, max_points=10_000).step[-1]
+    assert client.jobs.checkpoints(job.id)[-1].step == step, "it is saved where it stopped"
+
+    job = job.resume().wait(timeout=PATIENCE_SECONDS, poll=0.2)
+    assert (job.attempt, job.restarts) == (2, 0)
+    assert [attempt.state for attempt in client.jobs.attempts(job.id)] == ["paused", "succeeded"]
+    moves = [e.data["to"] for e in client.jobs.events(job.id) if e.type == "status" and e.data]
+    assert moves[2:6] == ["running", "pausing", "paused", "queued"]
+    assert weights(client.jobs.checkpoints(job.id)) == weights(client.jobs.checkpoints(main_job.id))
+    again = client.jobs.metrics(job.id, name="loss", max_points=10_000)
+    undisturbed = client.jobs.metrics(main_job.id, name="loss", max_points=10_000)
+    assert (again.step, again.values) == (undisturbed.step, undisturbed.values)
+
+
 def test_a_run_that_diverges_fails_at_once_and_says_why(served: Served, client: Client) -> None:
     train = {
         "epochs": 3,

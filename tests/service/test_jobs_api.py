@@ -281,6 +281,42 @@ def test_cancel_queued_at_once_and_terminal_not(api: Api) -> None:
     assert problem["job_status"] == "succeeded"
 
 
+def test_pause_and_resume(api: Api) -> None:
+    api.dataset()
+    job = api.submit()["id"]
+
+    def ask(verb: str) -> tuple[int, str, str]:
+        answer = api.client.post(f"/v1/jobs/{job}/{verb}")
+        body = answer.json()
+        return answer.status_code, body.get("status"), body.get("desired")
+
+    problem = refused(api.client.post(f"/v1/jobs/{job}/resume"), 409, None, "wrong-state")
+    assert problem["detail"] == "The job is queued; only a paused job can be resumed"
+    assert ask("pause") == (202, "paused", "pause")
+    assert ask("pause") == (202, "paused", "pause")
+    assert ask("resume") == (202, "queued", "run")
+    worker = api.start(job)
+    worker.say("start")
+    assert ask("pause") == (202, "running", "pause")
+    assert worker.say("heartbeat").json()["desired"] == "pause"
+    refused(api.client.post(f"/v1/jobs/{job}/resume"), 409, None, "wrong-state")
+    worker.say("finish", outcome="paused")
+    assert ask("resume") == (202, "queued", "run")
+    assert ask("cancel") == (202, "cancelled", "cancel")
+    for verb in ("pause", "resume"):
+        problem = refused(api.client.post(f"/v1/jobs/{job}/{verb}"), 409, None, "wrong-state")
+        assert problem["job_status"] == "cancelled"
+
+
+def test_a_job_about_to_be_cancelled_is_not_paused(api: Api) -> None:
+    api.dataset()
+    job = api.submit()["id"]
+    api.start(job).say("start")
+    api.client.post(f"/v1/jobs/{job}/cancel")
+    problem = refused(api.client.post(f"/v1/jobs/{job}/pause"), 409, None, "wrong-state")
+    assert problem["detail"].startswith("The job is about to be cancelled")
+
+
 def test_framework_errors_are_problems_too(api: Api) -> None:
     refused(api.client.get("/v1/nothing"), 404)
     refused(api.client.put("/v1/jobs"), 405)

@@ -121,16 +121,16 @@ class Life(RuleBasedStateMachine):
             with self.database.write() as session:
                 lifecycle.mark_running(session, self.job_id, self._attempt() - back)
         except StaleAttempt:
-            assert back or self._status() not in ("starting", "running", "cancelling")
+            assert back or self._status() not in ("starting", "running", "pausing", "cancelling")
 
     @rule(
         back=st.sampled_from([0, 0, 1]),
-        outcome=st.sampled_from(["succeeded", "failed", "cancelled", "lost"]),
+        outcome=st.sampled_from(["succeeded", "failed", "cancelled", "paused", "lost"]),
         retryable=st.booleans(),
     )
     def finish(self, back: int, outcome: lifecycle.Outcome, retryable: bool) -> None:
         error = {"type": "x", "message": "broke"} if outcome in ("failed", "lost") else None
-        before = self._status()
+        before, desired = self._status(), look(self.database, self.job_id)[0].desired
         with self.database.write() as session:
             status = lifecycle.finish_attempt(
                 session,
@@ -142,6 +142,8 @@ class Life(RuleBasedStateMachine):
             )
         if before == "cancelling":
             assert status in (None, "cancelled")
+        if desired == "pause":
+            assert status not in ("retry_wait", "queued"), "it would take its place again"
 
     @rule()
     def requeue(self) -> None:
@@ -154,9 +156,21 @@ class Life(RuleBasedStateMachine):
             lifecycle.request_cancel(session, self.job_id)
 
     @rule()
-    def begin_cancelling(self) -> None:
+    def request_pause(self) -> None:
         with self.database.write() as session:
-            lifecycle.begin_cancelling(session, self.job_id)
+            lifecycle.request_pause(session, self.job_id)
+
+    @rule()
+    def request_resume(self) -> None:
+        before = self._status()
+        with self.database.write() as session:
+            status = lifecycle.request_resume(session, self.job_id)
+        assert status == ("queued" if before == "paused" else None)
+
+    @rule()
+    def begin_winding_down(self) -> None:
+        with self.database.write() as session:
+            lifecycle.begin_winding_down(session, self.job_id)
 
     @rule()
     def append(self) -> None:
@@ -172,6 +186,10 @@ class Life(RuleBasedStateMachine):
             assert job.status == self.ended, "a terminal status was left"
         if job.status in TERMINAL:
             self.ended = job.status
+        if job.status in ("paused", "pausing"):
+            assert job.desired in ("pause", "cancel")
+        if job.status == "paused":
+            assert not any(attempt.state in lifecycle.LIVE_ATTEMPT for attempt in attempts)
 
     def _attempt(self) -> int:
         return look(self.database, self.job_id)[0].attempt

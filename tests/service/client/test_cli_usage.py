@@ -93,6 +93,8 @@ TAKING_IDS = [
     ["watch"],
     ["logs"],
     ["cancel"],
+    ["pause"],
+    ["resume"],
     ["checkpoints"],
     ["download"],
     ["artifacts"],

@@ -346,6 +346,23 @@ def test_cancelling_a_running_job(service: Service, client: Client, dataset: Dat
         worker.heartbeat()
 
 
+def test_pausing_and_resuming_a_running_job(
+    service: Service, client: Client, dataset: Dataset
+) -> None:
+    job = client.jobs.submit(SPEC)
+    worker = service.start_attempt(job.id)
+    worker.start()
+    assert "pauses after its current step" in _run("pause", job.id).stdout
+    assert worker.heartbeat() == "pause"
+    worker.finish("paused")
+    assert job.refresh().status == "paused"
+    assert not job.refresh().done
+    assert "is paused" in _run("pause", job.id).stdout
+    assert "is queued again" in _run("resume", job.id).stdout
+    assert "queued" in _run("resume", job.id, code=1).stderr
+    assert job.pause().resume().cancel().status == "cancelled"
+
+
 def test_numbers_that_are_none_do_not_stop_a_worker(
     service: Service, client: Client, dataset: Dataset
 ) -> None:

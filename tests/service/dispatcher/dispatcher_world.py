@@ -133,6 +133,14 @@ class World:
         with self.database.write() as session:
             lifecycle.request_cancel(session, job_id)
 
+    def pause(self, job_id: str) -> None:
+        with self.database.write() as session:
+            lifecycle.request_pause(session, job_id)
+
+    def resume(self, job_id: str) -> None:
+        with self.database.write() as session:
+            lifecycle.request_resume(session, job_id)
+
     def job(self, job_id: str) -> Job:
         with self.database.read() as session:
             return session.get_one(Job, job_id)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import signal
+from datetime import timedelta
 
 import pytest
 from dispatcher_world import World
+from sqlalchemy import select
 
 from service.auth import hash_token
+from service.db.models import Event
 from service.lifecycle import AttemptState, JobStatus
 
 
@@ -209,6 +212,89 @@ def test_a_cancelled_job_that_reports_itself_leaves_no_driver(world: World) -> N
     world.restart()
     world.tick(40)
     assert not world.executor.is_running(f"{job}-1")
+
+
+def test_a_paused_job_gives_up_its_place_and_goes_on_from_where_it_was(world: World) -> None:
+    job, other = world.add_job(workers=2), world.add_job(workers=2)
+    world.tick()
+    world.worker_starts(job)
+    world.pause(job)
+    world.tick()
+    assert world.status(job) == JobStatus.PAUSING
+    checkpoint = world.add_checkpoint(job, 1, step=7)
+    world.worker_finishes(job, "paused")
+    assert world.status(job) == JobStatus.PAUSED
+    world.executor.end(f"{job}-1", 0)
+    world.tick()
+    world.tick()
+    assert world.executor.submitted == [f"{job}-1", f"{other}-1"]
+    world.worker_finishes(other, "succeeded")
+    world.executor.end(f"{other}-1", 0)
+    world.tick()
+    world.tick()
+    assert world.status(job) == JobStatus.PAUSED, "nobody asked it to go on"
+    world.resume(job)
+    world.tick()
+    assert world.attempt(job, 2).resume_checkpoint_id == checkpoint
+    assert world.executor.submitted[-1] == f"{job}-2"
+    assert world.job(job).restarts == 0
+
+
+def test_a_job_that_does_not_pause_by_itself_is_stopped_and_paused(world: World) -> None:
+    job = world.add_job()
+    for cycle in (1, 2):  # the second time, what was asked before is long ago
+        world.tick()
+        world.worker_starts(job, cycle)
+        world.ahead += timedelta(hours=1)
+        world.pause(job)
+        with world.database.write() as session:
+            event = session.scalars(
+                select(Event)
+                .where(Event.job_id == job, Event.type == "pause-requested")
+                .order_by(Event.seq.desc())
+            ).first()
+            assert event is not None
+            event.at = world.now()
+        world.tick()
+        world.tick(20)
+        assert world.executor.is_running(f"{job}-{cycle}")
+        world.tick(20)
+        world.tick()
+        assert not world.executor.is_running(f"{job}-{cycle}")
+        assert world.status(job) == JobStatus.PAUSED
+        assert world.job(job).error is None
+        world.resume(job)
+
+
+@pytest.mark.parametrize("state", ["queued", "starting", "retrying"])
+def test_pause_where_nothing_runs_yet(world: World, state: str) -> None:
+    job = world.add_job()
+    if state != "queued":
+        world.tick()
+    if state == "retrying":
+        world.executor.kill(f"{job}-1")
+        world.tick()
+        assert world.status(job) == JobStatus.RETRY_WAIT
+    world.pause(job)
+    world.tick()
+    world.tick(200)
+    assert world.status(job) == JobStatus.PAUSED
+    assert not world.executor.is_running(f"{job}-1")
+    world.cancel(job)
+    assert world.status(job) == JobStatus.CANCELLED
+
+
+def test_a_job_that_dies_while_it_pauses_is_paused(world: World) -> None:
+    job = world.add_job(max_restarts=1)
+    for number, status in ((1, JobStatus.PAUSED), (2, JobStatus.FAILED)):
+        world.tick()
+        world.worker_starts(job, number)
+        world.pause(job)
+        world.executor.kill(f"{job}-{number}")
+        world.tick()
+        assert world.status(job) == status
+        world.resume(job)
+    assert world.job(job).restarts == 1
 
 
 def test_a_job_ends_at_its_hours(world: World) -> None:
