@@ -176,9 +176,15 @@ class Attempts:
 
     def _limit(self, attempt: AttemptView) -> None:
         limit = attempt.resources.get("max_hours")
+        now = self._shared.clock()
         if limit is None or attempt.job_started_at is None:
             return
-        if self._shared.clock() - attempt.job_started_at < timedelta(hours=limit):
+        if now - attempt.job_started_at < timedelta(hours=limit):
+            return
+        # Only what its attempts took counts: not a pause, nor a time in which the service was off.
+        with self._shared.database.read() as session:
+            before = repository.time_of_attempts(session, attempt.job_id, before=attempt.number)
+        if before + (now - attempt.created_at) < timedelta(hours=limit):
             return
         error = {
             "type": "max-hours",

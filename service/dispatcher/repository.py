@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Row, Select, func, select, update
@@ -131,6 +131,16 @@ def asked_at(session: Session, job_id: str, desired: Desired) -> datetime | None
             Event.job_id == job_id, Event.type == f"{desired}-requested"
         )
     )
+
+
+def time_of_attempts(session: Session, job_id: str, *, before: int) -> timedelta:
+    """How long the attempts before this number took, each until it was last heard of."""
+    rows = session.execute(
+        select(Attempt.created_at, Attempt.heartbeat_at).where(
+            Attempt.job_id == job_id, Attempt.number < before
+        )
+    )
+    return sum(((heard or created) - created for created, heard in rows), timedelta())
 
 
 def was_told_to_wait(session: Session, job_id: str, attempt: int) -> bool:

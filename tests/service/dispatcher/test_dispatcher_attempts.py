@@ -311,6 +311,25 @@ def test_a_job_ends_at_its_hours(world: World) -> None:
     assert not world.executor.is_running(f"{job}-1")
 
 
+def test_only_the_time_of_its_attempts_counts_for_a_jobs_hours(world: World) -> None:
+    job = world.add_job(max_hours=1.0)
+    world.tick()
+    world.worker_starts(job)
+    world.tick(1800)
+    world.worker_beats(job)
+    world.pause(job)
+    world.worker_finishes(job, "paused")
+    world.executor.end(f"{job}-1", 0)
+    world.tick(100_000)  # paused, and perhaps nothing was on
+    world.resume(job)
+    world.tick()
+    world.worker_starts(job, 2)
+    world.tick(1700)
+    assert world.status(job) == JobStatus.RUNNING
+    world.tick(200)
+    assert world.status(job) == JobStatus.FAILED
+
+
 def test_what_ray_refuses_fails_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     from service.dispatcher.executor import SubmissionRefused
 
