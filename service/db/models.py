@@ -18,6 +18,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    false,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
@@ -104,7 +105,11 @@ class Job(Base):
     """A job. Only `service.lifecycle` writes `status`, `attempt`, `restarts` and `next_event`."""
 
     __tablename__ = "jobs"
-    __table_args__ = (Index(None, "tenant", "id"), Index(None, "status", "priority", "id"))
+    __table_args__ = (
+        Index(None, "tenant", "id"),
+        Index(None, "status", "priority", "id"),
+        Index(None, "token_id", "status"),
+    )
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     tenant: Mapped[str] = mapped_column(String(100))
@@ -127,6 +132,9 @@ class Job(Base):
     not_before: Mapped[datetime | None]
     error: Mapped[Object | None]
     progress: Mapped[Object | None]
+    # Who submitted it, whose quota it uses; and the other job's checkpoint that a clone goes on from.
+    token_id: Mapped[str | None] = mapped_column(String(40))
+    start_checkpoint_id: Mapped[str | None] = mapped_column(String(40))
 
 
 class IdempotencyKey(Base):
@@ -152,6 +160,7 @@ class Attempt(Base):
     state: Mapped[str] = mapped_column(String(20), index=True)
     token_hash: Mapped[str] = mapped_column(String(64), unique=True)
     heartbeat_at: Mapped[datetime | None]
+    progressed_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
     error: Mapped[Object | None]
@@ -207,6 +216,7 @@ class Checkpoint(Base):
     __table_args__ = (
         ForeignKeyConstraint(["job_id", "attempt"], ["attempts.job_id", "attempts.number"]),
         Index(None, "job_id", "step"),
+        Index(None, "state"),
         UniqueConstraint("uri"),
     )
 
@@ -220,6 +230,7 @@ class Checkpoint(Base):
     metrics: Mapped[Object]
     state: Mapped[str] = mapped_column(String(20))
     final: Mapped[bool]
+    pinned: Mapped[bool] = mapped_column(default=False, server_default=false())
     created_at: Mapped[datetime]
 
 
@@ -249,8 +260,28 @@ class Token(Base):
     name: Mapped[str] = mapped_column(String(200))
     hash: Mapped[str] = mapped_column(String(64), unique=True)
     scopes: Mapped[list[str]]
+    # Quotas of the jobs that were submitted with it; None: no limit.
+    max_queued_jobs: Mapped[int | None]
+    max_running_jobs: Mapped[int | None]
+    max_gpus: Mapped[int | None]
     created_at: Mapped[datetime]
     revoked_at: Mapped[datetime | None]
+
+
+class AuditEntry(Base):
+    """A request that changed something, or was refused the right to: who, what, when, from where."""
+
+    __tablename__ = "audit_entries"
+    __table_args__ = (Index(None, "tenant", "id"),)
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    at: Mapped[datetime]
+    tenant: Mapped[str] = mapped_column(String(100))
+    token_id: Mapped[str] = mapped_column(String(40))
+    method: Mapped[str] = mapped_column(String(10))
+    path: Mapped[str] = mapped_column(Text)
+    status: Mapped[int]
+    address: Mapped[str | None] = mapped_column(String(100))
 
 
 class ClusterSnapshot(Base):
