@@ -4,6 +4,7 @@ Imports no torch, so that an API process which only validates jobs starts in abo
 """
 
 from dasl_core.spec.backbones import BACKBONES, BackboneInfo
+from dasl_core.spec.branch import branch_problems
 from dasl_core.spec.errors import FieldProblem, SpecError, field_problems
 from dasl_core.spec.job import (
     DAR,
@@ -53,6 +54,7 @@ __all__ = [
     "SpecError",
     "Train",
     "apply_overrides",
+    "branch_problems",
     "estimate",
     "field_problems",
     "load_spec",

@@ -86,11 +86,14 @@ class RunFiles:
         cache: folder for decoded images, shared by the runs and ranks on one data set.
         scratch: folder for what is being written; checkpoints are made here and handed over.
         resume: folder of a checkpoint to go on from.
+        branch: settings may have changed since that checkpoint: go on with what still fits
+            (`dasl_core.spec.branch`), not exactly.
     """
 
     cache: Path
     scratch: Path
     resume: Path | None = None
+    branch: bool = False
 
 
 def pretrain(
@@ -531,33 +534,74 @@ class Run:
         }
 
     def load(self, folder: Path) -> None:
-        """Go on from a checkpoint of the same spec on the same number of ranks."""
+        """Go on from a checkpoint: exactly, or with what still fits of another run's."""
         state = load_state(folder)
         if state.get("format") != FORMAT:
             raise ValueError(f"{folder} holds the training state of another version")
-        own = self.deciding_parts()
-        if changed := [part for part in own if state["spec"][part] != own[part]]:
+        own, branch = self.deciding_parts(), self.files.branch
+        changed = {part for part in own if state["spec"][part] != own[part]}
+        ranks = state["ranks"]
+        if changed and not branch:
             raise ValueError(
                 "the checkpoint is of a run with other settings and cannot go on exactly: "
-                f"{', '.join(changed)} differ"
+                f"{', '.join(part for part in own if part in changed)} differ"
             )
-        if len(state["ranks"]) != world_size():
+        if len(ranks) != world_size() and not branch:
             raise ValueError(
-                f"the checkpoint was written by {len(state['ranks'])} workers and cannot go on "
+                f"the checkpoint was written by {len(ranks)} workers and cannot go on "
                 f"exactly with {world_size()}"
             )
         self.progress = Progress(**state["progress"])
         if self.progress.collapse:
             self.alarm.load_state_dict(self.progress.collapse)
         self.saved_step = self.progress.step
+        if branch:
+            self.check_branch(state)
         self.method.load_state_dict(state["method"])
-        self.criterion.load_state_dict(state["criterion"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.updater.scaler.load_state_dict(state["scaler"])
-        own = state["ranks"][rank()]
-        if self.pseudo_labels is not None:
-            self.pseudo_labels.load_state_dict(state["clusters"], own["bank"], self.device)
-        restore_random_state(own["random"], self.device)
+        if "sec" not in changed:
+            self.criterion.load_state_dict(state["criterion"])
+        settings = [dict(group) for group in self.optimizer.param_groups]
+        sizes = [len(group["params"]) for group in state["optimizer"]["param_groups"]]
+        before = state["spec"]["train"]["optimizer"]["name"]
+        # Another optimizer, or other groups for layer-wise decay, begins anew.
+        if before == self.spec.train.optimizer.name and sizes == [
+            len(g["params"]) for g in settings
+        ]:
+            self.optimizer.load_state_dict(state["optimizer"])
+            for group, asked in zip(self.optimizer.param_groups, settings, strict=True):
+                # Its state is the checkpoint's; momentum and what else is asked of it are the spec's.
+                group.update({name: asked[name] for name in asked.keys() - {"params"}})
+        if state["spec"]["train"]["precision"] == self.spec.train.precision:
+            self.updater.scaler.load_state_dict(state["scaler"])
+        if len(ranks) == world_size():
+            mine = ranks[rank()]
+            if self.pseudo_labels is not None and "dar" not in changed:
+                self.pseudo_labels.load_state_dict(state["clusters"], mine["bank"], self.device)
+            restore_random_state(mine["random"], self.device)
+
+    def check_branch(self, state: dict[str, Any]) -> None:
+        """Whether another run's training state fits this one.
+
+        Raises:
+            ValueError: weights have other shapes, the data set another size, or no step is left.
+        """
+        images, before = len(self.data.train.samples), state["spec"]["train_images"]
+        if images != before:
+            raise ValueError(
+                f"dataset: {images} images to train on, and the checkpoint's had {before}"
+            )
+        if self.progress.step >= self.total_steps:
+            raise ValueError(
+                f"train.epochs: the checkpoint is of step {self.progress.step}, and "
+                f"{self.spec.train.epochs} epochs end with step {self.total_steps}"
+            )
+        own = {name: tensor.shape for name, tensor in self.method.state_dict().items()}
+        theirs = {name: tensor.shape for name, tensor in state["method"].items()}
+        if own != theirs:
+            odd = min(
+                name for name in own.keys() | theirs.keys() if own.get(name) != theirs.get(name)
+            )
+            raise ValueError(f"the checkpoint does not fit this method and backbone: {odd} differs")
 
     def draw_pictures(self) -> None:
         """Curves, and the nearest neighbours of a few held-out images, as artifacts."""

@@ -149,6 +149,7 @@ def run(
     resume: Path | None = None,
     *,
     onnx: bool = False,
+    branch: bool = False,
     **arguments: Any,
 ) -> Outcome:
     """`pretrain` with a scratch folder that is gone afterwards.
@@ -162,7 +163,7 @@ def run(
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         if not onnx:
             stack.enter_context(patch("dasl_core.train.engine.export_backbone", without_onnx))
-        files = RunFiles(cache=cache, scratch=Path(scratch), resume=resume)
+        files = RunFiles(cache=cache, scratch=Path(scratch), resume=resume, branch=branch)
         return pretrain(spec, index, reporter, files, **arguments)
 
 

@@ -1,0 +1,165 @@
+"""A run that goes on from another one's checkpoint with settings that have changed since."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training_world import Recorder, assert_same, resolved, run
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.spec import branch_problems
+from dasl_core.train.checkpoint import load_state, save_state
+from dasl_core.train.engine import Run
+
+pytestmark = pytest.mark.usefixtures("without_pictures")
+SOURCE: dict[str, Any] = {
+    "method": {"name": "byol", "hidden_dim": 8, "projection_dim": 4},
+    "sec": {"weight": 0.5, "momentum": 0.4},
+    "train": {"epochs": 2, "optimizer": {"name": "sgd", "lr": 0.05}},
+}
+STEPS = 3  # an epoch of `pictures`
+
+
+@pytest.fixture(scope="module")
+def source(
+    pictures: DatasetIndex, cache: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Recorder:
+    reporter = Recorder(tmp_path_factory.mktemp("source"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "draw_pictures", lambda run: None)
+        assert run(resolved(pictures, **SOURCE), pictures, cache, reporter) == "succeeded"
+    return reporter
+
+
+def changed(**parts: Any) -> dict[str, Any]:
+    """The source's settings for four epochs, with each part's changes."""
+    spec = {name: dict(part) for name, part in SOURCE.items()}
+    spec["train"]["epochs"] = 4
+    for name, part in parts.items():
+        spec[name] = spec.get(name, {}) | part
+    return spec
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"train": {"optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.5}}},
+        {"train": {"optimizer": {"name": "adamw", "lr": 0.001}}},
+        {"train": {"optimizer": {"name": "sgd", "lr": 0.05, "layer_decay": 0.5}}},
+        {"train": {"precision": "bf16"}},
+        {"dar": {"weight": 0.1, "labels": "cluster", "clusters": {"k": 3}}},
+        {"sec": {"weight": 0.1, "target": "zero"}},
+        {"augment": {"jitter": 0.1}, "method": {"teacher_momentum": 0.5}},
+    ],
+    ids=str,
+)
+def test_it_goes_on_with_the_weights_at_the_step(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, source: Recorder, changes: dict[str, Any]
+) -> None:
+    spec = resolved(pictures, **changed(**changes))
+    assert branch_problems(resolved(pictures, **SOURCE), spec) == []
+    began: dict[str, Any] = {}
+    load = Run.load
+
+    def seen(engine: Run, folder: Path) -> None:
+        load(engine, folder)
+        began["method"] = copy.deepcopy(dict(engine.method.state_dict()))
+        began["optimizer"] = copy.deepcopy(engine.optimizer.state_dict())
+
+    reporter = Recorder(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "load", seen)
+        ended = run(spec, pictures, cache, reporter, source.last_checkpoint, branch=True)
+    assert ended == "succeeded"
+    steps = [point["step"] for point in reporter.points if "loss" in point["values"]]
+    assert steps == list(range(2 * STEPS + 1, 4 * STEPS + 1))
+
+    before = load_state(source.last_checkpoint)
+    assert_same(began["method"], before["method"], "method")
+    optimizer = spec.train.optimizer
+    if optimizer.name == "sgd" and optimizer.layer_decay == 1:
+        assert_same(began["optimizer"]["state"], before["optimizer"]["state"], "optimizer")
+        momenta = {group["momentum"] for group in began["optimizer"]["param_groups"]}
+        assert momenta == {optimizer.momentum}
+    else:
+        assert began["optimizer"]["state"] == {}
+
+
+def test_with_nothing_changed_it_is_exact(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    spec = resolved(pictures, **SOURCE | {"dar": {"weight": 0.1, "labels": "cluster"}})
+    stopped = Recorder(tmp_path / "stopped", lambda asked: "pause" if asked >= 4 else "run")
+    assert run(spec, pictures, cache, stopped) == "paused"
+    ends = []
+    for name, branch in (("exact", False), ("branch", True)):
+        reporter = Recorder(tmp_path / name)
+        run(spec, pictures, cache, reporter, stopped.last_checkpoint, branch=branch)
+        ends.append(load_state(reporter.last_checkpoint))
+    assert_same(ends[0], ends[1], "state")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train": {"epochs": 2}}, "train.epochs: the checkpoint is of step 6, and 2 epochs end"),
+        ({"method": {"projection_dim": 6}}, "does not fit this method and backbone"),
+        ({"backbone": {"in_channels": 1}}, "does not fit this method and backbone"),
+        ({"evaluate": {"holdout": {"fraction": 0.5}}}, "images to train on"),
+    ],
+    ids=["epochs", "width", "channels", "data"],
+)
+def test_what_cannot_go_on_says_why(
+    pictures: DatasetIndex,
+    cache: Path,
+    tmp_path: Path,
+    source: Recorder,
+    changes: dict[str, Any],
+    message: str,
+) -> None:
+    spec = resolved(pictures, **changed(**changes))
+    with pytest.raises(ValueError, match=message):
+        run(spec, pictures, cache, Recorder(tmp_path), source.last_checkpoint, branch=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fields"),
+    [
+        ({"method": {"name": "simclr"}}, ["method.name"]),
+        (
+            {"method": {"hidden_dim": 9, "projection_dim": 5}},
+            ["method.projection_dim", "method.hidden_dim"],
+        ),
+        (
+            {"train": {"batch_size": 4}, "backbone": {"in_channels": 1}},
+            ["backbone.in_channels", "train.batch_size"],
+        ),
+        ({"evaluate": {"holdout": {"fraction": 0.5}}}, ["evaluate.holdout"]),
+    ],
+)
+def test_what_cannot_change_is_named(
+    pictures: DatasetIndex, changes: dict[str, Any], fields: list[str]
+) -> None:
+    spec = changed(**changes)
+    if "name" in changes.get("method", {}):
+        spec["method"] = changes["method"]
+    problems = branch_problems(resolved(pictures, **SOURCE), resolved(pictures, **spec))
+    assert [problem.field for problem in problems] == fields
+    assert all(problem.expected for problem in problems)
+
+
+def test_it_may_have_another_number_of_ranks(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, source: Recorder
+) -> None:
+    state = load_state(source.last_checkpoint)
+    state["ranks"] *= 2
+    save_state(state, tmp_path)
+    spec = resolved(pictures, **changed())
+    with pytest.raises(ValueError, match="other settings"):
+        run(spec, pictures, cache, Recorder(tmp_path / "exact"), tmp_path)
+    reporter = Recorder(tmp_path / "branch")
+    assert run(spec, pictures, cache, reporter, tmp_path, branch=True) == "succeeded"
