@@ -17,7 +17,8 @@ from typing import Any, Literal
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from service.db.models import Attempt, Checkpoint, Event, Job, Metric
+from service.checkpoints import repository as checkpoints
+from service.db.models import Attempt, Event, Job, Metric
 
 Data = dict[str, Any]
 
@@ -107,19 +108,16 @@ def enqueue(session: Session, job: Job) -> None:
 def start_attempt(session: Session, job_id: str, token_hash: str) -> Attempt | None:
     """queued -> starting, with the next attempt and its submission id, before Ray hears of it.
 
-    The attempt resumes from the newest registered checkpoint. `None`: the job is not queued any
+    The attempt resumes from the newest registered checkpoint; a clone that has none of its own from
+    the one that it was made from. `None`: the job is not queued any
     more, or somebody asked to cancel it.
     """
     job = lock(session, job_id)
     if job is None or job.status != JobStatus.QUEUED or job.desired != Desired.RUN:
         return None
     number = job.attempt + 1
-    resume = session.scalars(
-        select(Checkpoint.id)
-        .where(Checkpoint.job_id == job_id, Checkpoint.state == "registered")
-        .order_by(Checkpoint.step.desc(), Checkpoint.id.desc())
-        .limit(1)
-    ).first()
+    newest = checkpoints.newest_of_job(session, job_id)
+    resume = newest.id if newest is not None else job.start_checkpoint_id
     data = {"attempt": number, "resume_checkpoint_id": resume}
     message = f"Attempt {number} is starting" + (f" from checkpoint {resume}" if resume else "")
     if not _move(session, job, JobStatus.STARTING, message, data, attempt=number):

@@ -32,9 +32,9 @@ def train_rank(config: dict[str, Any]) -> None:
     start = AttemptStart.model_validate(config["start"])
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dasl-")))
-        resume = None
+        resume, branch = None, False
         if start.resume is not None:
-            resume = scratch / "resume"
+            resume, branch = scratch / "resume", start.resume.branch
             resume.mkdir()
             download(start.resume.uri, start.resume.files, resume)
         client = reporter = None
@@ -49,7 +49,7 @@ def train_rank(config: dict[str, Any]) -> None:
             start.spec,
             _index(start.dataset, scratch),
             reporter,
-            RunFiles(Path(cache) / start.dataset.id, scratch, resume),
+            RunFiles(Path(cache) / start.dataset.id, scratch, resume, branch),
             evaluate_on=(
                 _index(start.evaluate_dataset, scratch) if start.evaluate_dataset else None
             ),

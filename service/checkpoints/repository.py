@@ -35,6 +35,16 @@ def of_job(session: Session, job_id: str) -> Sequence[Checkpoint]:
     ).all()
 
 
+def newest_of_job(session: Session, job_id: str) -> Checkpoint | None:
+    """The checkpoint that a job's next attempt goes on from."""
+    return session.scalars(
+        select(Checkpoint)
+        .where(Checkpoint.job_id == job_id, Checkpoint.state == REGISTERED)
+        .order_by(Checkpoint.step.desc(), Checkpoint.id.desc())
+        .limit(1)
+    ).first()
+
+
 def artifacts(session: Session, job_id: str) -> Sequence[Artifact]:
     """A job's artifacts by name."""
     return session.scalars(

@@ -41,6 +41,7 @@ def register(app: typer.Typer) -> None:
     app.command()(cancel)
     app.command()(pause)
     app.command()(resume)
+    app.command()(clone)
 
 
 def submit(
@@ -191,6 +192,40 @@ def resume(job: JobId, as_json: AsJson = False) -> None:
         print_json(plain(found))
     else:
         say(f"{found.id} is {found.status} again.")
+
+
+def clone(
+    job: JobId,
+    overrides: Overrides,
+    checkpoint: Annotated[
+        str, typer.Option(help='Id of a checkpoint of the job to go on from; "none" starts anew.')
+    ] = "newest",
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Follow the new job until it ends.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Queue a new job that goes on from another one's checkpoint, with changed settings."""
+    from dasl_core.spec import apply_overrides
+
+    try:
+        changes = apply_overrides({}, overrides)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    with connect() as client:
+        made = client.jobs.clone(
+            job, changes, checkpoint=None if checkpoint == "none" else checkpoint
+        )
+    if watch:
+        _watch(made.id, as_json)
+    elif as_json:
+        print_json(plain(made))
+    else:
+        start = made.start_checkpoint_id
+        where = f"goes on from {start}" if start else "starts anew"
+        say(
+            f"Submitted {made.name} as {made.id}, which {where}. Watch it with: dasl watch {made.id}"
+        )
 
 
 def _watch(job_id: str, as_json: bool) -> None:

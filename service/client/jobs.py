@@ -79,6 +79,26 @@ class Jobs:
         """Queue a paused job again. Raises ApiError (409) when it is not paused."""
         return self._bind(self._transport.json("POST", path_to("jobs", job_id, "resume")))
 
+    def clone(
+        self,
+        job_id: str,
+        changes: Mapping[str, Any] | None = None,
+        *,
+        checkpoint: str | None = "newest",
+        idempotency_key: str | None = None,
+    ) -> Job:
+        """Queue a new job that goes on from this one's checkpoint. Raises ApiError, InvalidSpec.
+
+        Args:
+            changes: fields of the spec to change, in its form.
+            checkpoint: id of one of the job's; None starts anew.
+            idempotency_key: as with `submit`.
+        """
+        headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
+        body = {"changes": dict(changes or {}), "checkpoint": checkpoint}
+        path = path_to("jobs", job_id, "clone")
+        return self._bind(self._transport.json("POST", path, body=body, headers=headers))
+
     def update(
         self,
         job_id: str,

@@ -62,6 +62,7 @@ class Job(Record):
     name: str = ""
     status: str
     desired: str = "run"
+    start_checkpoint_id: str | None = None
     spec: dict[str, Any] = Field(default_factory=dict)
     resolved: dict[str, Any] | None = None
     dataset: DatasetRef | None = None

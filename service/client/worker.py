@@ -44,6 +44,7 @@ class Resume(_Answer):
     uri: str
     files: list[CheckpointFile]
     step: int
+    branch: bool = False
 
 
 class AttemptStart(_Answer):

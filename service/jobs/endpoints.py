@@ -16,6 +16,7 @@ from service.http import StrictRoute
 from service.jobs import repository, service
 from service.jobs.schemas import (
     AttemptView,
+    CloneRequest,
     EvaluationView,
     JobPatch,
     JobView,
@@ -127,6 +128,36 @@ def pause_job(job_id: str, caller: Submitter, session: WriteSession) -> JobView:
 def resume_job(job_id: str, caller: Submitter, session: WriteSession) -> JobView:
     """Queue a paused job again; it goes on from where it was saved. 409 unless it is paused."""
     return service.resume(session, caller.tenant, job_id)
+
+
+@router.post("/{job_id}/clone", status_code=202)
+def clone_job(
+    job_id: str,
+    response: Response,
+    caller: Submitter,
+    context: WithContext,
+    session: WriteSession,
+    key: IdempotencyKey = None,
+    request: CloneRequest | None = None,
+) -> JobView:
+    """Queue a new job that goes on from this one's checkpoint, with changed settings."""
+    request = request or CloneRequest()
+    with context.database.read() as reading:
+        spec = service.spec_of_clone(reading, caller.tenant, job_id, request.changes)
+    gone = _missing_folders(context, caller.tenant, spec)
+    start = None
+    if request.checkpoint is not None:
+        named = None if request.checkpoint == "newest" else request.checkpoint
+        start = service.start_of_clone(session, caller.tenant, job_id, named)
+    # The newest checkpoint may be another one when a request is sent again.
+    asked = {"clone": job_id} | request.model_dump(mode="json")
+    view, repeated = service.submit(
+        session, caller.tenant, spec, key, gone, start=start, asked=asked
+    )
+    response.headers["Location"] = f"/v1/jobs/{view.id}"
+    if repeated:
+        response.headers["Idempotency-Replayed"] = "true"
+    return view
 
 
 @router.get("/{job_id}/attempts")

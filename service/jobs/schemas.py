@@ -24,6 +24,20 @@ def _explain(value: Any, validate: Callable[[Any], JobSpec]) -> JobSpec:
 SpecBody = Annotated[JobSpec, WrapValidator(_explain)]
 
 
+class CloneRequest(BaseModel):
+    """How a clone differs from its job."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    changes: Annotated[
+        dict[str, Any], Field(description="Fields of the spec to change, in its form.")
+    ] = {}
+    checkpoint: Annotated[
+        str | None,
+        Field(max_length=40, description='Id to go on from; "newest"; null starts anew.'),
+    ] = "newest"
+
+
 class JobPatch(BaseModel):
     """What may be changed of a job after it was submitted."""
 
@@ -62,6 +76,7 @@ class JobView(BaseModel):
     restarts: int
     progress: dict[str, Any] | None
     error: dict[str, Any] | None
+    start_checkpoint_id: str | None
 
     @classmethod
     def of(cls, job: Job, dataset_name: str) -> JobView:

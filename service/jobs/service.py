@@ -8,17 +8,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from dasl_core.spec import DatasetFacts, Estimate, FieldProblem, JobSpec, SpecError
+from dasl_core.spec import (
+    DatasetFacts,
+    Estimate,
+    FieldProblem,
+    JobSpec,
+    SpecError,
+    branch_problems,
+    field_problems,
+)
 from dasl_core.spec import estimate as estimate_cost
 from dasl_core.spec import resolve as resolve_spec
 from service import ids, lifecycle
+from service.checkpoints import repository as checkpoints
 from service.cluster import service as cluster
 from service.datasets import repository as datasets
-from service.db.models import Dataset, IdempotencyKey, Job
+from service.db.models import Checkpoint, Dataset, IdempotencyKey, Job
 from service.db.session import Database
 from service.jobs import repository
 from service.jobs.schemas import JobPatch, JobView
@@ -106,12 +117,17 @@ def submit(
     spec: JobSpec,
     key: str | None,
     known: Sequence[FieldProblem] = (),
+    *,
+    start: Checkpoint | None = None,
+    asked: dict[str, Any] | None = None,
 ) -> tuple[JobView, bool]:
     """Queue a job.
 
     Args:
         known: what was found to be wrong before; it does not matter to a repetition.
         key: the Idempotency-Key. The same key and spec again give the first answer again.
+        start: another job's checkpoint to go on from.
+        asked: what the key stands for, where that is not the spec itself.
 
     Returns:
         The job as it was answered the first time, and whether this is such a repetition.
@@ -120,12 +136,15 @@ def submit(
         Problem: as `plan`; 422 when the key was used for another spec.
     """
     submitted = spec.model_dump(mode="json", exclude_unset=True)
-    body_hash = hashlib.sha256(json.dumps(submitted, sort_keys=True).encode()).hexdigest()
+    body = json.dumps(submitted if asked is None else asked, sort_keys=True)
+    body_hash = hashlib.sha256(body.encode()).hexdigest()
     if key is not None:
         seen = repository.idempotency_key(session, tenant, key)
         if seen is not None:
             return _answer_again(seen, body_hash), True
     planned = plan(session, tenant, spec, known, keep=True)
+    if start is not None:
+        _check_branch(session, planned.resolved, start)
     now = datetime.now(UTC)
     job = Job(
         id=ids.new_id("job"),
@@ -139,6 +158,7 @@ def submit(
         dataset_id=planned.dataset.id,
         evaluate_dataset_id=planned.evaluate_dataset and planned.evaluate_dataset.id,
         created_at=now,
+        start_checkpoint_id=start and start.id,
     )
     try:
         with session.begin_nested():
@@ -158,6 +178,69 @@ def submit(
             raise
         return _answer_again(seen, body_hash), True
     return view, False
+
+
+def spec_of_clone(session: Session, tenant: str, job_id: str, changes: dict[str, Any]) -> JobSpec:
+    """A job's spec as it was submitted, on the very same data sets, with changes.
+
+    Raises:
+        Problem: 404; 422, the changed spec is not one.
+    """
+    job = get(session, tenant, job_id)
+    named: dict[str, Any] = {"dataset": job.dataset_id}
+    if job.evaluate_dataset_id is not None:
+        named["evaluate"] = {"dataset": job.evaluate_dataset_id}
+    spec = _merged(_merged(job.spec, named), changes)
+    try:
+        return JobSpec.model_validate(spec)
+    except ValidationError as error:
+        raise spec_problem(field_problems(error, JobSpec)) from error
+
+
+def start_of_clone(
+    session: Session, tenant: str, job_id: str, checkpoint_id: str | None
+) -> Checkpoint:
+    """The checkpoint of that job to go on from; without an id, its newest.
+
+    Raises:
+        Problem: 409, the job has none; 422, there is none of that id.
+    """
+    found = checkpoints.newest_of_job(session, job_id)
+    if checkpoint_id is not None:
+        found = checkpoints.get(session, tenant, checkpoint_id)
+        if found is None or found.job_id != job_id or found.state != checkpoints.REGISTERED:
+            raise field_problem(
+                "checkpoint", "is not one of this job's", checkpoint_id, "id of a checkpoint"
+            )
+    if found is None:
+        raise Problem(
+            409,
+            "no-checkpoint",
+            "The job has no checkpoint yet; wait for one, or give checkpoint: null to start anew",
+        )
+    return found
+
+
+def _check_branch(session: Session, resolved: JobSpec, start: Checkpoint) -> None:
+    source = JobSpec.model_validate(session.get_one(Job, start.job_id).resolved)
+    problems = branch_problems(source, resolved)
+    if resolved.train.epochs <= start.epoch:
+        message = f"leaves nothing to do: the checkpoint is of epoch {start.epoch:g}"
+        wanted = f"more than {start.epoch:g}"
+        problems.append(FieldProblem("train.epochs", message, str(resolved.train.epochs), wanted))
+    if problems:
+        raise spec_problem(problems)
+
+
+def _merged(spec: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """`spec` with each field of `changes`, and within parts that both have, field by field."""
+    merged = dict(spec)
+    for field, value in changes.items():
+        before = merged.get(field)
+        if isinstance(value, dict) and isinstance(before, dict):
+            value = _merged(before, value)
+        merged[field] = value
+    return merged
 
 
 def get(session: Session, tenant: str, job_id: str) -> Job:

@@ -152,6 +152,8 @@ class Resume(BaseModel):
     uri: str
     files: list[FileEntry]
     step: int
+    # Of another job, whose settings may be others.
+    branch: bool
 
 
 class AttemptStart(BaseModel):

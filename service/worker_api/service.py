@@ -54,7 +54,11 @@ class Door:
         if attempt.resume_checkpoint_id is not None:
             found = self.session.get_one(Checkpoint, attempt.resume_checkpoint_id)
             resume = Resume(
-                checkpoint_id=found.id, uri=found.uri, files=found.files, step=found.step
+                checkpoint_id=found.id,
+                uri=found.uri,
+                files=found.files,
+                step=found.step,
+                branch=found.job_id != job.id,
             )
         return AttemptStart(
             spec=job.resolved,

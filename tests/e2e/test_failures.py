@@ -91,6 +91,20 @@ def test_a_pause_frees_the_cluster_and_changes_nothing_in_the_end(
     assert (again.step, again.values) == (undisturbed.step, undisturbed.values)
 
 
+def test_a_clone_goes_on_with_changed_settings(
+    served: Served, client: Client, main_job: Job
+) -> None:
+    epochs = int(main_job.resolved["train"]["epochs"])
+    changes = {"train": {"epochs": epochs + 1, "optimizer": {"name": "adamw", "lr": 0.0001}}}
+    clone = client.jobs.clone(main_job.id, changes).wait(timeout=PATIENCE_SECONDS, poll=0.2)
+    [*_, newest] = client.jobs.checkpoints(main_job.id)
+    assert clone.start_checkpoint_id == newest.id
+    steps = client.jobs.metrics(clone.id, name="loss", max_points=10_000).step
+    assert steps == list(range(newest.step + 1, newest.step + STEPS + 1))
+    [checkpoint] = client.jobs.checkpoints(clone.id)
+    assert (checkpoint.final, checkpoint.step) == (True, newest.step + STEPS)
+
+
 def test_a_run_that_diverges_fails_at_once_and_says_why(served: Served, client: Client) -> None:
     train = {
         "epochs": 3,

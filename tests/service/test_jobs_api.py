@@ -308,6 +308,92 @@ def test_pause_and_resume(api: Api) -> None:
         assert problem["job_status"] == "cancelled"
 
 
+def with_checkpoint(api: Api, epochs: int = 4) -> tuple[dict[str, Any], str]:
+    """A job that ended, and its only checkpoint, of epoch 2."""
+    api.dataset()
+    job = api.submit(train={"epochs": epochs}, tags={"team": "vision"})
+    worker = api.start(job["id"])
+    started = worker.say("start").json()
+    answer = worker.say(
+        "checkpoints",
+        step=20,
+        epoch=2.0,
+        uri=f"{started['artifacts_uri']}/checkpoints/step-20",
+        files=[{"name": "a", "size": 1, "sha256": "0" * 64}],
+    )
+    worker.say("finish", outcome="succeeded")
+    return job, answer.json()["id"]
+
+
+def test_a_clone_goes_on_from_a_checkpoint_with_changed_settings(api: Api) -> None:
+    job, checkpoint = with_checkpoint(api)
+    path = f"/v1/jobs/{job['id']}/clone"
+    changes = {"name": "longer", "train": {"epochs": 6, "optimizer": {"lr": 0.01}}, "dar": {}}
+    answer = api.client.post(path, json={"changes": changes})
+    clone = answer.json()
+    assert (answer.status_code, answer.headers["location"]) == (202, f"/v1/jobs/{clone['id']}")
+    assert clone["id"] != job["id"]
+    assert (clone["name"], clone["status"], clone["tags"]) == ("longer", "queued", job["tags"])
+    assert clone["start_checkpoint_id"] == checkpoint
+    assert clone["dataset"] == job["dataset"]
+    assert clone["resolved"]["train"]["epochs"] == 6
+    assert clone["resolved"]["train"]["batch_size"] == job["resolved"]["train"]["batch_size"]
+    assert clone["resolved"]["dar"]["weight"] == 0.003
+    resume = api.start(clone["id"]).say("start").json()["resume"]
+    assert (resume["checkpoint_id"], resume["branch"]) == (checkpoint, True)
+
+    anew = api.client.post(path, json={"checkpoint": None}).json()
+    assert anew["start_checkpoint_id"] is None
+    assert anew["resolved"] == job["resolved"] | {"dataset": job["dataset"]["id"]}
+    named = api.client.post(path, json={"checkpoint": checkpoint}).json()
+    assert named["start_checkpoint_id"] == checkpoint
+
+
+def test_a_clone_sent_again_is_the_same_clone(api: Api) -> None:
+    job, _ = with_checkpoint(api)
+    path, headers = f"/v1/jobs/{job['id']}/clone", {"Idempotency-Key": "once"}
+    first = api.client.post(path, headers=headers)
+    again = api.client.post(path, headers=headers)
+    assert again.json() == first.json()
+    assert again.headers["Idempotency-Replayed"] == "true"
+    other = {"changes": {"train": {"epochs": 9}}}
+    refused(api.client.post(path, headers=headers, json=other), 422, None, "idempotency-key-reused")
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"method": {"name": "byol"}}, "method.name"),
+        ({"method": {"projection_dim": 64}}, "method.projection_dim"),
+        ({"backbone": {"name": "resnet34"}}, "backbone.name"),
+        ({"train": {"epochs": 2}}, "train.epochs"),
+        ({"train": {"epochs": "many"}}, "train.epochs"),
+        ({"train": {"batch_size": 8}}, "train.batch_size"),
+        ({"evaluate": {"holdout": {"fraction": 0.4}}}, "evaluate.holdout"),
+        ({"nothing": 1}, "nothing"),
+        ({"train": 3}, "train"),
+        ({"dataset": "unknown"}, "dataset"),
+    ],
+    ids=str,
+)
+def test_what_a_clone_cannot_change_is_named(api: Api, changes: dict[str, Any], field: str) -> None:
+    job, _ = with_checkpoint(api)
+    answer = api.client.post(f"/v1/jobs/{job['id']}/clone", json={"changes": changes})
+    refused(answer, 422, field)
+
+
+def test_what_there_is_nothing_of_to_clone_from(api: Api) -> None:
+    job, checkpoint = with_checkpoint(api)
+    other = api.submit()["id"]
+    path = f"/v1/jobs/{other}/clone"
+    refused(api.client.post(path), 409, None, "no-checkpoint")
+    for wrong in (checkpoint, "ckpt_nothing"):
+        refused(api.client.post(path, json={"checkpoint": wrong}), 422, "checkpoint")
+    refused(api.client.post("/v1/jobs/job_0/clone"), 404)
+    theirs = api.token("submit", tenant="theirs")
+    refused(api.client.post(f"/v1/jobs/{job['id']}/clone", headers=theirs), 404)
+
+
 def test_a_job_about_to_be_cancelled_is_not_paused(api: Api) -> None:
     api.dataset()
     job = api.submit()["id"]

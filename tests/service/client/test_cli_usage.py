@@ -95,6 +95,7 @@ TAKING_IDS = [
     ["cancel"],
     ["pause"],
     ["resume"],
+    ["clone"],
     ["checkpoints"],
     ["download"],
     ["artifacts"],
