@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import Field, SecretStr, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 
 class Settings(BaseSettings):
@@ -16,12 +16,18 @@ class Settings(BaseSettings):
     `artifacts_uri` and needs no home. Every field reads the variable `DASL_<FIELD>`.
     """
 
-    model_config = SettingsConfigDict(env_prefix="DASL_", extra="ignore", populate_by_name=True)
+    model_config = SettingsConfigDict(
+        env_prefix="DASL_",
+        extra="ignore",
+        populate_by_name=True,
+        # An error shows what was given to all fields, passwords among it.
+        hide_input_in_errors=True,
+    )
 
     home: Path = Field(default_factory=lambda: Path.home() / ".local" / "share" / "dasl")
-    database_url: str = ""
+    database_url: Annotated[str, Field(repr=False)] = ""
     """SQLAlchemy URL: `sqlite:///...` or `postgresql+psycopg://...`; empty: SQLite under home."""
-    artifacts_uri: str = ""
+    artifacts_uri: Annotated[str, Field(repr=False)] = ""
     """fsspec URI of the artifacts' root; empty: a folder under home."""
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
@@ -32,6 +38,8 @@ class Settings(BaseSettings):
     ray_auth_token: SecretStr | None = Field(default=None, validation_alias="RAY_AUTH_TOKEN")
     check_paths: bool = True
     """The API sees the workers' file system: a data set path that does not exist is refused."""
+    dataset_roots: Annotated[tuple[Path, ...], NoDecode] = ()
+    """Folders that images and pretrained weights may lie in, with `:` between them; empty: any."""
     heartbeat_seconds: Annotated[float, Field(gt=0)] = 2.0
     lease_seconds: Annotated[float, Field(gt=0)] = 30.0
     """An attempt, or the dispatcher, silent for longer than this is taken to be gone."""
@@ -41,6 +49,19 @@ class Settings(BaseSettings):
     stream_poll_seconds: Annotated[float, Field(gt=0)] = 0.5
     """How often a live stream (server-sent events) looks for something new."""
     stream_heartbeat_seconds: Annotated[float, Field(gt=0)] = 15.0
+
+    @field_validator("dataset_roots", mode="before")
+    @classmethod
+    def _split(cls, roots: object) -> object:
+        return roots.split(":") if isinstance(roots, str) else roots
+
+    @field_validator("dataset_roots")
+    @classmethod
+    def _absolute(cls, roots: tuple[Path, ...]) -> tuple[Path, ...]:
+        # An empty text too: a deployment whose list got lost must not let everything be read.
+        if not all(root.is_absolute() for root in roots):
+            raise ValueError("must be absolute paths with ':' between them; unset, any may be read")
+        return roots
 
     @model_validator(mode="after")
     def _derive(self) -> Self:

@@ -16,6 +16,24 @@ from dasl_core.spec import DatasetFacts
 _FORMAT = 1
 
 
+def inside(root: Path, path: str) -> Path:
+    """A file below a folder, with every link followed.
+
+    Asked anew whenever a file is read: what was a file when a data set was made may since have
+    become a link to a file that nobody was to read.
+
+    Args:
+        root: resolved.
+
+    Raises:
+        ValueError: the file lies outside of the folder.
+    """
+    place = Path(os.path.realpath(root / path))
+    if not place.is_relative_to(root):
+        raise ValueError("it is a link that leads out of the data set's folder")
+    return place
+
+
 @dataclass(frozen=True)
 class Skipped:
     """A file or folder that is not part of the data set."""
@@ -31,6 +49,7 @@ class DatasetIndex:
     """The usable images of a folder, in a fixed order."""
 
     root: Path
+    """With every link on the way followed."""
     paths: list[str]
     """Relative to `root`, with forward slashes, sorted."""
     labels: list[int] | None
@@ -47,8 +66,12 @@ class DatasetIndex:
         return len(self.paths)
 
     def path(self, index: int) -> Path:
-        """Where the image lies."""
-        return self.root / self.paths[index]
+        """Where the image lies.
+
+        Raises:
+            ValueError: with the reason, when a link now leads out of the folder.
+        """
+        return inside(self.root, self.paths[index])
 
     def facts(self) -> DatasetFacts:
         """What resolving a job's "auto" values needs to know."""

@@ -6,14 +6,15 @@ A broken file never ends an ingest, let alone a job: it is skipped and listed wi
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
 from dasl_core.data.decode import decode_image
-from dasl_core.data.index import DatasetIndex, Skipped
+from dasl_core.data.index import DatasetIndex, Skipped, inside
+from dasl_core.spec.locations import OUTSIDE, is_allowed
 
 # fmt: off
 EXTENSIONS = frozenset({
@@ -29,7 +30,12 @@ SPLIT_NAMES = frozenset({"train", "training", "val", "valid", "validation", "tes
 _CHUNK = 32
 
 
-def ingest_folder(root: str | os.PathLike[str], workers: int | None = None) -> DatasetIndex:
+def ingest_folder(
+    root: str | os.PathLike[str],
+    workers: int | None = None,
+    *,
+    allowed: Sequence[str | os.PathLike[str]] = (),
+) -> DatasetIndex:
     """Find, check and label the images under a folder.
 
     * The walk is recursive. Files and folders whose names begin with a dot are not looked at; files
@@ -44,12 +50,14 @@ def ingest_folder(root: str | os.PathLike[str], workers: int | None = None) -> D
     Args:
         root: the folder.
         workers: decoding threads (Pillow decodes outside Python's lock); None: one per CPU.
+        allowed: folders in one of which `root` must lie, with links followed; without any, all do.
 
     Raises:
-        ValueError: when `root` is missing, not a folder, not readable, holds no usable image, or is
-            divided into splits ("train", "test", ...): these are data sets of their own.
+        ValueError: when `root` is missing, not a folder, not readable, not in an allowed folder,
+            holds no usable image, or is divided into splits ("train", "test", ...): these are data
+            sets of their own.
     """
-    folder = _checked_root(root)
+    folder = _checked_root(root, allowed)
     found: list[str] = []
     skipped: list[Skipped] = []
     num_ignored = 0
@@ -86,10 +94,12 @@ def ingest_folder(root: str | os.PathLike[str], workers: int | None = None) -> D
     )
 
 
-def _checked_root(root: str | os.PathLike[str]) -> Path:
-    folder = Path(root)
+def _checked_root(root: str | os.PathLike[str], allowed: Sequence[str | os.PathLike[str]]) -> Path:
     try:
-        folder = folder.resolve(strict=True)
+        folder = Path(os.path.realpath(root))
+        # Before it is looked at: of a folder that may not be read nobody learns whether it exists.
+        if not is_allowed(folder, allowed):
+            raise ValueError(f"it {OUTSIDE}")
         os.listdir(folder)
     except FileNotFoundError:
         raise ValueError(f"{root} does not exist; expected a folder of images") from None
@@ -155,7 +165,7 @@ def _decode_all(
     """(width, height) of every image, or why it cannot be used, in order."""
 
     def check(chunk: list[str]) -> list[tuple[int, int] | str]:
-        return [_size_or_reason(root / path) for path in chunk]
+        return [_size_or_reason(root, path) for path in chunk]
 
     chunks = [paths[start : start + _CHUNK] for start in range(0, len(paths), _CHUNK)]
     with ThreadPoolExecutor(workers or os.cpu_count(), "decode") as pool:
@@ -163,9 +173,9 @@ def _decode_all(
             yield from outcomes
 
 
-def _size_or_reason(path: Path) -> tuple[int, int] | str:
+def _size_or_reason(root: Path, path: str) -> tuple[int, int] | str:
     try:
-        height, width, _ = decode_image(path).shape
+        height, width, _ = decode_image(inside(root, path)).shape
     except ValueError as error:
         return str(error)
     return width, height

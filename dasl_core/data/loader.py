@@ -149,6 +149,8 @@ class Canvases:
                 return "the file does not exist"
             except OSError as error:
                 return f"the file cannot be read: {error.strerror}"
+            except ValueError as error:
+                return str(error)
 
         reasons = enumerate(self._pool.map(why, range(len(self.index))))
         return {sample: reason for sample, reason in reasons if reason is not None}

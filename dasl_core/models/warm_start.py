@@ -3,11 +3,12 @@
 import json
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
+
+from dasl_core.spec.locations import local_path
 
 # What `dasl_core.export` writes.
 WEIGHTS, MODEL = "backbone.safetensors", "model.json"
@@ -20,7 +21,11 @@ def pretrained_path(location: str) -> Path:
     Raises:
         ValueError: it does not exist, or is neither a checkpoint of ours nor a file of weights.
     """
-    path = Path(unquote(urlsplit(location).path) if location.startswith("file://") else location)
+    try:
+        # Without a service a path from where `dasl train` runs will do, too.
+        path = local_path(location) if "://" in location else Path(location)
+    except ValueError as error:
+        raise ValueError(f"backbone.pretrained: {location} {error}") from error
     if path.is_dir():
         if not (path / WEIGHTS).is_file() or not (path / MODEL).is_file():
             raise ValueError(

@@ -25,8 +25,7 @@ def register_dataset(
     session: WriteSession,
 ) -> DatasetView:
     """Register a folder of images by its path; it is ingested in the background."""
-    if context.settings.check_paths:
-        service.check_path(request.uri)
+    service.check_folder(request.uri, context.settings)
     dataset = service.register(session, caller.tenant, request)
     response.headers["Location"] = f"/v1/datasets/{dataset.id}"
     return DatasetView.model_validate(dataset)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import PurePosixPath
 from typing import Annotated, Any
-from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 
 from dasl_core.spec.base import problem
 from dasl_core.spec.errors import NAME_PATTERN
+from dasl_core.spec.locations import local_path
 from service.ids import is_id
 
 _FOLDER = "an absolute path, or a file:// URI of this machine"
@@ -24,19 +23,15 @@ def _not_an_id(name: str) -> str:
     return name
 
 
-def _local_path(uri: str) -> str:
-    """The absolute path that a plain path or a file:// URI names."""
-    path = uri
-    if "://" in uri:
-        parts = urlsplit(uri)
-        if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
-            raise problem("is not a folder of this machine", uri, _FOLDER)
-        path = unquote(parts.path)
-    if not path.startswith("/") or "\x00" in path:
-        raise problem("is not an absolute path", uri, _FOLDER)
-    if ".." in PurePosixPath(path).parts:
+def _plain_path(uri: str) -> str:
+    """The path that a plain path or a file:// URI names, as it is stored."""
+    try:
+        path = local_path(uri)
+    except ValueError as error:
+        raise problem(str(error), uri, _FOLDER) from error
+    if ".." in path.parts:
         raise problem("climbs with '..'", uri, _FOLDER + " without '..'")
-    return str(PurePosixPath(path))
+    return str(path)
 
 
 # As `dasl_core.spec` takes them in a job: no slash, no control character.
@@ -46,7 +41,7 @@ DatasetName = Annotated[
     AfterValidator(_not_an_id),
 ]
 DatasetUri = Annotated[
-    str, StringConstraints(min_length=1, max_length=4096), AfterValidator(_local_path)
+    str, StringConstraints(min_length=1, max_length=4096), AfterValidator(_plain_path)
 ]
 
 

@@ -8,19 +8,28 @@ from pathlib import Path
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from dasl_core.spec.locations import OUTSIDE, is_allowed
 from service import ids
 from service.datasets import repository
 from service.datasets.schemas import DatasetRequest
 from service.db.models import Dataset
 from service.problems import Problem, field_problem, not_found
+from service.settings import Settings
 
 
-def check_path(uri: str) -> None:
-    """Refuse a folder that is not there, before anything is stored.
+def check_folder(uri: str, settings: Settings) -> None:
+    """Refuse a folder that may not be read, or is not there, before anything is stored.
 
     Raises:
         Problem: 422, naming `uri`.
     """
+    roots = settings.dataset_roots
+    # First: whether something exists outside of the roots is nobody's business.
+    if not is_allowed(uri, roots, follow=settings.check_paths):
+        expected = f"a folder in {' or '.join(map(str, roots))}"
+        raise field_problem("uri", OUTSIDE, uri, expected)
+    if not settings.check_paths:
+        return
     path = Path(uri)
     try:
         found = path.exists()

@@ -120,6 +120,35 @@ def test_nothing_leaves_the_folder(tmp_path: Path) -> None:
     assert ingest_folder(tmp_path / "alias").paths == index.paths
 
 
+def test_only_allowed_folders_are_read(tmp_path: Path) -> None:
+    data, secret = tmp_path / "data", tmp_path / "secret"
+    picture(data / "birds" / "a.png")
+    picture(secret / "a.png")
+    (data / "out").symlink_to(secret)
+    (data / "in").symlink_to(data / "birds")
+    (data / "birds" / "b.png").symlink_to(secret / "a.png")
+    index = ingest_folder(data / "in", allowed=[tmp_path / "other", data])
+    assert (index.root, index.paths) == (data / "birds", ["a.png"])
+    assert "leads out of" in reasons(index)["b.png"]
+    for folder in (secret, data / "out", tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(ValueError, match="it lies, or leads, outside of the folders"):
+            ingest_folder(folder, allowed=[data])
+
+
+@pytest.mark.parametrize("swapped", ["the image", "its folder", "the data set's folder"])
+def test_a_link_that_is_swapped_later_is_not_followed(tmp_path: Path, swapped: str) -> None:
+    picture(tmp_path / "secret" / "owl" / "a.png")
+    root = tmp_path / "birds"
+    image = picture(root / "owl" / "a.png")
+    index = ingest_folder(root)
+    assert index.path(0) == image
+    place = {"the image": image, "its folder": image.parent, "the data set's folder": root}[swapped]
+    place.rename(tmp_path / "aside")
+    place.symlink_to(tmp_path / "secret" / place.relative_to(root))
+    with pytest.raises(ValueError, match="leads out of the data set's folder"):
+        index.path(0)
+
+
 def test_hidden_and_other_files_are_ignored(tmp_path: Path) -> None:
     picture(tmp_path / "a.png")
     picture(tmp_path / ".hidden.png")

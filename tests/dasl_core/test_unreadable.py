@@ -100,6 +100,21 @@ def test_a_cache_never_keeps_black_images_as_if_they_were_images(
     np.testing.assert_array_equal(read_all(index, cache)[0], everything)
 
 
+@pytest.mark.parametrize("cached", [True, False])
+def test_an_image_that_became_a_link_out_of_the_folder_is_black(
+    index: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cached: bool
+) -> None:
+    if not cached:
+        monkeypatch.setattr(loader, "CACHE_SHARE_OF_FREE_DISK", 0)
+    image = index.path(4)
+    secret = shutil.copy(image, tmp_path / "secret.png")
+    image.unlink()
+    image.symlink_to(secret)
+    pixels, unreadable = read_all(index, tmp_path / "cache")
+    assert not pixels[4].any()
+    assert unreadable == {4: "it is a link that leads out of the data set's folder"}
+
+
 def test_nothing_is_kept_when_too_few_files_are_there(index: DatasetIndex, tmp_path: Path) -> None:
     moved = index.root.rename(tmp_path / "unmounted")
     pixels, unreadable = read_all(index, tmp_path / "cache")

@@ -54,6 +54,11 @@ def test_a_failed_data_set_says_why_it_keeps_its_name(api: Api, tmp_path: Path) 
         ("x", "file://elsewhere/data", "uri"),
         ("x", "file:///%2e%2e/etc", "uri"),
         ("x", "s3://bucket/data", "uri"),
+        ("x", "http://169.254.169.254/latest/meta-data", "uri"),
+        ("x", "gopher://localhost:6379/_FLUSHALL", "uri"),
+        ("x", "file://{tmp}?a=b", "uri"),
+        ("x", "file://{tmp}#a", "uri"),
+        ("x", "simplecache::file://{tmp}", "uri"),
         ("x", "/a\x00b", "uri"),
         ("x", "/" + "a" * 300, "uri"),
         ("x", "/" + "a" * 5000, "uri"),
@@ -111,6 +116,52 @@ def test_ingest_without_images_fails_with_the_reason(api: Api) -> None:
     assert shown["error"] == {"type": "ingest-failed", "message": "holds no images"}
     problem = refused(api.client.post("/v1/jobs", json={"dataset": "emoji"}), 422, "dataset")
     assert "holds no images" in problem["detail"]
+
+
+@pytest.fixture
+def rooted(api: Api, tmp_path: Path) -> Path:
+    """A folder that is the only one which may be read, beside one that may not."""
+    (tmp_path / "data" / "birds").mkdir(parents=True)
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "data" / "out").symlink_to(tmp_path / "secret")
+    (tmp_path / "alias").symlink_to(tmp_path / "data")
+    api.settings.dataset_roots = (tmp_path / "data",)
+    return tmp_path
+
+
+def test_only_folders_in_the_roots_are_registered(api: Api, rooted: Path) -> None:
+    assert register(api, "direct", f"{rooted}/data/birds").status_code == 201
+    assert register(api, "by link", f"file://{rooted}/alias/birds").status_code == 201
+    told = set()
+    for number, uri in enumerate(
+        (
+            f"{rooted}/secret",
+            f"{rooted}/data/out",
+            f"file://{rooted}/alias/out",
+            f"{rooted}/database",
+            f"{rooted}/not-there",
+            str(rooted),
+            "/etc",
+            "/",
+        )
+    ):
+        problem = refused(register(api, f"no {number}", uri), 422, "uri")
+        (error,) = problem["errors"]
+        told.add(error["message"])
+        assert error["expected"] == f"a folder in {rooted}/data"
+    assert told == {"lies, or leads, outside of the folders that may be read"}
+    problem = refused(register(api, "gone", f"{rooted}/data/gone"), 422, "uri")
+    assert "does not exist" in problem["detail"]
+
+
+def test_an_api_elsewhere_compares_the_text_alone(api: Api, rooted: Path) -> None:
+    api.settings.check_paths = False
+    api.settings.dataset_roots = (Path("/nfs/images"), Path("/data"))
+    assert register(api, "a", "/nfs/images/birds").status_code == 201
+    assert register(api, "b", "/data").status_code == 201
+    for uri in ("/nfs", "/nfs/images-secret", "/database", str(rooted / "data")):
+        problem = refused(register(api, "c", uri), 422, "uri")
+        assert problem["errors"][0]["expected"] == "a folder in /nfs/images or /data"
 
 
 def test_report_of_an_ingest_whose_dataset_was_deleted(api: Api) -> None:

@@ -19,3 +19,28 @@ def test_a_home_may_hold_spaces_and_umlauts(tmp_path: Path) -> None:
     settings = Settings(home=home)
     assert settings.database_url == f"sqlite:///{home}/dasl.db"
     assert settings.artifacts_uri == f"file://{home}/artifacts"
+
+
+def test_roots_are_absolute_folders_between_colons(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Settings().dataset_roots == ()
+    monkeypatch.setenv("DASL_DATASET_ROOTS", "/data:/mnt/more images")
+    assert Settings().dataset_roots == (Path("/data"), Path("/mnt/more images"))
+    # A list that got lost on its way must not mean "all".
+    for lost in ("", ":", "/data:", "data", "~/data"):
+        monkeypatch.setenv("DASL_DATASET_ROOTS", lost)
+        with pytest.raises(ValidationError, match="must be absolute paths"):
+            Settings()
+
+
+def test_passwords_are_shown_neither_by_settings_nor_by_their_errors(tmp_path: Path) -> None:
+    secrets = {
+        "database_url": "postgresql+psycopg://dasl:hunter2@db/dasl",
+        "ray_auth_token": "hunter2-ray",
+        "artifacts_uri": "s3://key:hunter2@bucket/dasl",
+    }
+    settings = Settings(home=tmp_path, **secrets)
+    for text in (repr(settings), str(settings)):
+        assert "hunter2" not in text
+    with pytest.raises(ValidationError) as refused:
+        Settings(home=tmp_path / "a?b", **secrets)
+    assert "hunter2" not in f"{refused.value}{refused.value!r}"
