@@ -47,7 +47,12 @@ COMMON: dict[str, dict[str, Any]] = {
     "emoji": {
         "backbone": {"name": "test_resnet", "image_size": 64, "stem": "standard"},
         "augment": {"crop_scale": [0.7, 1.0], "flip": 0.0, "jitter": 0.5, "grayscale": 0.1},
-        "train": {"epochs": 20, "batch_size": 32, "optimizer": {"name": "adamw", "lr": 0.003}},
+        "train": {
+            "epochs": 20,
+            "batch_size": 32,
+            "precision": "bf16",
+            "optimizer": {"name": "adamw", "lr": 0.003},
+        },
         "evaluate": {
             "holdout": {"fraction": 0.5, "by": "class"},
             "knn": None,
@@ -62,7 +67,12 @@ COMMON: dict[str, dict[str, Any]] = {
             "stem": "standard",
         },
         "augment": {"crop_scale": [0.4, 1.0], "flip": 0.5, "jitter": 0.4},
-        "train": {"epochs": 20, "batch_size": 128, "optimizer": {"name": "adamw", "lr": 0.003}},
+        "train": {
+            "epochs": 20,
+            "batch_size": 128,
+            "precision": "bf16",
+            "optimizer": {"name": "adamw", "lr": 0.003},
+        },
         "evaluate": {"dataset": "test", "retrieval": []},
     },
 }
