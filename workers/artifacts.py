@@ -1,18 +1,24 @@
 """Files to and from the artifact store, through fsspec."""
 
+import errno
 import hashlib
+import logging
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import fsspec
 
 from service.client.models import CheckpointFile
 
+log = logging.getLogger(__name__)
+
 CHUNK = 1 << 20
+# Seconds before a store that failed is tried again.
+UPLOAD_PAUSES = (1.0, 2.0)
 
 
 def upload(file: Path, uri: str) -> dict[str, Any]:
@@ -33,8 +39,31 @@ def upload(file: Path, uri: str) -> dict[str, Any]:
 
 
 def upload_folder(folder: Path, uri: str) -> list[dict[str, Any]]:
-    """Copy the files of a flat folder below `uri`; returns the manifest."""
-    return [upload(file, f"{uri}/{file.name}") for file in sorted(folder.iterdir())]
+    """Copy the files of a flat folder below `uri`; returns the manifest.
+
+    A store that fails is tried again after `UPLOAD_PAUSES`; a disk that is full is not.
+
+    Raises:
+        OSError: it failed to the end. What had been copied is removed again, if that is possible.
+    """
+    files, pauses = sorted(folder.iterdir()), [*UPLOAD_PAUSES]
+    while True:
+        try:
+            return [upload(file, f"{uri}/{file.name}") for file in files]
+        except OSError as error:
+            if not pauses or error.errno in (errno.ENOSPC, errno.EDQUOT):
+                _remove(uri)
+                raise
+            log.warning("%s could not be written and is tried again: %s", uri, error)
+            time.sleep(pauses.pop(0))
+
+
+def _remove(uri: str) -> None:
+    system, target = fsspec.core.url_to_fs(uri)
+    try:
+        system.rm(target, recursive=True)
+    except OSError as error:  # what made the copy fail may well make this fail
+        log.warning("what was written of %s is left there: %s", uri, error)
 
 
 def download(uri: str, files: Sequence[CheckpointFile], folder: Path) -> None:
@@ -59,15 +88,3 @@ def fetch(uri: str, file: Path) -> Path:
     with fsspec.open(uri, "rb") as source, open(file, "wb") as sink:
         shutil.copyfileobj(source, sink, CHUNK)
     return file
-
-
-def local_path(uri: str) -> Path:
-    """The folder that a data set's URI names: a plain absolute path, or `file://`.
-
-    Raises:
-        ValueError: the URI has another scheme.
-    """
-    parts = urlsplit(uri)
-    if parts.scheme not in ("", "file"):
-        raise ValueError(f"{uri} is not a folder: expected an absolute path or file://")
-    return Path(unquote(parts.path) if parts.scheme else uri)

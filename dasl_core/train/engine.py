@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -252,7 +253,7 @@ class Run:
             for batch in self.loader.epoch(epoch, first_step):
                 if (desired := self.desired()) != "run":
                     self.report()
-                    self.save()
+                    self.save(required=True)
                     return "cancelled" if desired == "cancel" else "paused"
                 self.step(batch)
                 if self.progress.step % self.loader.steps:  # else the epoch is closed first
@@ -264,7 +265,7 @@ class Run:
                 self.evaluate("backbone")
             self.end_if_collapsed()
             if last or done % int(train.checkpoint_every_epochs) == 0:
-                self.save()
+                self.save(required=last)
         self.draw_pictures()
         return "succeeded"
 
@@ -382,7 +383,7 @@ class Run:
     def end_if_collapsed(self) -> None:
         """End a run that has collapsed and asked to be ended then, with all that it has."""
         if self.collapsed is not None:
-            self.save()
+            self.save(required=True)
             raise CollapsedError(self.collapsed)
 
     def diverged(self, what: str) -> DivergedError:
@@ -473,38 +474,57 @@ class Run:
             if self.latest is not None:  # progress shows the newest figures
                 self.reporter.progress(self.describe(self.latest))
 
-    def save(self) -> None:
-        """Write a checkpoint from which the run would go on exactly, and hand it over."""
+    def save(self, *, required: bool) -> None:
+        """Write a checkpoint from which the run would go on exactly, and hand it over.
+
+        A disk that is full, or a store that does not answer, is told of and tried again at the next
+        one, unless this one is `required`: at the end, or where the run stops.
+        """
         if self.saved_step == self.progress.step:
             return  # a cancel right after a save finds it done
-        self.saved_step = self.progress.step
         ranks = gather_objects_at_first(self.rank_state(), self.control)
+        saved = torch.tensor(True)
         if self.reporter is not None:
             assert ranks is not None, "rank 0 has the reporter"
-            progress = self.progress
-            epoch = progress.step / self.loader.steps
-            latest = progress.evaluations[-1]["metrics"] if progress.evaluations else {}
-            with tempfile.TemporaryDirectory(dir=self.files.scratch) as name:
-                folder = Path(name)
-                save_state(self.state(ranks), folder)
-                metrics = {
-                    "step": progress.step,
-                    "epoch": epoch,
-                    "evaluations": progress.evaluations,
-                    "epoch_losses": progress.losses,
-                    "data": self.data.facts(),
-                    "unreadable_images": sum(self.data.unreadable.values()),
-                }
-                final = progress.step == self.total_steps
-                missing = export_backbone(
-                    self.method.representation, self.spec, metrics, folder, onnx=final
+            try:
+                self.hand_over(self.state(ranks), self.reporter)
+            except (OSError, SafetensorError) as error:
+                if required:
+                    raise
+                saved = torch.tensor(False)
+                message = (
+                    f"The checkpoint of step {self.progress.step} could not be written: {error}"
                 )
-                if missing is not None:
-                    self.reporter.event("onnx_missing", missing, {"step": progress.step})
-                self.reporter.checkpoint(folder, progress.step, epoch, latest, final)
+                self.reporter.event("checkpoint_failed", message, {"step": self.progress.step})
         if self.control is not None:
-            dist.barrier(group=self.control)
+            dist.broadcast(saved, 0, group=self.control)
+        if saved:
+            self.saved_step = self.progress.step
         self.figures.leave_out_time()
+
+    def hand_over(self, state: dict[str, Any], reporter: Reporter) -> None:
+        """Write the files of a checkpoint and give them to the reporter."""
+        progress = self.progress
+        epoch = progress.step / self.loader.steps
+        latest = progress.evaluations[-1]["metrics"] if progress.evaluations else {}
+        with tempfile.TemporaryDirectory(dir=self.files.scratch) as name:
+            folder = Path(name)
+            save_state(state, folder)
+            metrics = {
+                "step": progress.step,
+                "epoch": epoch,
+                "evaluations": progress.evaluations,
+                "epoch_losses": progress.losses,
+                "data": self.data.facts(),
+                "unreadable_images": sum(self.data.unreadable.values()),
+            }
+            final = progress.step == self.total_steps
+            missing = export_backbone(
+                self.method.representation, self.spec, metrics, folder, onnx=final
+            )
+            if missing is not None:
+                reporter.event("onnx_missing", missing, {"step": progress.step})
+            reporter.checkpoint(folder, progress.step, epoch, latest, final)
 
     def rank_state(self) -> dict[str, Any]:
         """What the next step depends on and is this rank's own."""

@@ -1,0 +1,103 @@
+"""A disk that is full when a checkpoint is written: the run goes on, and its past is not lost."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gloo_pool import GlooPool
+from training_world import Recorder, resolved, run
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.train import engine
+
+pytestmark = pytest.mark.usefixtures("without_pictures")
+STEPS, TOTAL = 3, 9  # of `training_world.settings` on `pictures`: 24 images, batch 8, 3 epochs
+
+
+class FullDisk(Recorder):
+    """No room for the checkpoints of some steps."""
+
+    def __init__(self, folder: Path, *full: int, stop_at: int | None = None) -> None:
+        super().__init__(folder, lambda asked: "pause" if asked == stop_at else "run")
+        self.full = full
+
+    def checkpoint(self, folder: Path, step: int, *given: Any) -> None:
+        if step in self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().checkpoint(folder, step, *given)
+
+    @property
+    def told(self) -> list[str]:
+        return [message for type, message, _ in self.events if type == "checkpoint_failed"]
+
+
+def test_a_save_that_fails_is_told_of_and_tried_again(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    undisturbed, disk = Recorder(tmp_path / "undisturbed"), FullDisk(tmp_path / "full", 3)
+    spec = resolved(pictures)
+    run(spec, pictures, cache, undisturbed)
+    assert run(spec, pictures, cache, disk) == "succeeded"
+    assert [step for step, _, _ in disk.checkpoints] == [6, 9]
+    [message] = disk.told
+    assert message.startswith("The checkpoint of step 3 could not be written")
+    assert "No space left on device" in message
+    assert disk.curve() == undisturbed.curve()
+
+
+def test_scratch_that_is_full_is_the_same(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, calls = engine.save_state, []
+
+    def full_once(*given: Any) -> None:
+        calls.append(given)
+        if len(calls) == 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(*given)
+
+    monkeypatch.setattr(engine, "save_state", full_once)
+    reporter = FullDisk(tmp_path)
+    assert run(resolved(pictures), pictures, cache, reporter) == "succeeded"
+    assert len(reporter.told) == 1
+
+
+@pytest.mark.parametrize(("full", "stop_at"), [(TOTAL, None), (4, 4)], ids=["end", "pause"])
+def test_where_nothing_follows_it_fails(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, full: int, stop_at: int | None
+) -> None:
+    reporter = FullDisk(tmp_path, full, stop_at=stop_at)
+    with pytest.raises(OSError, match="No space left"):
+        run(resolved(pictures), pictures, cache, reporter)
+    assert [step for step, _, _ in reporter.checkpoints] == [s for s in (3, 6) if s < full]
+
+
+def test_a_pause_right_after_a_failed_save_saves_again(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    reporter = FullDisk(tmp_path, 3, stop_at=3)
+    with pytest.raises(OSError, match="No space left"):
+        run(resolved(pictures), pictures, cache, reporter)
+
+
+def with_a_full_disk(root: str) -> list[int]:
+    folder = Path(root)
+    index = DatasetIndex.load(folder / "index")
+    import torch.distributed as dist
+
+    reporter = FullDisk(folder / "out", 3) if dist.get_rank() == 0 else None
+    spec = resolved(index, resources={"workers": dist.get_world_size()})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine.Run, "draw_pictures", lambda run: None)
+        assert run(spec, index, folder / "cache", reporter) == "succeeded"
+    return [] if reporter is None else [step for step, _, _ in reporter.checkpoints]
+
+
+def test_all_ranks_know_that_a_save_failed(
+    pool: GlooPool, pictures: DatasetIndex, tmp_path: Path
+) -> None:
+    pictures.save(tmp_path / "index")
+    assert pool.call(2, with_a_full_disk, str(tmp_path)) == [[6, 9], []]

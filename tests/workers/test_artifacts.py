@@ -1,0 +1,72 @@
+"""Files to a store that fails for a moment, and to a disk that is full."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from service.client.models import CheckpointFile
+from workers import artifacts
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A checkpoint to hand over."""
+    made = tmp_path / "checkpoint"
+    made.mkdir()
+    (made / "metrics.json").write_bytes(b"{}")
+    (made / "weights").write_bytes(b"weights")
+    return made
+
+
+def test_a_store_that_fails_is_tried_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "store"
+    obstacle = store / "weights"
+    obstacle.mkdir(parents=True)  # where a file should go
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            obstacle.rmdir()
+
+    monkeypatch.setattr(artifacts.time, "sleep", wait)
+    manifest = artifacts.upload_folder(folder, f"file://{store}")
+    assert waits == [1.0, 2.0]
+    back = tmp_path / "back"
+    back.mkdir()
+    files = [CheckpointFile.model_validate(entry) for entry in manifest]
+    artifacts.download(f"file://{store}", files, back)
+    assert (back / "weights").read_bytes() == b"weights"
+
+
+def test_one_that_goes_on_failing_is_an_error_and_leaves_nothing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "store"
+    (store / "weights").mkdir(parents=True)
+    monkeypatch.setattr(artifacts.time, "sleep", lambda seconds: None)
+    with pytest.raises(IsADirectoryError):
+        artifacts.upload_folder(folder, f"file://{store}")
+    assert not store.exists()
+
+
+def test_a_full_disk_is_told_at_once_and_left_as_it_was(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    (store / "weights").symlink_to("/dev/full")
+
+    def wait(seconds: float) -> None:
+        raise AssertionError("waiting makes no room")
+
+    monkeypatch.setattr(artifacts.time, "sleep", wait)
+    with pytest.raises(OSError, match="No space left") as full:
+        artifacts.upload_folder(folder, f"file://{store}")
+    assert full.value.errno == errno.ENOSPC
+    assert not store.exists()
