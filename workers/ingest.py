@@ -11,9 +11,10 @@ import tempfile
 from pathlib import Path
 
 from dasl_core.data.ingest import ingest_folder
+from dasl_core.spec.locations import local_path
 from service.client import StaleAttempt
 from service.client.worker import WorkerClient
-from workers.artifacts import local_path, upload
+from workers.artifacts import upload
 from workers.logs import log_to_stderr
 
 log = logging.getLogger("workers.ingest")
@@ -31,7 +32,7 @@ def main() -> int:
     try:
         start = client.dataset_start(dataset)
         try:
-            index = ingest_folder(local_path(start.uri))
+            index = ingest_folder(local_path(start.uri), allowed=start.dataset_roots)
         except ValueError as error:  # the folder is missing or holds nothing to train on
             client.dataset_finish(dataset, state="failed", error=str(error))
             return 0

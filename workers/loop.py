@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,8 @@ def train_rank(config: dict[str, Any]) -> None:
 
     log_to_stderr()
     start = AttemptStart.model_validate(config["start"])
+    roots = start.dataset_roots
+    _check_weights(start.spec.backbone.pretrained, roots)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dasl-")))
         resume, branch = None, False
@@ -47,11 +51,11 @@ def train_rank(config: dict[str, Any]) -> None:
         cache = os.environ.get("DASL_CACHE_DIR") or os.path.expanduser("~/.cache/dasl")
         outcome = pretrain(
             start.spec,
-            _index(start.dataset, scratch),
+            _index(start.dataset, roots, scratch),
             reporter,
             RunFiles(Path(cache) / start.dataset.id, scratch, resume, branch),
             evaluate_on=(
-                _index(start.evaluate_dataset, scratch) if start.evaluate_dataset else None
+                _index(start.evaluate_dataset, roots, scratch) if start.evaluate_dataset else None
             ),
             device=ray.train.torch.get_device(),
             threads=start.spec.resources.cpus_per_worker,
@@ -61,12 +65,34 @@ def train_rank(config: dict[str, Any]) -> None:
             client.finish(outcome)
 
 
-def _index(dataset: WorkerDataset, scratch: Path) -> DatasetIndex:
+def _index(dataset: WorkerDataset, roots: Sequence[str], scratch: Path) -> DatasetIndex:
     from dasl_core.data.index import DatasetIndex
-    from workers.artifacts import fetch, local_path
+    from dasl_core.spec.locations import OUTSIDE, is_allowed, local_path
+    from workers.artifacts import fetch
 
     index = DatasetIndex.load(fetch(dataset.index_uri, scratch / f"{dataset.id}.json.gz"))
+    root = index.root.resolve()
     # Ingest follows links to the real folder; what must not happen is another folder's index.
-    if index.root.resolve() != local_path(dataset.uri).resolve():
+    if root != local_path(dataset.uri).resolve():
         raise ValueError(f"the index of {dataset.name} belongs to {index.root}, not {dataset.uri}")
-    return index
+    # Asked at ingest as well, but since then a part of the path may have become a link.
+    if not is_allowed(root, roots):
+        raise ValueError(f"the folder of {dataset.name}, {dataset.uri}, {OUTSIDE}")
+    return replace(index, root=root)
+
+
+def _check_weights(pretrained: str | None, roots: Sequence[str]) -> None:
+    """That the weights to start from may be read.
+
+    Raises:
+        ValueError: they lie, or lead, outside of the roots.
+    """
+    from dasl_core.models.warm_start import MODEL, WEIGHTS
+    from dasl_core.spec.locations import OUTSIDE, is_allowed, local_path
+
+    if pretrained is None or not roots:
+        return
+    path = local_path(pretrained)
+    # The files of a checkpoint's folder, too; for a file the last two are no files at all.
+    if not all(is_allowed(place, roots) for place in (path, path / WEIGHTS, path / MODEL)):
+        raise ValueError(f"backbone.pretrained: {path} {OUTSIDE}")

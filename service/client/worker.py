@@ -48,7 +48,10 @@ class Resume(_Answer):
 
 
 class AttemptStart(_Answer):
-    """All that an attempt needs to train. `spec` has every "auto" resolved."""
+    """All that an attempt needs to train. `spec` has every "auto" resolved.
+
+    `dataset_roots` are folders outside of which nothing may be read; none: everything may.
+    """
 
     spec: JobSpec
     dataset: WorkerDataset
@@ -56,6 +59,7 @@ class AttemptStart(_Answer):
     resume: Resume | None = None
     artifacts_uri: str
     heartbeat_seconds: float
+    dataset_roots: list[str] = []
 
 
 class IngestStart(_Answer):
@@ -63,6 +67,7 @@ class IngestStart(_Answer):
 
     uri: str
     artifacts_uri: str
+    dataset_roots: list[str] = []
 
 
 class WorkerClient:

@@ -13,7 +13,7 @@ from dasl_core.spec.errors import closest
 from service.auth import Reader, Submitter
 from service.context import Context, ReadSession, WithContext, WriteSession
 from service.http import StrictRoute
-from service.jobs import repository, service
+from service.jobs import places, repository, service
 from service.jobs.schemas import (
     AttemptView,
     CloneRequest,
@@ -52,7 +52,7 @@ def submit_job(
     key: IdempotencyKey = None,
 ) -> JobView:
     """Queue a job. With an `Idempotency-Key` the same request again gives the first answer."""
-    gone = _missing_folders(context, caller.tenant, spec)
+    gone = _unreadable(context, caller.tenant, spec)
     view, repeated = service.submit(session, caller.tenant, spec, key, gone)
     response.headers["Location"] = f"/v1/jobs/{view.id}"
     if repeated:
@@ -65,7 +65,7 @@ def validate_job(
     spec: SpecBody, caller: Reader, context: WithContext, session: ReadSession
 ) -> ValidatedJob:
     """What a spec would become, every "auto" a number, and what it would cost; stores nothing."""
-    gone = _missing_folders(context, caller.tenant, spec)
+    gone = _unreadable(context, caller.tenant, spec)
     planned = service.plan(session, caller.tenant, spec, gone)
     return ValidatedJob(
         resolved=planned.resolved.model_dump(mode="json"), estimate=planned.estimate
@@ -144,7 +144,7 @@ def clone_job(
     request = request or CloneRequest()
     with context.database.read() as reading:
         spec = service.spec_of_clone(reading, caller.tenant, job_id, request.changes)
-    gone = _missing_folders(context, caller.tenant, spec)
+    gone = _unreadable(context, caller.tenant, spec)
     start = None
     if request.checkpoint is not None:
         named = None if request.checkpoint == "newest" else request.checkpoint
@@ -176,7 +176,5 @@ def list_evaluations(job_id: str, caller: Reader, session: ReadSession) -> Page[
     return Page(data=[EvaluationView.model_validate(row) for row in rows])
 
 
-def _missing_folders(context: Context, tenant: str, spec: JobSpec) -> list[FieldProblem]:
-    if not context.settings.check_paths:
-        return []
-    return service.missing_folders(context.database, tenant, spec)
+def _unreadable(context: Context, tenant: str, spec: JobSpec) -> list[FieldProblem]:
+    return places.unreadable(context.settings, context.database, tenant, spec)

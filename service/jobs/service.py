@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -30,7 +29,6 @@ from service.checkpoints import repository as checkpoints
 from service.cluster import service as cluster
 from service.datasets import repository as datasets
 from service.db.models import Checkpoint, Dataset, IdempotencyKey, Job
-from service.db.session import Database
 from service.jobs import repository
 from service.jobs.schemas import JobPatch, JobView
 from service.lifecycle import TERMINAL, Desired
@@ -45,33 +43,6 @@ class Plan:
     estimate: Estimate
     dataset: Dataset
     evaluate_dataset: Dataset | None
-
-
-def missing_folders(database: Database, tenant: str, spec: JobSpec) -> list[FieldProblem]:
-    """What is wrong with a spec whose data sets were registered and whose folders are gone.
-
-    Opens a transaction of its own, which ends before a file system is asked that may not answer.
-    """
-    named = {"dataset": spec.dataset, "evaluate.dataset": spec.evaluate.dataset}
-    with database.read() as session:
-        found = {
-            field: datasets.find(session, tenant, name)
-            for field, name in named.items()
-            if name is not None
-        }
-    return [
-        FieldProblem(
-            field,
-            f"was ingested, but its folder {dataset.uri} is no longer there",
-            str(named[field]),
-            "a data set whose folder the server can read: mount it again, or remove the data set "
-            "and register it anew",
-        )
-        for field, dataset in found.items()
-        if dataset is not None
-        and dataset.state == datasets.READY
-        and not Path(dataset.uri).is_dir()
-    ]
 
 
 def plan(
@@ -205,9 +176,10 @@ def start_of_clone(
     Raises:
         Problem: 409, the job has none; 422, there is none of that id.
     """
-    found = checkpoints.newest_of_job(session, job_id)
-    if checkpoint_id is not None:
-        found = checkpoints.get(session, tenant, checkpoint_id)
+    if checkpoint_id is None:
+        found = checkpoints.newest_of_job(session, job_id, keep=True)
+    else:
+        found = checkpoints.get(session, tenant, checkpoint_id, keep=True)
         if found is None or found.job_id != job_id or found.state != checkpoints.REGISTERED:
             raise field_problem(
                 "checkpoint", "is not one of this job's", checkpoint_id, "id of a checkpoint"

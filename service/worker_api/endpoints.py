@@ -48,7 +48,7 @@ OpenDoor = Annotated[Callable[[], service.Door], Depends(_door)]
 @router.post(f"{_ATTEMPT}/start")
 def start(open_door: OpenDoor, context: WithContext) -> AttemptStart:
     """The attempt runs; may be repeated."""
-    return open_door().start(context.storage, context.settings.heartbeat_seconds)
+    return open_door().start(context.storage, context.settings)
 
 
 @router.post(f"{_ATTEMPT}/heartbeat")
@@ -102,7 +102,7 @@ def start_ingest(
     dataset_id: str, token: WorkerToken, session: WriteSession, context: WithContext
 ) -> IngestStart:
     """An ingest run begins; may be repeated."""
-    return service.start_ingest(session, token, dataset_id, context.storage)
+    return service.start_ingest(session, token, dataset_id, context.storage, context.settings)
 
 
 @router.post("/datasets/{dataset_id}/finish", status_code=204, response_class=Response)

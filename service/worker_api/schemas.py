@@ -165,6 +165,8 @@ class AttemptStart(BaseModel):
     resume: Resume | None
     artifacts_uri: str
     heartbeat_seconds: float
+    # Folders outside of which nothing may be read; none: everything may.
+    dataset_roots: list[str]
 
 
 class IngestStart(BaseModel):
@@ -172,6 +174,7 @@ class IngestStart(BaseModel):
 
     uri: str
     artifacts_uri: str
+    dataset_roots: list[str]
 
 
 class IngestReport(Word):

@@ -8,10 +8,12 @@ from sqlalchemy.orm import Session
 
 from service import auth, ids, lifecycle
 from service.checkpoints import repository as checkpoints
+from service.checkpoints import retention
 from service.datasets import repository as datasets
 from service.db.models import Artifact, Attempt, Checkpoint, Dataset, Evaluation
 from service.lifecycle import StaleAttempt
 from service.problems import field_problem
+from service.settings import Settings
 from service.storage import Storage, is_below
 from service.worker_api import repository
 from service.worker_api.schemas import (
@@ -43,7 +45,7 @@ class Door:
         self.session = session
         self.job, self.attempt = lifecycle.speak_for(session, job_id, number)
 
-    def start(self, storage: Storage, heartbeat_seconds: float) -> AttemptStart:
+    def start(self, storage: Storage, settings: Settings) -> AttemptStart:
         """The attempt runs: tell it all it needs."""
         job, attempt = self.job, self.attempt
         lifecycle.mark_running(self.session, job.id, attempt.number)
@@ -66,7 +68,8 @@ class Door:
             evaluate_dataset=evaluate and WorkerDataset.model_validate(evaluate),
             resume=resume,
             artifacts_uri=storage.attempt_uri(job.id, attempt.number),
-            heartbeat_seconds=heartbeat_seconds,
+            heartbeat_seconds=settings.heartbeat_seconds,
+            dataset_roots=[str(root) for root in settings.dataset_roots],
         )
 
     def heartbeat(self, progress: dict[str, object]) -> str:
@@ -162,6 +165,7 @@ class Door:
         }
         message = f"{kind} {checkpoint.id} at step {report.step}"
         lifecycle.append_event(self.session, job_id, "checkpoint", message, data)
+        retention.retire(self.session, self.job)
         return checkpoint.id
 
     def artifact(self, report: ArtifactReport, storage: Storage) -> None:
@@ -220,12 +224,18 @@ def check_attempt_token(session: Session, token: str, job_id: str, number: int) 
     return attempt
 
 
-def start_ingest(session: Session, token: str, dataset_id: str, storage: Storage) -> IngestStart:
+def start_ingest(
+    session: Session, token: str, dataset_id: str, storage: Storage, settings: Settings
+) -> IngestStart:
     """An ingest run begins: tell it what to read."""
     dataset = _ingest_run(session, token, dataset_id)
     if dataset.state != datasets.INGESTING:
         raise StaleAttempt(f"the ingest of {dataset_id} is over")
-    return IngestStart(uri=dataset.uri, artifacts_uri=storage.dataset_uri(dataset_id))
+    return IngestStart(
+        uri=dataset.uri,
+        artifacts_uri=storage.dataset_uri(dataset_id),
+        dataset_roots=[str(root) for root in settings.dataset_roots],
+    )
 
 
 def finish_ingest(

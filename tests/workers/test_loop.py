@@ -7,7 +7,7 @@ from PIL import Image
 
 from dasl_core.data.ingest import ingest_folder
 from service.client.worker import WorkerDataset
-from workers.loop import _index
+from workers.loop import _check_weights, _index
 
 
 def registered(folder: Path, index_of: Path, scratch: Path) -> WorkerDataset:
@@ -36,7 +36,7 @@ def test_a_data_set_may_be_registered_through_a_link(images: Path, tmp_path: Pat
     link.symlink_to(images)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    assert len(_index(registered(link, link, tmp_path), scratch)) == 2
+    assert len(_index(registered(link, link, tmp_path), [], scratch)) == 2
 
 
 def test_the_index_of_another_folder_is_refused(images: Path, tmp_path: Path) -> None:
@@ -45,4 +45,39 @@ def test_the_index_of_another_folder_is_refused(images: Path, tmp_path: Path) ->
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     with pytest.raises(ValueError, match="the index of birds belongs to"):
-        _index(registered(other, images, tmp_path), scratch)
+        _index(registered(other, images, tmp_path), [], scratch)
+
+
+def test_a_folder_that_now_leads_out_of_the_roots_is_refused(images: Path, tmp_path: Path) -> None:
+    data, scratch = tmp_path / "data", tmp_path / "scratch"
+    data.mkdir()
+    scratch.mkdir()
+    birds = images.rename(data / "birds")
+    dataset = registered(birds, birds, tmp_path)
+    assert _index(dataset, [str(data)], scratch).root == birds
+    birds.rename(tmp_path / "secret")
+    birds.symlink_to(tmp_path / "secret")
+    with pytest.raises(ValueError, match=r"the folder of birds, .*, lies, or leads, outside"):
+        _index(dataset, [str(data)], scratch)
+    # Without roots everything may be read, and where the folder is now is where its images are.
+    index = _index(dataset, [], scratch)
+    assert (index.root, len(index)) == (tmp_path / "secret", 2)
+    assert index.path(0).exists()
+
+
+def test_weights_that_lead_out_of_the_roots_are_refused(tmp_path: Path) -> None:
+    data, secret = tmp_path / "data", tmp_path / "secret"
+    for folder in (data / "checkpoint", secret):
+        folder.mkdir(parents=True)
+        (folder / "backbone.safetensors").touch()
+        (folder / "model.json").touch()
+    roots = [str(data)]
+    (data / "out.pth").symlink_to(secret / "backbone.safetensors")
+    for fine in (None, str(data / "checkpoint"), f"file://{data}/checkpoint/backbone.safetensors"):
+        _check_weights(fine, roots)
+    _check_weights(str(secret), [])
+    (data / "checkpoint" / "model.json").unlink()
+    (data / "checkpoint" / "model.json").symlink_to(secret / "model.json")
+    for out in (secret, secret / "backbone.safetensors", data / "out.pth", data / "checkpoint"):
+        with pytest.raises(ValueError, match=r"backbone\.pretrained: .* outside of the folders"):
+            _check_weights(str(out), roots)

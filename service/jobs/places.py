@@ -1,0 +1,64 @@
+"""Whether the folders and weights that a spec reads may be read, and are there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dasl_core.spec import FieldProblem, JobSpec
+from dasl_core.spec.locations import OUTSIDE, is_allowed, local_path
+from service.datasets import repository as datasets
+from service.db.models import Dataset
+from service.db.session import Database
+from service.settings import Settings
+
+
+def unreadable(
+    settings: Settings, database: Database, tenant: str, spec: JobSpec
+) -> list[FieldProblem]:
+    """What is wrong with where a spec reads.
+
+    Opens a transaction of its own, which ends before a file system is asked that may not answer.
+    """
+    problems = _of_weights(settings, spec.backbone.pretrained)
+    named = {"dataset": spec.dataset, "evaluate.dataset": spec.evaluate.dataset}
+    with database.read() as session:
+        found = {
+            field: datasets.find(session, tenant, name)
+            for field, name in named.items()
+            if name is not None
+        }
+    for field, dataset in found.items():
+        if dataset is not None and dataset.state == datasets.READY:
+            problems += _of_folder(settings, field, str(named[field]), dataset)
+    return problems
+
+
+def _of_weights(settings: Settings, pretrained: str | None) -> list[FieldProblem]:
+    if pretrained is None:
+        return []
+    field, expected = "backbone.pretrained", "an absolute path, or a file:// URI, as workers see it"
+    try:
+        path = local_path(pretrained)
+    except ValueError as error:
+        return [FieldProblem(field, str(error), pretrained, expected)]
+    if is_allowed(path, settings.dataset_roots, follow=settings.check_paths):
+        return []
+    return [FieldProblem(field, OUTSIDE, pretrained, _in_roots(settings, "weights"))]
+
+
+def _of_folder(settings: Settings, field: str, name: str, dataset: Dataset) -> list[FieldProblem]:
+    if not is_allowed(dataset.uri, settings.dataset_roots, follow=settings.check_paths):
+        message = f"was ingested, but its folder {dataset.uri} {OUTSIDE}"
+        return [FieldProblem(field, message, name, _in_roots(settings, "a data set"))]
+    if settings.check_paths and not Path(dataset.uri).is_dir():
+        message = f"was ingested, but its folder {dataset.uri} is no longer there"
+        expected = (
+            "a data set whose folder the server can read: mount it again, or remove the data set "
+            "and register it anew"
+        )
+        return [FieldProblem(field, message, name, expected)]
+    return []
+
+
+def _in_roots(settings: Settings, what: str) -> str:
+    return f"{what} in {' or '.join(map(str, settings.dataset_roots))}"

@@ -1,0 +1,60 @@
+"""What a job reads must lie where reading is allowed, when it is submitted as well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_under_test import Api, refused
+
+
+def submit(api: Api, **spec: Any) -> Any:
+    return api.client.post("/v1/jobs", json={"dataset": "emoji", **spec})
+
+
+@pytest.mark.parametrize(
+    "pretrained", ["resnet.pth", "https://host/resnet.pth", "hf-hub:timm/resnet18", "file://h/a"]
+)
+def test_weights_that_are_no_local_path_are_refused(api: Api, pretrained: str) -> None:
+    api.dataset()
+    backbone = {"name": "resnet18", "pretrained": pretrained}
+    problem = refused(submit(api, backbone=backbone), 422, "backbone.pretrained")
+    assert problem["errors"][0]["expected"].startswith("an absolute path, or a file:// URI")
+    refused(
+        api.client.post("/v1/jobs/validate", json={"dataset": "emoji", "backbone": backbone}), 422
+    )
+
+
+def test_weights_and_data_sets_outside_of_the_roots_are_refused(api: Api, tmp_path: Path) -> None:
+    api.dataset()
+    models = tmp_path / "models"
+    models.mkdir()
+    (models / "out.pth").symlink_to(tmp_path / "dasl.db")
+    api.settings.dataset_roots = (tmp_path / "images", models)
+    inside = {"name": "resnet18", "pretrained": f"file://{models}/resnet.pth"}
+    job = submit(api, backbone=inside)
+    assert job.status_code == 201, job.text
+    for path in (tmp_path / "dasl.db", models / "out.pth", models / ".." / "dasl.db"):
+        outside = {"name": "resnet18", "pretrained": str(path)}
+        problem = refused(submit(api, backbone=outside), 422, "backbone.pretrained")
+        expected = f"weights in {tmp_path}/images or {models}"
+        assert problem["errors"][0]["expected"] == expected
+        changes = {"changes": {"backbone": outside}, "checkpoint": None}
+        clone = api.client.post(f"/v1/jobs/{job.json()['id']}/clone", json=changes)
+        refused(clone, 422, "backbone.pretrained")
+    # It was registered before the roots were set.
+    api.settings.dataset_roots = (models,)
+    problem = refused(submit(api), 422, "dataset")
+    assert "lies, or leads, outside of the folders that may be read" in problem["detail"]
+
+
+def test_workers_are_told_the_roots(api: Api, tmp_path: Path) -> None:
+    api.dataset()
+    api.settings.dataset_roots = (tmp_path,)
+    worker = api.start(api.submit()["id"])
+    assert worker.say("start").json()["dataset_roots"] == [str(tmp_path)]
+    dataset = api.dataset(name="other", state="pending")
+    _, headers = api.ingest(dataset)
+    start = api.client.post(f"/worker/v1/datasets/{dataset}/start", headers=headers)
+    assert start.json()["dataset_roots"] == [str(tmp_path)]
