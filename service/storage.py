@@ -26,6 +26,10 @@ class Storage:
         """The log of an attempt's driver."""
         return f"{self.attempt_uri(job_id, number)}/driver.log"
 
+    def checkpoints_uri(self, job_id: str, number: int) -> str:
+        """Where an attempt's checkpoints go, each in a folder of its own."""
+        return f"{self.attempt_uri(job_id, number)}/checkpoints"
+
     def dataset_uri(self, dataset_id: str) -> str:
         """Where the index of a data set goes."""
         return f"{self.root}/datasets/{dataset_id}"
@@ -52,6 +56,26 @@ class Storage:
                     return
                 left -= len(block)
                 yield block
+
+    def remove(self, uri: str) -> None:
+        """Remove a folder with all that is in it; no error if it is not there."""
+        assert is_below(uri, self.root), f"{uri} is not below {self.root}"
+        fs, path = self._open_store(uri)
+        try:
+            fs.rm(path, recursive=True)
+        except FileNotFoundError:
+            return
+
+    def folders(self, uri: str) -> list[str]:
+        """URIs of the folders right in a folder; empty if it is not there."""
+        fs, path = self._open_store(uri)
+        fs.invalidate_cache()
+        try:
+            entries = fs.ls(path, detail=True)
+        except FileNotFoundError:
+            return []
+        names = [str(each["name"]) for each in entries if each["type"] == "directory"]
+        return [f"{uri}/{name.rstrip('/').rpartition('/')[2]}" for name in sorted(names)]
 
     def tail(self, uri: str, lines: int) -> tuple[bytes, int]:
         """The last lines of a text file, and the file's size when they were read."""

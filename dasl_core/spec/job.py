@@ -369,6 +369,20 @@ class Evaluate(Part):
     )
 
 
+class Checkpoints(Part):
+    """Which checkpoints stay. The newest, the last of a training and pinned ones always do."""
+
+    keep_last: PositiveInt | None = Field(
+        None, description="How many of the newest; the others are deleted. null: all."
+    )
+    keep_best: int = Field(
+        0,
+        ge=0,
+        le=1000,
+        description="How many of the others stay: those with the best knn_top1, or else recall_at_1.",
+    )
+
+
 class Resources(Part):
     """What the job occupies. `workers` is the number of DDP ranks."""
 
@@ -391,6 +405,7 @@ class JobSpec(Part):
     sec: SEC | None = None
     train: Train = Field(default_factory=Train)
     evaluate: Evaluate = Field(default_factory=Evaluate)
+    checkpoints: Checkpoints = Field(default_factory=Checkpoints)
     resources: Resources = Field(default_factory=Resources)
     priority: int = Field(0, ge=-1000, le=1000, description="Higher starts first.")
     tags: dict[Tag, Tag] = Field(default_factory=dict, max_length=50)

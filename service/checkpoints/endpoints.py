@@ -7,10 +7,10 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from service import downloads
-from service.auth import Reader
+from service.auth import Reader, Submitter
 from service.checkpoints import repository, service
-from service.checkpoints.schemas import ArtifactView, CheckpointView
-from service.context import ReadSession, WithContext
+from service.checkpoints.schemas import ArtifactView, CheckpointPatch, CheckpointView
+from service.context import ReadSession, WithContext, WriteSession
 from service.jobs import service as jobs
 from service.pages import Page
 
@@ -34,6 +34,21 @@ def list_checkpoints(job_id: str, caller: Reader, session: ReadSession) -> Page[
 def show_checkpoint(checkpoint_id: str, caller: Reader, session: ReadSession) -> CheckpointView:
     """A checkpoint's manifest: its files with size and sha256."""
     return CheckpointView.model_validate(service.get(session, caller.tenant, checkpoint_id))
+
+
+@router.patch("/checkpoints/{checkpoint_id}")
+def change_checkpoint(
+    checkpoint_id: str, changes: CheckpointPatch, caller: Submitter, session: WriteSession
+) -> CheckpointView:
+    """Pin a checkpoint, or let it go."""
+    found = service.pin(session, caller.tenant, checkpoint_id, changes.pinned)
+    return CheckpointView.model_validate(found)
+
+
+@router.delete("/checkpoints/{checkpoint_id}", status_code=204, response_class=Response)
+def delete_checkpoint(checkpoint_id: str, caller: Submitter, session: WriteSession) -> None:
+    """Delete a checkpoint. 409 while it is pinned, or something may still go on from it."""
+    service.delete(session, caller.tenant, checkpoint_id)
 
 
 # `:path`, so that a name with a slash is refused here and not taken for another address.

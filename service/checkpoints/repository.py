@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from service.db.models import Artifact, Checkpoint, Job
+from service.db.models import Artifact, Attempt, Checkpoint, Job
 
-REGISTERED = "registered"
+REGISTERED, DELETING, DELETED = "registered", "deleting", "deleted"
 
 
-def get(session: Session, tenant: str, checkpoint_id: str) -> Checkpoint | None:
-    """A tenant's checkpoint."""
-    return session.scalars(
+def get(
+    session: Session, tenant: str, checkpoint_id: str, *, keep: bool = False
+) -> Checkpoint | None:
+    """A tenant's checkpoint; `keep`: as it is now, and so until the transaction ends."""
+    query = (
         select(Checkpoint)
         .join(Job, Checkpoint.job_id == Job.id)
         .where(Checkpoint.id == checkpoint_id, Job.tenant == tenant)
-    ).one_or_none()
+    )
+    if keep:
+        query = query.with_for_update(of=Checkpoint).execution_options(populate_existing=True)
+    return session.scalars(query).one_or_none()
 
 
 def by_uri(session: Session, uri: str) -> Checkpoint | None:
@@ -27,22 +32,77 @@ def by_uri(session: Session, uri: str) -> Checkpoint | None:
 
 
 def of_job(session: Session, job_id: str) -> Sequence[Checkpoint]:
-    """A job's checkpoints, oldest first."""
+    """A job's checkpoints that can be had, oldest first."""
     return session.scalars(
         select(Checkpoint)
-        .where(Checkpoint.job_id == job_id)
+        .where(Checkpoint.job_id == job_id, Checkpoint.state == REGISTERED)
         .order_by(Checkpoint.step, Checkpoint.id)
     ).all()
 
 
-def newest_of_job(session: Session, job_id: str) -> Checkpoint | None:
-    """The checkpoint that a job's next attempt goes on from."""
-    return session.scalars(
+def newest_of_job(session: Session, job_id: str, *, keep: bool = False) -> Checkpoint | None:
+    """The checkpoint that a job's next attempt goes on from; `keep`: as with `get`."""
+    query = (
         select(Checkpoint)
         .where(Checkpoint.job_id == job_id, Checkpoint.state == REGISTERED)
         .order_by(Checkpoint.step.desc(), Checkpoint.id.desc())
         .limit(1)
-    ).first()
+    )
+    if keep:
+        query = query.with_for_update()
+    return session.scalars(query).first()
+
+
+def kept(session: Session, job_id: str) -> list[Checkpoint]:
+    """A job's checkpoints, newest first, locked: nobody else begins to use one, or deletes it."""
+    return list(
+        session.scalars(
+            select(Checkpoint)
+            .where(Checkpoint.job_id == job_id, Checkpoint.state == REGISTERED)
+            .order_by(Checkpoint.step.desc(), Checkpoint.id.desc())
+            .with_for_update()
+            .execution_options(populate_existing=True)
+        )
+    )
+
+
+def in_use(session: Session, ids: Collection[str]) -> set[str]:
+    """Those of the checkpoints that a live attempt goes on from, or a clone that has not ended.
+
+    To be asked once the checkpoints are locked: only then is no use of them overlooked.
+    """
+    attempts = select(Attempt.resume_checkpoint_id).where(
+        Attempt.resume_checkpoint_id.in_(ids), Attempt.finished_at.is_(None)
+    )
+    clones = select(Job.start_checkpoint_id).where(
+        Job.start_checkpoint_id.in_(ids), Job.finished_at.is_(None)
+    )
+    return {id for query in (attempts, clones) for id in session.scalars(query) if id is not None}
+
+
+def to_delete(session: Session, limit: int) -> Sequence[Checkpoint]:
+    """Checkpoints whose files are to go."""
+    return session.scalars(
+        select(Checkpoint).where(Checkpoint.state == DELETING).order_by(Checkpoint.id).limit(limit)
+    ).all()
+
+
+def mark_deleted(session: Session, checkpoint_id: str) -> None:
+    """Its files are gone."""
+    session.execute(
+        update(Checkpoint)
+        .where(Checkpoint.id == checkpoint_id, Checkpoint.state == DELETING)
+        .values(state=DELETED)
+    )
+
+
+def places(session: Session, job_id: str, number: int) -> set[str]:
+    """Where the checkpoints of an attempt are, or were."""
+    return set(
+        session.scalars(
+            select(Checkpoint.uri).where(Checkpoint.job_id == job_id, Checkpoint.attempt == number)
+        )
+    )
 
 
 def artifacts(session: Session, job_id: str) -> Sequence[Artifact]:

@@ -24,6 +24,14 @@ class FileEntry(BaseModel):
     sha256: Sha256
 
 
+class CheckpointPatch(BaseModel):
+    """What may be changed of a checkpoint."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    pinned: Annotated[bool, Field(description="Keep it whatever the job's settings say.")]
+
+
 class CheckpointView(BaseModel):
     """A registered checkpoint; `final` is the one of the end of training."""
 
@@ -36,6 +44,7 @@ class CheckpointView(BaseModel):
     epoch: float
     state: str
     final: bool
+    pinned: bool
     files: list[FileEntry]
     metrics: dict[str, Any]
     created_at: datetime

@@ -6,8 +6,8 @@ import re
 
 from sqlalchemy.orm import Session
 
-from service import ids
-from service.checkpoints import repository
+from service import ids, lifecycle
+from service.checkpoints import repository, retention
 from service.checkpoints.schemas import FILE_NAME
 from service.db.models import Checkpoint
 from service.downloads import StoredFile
@@ -15,27 +15,59 @@ from service.jobs import service as jobs
 from service.problems import Problem, field_problem, not_found
 
 
-def get(session: Session, tenant: str, checkpoint_id: str) -> Checkpoint:
-    """A tenant's checkpoint.
+def get(session: Session, tenant: str, checkpoint_id: str, *, keep: bool = False) -> Checkpoint:
+    """A tenant's checkpoint; `keep`: locked until the transaction ends.
 
     Raises:
         Problem: 404.
     """
     known = ids.is_id("ckpt", checkpoint_id)
-    checkpoint = repository.get(session, tenant, checkpoint_id) if known else None
+    checkpoint = repository.get(session, tenant, checkpoint_id, keep=keep) if known else None
     if checkpoint is None:
         raise not_found("checkpoint", checkpoint_id)
     return checkpoint
+
+
+def pin(session: Session, tenant: str, checkpoint_id: str, pinned: bool) -> Checkpoint:
+    """Keep a checkpoint whatever its job's settings say, or no longer.
+
+    Raises:
+        Problem: 404; 410, it was deleted.
+    """
+    checkpoint = get(session, tenant, checkpoint_id, keep=True)
+    _check_there(checkpoint)
+    checkpoint.pinned = pinned
+    session.flush()
+    return checkpoint
+
+
+def delete(session: Session, tenant: str, checkpoint_id: str) -> None:
+    """Delete a checkpoint; again is no change.
+
+    Raises:
+        Problem: 404; 409, it is pinned, or something may still go on from it.
+    """
+    checkpoint = get(session, tenant, checkpoint_id)
+    # The job's row first, as whoever starts an attempt does: nobody chooses it meanwhile.
+    job = lifecycle.lock(session, checkpoint.job_id)
+    assert job is not None, "a checkpoint has a job"
+    retention.delete(session, job, get(session, tenant, checkpoint_id, keep=True))
+
+
+def _check_there(checkpoint: Checkpoint) -> None:
+    if checkpoint.state != repository.REGISTERED:
+        raise Problem(410, "checkpoint-deleted", f"The checkpoint {checkpoint.id} was deleted")
 
 
 def file(session: Session, tenant: str, checkpoint_id: str, name: str) -> StoredFile:
     """A file of a checkpoint's manifest; nothing else in its folder can be had.
 
     Raises:
-        Problem: 404, or 422 for a name that could leave the folder.
+        Problem: 404, 410 when it was deleted, or 422 for a name that could leave the folder.
     """
     checkpoint = get(session, tenant, checkpoint_id)
     _check_name(name)
+    _check_there(checkpoint)
     for entry in checkpoint.files:
         if entry["name"] == name:
             uri = f"{checkpoint.uri}/{name}"

@@ -25,6 +25,8 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command()(checkpoints)
     app.command()(download)
+    app.command()(pin)
+    app.command()(delete)
     app.command()(artifacts)
 
 
@@ -35,10 +37,7 @@ def checkpoints(job: Job, as_json: AsJson = False) -> None:
     if as_json:
         print_json([plain(checkpoint) for checkpoint in found])
         return
-    rows = [
-        [c.id, c.step, figure(c.epoch), size(c.size), "final" if c.final else "", c.created_at]
-        for c in found
-    ]
+    rows = [[c.id, c.step, figure(c.epoch), size(c.size), _marks(c), c.created_at] for c in found]
     print_table(["ID", "STEP", "EPOCH", "SIZE", "", "CREATED"], rows)
 
 
@@ -68,6 +67,40 @@ def download(
         print_json({"checkpoint": chosen, "directory": str(directory), "files": files})
         return
     print_table(["FILE", "SIZE"], [[place, size(place.stat().st_size)] for place in places])
+
+
+CheckpointId = Annotated[
+    str, typer.Argument(metavar="CHECKPOINT", callback=known_by, help="Id of a checkpoint.")
+]
+
+
+def pin(
+    checkpoint: CheckpointId,
+    off: Annotated[bool, typer.Option("--off", help="Let it go again.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Keep a checkpoint, whatever its job's settings say."""
+    with connect() as client:
+        found = client.checkpoints.pin(checkpoint, not off)
+    if as_json:
+        print_json(plain(found))
+    else:
+        say(f"{found.id} is {'pinned' if found.pinned else 'no longer pinned'}.")
+
+
+def delete(checkpoint: CheckpointId, as_json: AsJson = False) -> None:
+    """Delete a checkpoint and its files."""
+    with connect() as client:
+        client.checkpoints.delete(checkpoint)
+    if as_json:
+        print_json({"deleted": checkpoint})
+    else:
+        say(f"{checkpoint} is deleted.")
+
+
+def _marks(checkpoint: Checkpoint) -> str:
+    marks = {"final": checkpoint.final, "pinned": checkpoint.pinned}
+    return ", ".join(mark for mark, holds in marks.items() if holds)
 
 
 def artifacts(

@@ -22,6 +22,17 @@ class Checkpoints:
             self._transport.json("GET", path_to("checkpoints", checkpoint_id))
         )
 
+    def pin(self, checkpoint_id: str, pinned: bool = True) -> Checkpoint:
+        """Keep a checkpoint whatever its job's settings say, or no longer."""
+        path = path_to("checkpoints", checkpoint_id)
+        return Checkpoint.model_validate(
+            self._transport.json("PATCH", path, body={"pinned": pinned})
+        )
+
+    def delete(self, checkpoint_id: str) -> None:
+        """Delete a checkpoint. Raises ApiError (409) when it is pinned or still needed."""
+        self._transport.json("DELETE", path_to("checkpoints", checkpoint_id))
+
     def download(
         self,
         checkpoint_id: str,

@@ -157,6 +157,7 @@ class Checkpoint(Record):
     step: int = 0
     epoch: float | None = None
     final: bool = False
+    pinned: bool = False
     state: str | None = None
     files: list[CheckpointFile] = Field(default_factory=list)
     metrics: dict[str, Any] | None = None

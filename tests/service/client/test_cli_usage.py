@@ -96,6 +96,8 @@ TAKING_IDS = [
     ["pause"],
     ["resume"],
     ["clone"],
+    ["pin"],
+    ["delete"],
     ["checkpoints"],
     ["download"],
     ["artifacts"],

@@ -1,0 +1,190 @@
+"""Which checkpoints stay: by the job's settings, by a person's wish, and by who still needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_under_test import Api, Worker, refused
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dasl_core.spec import Checkpoints
+from service import ids
+from service.checkpoints.retention import beyond
+from service.db.models import Checkpoint
+from service.dispatcher.garbage import Garbage
+from service.dispatcher.ray_executor import RayExecutor
+from service.dispatcher.shared import Entrypoints, Shared, utc_now
+from service.storage import Storage
+
+
+@pytest.fixture
+def garbage(api: Api) -> Iterator[Garbage]:
+    """The dispatcher's part, in charge; it asks Ray nothing."""
+    ray = RayExecutor("http://127.0.0.1:9", None)
+    storage = Storage(api.settings.artifacts_uri)
+    shared = Shared(api.settings, api.database, storage, ray, utc_now, "me", Entrypoints())
+    assert shared.take_lease()
+    yield Garbage(shared)
+    ray.close()
+
+
+def running(api: Api, **checkpoints: Any) -> Worker:
+    api.dataset()
+    worker = api.start(api.submit(checkpoints=checkpoints)["id"])
+    worker.say("start")
+    return worker
+
+
+def save(worker: Worker, step: int, final: bool = False, **metrics: float) -> str:
+    uri = f"{worker.uri}/checkpoints/step-{step}"
+    folder = Path(uri.removeprefix("file://"))
+    folder.mkdir(parents=True)
+    (folder / "weights").write_bytes(b"1")
+    files = [{"name": "weights", "size": 1, "sha256": "0" * 64}]
+    answer = worker.say(
+        "checkpoints", step=step, epoch=1, uri=uri, files=files, metrics=metrics, final=final
+    )
+    made: str = answer.json()["id"]
+    return made
+
+
+def kept(api: Api, worker: Worker) -> list[int]:
+    answer = api.client.get(f"/v1/jobs/{worker.job_id}/checkpoints")
+    return [checkpoint["step"] for checkpoint in answer.json()["data"]]
+
+
+def on_disk(worker: Worker) -> list[str]:
+    folder = Path(worker.uri.removeprefix("file://")) / "checkpoints"
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_all_stay_unless_somebody_asks(api: Api) -> None:
+    worker = running(api)
+    for step in (1, 2, 3):
+        save(worker, step)
+    assert kept(api, worker) == [1, 2, 3]
+
+
+def test_the_newest_and_the_best_stay(api: Api, garbage: Garbage) -> None:
+    worker = running(api, keep_last=2, keep_best=1)
+    for step, knn in enumerate((0.3, 0.9, 0.5, 0.6, 0.4), start=1):
+        save(worker, step, knn_top1=knn)
+    assert kept(api, worker) == [2, 4, 5]
+    assert on_disk(worker) == ["step-1", "step-2", "step-3", "step-4", "step-5"]
+    garbage.sweep()
+    assert on_disk(worker) == ["step-2", "step-4", "step-5"]
+    garbage.sweep()
+
+
+def test_pinned_ones_stay_until_they_are_let_go(api: Api) -> None:
+    worker = running(api, keep_last=1)
+    first = save(worker, 1)
+    answer = api.client.patch(f"/v1/checkpoints/{first}", json={"pinned": True})
+    assert (answer.status_code, answer.json()["pinned"]) == (200, True)
+    save(worker, 2)
+    assert kept(api, worker) == [1, 2]
+    refused(api.client.delete(f"/v1/checkpoints/{first}"), 409, None, "checkpoint-in-use")
+    api.client.patch(f"/v1/checkpoints/{first}", json={"pinned": False})
+    save(worker, 3)
+    assert kept(api, worker) == [3]
+
+
+def test_what_a_clone_goes_on_from_stays_until_it_has_ended(api: Api) -> None:
+    worker = running(api, keep_last=1)
+    first = save(worker, 1)
+    changes = {"train": {"epochs": 1000}}
+    answer = api.client.post(f"/v1/jobs/{worker.job_id}/clone", json={"changes": changes})
+    assert answer.json()["start_checkpoint_id"] == first
+    save(worker, 2)
+    assert kept(api, worker) == [1, 2]
+    refused(api.client.delete(f"/v1/checkpoints/{first}"), 409, None, "checkpoint-in-use")
+    api.client.post(f"/v1/jobs/{answer.json()['id']}/cancel")
+    save(worker, 3)
+    assert kept(api, worker) == [3]
+
+
+def test_what_the_next_attempt_goes_on_from_cannot_be_deleted(api: Api, garbage: Garbage) -> None:
+    worker = running(api)
+    first, second = save(worker, 1), save(worker, 2)
+    refused(api.client.delete(f"/v1/checkpoints/{second}"), 409, None, "checkpoint-in-use")
+    assert api.client.delete(f"/v1/checkpoints/{first}").status_code == 204
+    assert api.client.delete(f"/v1/checkpoints/{first}").status_code == 204
+    assert api.client.get(f"/v1/checkpoints/{first}").json()["state"] == "deleting"
+    file = f"/v1/checkpoints/{first}/files/weights"
+    refused(api.client.get(file), 410, None, "checkpoint-deleted")
+    garbage.sweep()
+    assert api.client.get(f"/v1/checkpoints/{first}").json()["state"] == "deleted"
+    refused(api.client.get(file), 410, None, "checkpoint-deleted")
+    refused(api.client.patch(f"/v1/checkpoints/{first}", json={"pinned": True}), 410)
+    worker.say("finish", outcome="succeeded")
+    assert api.client.delete(f"/v1/checkpoints/{second}").status_code == 204
+
+
+def test_others_cannot_touch_them(api: Api) -> None:
+    worker = running(api)
+    first = save(worker, 1)
+    theirs, reader = api.token("admin", tenant="theirs"), api.token("read")
+    path = f"/v1/checkpoints/{first}"
+    refused(api.client.delete(path, headers=theirs), 404)
+    refused(api.client.patch(path, json={"pinned": True}, headers=theirs), 404)
+    refused(api.client.delete(path, headers=reader), 403)
+    refused(api.client.patch(path, json={"pinned": True}, headers=reader), 403)
+    refused(api.client.patch(path, json={}), 422, "pinned")
+
+
+def test_files_that_cannot_be_removed_stay_marked(
+    api: Api, garbage: Garbage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = running(api)
+    first, _ = save(worker, 1), save(worker, 2)
+    api.client.delete(f"/v1/checkpoints/{first}")
+
+    def fail(*_: object) -> None:
+        raise PermissionError("read-only")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(garbage._shared.storage, "remove", fail)
+        garbage.sweep()
+    assert api.client.get(f"/v1/checkpoints/{first}").json()["state"] == "deleting"
+    garbage.sweep()
+    assert api.client.get(f"/v1/checkpoints/{first}").json()["state"] == "deleted"
+
+
+@given(
+    knn=st.lists(st.one_of(st.none(), st.floats(0, 1)), max_size=8),
+    flags=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=8, max_size=8),
+    keep_last=st.integers(1, 4),
+    keep_best=st.integers(0, 4),
+)
+def test_what_goes_is_neither_new_nor_good_nor_wanted(
+    knn: list[float | None], flags: list[tuple[bool, bool]], keep_last: int, keep_best: int
+) -> None:
+    newest_first = [
+        Checkpoint(
+            id=ids.new_id("ckpt"),
+            step=len(knn) - i,
+            metrics={} if value is None else {"knn_top1": value},
+            pinned=flags[i][0],
+            final=flags[i][1],
+        )
+        for i, value in enumerate(knn)
+    ]
+    gone = beyond(Checkpoints(keep_last=keep_last, keep_best=keep_best), newest_first)
+    stay = [c for c in newest_first if c not in gone]
+    assert stay[:keep_last] == newest_first[:keep_last]
+    assert not any(c.pinned or c.final for c in gone)
+    wanted = sum(c.pinned or c.final for c in newest_first[keep_last:])
+    assert len(stay) <= keep_last + keep_best + wanted
+    assert len(stay) >= min(len(knn), keep_last + keep_best)
+    for lost in gone:
+        better = [
+            c
+            for c in newest_first[keep_last:]
+            if c not in gone
+            and c.metrics.get("knn_top1", -1.0) >= lost.metrics.get("knn_top1", -1.0)
+        ]
+        assert len(better) >= keep_best
