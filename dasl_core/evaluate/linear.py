@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,6 +55,7 @@ def linear_probe(
     weight_decay: float = 0.0,
     seed: int = 0,
     device: torch.device | None = None,
+    on_epoch: Callable[[], None] = lambda: None,
 ) -> LinearProbeResult:
     """Top-1 and Top-5 accuracy of softmax regression on frozen features, one head a learning rate.
 
@@ -85,6 +86,7 @@ def linear_probe(
         weight_decay: added to the gradient, as SGD does; not on the bias.
         seed: of the validation part and of the order. Zeros need no seed.
         device: where the heads are trained; where `train_x` lies if not given.
+        on_epoch: called before each epoch.
 
     Raises:
         ValueError: when shapes or numbers do not fit; the message names the argument.
@@ -119,6 +121,7 @@ def linear_probe(
         steps = epochs * math.ceil(len(fitted) / batch_size)
         step = 0
         for epoch in range(epochs):
+            on_epoch()
             shuffle = torch.randperm(len(fitted), generator=stream(seed, "linear probe", epoch))
             for batch in torch.split(fitted[shuffle], batch_size):
                 decay = 0.5 * (1 + math.cos(math.pi * step / steps))

@@ -156,6 +156,7 @@ class Run:
         self.saved_step: int | None = None
         self.collapsed: str | None = None  # why the run is to end
         self.latest: dict[str, float] | None = None  # figures of the last reported step
+        self.worked = 0  # what evaluations have computed, in no unit
         self.embedding_dim = 0  # known after the first step
         self.data = TrainingData.open(spec, index, evaluate_on, files.cache, threads)
         self.loader = self.data.loader
@@ -165,7 +166,7 @@ class Run:
         self.evaluator: Evaluator | None = None
         if len(self.data.held_out.samples):
             self.evaluator = Evaluator(
-                spec, self.data.train, self.data.held_out, device, self.dtype
+                spec, self.data.train, self.data.held_out, device, self.dtype, self.at_work
             )
 
         # Model. Same weights on every rank; then a random stream of its own for each.
@@ -406,6 +407,14 @@ class Run:
             "knn": metrics.get("knn_top1"),
             "recall_at_1": metrics.get("recall_at_1"),
         }
+
+    def at_work(self) -> None:
+        """Let progress change in an evaluation, too: where nothing does, a run is taken to hang."""
+        self.worked += 1
+        if self.reporter is not None:
+            known = {} if self.latest is None else self.describe(self.latest)
+            steps = {"step": self.progress.step, "total_steps": self.total_steps}
+            self.reporter.progress(known | steps | {"worked": self.worked})
 
     def desired(self) -> str:
         """What a person wants, the same on all ranks: rank 0 knows and tells."""

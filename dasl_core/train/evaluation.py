@@ -79,8 +79,11 @@ class Evaluator:
         held_out: ImageSet,
         device: torch.device,
         dtype: torch.dtype,
+        on_work: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_work` is called every now and then while something is computed."""
         self.spec, self.device, self.dtype = spec, device, dtype
+        self.on_work = on_work
         assert isinstance(spec.backbone.image_size, int), "resolve the spec first"
         self.image_size = spec.backbone.image_size
         self.train = train
@@ -136,6 +139,7 @@ class Evaluator:
         mine = padded[rank() * share : (rank() + 1) * share]
         found: Tensor | None = None
         for start in range(0, share, FEATURE_BATCH):
+            self.on_work()
             positions = mine[start : start + FEATURE_BATCH]
             canvases, extents = images.canvases.read(images.samples[positions])
             parameters = central_view(extents)
@@ -221,6 +225,7 @@ class Evaluator:
             batch_size=settings.batch_size,
             seed=self.spec.train.seed,
             device=self.device,
+            on_epoch=self.on_work,
         )
         return {
             "linear_top1": result.top1,
@@ -255,6 +260,7 @@ class Evaluator:
         )
 
         def read(positions: Tensor, step: int | None) -> Tensor:
+            self.on_work()
             mine = own_share(positions)
             canvases, extents = images.canvases.read(images.samples[mine.numpy()])
             if step is None:
