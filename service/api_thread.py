@@ -31,6 +31,9 @@ class ApiThread(threading.Thread):
                 log_level="warning",
                 log_config=None,
                 access_log=False,
+                # `trusted_proxies` decides; uvicorn would believe everybody on this machine.
+                proxy_headers=False,
+                server_header=False,
                 timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
             )
         )

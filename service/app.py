@@ -8,14 +8,17 @@ from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from service import problems
+from service.audit.endpoints import router as audit
 from service.checkpoints.endpoints import router as checkpoints
 from service.cluster.endpoints import probes
 from service.cluster.endpoints import router as cluster
 from service.context import Context
 from service.datasets.endpoints import router as datasets
 from service.db.session import Database
+from service.failed_auth import FailedAuthLimit, Failures
 from service.http import BodyLimit
 from service.jobs.endpoints import router as jobs
 from service.jobs.history import router as history
@@ -54,8 +57,11 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     )
     app.state.context = context
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
+    app.add_middleware(FailedAuthLimit, failures=Failures(settings.auth_failures_per_minute))
+    if settings.trusted_proxies:
+        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=settings.trusted_proxies)
     problems.install(app)
-    for router in (jobs, history, datasets, checkpoints, cluster, tokens, workers):
+    for router in (jobs, history, datasets, checkpoints, cluster, tokens, audit, workers):
         app.include_router(router, responses=problems.PROBLEM_RESPONSES)
     app.include_router(probes)
     _document_problems(app)

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from fastapi import Depends, Request
 from fastapi.security import HTTPBearer
 
+from service.audit import trail
 from service.context import WithContext
 from service.problems import Problem
 from service.tokens import repository
@@ -83,7 +84,10 @@ def _require(scope: Scope) -> Callable[..., Caller]:
             if row is None or not known:
                 raise unauthenticated("The token is not known here, or was revoked")
             caller = Caller(row.id, row.tenant, tuple(row.scopes))
+        request.state.caller = caller
         if not caller.may(scope):
+            with context.database.write() as session:
+                trail.record(session, request, caller.tenant, caller.token_id, 403)
             has = ", ".join(caller.scopes) or "none"
             raise Problem(403, "forbidden", f"This needs the scope {scope!r}; the token has: {has}")
         return caller

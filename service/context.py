@@ -15,6 +15,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 from sqlalchemy.orm import Session
 
+from service.audit import trail
 from service.db.session import Database
 from service.settings import Settings
 from service.storage import Storage
@@ -44,9 +45,11 @@ def _read(context: WithContext) -> Iterator[Session]:
         yield session
 
 
-def _write(context: WithContext) -> Iterator[Session]:
+def _write(context: WithContext, request: Request) -> Iterator[Session]:
     with context.database.write() as session:
         yield session
+        # In the transaction of the change: no change without its row, no row without its change.
+        trail.record_change(session, request)
 
 
 ReadSession = Annotated[Session, Depends(_read, scope="function")]

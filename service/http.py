@@ -12,6 +12,7 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dasl_core.spec.base import shorten
 from service.problems import Problem, field_problem
 
 # NUL cannot be stored by PostgreSQL, and half a surrogate pair is no character.
@@ -32,7 +33,13 @@ class StrictRequest(Request):
         """
         body = await self.body()
         try:
-            value = json.loads(body, parse_constant=_refuse_constant, parse_float=_finite)
+            # Left to itself Python would read UTF-16 and UTF-32 as well.
+            value = json.loads(
+                body.decode(),
+                parse_constant=_refuse_constant,
+                parse_float=_finite,
+                object_pairs_hook=_without_duplicates,
+            )
         except json.JSONDecodeError:
             raise
         except RecursionError as error:
@@ -88,6 +95,12 @@ class BodyLimit:
         return Problem(413, "body-too-large", f"A body may have at most {self.limit} bytes")
 
 
+def client_address(scope: Scope) -> str | None:
+    """The address that a request comes from; of a proxy's client only if the proxy is trusted."""
+    client = scope.get("client")
+    return str(client[0])[:100] if client else None
+
+
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
@@ -97,6 +110,16 @@ def _finite(digits: str) -> float:
     if math.isinf(number):
         raise ValueError(f"{digits} is too large")
     return number
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            named = f"The body names the key {shorten(key)} twice in one object"
+            raise Problem(400, "bad-request", named)
+        found[key] = value
+    return found
 
 
 def _check_content(value: Any) -> None:

@@ -11,10 +11,10 @@ import threading
 import time
 from typing import Literal
 
-Prefix = Literal["job", "ds", "ckpt", "tok", "eval"]
+Prefix = Literal["job", "ds", "ckpt", "tok", "eval", "aud"]
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-_PATTERN = re.compile(rf"(job|ds|ckpt|tok|eval)_([{_ALPHABET}]{{26}})")
+_PATTERN = re.compile(rf"(job|ds|ckpt|tok|eval|aud)_([{_ALPHABET}]{{26}})")
 _lock = threading.Lock()
 _last_tick = 0
 

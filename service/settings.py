@@ -46,6 +46,10 @@ class Settings(BaseSettings):
     cancel_grace_seconds: Annotated[float, Field(ge=0)] = 30.0
     """How long an attempt that is cancelled or paused may take to stop at a step before its processes are ended."""
     max_body_bytes: Annotated[int, Field(gt=0)] = 4 * 1024 * 1024
+    auth_failures_per_minute: Annotated[int, Field(ge=1)] = 20
+    """Failed authentications from one address that are let pass before they are answered with 429."""
+    trusted_proxies: str = ""
+    """Addresses or networks, with commas, of proxies whose X-Forwarded-For is believed."""
     stream_poll_seconds: Annotated[float, Field(gt=0)] = 0.5
     """How often a live stream (server-sent events) looks for something new."""
     stream_heartbeat_seconds: Annotated[float, Field(gt=0)] = 15.0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.spec.locations import local_path
-from service.client import StaleAttempt
+from service.client import ApiError, StaleAttempt
 from service.client.worker import WorkerClient
 from workers.artifacts import upload
 from workers.logs import log_to_stderr
@@ -49,6 +49,10 @@ def main() -> int:
         )
     except StaleAttempt as error:
         log.warning("this ingest is no longer wanted: %s", error)
+    except ApiError as error:
+        if error.status != 401:
+            raise
+        log.warning("another run of this ingest has taken over: %s", error)
     finally:
         client.close()
     return 0

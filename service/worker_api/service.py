@@ -265,7 +265,11 @@ def finish_ingest(
 
 
 def _ingest_run(session: Session, token: str, dataset_id: str) -> Dataset:
-    dataset = datasets.lock(session, dataset_id) if ids.is_id("ds", dataset_id) else None
+    # Nobody but the newest run gets the lock, or learns that there is such a data set.
+    known = session.get(Dataset, dataset_id) if ids.is_id("ds", dataset_id) else None
+    if known is None or not auth.token_matches(token, known.token_hash):
+        raise auth.unauthenticated("The token is not that of the data set's newest ingest run")
+    dataset = datasets.lock(session, dataset_id)
     if dataset is None:
         raise StaleAttempt(f"the data set {dataset_id} was deleted")
     if not auth.token_matches(token, dataset.token_hash):

@@ -1,0 +1,32 @@
+"""`/v1/audit`: who did what, of an administrator's own tenant."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from service.audit import repository
+from service.audit.schemas import AuditView, Since, TokenId
+from service.auth import Admin
+from service.context import ReadSession
+from service.http import StrictRoute
+from service.pages import After, Limit, Page, page, position
+
+router = APIRouter(prefix="/v1/audit", tags=["audit"], route_class=StrictRoute)
+
+
+@router.get("")
+def list_audit(
+    caller: Admin,
+    session: ReadSession,
+    token: Annotated[TokenId, Query(description="Id of the token that was used.")] = None,
+    since: Annotated[Since, Query(description="UTC, unless it says otherwise.")] = None,
+    after: Annotated[After, position("aud")] = None,
+    limit: Limit = 50,
+) -> Page[AuditView]:
+    """Requests that changed something or were refused with 403, newest first."""
+    rows = repository.newest(
+        session, caller.tenant, token_id=token, since=since, after=after, limit=limit
+    )
+    return page(rows, limit, lambda row: AuditView.of(row[0], row[1]), lambda row: str(row[0].id))

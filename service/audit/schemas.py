@@ -1,0 +1,50 @@
+"""The audit trail as the API shows it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel
+
+from dasl_core.spec.base import problem
+from service.db.models import AuditEntry
+from service.ids import is_id
+
+
+def _in_utc(since: datetime | None) -> datetime | None:
+    if since is None:
+        return None
+    try:
+        return since.replace(tzinfo=UTC) if since.tzinfo is None else since.astimezone(UTC)
+    except OverflowError as error:
+        raise problem("is beyond all time", since, "a date, or a date and time") from error
+
+
+def _of_a_token(token_id: str | None) -> str | None:
+    if token_id is not None and not is_id("tok", token_id):
+        raise problem("is not the id of a token", token_id, "an id of `GET /v1/tokens`")
+    return token_id
+
+
+Since = Annotated[datetime | None, AfterValidator(_in_utc)]
+TokenId = Annotated[str | None, AfterValidator(_of_a_token)]
+
+
+class AuditView(BaseModel):
+    """A request that changed something, or was refused the right to (`status` 403)."""
+
+    id: str
+    at: datetime
+    token_id: str
+    token_name: str | None
+    method: str
+    path: str
+    status: int
+    address: str | None
+
+    @classmethod
+    def of(cls, entry: AuditEntry, token_name: str | None) -> AuditView:
+        """Show a row."""
+        fields = {name: getattr(entry, name) for name in cls.model_fields if name != "token_name"}
+        return cls(token_name=token_name, **fields)

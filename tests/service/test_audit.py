@@ -1,0 +1,179 @@
+"""The audit trail: no change without its row, no row without its change, and nothing secret in it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_under_test import Api, refused
+from sqlalchemy import func, select
+
+from service.db.models import AuditEntry, Job
+from service.jobs import service as jobs
+
+
+def trail(api: Api, **filters: Any) -> list[dict[str, Any]]:
+    answer = api.client.get("/v1/audit", params=filters, headers=api.token("admin"))
+    assert answer.status_code == 200, answer.text
+    data: list[dict[str, Any]] = answer.json()["data"]
+    return data
+
+
+def rows(api: Api) -> int:
+    with api.database.read() as session:
+        return session.scalar(select(func.count()).select_from(AuditEntry)) or 0
+
+
+def test_every_change_of_a_person_is_one_row(api: Api) -> None:
+    admin = api.token("admin")
+    api.client.headers.update(admin)
+    folder = api.settings.home / "folder"
+    folder.mkdir()
+    api.dataset()
+    job = api.submit()["id"]
+    dataset = api.client.post("/v1/datasets", json={"name": "d", "uri": str(folder)}).json()["id"]
+    token = api.client.post("/v1/tokens", json={"name": "x", "scopes": ["read"]}).json()["id"]
+    for method, path, body in (
+        ("PATCH", f"/v1/jobs/{job}", {"priority": 3}),
+        ("POST", f"/v1/jobs/{job}/pause", None),
+        ("POST", f"/v1/jobs/{job}/resume", None),
+        ("POST", f"/v1/jobs/{job}/cancel", None),
+        ("DELETE", f"/v1/datasets/{dataset}", None),
+        ("DELETE", f"/v1/tokens/{token}", None),
+    ):
+        answer = api.client.request(method, path, json=body)
+        assert answer.is_success, answer.text
+    seen = trail(api)
+    assert [(entry["method"], entry["path"], entry["status"]) for entry in reversed(seen)] == [
+        ("POST", "/v1/jobs", 201),
+        ("POST", "/v1/datasets", 201),
+        ("POST", "/v1/tokens", 201),
+        ("PATCH", f"/v1/jobs/{job}", 200),
+        ("POST", f"/v1/jobs/{job}/pause", 202),
+        ("POST", f"/v1/jobs/{job}/resume", 202),
+        ("POST", f"/v1/jobs/{job}/cancel", 202),
+        ("DELETE", f"/v1/datasets/{dataset}", 204),
+        ("DELETE", f"/v1/tokens/{token}", 204),
+    ]
+    assert {(entry["token_name"], entry["address"]) for entry in seen} == {("test", "testclient")}
+    assert len({entry["token_id"] for entry in seen}) == 1
+
+
+def test_what_changes_nothing_leaves_no_row(api: Api) -> None:
+    api.dataset()
+    worker = api.start(api.submit()["id"])
+    before = rows(api)
+    assert worker.say("start").status_code == 200
+    assert worker.say("finish", outcome="succeeded").status_code == 204
+    for method, path, body, status in (
+        ("GET", "/v1/jobs", None, 200),
+        ("POST", "/v1/jobs/validate", {"dataset": "emoji"}, 200),
+        ("POST", "/v1/jobs", {"dataset": "nowhere"}, 422),
+        ("POST", "/v1/jobs", {"dataset": 5}, 422),
+        ("POST", f"/v1/jobs/{worker.job_id}/cancel", None, 409),
+        ("DELETE", "/v1/datasets/ds_nowhere", None, 404),
+    ):
+        assert api.client.request(method, path, json=body).status_code == status
+    assert api.client.post("/v1/jobs", headers={"Authorization": "Bearer x"}).status_code == 401
+    assert rows(api) == before
+
+
+def test_every_refusal_is_one_row(api: Api) -> None:
+    reader = api.token("read")
+    refused(api.client.post("/v1/jobs", json={"dataset": "x"}, headers=reader), 403)
+    refused(api.client.get("/v1/audit", headers=reader), 403)
+    # Neither a token that was put where an id belongs nor a NUL byte gets into the database.
+    secret = reader["Authorization"].removeprefix("Bearer ")
+    refused(api.client.delete(f"/v1/tokens/{secret}", headers=reader), 403)
+    refused(api.client.delete(f"/v1/tokens/a%00b%ff?token={secret}", headers=reader), 403)
+    refused(api.client.delete(f"/v1/tokens/{'x' * 5000}", headers=reader), 403)
+    seen = trail(api)
+    assert {entry["status"] for entry in seen} == {403}
+    paths = [entry["path"] for entry in reversed(seen)]
+    assert paths[:3] == ["/v1/jobs", "/v1/audit", "/v1/tokens/dasl_..."]
+    assert paths[3].startswith("/v1/tokens/a%00b")
+    assert len(paths[4]) == 500
+    assert secret not in str(seen)
+
+
+def test_a_change_that_fails_leaves_neither_itself_nor_a_row(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.dataset()
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("the disk is full")
+
+    monkeypatch.setattr("service.context.trail.record_change", broken)
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        api.submit()
+    with api.database.read() as session:
+        assert session.scalars(select(Job)).all() == []
+    monkeypatch.undo()
+    monkeypatch.setattr(jobs, "submit", broken)
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        api.submit()
+    assert rows(api) == 0
+
+
+def test_every_endpoint_that_changes_something_writes_in_the_transaction_of_its_row() -> None:
+    """One that opened a transaction of its own would leave no row."""
+    changing = 0
+    for file in sorted((Path(__file__).parents[2] / "service").glob("*/*.py")):
+        text = file.read_text(encoding="utf-8")
+        if "APIRouter(" not in text or file.parent.name == "worker_api":
+            continue
+        assert ".write()" not in text, file
+        for function in ast.walk(ast.parse(text)):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            verbs = {ast.unparse(one).partition("(")[0] for one in function.decorator_list}
+            if not verbs & {f"router.{verb}" for verb in ("post", "put", "patch", "delete")}:
+                continue
+            needed = {ast.unparse(one.annotation) for one in function.args.args if one.annotation}
+            if function.name != "validate_job":  # stores nothing
+                assert "WriteSession" in needed, f"{file}: {function.name}"
+                changing += 1
+    assert changing > 8
+
+
+def test_pages_and_filters(api: Api) -> None:
+    first, second = api.token("submit"), api.token("submit")
+    api.dataset()
+    for headers in (first, second, first):
+        answer = api.client.post("/v1/jobs", json={"dataset": "emoji"}, headers=headers)
+        assert answer.status_code == 201
+    newest = trail(api)
+    page = api.client.get("/v1/audit?limit=2", headers=api.token("admin")).json()
+    assert (page["data"], page["has_more"]) == (newest[:2], True)
+    rest = api.client.get(f"/v1/audit?after={page['next']}", headers=api.token("admin")).json()
+    assert (rest["data"], rest["has_more"]) == (newest[2:], False)
+    mine = trail(api, token=newest[0]["token_id"])
+    assert [entry["id"] for entry in mine] == [newest[0]["id"], newest[2]["id"]]
+    assert trail(api, since=newest[1]["at"]) == newest[:2]
+    assert trail(api, since="2020-01-01") == newest
+    assert trail(api, since="9999-12-31T00:00:00") == []
+    admin = api.token("admin")
+    for query in (
+        "token=job_x",
+        "token=%00",
+        "since=yesterday",
+        "since=9999-12-31T23:59:59-23:00",
+        "since=1e400",
+        "after=x",
+        "after=" + newest[0]["token_id"],
+    ):
+        answer = api.client.get(f"/v1/audit?{query}", headers=admin)
+        refused(answer, 422, query.partition("=")[0])
+
+
+def test_a_tenant_sees_its_own_trail_alone(api: Api) -> None:
+    api.dataset()
+    api.submit()
+    theirs = api.token("admin", tenant="other")
+    assert api.client.get("/v1/audit", headers=theirs).json()["data"] == []
+    own = trail(api)[0]
+    for query in (f"token={own['token_id']}", f"after={own['id']}"):
+        assert api.client.get(f"/v1/audit?{query}", headers=theirs).json()["data"] == []
