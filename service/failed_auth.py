@@ -84,6 +84,6 @@ def _too_many(wait: float) -> Problem:
     return Problem(
         429,
         "too-many-failures",
-        "Authentication failed too often from this address; a good token works at once",
+        "The request has no token that is good here, like too many before it from this address",
         headers={"Retry-After": str(int(wait) + 1)},
     )

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from service.cli import cluster, datasets, export, files, jobs, server, tokens, train
+from service.cli import audit, cluster, datasets, export, files, jobs, server, tokens, train
 from service.cli.output import note
 from service.client.errors import DaslError
 
@@ -56,5 +56,6 @@ jobs.register(app)
 files.register(app)
 cluster.register(app)
 tokens.register(app)
+audit.register(app)
 train.register(app)
 export.register(app)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
+from service.client.audit import Audit
 from service.client.checkpoints import Checkpoints
 from service.client.config import resolve_connection
 from service.client.datasets import Datasets
@@ -38,6 +39,7 @@ class Client:
         self.datasets = Datasets(self._transport)
         self.checkpoints = Checkpoints(self._transport)
         self.tokens = Tokens(self._transport)
+        self.audit = Audit(self._transport)
 
     @property
     def url(self) -> str:

@@ -251,6 +251,19 @@ class Token(Record):
     token: str | None = None
 
 
+class AuditEntry(Record):
+    """A request that changed something, or was refused the right to (403)."""
+
+    id: str
+    at: datetime | None = None
+    token_id: str = ""
+    token_name: str | None = None
+    method: str = ""
+    path: str = ""
+    status: int | None = None
+    address: str | None = None
+
+
 class Node(Record):
     """A machine of the cluster."""
 

@@ -122,6 +122,7 @@ TAKING_IDS = [
         ["datasets", "list"],
         ["datasets", "add", "."],
         ["tokens", "list"],
+        ["audit"],
         ["cluster"],
     ],
 )

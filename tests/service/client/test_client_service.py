@@ -394,6 +394,23 @@ def test_tokens(service: Service, client: Client, monkeypatch: pytest.MonkeyPatc
     assert "DASL_TOKEN" in _run("jobs", code=1).stderr
 
 
+def test_audit(service: Service, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = client.tokens.create("a reader", ["read"])
+    assert made.token is not None
+    monkeypatch.setenv("DASL_TOKEN", made.token)
+    assert "admin" in _run("audit", code=1).stderr
+    monkeypatch.setenv("DASL_TOKEN", service.token)
+    [refused] = _json("audit", "--token", made.id)
+    assert (refused["method"], refused["path"], refused["status"]) == ("GET", "/v1/audit", 403)
+    created = _json("audit", "--limit", "2")[1]
+    assert (created["method"], created["path"], created["status"]) == ("POST", "/v1/tokens", 201)
+    assert created["token_name"] == "test"
+    assert [entry.id for entry in client.audit.list(page_size=1)][1] == created["id"]
+    assert "GET /v1/audit" in _run("audit", "--since", "2020-01-01").stdout
+    assert _json("audit", "--since", "9999-01-01") == []
+    assert "since" in _run("audit", "--since", "yesterday", code=1).stderr
+
+
 def test_cluster(client: Client) -> None:
     assert _json("cluster")["nodes"] == []
     assert "not seen yet" in _run("cluster").stdout
