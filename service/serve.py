@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
 
@@ -69,6 +70,7 @@ def serve(settings: Settings, stop: threading.Event, *, cpus: int | None = None)
     """
     with _alone(settings.home), _bound(settings) as listener:
         settings = _with_port(settings, listener.getsockname()[1])
+        warn_of_exposure(settings)
         ray = LocalRay(settings.home / "ray", settings.home / "logs" / "ray.log", cpus)
         try:
             _serve(settings, stop, listener, ray)
@@ -168,6 +170,29 @@ def _bound(settings: Settings) -> Iterator[socket.socket]:
                 "DASL_PORT to another one, or to 0 for any that is free"
             ) from error
         yield listener
+
+
+def warn_of_exposure(settings: Settings) -> None:
+    """Say what others can do who reach the port, if it is more than this machine's."""
+    if _is_loopback(settings.host):
+        return
+    logger.warning(
+        "Listening on %s, beyond this machine's loopback: tokens travel unencrypted. Put a proxy "
+        "with TLS before it",
+        settings.host,
+    )
+    if not settings.dataset_roots:
+        logger.warning(
+            "DASL_DATASET_ROOTS is not set: whoever may submit can have every folder read that "
+            "this user can read"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _with_port(settings: Settings, port: int) -> Settings:

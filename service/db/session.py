@@ -51,19 +51,20 @@ def make_engine(url: str) -> Engine:
     """
     parsed = make_url(url)
     # As many connections as the API has threads, so that a thread never waits for a connection
-    # that a request waiting for a thread holds.
-    pool: dict[str, Any] = {"pool_size": 10, "max_overflow": 40}
+    # that a request waiting for a thread holds. What a statement was given is nobody's business
+    # who reads its error in a log.
+    options: dict[str, Any] = {"pool_size": 10, "max_overflow": 40, "hide_parameters": True}
     if parsed.drivername in ("sqlite", "sqlite+pysqlite"):
         if parsed.database in (None, "", ":memory:"):
             raise ValueError("SQLite needs a file: every connection of a pool must see the same")
         Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True)
         # A request moves between the threads of a pool, never running in two at once.
-        engine = create_engine(parsed, connect_args={"check_same_thread": False}, **pool)
+        engine = create_engine(parsed, connect_args={"check_same_thread": False}, **options)
         event.listen(engine, "connect", _configure_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
     if parsed.drivername == "postgresql+psycopg":
-        return create_engine(parsed, pool_pre_ping=True, **pool)
+        return create_engine(parsed, pool_pre_ping=True, **options)
     raise ValueError(
         f"DASL_DATABASE_URL names {parsed.drivername!r}; use sqlite:///PATH or "
         "postgresql+psycopg://USER:PASSWORD@HOST/DATABASE"
