@@ -45,6 +45,8 @@ class Settings(BaseSettings):
     """An attempt, or the dispatcher, silent for longer than this is taken to be gone."""
     cancel_grace_seconds: Annotated[float, Field(ge=0)] = 30.0
     """How long an attempt that is cancelled or paused may take to stop at a step before its processes are ended."""
+    log_max_bytes: Annotated[int, Field(ge=4096)] = 64 * 1024 * 1024
+    """How much of an attempt's log is kept: its beginning and its end, half of it each."""
     max_body_bytes: Annotated[int, Field(gt=0)] = 4 * 1024 * 1024
     auth_failures_per_minute: Annotated[int, Field(ge=1)] = 20
     """Failed authentications from one address that are let pass before they are answered with 429."""

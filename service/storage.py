@@ -23,7 +23,7 @@ class Storage:
         return f"{self.root}/jobs/{job_id}/attempts/{number}"
 
     def log_uri(self, job_id: str, number: int) -> str:
-        """The log of an attempt's driver."""
+        """Where the log of an attempt begins; `AttemptLog` reads and writes all of it."""
         return f"{self.attempt_uri(job_id, number)}/driver.log"
 
     def checkpoints_uri(self, job_id: str, number: int) -> str:
@@ -76,18 +76,6 @@ class Storage:
             return []
         names = [str(each["name"]) for each in entries if each["type"] == "directory"]
         return [f"{uri}/{name.rstrip('/').rpartition('/')[2]}" for name in sorted(names)]
-
-    def tail(self, uri: str, lines: int) -> tuple[bytes, int]:
-        """The last lines of a text file, and the file's size when they were read."""
-        size = self.size(uri) or 0
-        start, text = size, b""
-        # One more line break than lines: the one that ends the line before them.
-        while start > 0 and text.count(b"\n") <= lines:
-            block_start = max(0, start - 65536)
-            text = b"".join(self.read(uri, block_start, start)) + text
-            start = block_start
-        kept = text.splitlines(keepends=True)[-lines:] if lines else []
-        return b"".join(kept), size
 
     def _open_store(self, uri: str) -> tuple[Any, str]:
         fs, path = fsspec.core.url_to_fs(uri)

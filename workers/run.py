@@ -32,6 +32,9 @@ RAY_SETTINGS = {
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     # The log is read in files and over the API, where colours are noise.
     "RAY_COLOR_PREFIX": "0",
+    # Ranks say much the same. Left to itself Ray drops all but one of lines that differ in nothing
+    # but numbers, as those of two steps do.
+    "RAY_DEDUP_LOGS": "0",
 }
 
 

@@ -45,6 +45,14 @@ class Run:
 
 
 @dataclass(frozen=True)
+class LogPiece:
+    """A part of a driver's log, and how many bytes the whole log has so far."""
+
+    data: bytes
+    size: int
+
+
+@dataclass(frozen=True)
 class Node:
     """A machine of the cluster that is alive; CPUs and GPUs are the executor's logical ones."""
 
@@ -97,8 +105,9 @@ class Executor(Protocol):
     def status(self, submission_id: str) -> Run | None:
         """How far it is; `None`: the executor knows no such submission."""
 
-    def logs(self, submission_id: str) -> str:
-        """All that its driver wrote so far to stdout and stderr; empty if it is unknown."""
+    def logs(self, submission_id: str, start: int, count: int) -> LogPiece:
+        """At most `count` bytes, from byte `start` on, of what its driver and all processes that
+        work for it wrote to stdout and stderr; empty, of size 0, if it is unknown."""
 
     def stop(self, submission_id: str) -> None:
         """End its processes, softly first. No error if it is over or unknown."""

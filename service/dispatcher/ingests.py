@@ -12,7 +12,7 @@ from service.db.models import Dataset
 from service.dispatcher import repository
 from service.dispatcher.attempts import ended_error
 from service.dispatcher.executor import SubmissionRefused
-from service.dispatcher.logs import tail
+from service.dispatcher.logs import last_lines
 from service.dispatcher.shared import Shared
 
 _RUNS = 2
@@ -49,7 +49,7 @@ class Ingests:
                     return
             self._submit(dataset.id, dataset.attempt)
         elif run.state.ended:
-            error = ended_error("ingest", run, tail(self._shared.executor.logs(submission_id)))
+            error = ended_error("ingest", run, last_lines(self._shared.executor, submission_id))
             state = datasets.PENDING if dataset.attempt < _RUNS else datasets.FAILED
             with self._shared.write() as session:
                 datasets.end_ingest(session, dataset.id, dataset.attempt, state, error=error)

@@ -1,13 +1,13 @@
-"""Drivers' logs, copied from Ray into the artifacts while they grow."""
+"""Logs of attempts, copied from the executor into the artifacts while they grow."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-import fsspec
-
+from service.attempt_log import AttemptLog
 from service.dispatcher.executor import Executor, ExecutorUnavailable
 from service.storage import Storage
 
@@ -15,70 +15,98 @@ logger = logging.getLogger(__name__)
 
 TAIL_LINES = 50
 _LONGEST_LINE = 2000
+_TAIL_BYTES = 1 << 20
+# What one look at a running driver copies at most: others wait for their turn.
+_BLOCK = 4 << 20
+_INTERVAL = timedelta(seconds=2)
+# Where copying is slow it is done less often: it may take this share of the time.
+_SHARE = 0.05
+_AFTER_TROUBLE = timedelta(seconds=30)
 
 
 class LogCopier:
-    """Copies what is new of a driver's log, at most every `interval` until it is final."""
+    """Copies what is new of a driver's log, now and then, until it is final.
+
+    Args:
+        limit: how many bytes of an attempt's log are kept; see `AttemptLog`.
+    """
 
     def __init__(
-        self,
-        executor: Executor,
-        storage: Storage,
-        clock: Callable[[], datetime],
-        interval: timedelta = timedelta(seconds=2),
+        self, executor: Executor, storage: Storage, clock: Callable[[], datetime], limit: int
     ) -> None:
         self._executor, self._storage = executor, storage
-        self._clock, self._interval = clock, interval
-        self._copied_at: dict[str, datetime] = {}
+        self._clock, self._limit = clock, limit
+        self._due: dict[str, datetime] = {}
 
     def follow(self, job_id: str, number: int, submission_id: str) -> None:
-        """Copy what a running driver has written, whole lines only, unless it was just done."""
+        """Copy what a running driver has written, whole lines only, unless it was just done.
+
+        A log that cannot be had, or stored, must not keep its attempt from being looked after.
+        """
         now = self._clock()
-        last = self._copied_at.get(submission_id)
-        if last is not None and now - last < self._interval:
+        if submission_id in self._due and now < self._due[submission_id]:
             return
-        self._copied_at[submission_id] = now
-        text = self._executor.logs(submission_id)
-        # Half a line may hold half a character, which would read differently next time.
-        self._store(job_id, number, text[: text.rfind("\n") + 1])
+        began = time.monotonic()
+        try:
+            self._copy(AttemptLog(self._storage, job_id, number), submission_id, final=False)
+        except (ExecutorUnavailable, OSError) as error:
+            logger.warning("The log of %s is not copied now: %s", submission_id, error)
+            pause = _AFTER_TROUBLE
+        else:
+            pause = max(_INTERVAL, timedelta(seconds=(time.monotonic() - began) / _SHARE))
+        self._due[submission_id] = now + pause
 
     def finish(self, job_id: str, number: int, submission_id: str) -> list[str]:
         """Copy the rest of a driver's log; returns its last lines.
 
-        When Ray has forgotten the driver, they are the last lines that were copied.
+        When Ray has forgotten the driver, they are the last lines that were copied. An attempt must
+        be able to end without any.
         """
-        self._copied_at.pop(submission_id, None)
+        self._due.pop(submission_id, None)
+        log = AttemptLog(self._storage, job_id, number)
+        lines: list[str] = []
         try:
-            text = self._executor.logs(submission_id)
+            lines = last_lines(self._executor, submission_id)
+            self._copy(log, submission_id, final=True)
         except ExecutorUnavailable as error:
-            # The node that has it is gone. An attempt must be able to end without its last lines.
+            # The node that has it is gone.
             logger.warning("The rest of the log of %s is lost: %s", submission_id, error)
-            text = ""
-        if text:
-            self._store(job_id, number, text)
-            return tail(text)
-        uri = self._storage.log_uri(job_id, number)
-        kept, _ = self._storage.tail(uri, TAIL_LINES)
-        return tail(kept.decode(errors="replace"))
+        except OSError as error:
+            logger.warning("The rest of the log of %s cannot be stored: %s", submission_id, error)
+            return lines
+        return lines or _lines(log.tail(TAIL_LINES)[0])
 
-    def _store(self, job_id: str, number: int, text: str) -> None:
-        content = text.encode(errors="replace")
-        if not content:
-            return
-        uri = self._storage.log_uri(job_id, number)
-        size = self._storage.size(uri) or 0
-        if size >= len(content):
-            return
-        fs, path = fsspec.core.url_to_fs(uri)
-        fs.makedirs(fs._parent(path), exist_ok=True)
-        if "file" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol):
-            with fs.open(path, "ab") as file:
-                file.write(content[size:])
-        else:
-            # Object stores cannot append; a put replaces the object in one step.
-            fs.pipe_file(path, content)
+    def _copy(self, log: AttemptLog, submission_id: str, *, final: bool) -> None:
+        position = log.end()
+        while True:
+            piece = self._executor.logs(submission_id, position, _BLOCK)
+            behind = piece.size - position
+            if position >= self._limit // 2 and behind > max(_BLOCK, self._limit):
+                # All that was copied until then would be left out again.
+                position = piece.size - self._limit // 2
+                data = self._executor.logs(submission_id, position, _BLOCK).data
+                line = data.find(b"\n") + 1
+                position, data = position + line, data[line:]
+            else:
+                data = piece.data
+            complete = position + len(data) >= piece.size
+            # Half a line may hold half a character; one without an end cannot be waited for.
+            if not (final and complete) and (b"\n" in data or len(data) < _BLOCK):
+                data = data[: data.rfind(b"\n") + 1]
+            if data:
+                log.append(position, data, self._limit)
+                position += len(data)
+            if not final or complete or not data:
+                return
 
 
-def tail(text: str) -> list[str]:
-    """The last lines of a log, as they go into an error."""
-    return [line[:_LONGEST_LINE] for line in text.splitlines()[-TAIL_LINES:]]
+def last_lines(executor: Executor, submission_id: str) -> list[str]:
+    """The last lines of a driver's log, as they go into an error; none if it is unknown."""
+    size = executor.logs(submission_id, 0, 1).size
+    start = max(0, size - _TAIL_BYTES)
+    return _lines(executor.logs(submission_id, start, _TAIL_BYTES).data)
+
+
+def _lines(end: bytes) -> list[str]:
+    lines = end.decode(errors="replace").splitlines()[-TAIL_LINES:]
+    return [line[:_LONGEST_LINE] for line in lines]

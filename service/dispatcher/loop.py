@@ -65,7 +65,8 @@ class Dispatcher:
             holder=holder,
             entrypoints=entrypoints or Entrypoints(),
         )
-        self._attempts = Attempts(self._shared, LogCopier(executor, storage, clock))
+        logs = LogCopier(executor, storage, clock, settings.log_max_bytes)
+        self._attempts = Attempts(self._shared, logs)
         self._ingests = Ingests(self._shared)
         self._cluster: Cluster | None = None
         self._asked_at: datetime | None = None

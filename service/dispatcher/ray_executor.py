@@ -6,8 +6,9 @@ Written against and tested with Ray 2.60.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import httpx
@@ -15,6 +16,7 @@ import httpx
 from service.dispatcher.executor import (
     Cluster,
     ExecutorUnavailable,
+    LogPiece,
     Node,
     Run,
     RunState,
@@ -24,6 +26,16 @@ from service.dispatcher.executor import (
 _TAKEN = "already exists"
 # The dashboard waits up to 10 s for the node's agent before it answers a submission.
 _SUBMIT_TIMEOUT = 30.0
+_AGENT_TIMEOUT = httpx.Timeout(10.0, connect=2.0)
+_ASK_AGENT_AGAIN_SECONDS = 300.0
+_DRIVERS_REMEMBERED = 1000
+
+
+class _Driver(NamedTuple):
+    """The node that a driver runs on, and the address of Ray's agent there."""
+
+    node: str
+    agent: str
 
 
 class RayExecutor:
@@ -34,6 +46,9 @@ class RayExecutor:
         self._http = httpx.Client(
             base_url=address, headers=headers, timeout=timeout, trust_env=False
         )
+        self._drivers: dict[str, _Driver] = {}
+        self._unreachable: dict[str, float] = {}
+        """Agents that did not answer, with the time (monotonic) to ask them again."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -61,18 +76,67 @@ class RayExecutor:
         if answer.status_code == httpx.codes.NOT_FOUND:
             return None
         job = _json(answer)
+        if job.get("driver_agent_http_address") and job.get("driver_node_id"):
+            if len(self._drivers) >= _DRIVERS_REMEMBERED:
+                del self._drivers[next(iter(self._drivers))]
+            self._drivers[submission_id] = _Driver(
+                job["driver_node_id"], job["driver_agent_http_address"]
+            )
         return Run(
             state=RunState(str(job["status"]).lower()),
             message=job.get("message") or "",
             exit_code=job.get("driver_exit_code"),
         )
 
-    def logs(self, submission_id: str) -> str:
-        """See `Executor.logs`."""
-        answer = self._request("GET", f"/api/jobs/{quote(submission_id)}/logs")
+    def logs(self, submission_id: str, start: int, count: int) -> LogPiece:
+        """See `Executor.logs`.
+
+        Ray's agent on the driver's node serves the file in parts. Where the agent cannot be reached
+        from here, the head passes on the whole of it each time. The Jobs API would, too, but not a
+        log that holds anything but UTF-8.
+        """
+        if submission_id not in self._drivers and self.status(submission_id) is None:
+            return LogPiece(b"", 0)
+        driver = self._drivers.get(submission_id)
+        if driver is None:
+            return LogPiece(b"", 0)  # It has not begun.
+        file = f"job-driver-{submission_id}.log"
+        if self._unreachable.get(driver.agent, 0.0) <= time.monotonic():
+            try:
+                return self._log_from_agent(f"{driver.agent}/logs/{quote(file)}", start, count)
+            except httpx.HTTPError:
+                self._unreachable[driver.agent] = time.monotonic() + _ASK_AGENT_AGAIN_SECONDS
+        return self._log_from_head(driver.node, file, start, count)
+
+    def _log_from_agent(self, url: str, start: int, count: int) -> LogPiece:
+        wanted = {"Range": f"bytes={start}-{start + count - 1}"}
+        answer = self._http.get(url, headers=wanted, timeout=_AGENT_TIMEOUT)
         if answer.status_code == httpx.codes.NOT_FOUND:
-            return ""
-        return str(_json(answer)["logs"])
+            return LogPiece(b"", 0)  # It has written nothing.
+        if answer.status_code not in (
+            httpx.codes.PARTIAL_CONTENT,
+            httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE,
+        ):
+            raise httpx.HTTPStatusError(
+                "not a part of a file", request=answer.request, response=answer
+            )
+        size = int(answer.headers["content-range"].rpartition("/")[2])
+        return LogPiece(answer.content if answer.is_success else b"", size)
+
+    def _log_from_head(self, node: str, file: str, start: int, count: int) -> LogPiece:
+        wanted = {"node_id": node, "filename": file, "lines": "-1"}
+        data, size = bytearray(), 0
+        try:
+            with self._http.stream("GET", "/api/v0/logs/file", params=wanted) as answer:
+                if not answer.is_success:
+                    answer.read()
+                    raise _unavailable(answer)
+                for block in answer.iter_bytes():
+                    data += block[max(0, start - size) : max(0, start + count - size)]
+                    size += len(block)
+        except httpx.HTTPError as error:
+            raise self._silent(error) from error
+        return LogPiece(bytes(data), size)
 
     def stop(self, submission_id: str) -> None:
         """See `Executor.stop`. Ray sends SIGTERM and, 3 s later, SIGKILL."""
@@ -93,14 +157,16 @@ class RayExecutor:
         try:
             answer = self._http.request(method, path, **options)
         except httpx.HTTPError as error:
-            raise ExecutorUnavailable(
-                f"Ray does not answer at {self._http.base_url}: {error or type(error).__name__}"
-            ) from error
+            raise self._silent(error) from error
         if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             raise ExecutorUnavailable(
                 f"Ray at {self._http.base_url} refuses the token in RAY_AUTH_TOKEN: {answer.text}"
             )
         return answer
+
+    def _silent(self, error: httpx.HTTPError) -> ExecutorUnavailable:
+        reason = str(error) or type(error).__name__
+        return ExecutorUnavailable(f"Ray does not answer at {self._http.base_url}: {reason}")
 
 
 def _node(node: dict[str, Any], usage: dict[str, list[float]]) -> Node:

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
+from service.attempt_log import AttemptLog
 from service.auth import Reader
 from service.context import ReadSession, WithContext
 from service.http import StrictRoute
@@ -91,24 +92,17 @@ def show_log(
     number = attempt or newest
     # The store may be far away: the transaction ends before it is asked.
     session.close()
-    storage = context.storage
-    uri = storage.log_uri(job_id, number)
+    log = AttemptLog(context.storage, job_id, number)
     if wants_stream(request):
         if last_event_id:
             left, _, right = last_event_id.partition(":")
             number, offset = _number(left, last_event_id), _number(right, last_event_id)
-        elif tail is not None:
-            kept, size = storage.tail(uri, tail)
-            offset = size - len(kept)
         else:
-            offset = 0
+            offset = 0 if tail is None else log.tail(tail)[1]
         return stream(context, LogStream(context, job_id, number, offset).look)
     if tail is not None:
-        return Response(storage.tail(uri, tail)[0], media_type="text/plain; charset=utf-8")
-    size = storage.size(uri) or 0
-    return StreamingResponse(
-        storage.read(uri, 0, size) if size else iter(()), media_type="text/plain; charset=utf-8"
-    )
+        return Response(log.tail(tail)[0], media_type="text/plain; charset=utf-8")
+    return StreamingResponse(log.text(), media_type="text/plain; charset=utf-8")
 
 
 def _number(text: str, given: str) -> int:

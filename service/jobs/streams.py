@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from service.attempt_log import AttemptLog, left_out
 from service.context import Context
 from service.jobs import repository
 from service.jobs.schemas import EventView
@@ -50,7 +51,7 @@ class LogStream:
     job_id: str
     number: int
     offset: int = 0
-    _size: int = 0
+    _end: int = 0
     _quiet_since: float = field(default_factory=time.monotonic)
 
     def look(self) -> News:
@@ -61,29 +62,29 @@ class LogStream:
         ended, newest = status in TERMINAL, max(numbers, default=0)
         if self.number == 0 and newest > 0:
             self.number = 1
-        storage = self.context.storage
-        uri = storage.log_uri(self.job_id, self.number)
-        size = storage.size(uri) or 0
+        log = AttemptLog(self.context.storage, self.job_id, self.number)
+        piece = log.read(self.offset, _LOG_BYTES_AT_ONCE)
         now = time.monotonic()
-        if size > self._size:
-            self._size, self._quiet_since = size, now
+        if piece.end > self._end:
+            self._end, self._quiet_since = piece.end, now
         settled = now - self._quiet_since >= _LOG_SETTLES_SECONDS
-        stop = min(size, self.offset + _LOG_BYTES_AT_ONCE)
-        block = b"".join(storage.read(uri, self.offset, stop)) if stop > self.offset else b""
+        block, skipped = piece.data, piece.start - self.offset
         over = self.number < newest or ended
-        if not (over and settled) and len(block) < _LOG_BYTES_AT_ONCE:
+        newest_bytes = piece.start + len(block) == piece.end
+        if newest_bytes and not (over and settled) and len(block) < _LOG_BYTES_AT_ONCE:
             # The line that is being written follows when it is whole.
             block = block[: block.rfind(b"\n") + 1]
         messages = []
         if block:
-            self.offset += len(block)
-            text = block.decode("utf-8", "replace").removesuffix("\n")
+            self.offset = piece.start + len(block)
+            text = (left_out(skipped) if skipped else b"") + block
+            lines = text.decode("utf-8", "replace").removesuffix("\n")
             # A bare carriage return would end a line of the stream itself.
-            text = text.replace("\r\n", "\n").replace("\r", "\n")
-            messages.append(Message(f"{self.number}:{self.offset}", "log", text))
-        done = self.offset >= size
+            lines = lines.replace("\r\n", "\n").replace("\r", "\n")
+            messages.append(Message(f"{self.number}:{self.offset}", "log", lines))
+        done = self.offset >= piece.end
         if done and over and settled and self.number < newest:
             self.number, self.offset = self.number + 1, 0
-            self._size, self._quiet_since = 0, now
+            self._end, self._quiet_since = 0, now
             return News(messages, more=True)
         return News(messages, more=not done and bool(block), ended=ended and done and settled)

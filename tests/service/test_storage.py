@@ -1,12 +1,10 @@
-"""Artifacts: what may be named, and reading parts and ends of files."""
+"""Artifacts: what may be named, and reading parts of files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from service import ids
 from service.storage import Storage, is_below
@@ -34,19 +32,6 @@ def test_is_below(uri: str, below: bool) -> None:
     assert is_below(uri, "s3://b/root") is below
 
 
-@given(text=st.text(alphabet="ab\n", max_size=60), lines=st.integers(0, 10))
-def test_tail_is_the_end_of_the_text(
-    tmp_path_factory: pytest.TempPathFactory, text: str, lines: int
-) -> None:
-    path = tmp_path_factory.mktemp("log") / "driver.log"
-    path.write_text(text)
-    storage = Storage(f"file://{path.parent}")
-    kept, size = storage.tail(f"file://{path}", lines)
-    every = text.splitlines(keepends=True)
-    assert kept.decode() == "".join(every[max(0, len(every) - lines) :])
-    assert size == len(text)
-
-
 def test_reading_parts(tmp_path: Path) -> None:
     content = bytes(range(256)) * 10_000
     path = tmp_path / "with a space.bin"
@@ -57,7 +42,6 @@ def test_reading_parts(tmp_path: Path) -> None:
     assert b"".join(storage.read(uri, 5, 2_000_000)) == content[5:2_000_000]
     assert b"".join(storage.read(uri, 0, 10**12)) == content
     assert storage.size(f"{uri}.none") is None
-    assert storage.tail(f"{uri}.none", 5) == (b"", 0)
 
 
 def test_ids_sort_by_creation_and_are_told_apart() -> None:

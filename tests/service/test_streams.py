@@ -15,6 +15,7 @@ import uvicorn
 from api_under_test import Api, Worker, refused
 
 from service import lifecycle
+from service.attempt_log import AttemptLog
 from service.client.sse import ServerSentEvent, parse
 from service.jobs import streams
 
@@ -174,3 +175,37 @@ def test_log_is_followed_through_a_restart(
         assert [message.data for message in messages] == rest
     with following(live, path, tail=1) as messages:
         assert [message.data for message in messages] == ["more"]
+
+
+def test_a_log_that_was_cut_is_followed_over_the_hole(
+    api: Api, live: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "_LOG_SETTLES_SECONDS", 0.05)
+    worker = started(api)
+    log, limit = AttemptLog(api.context.storage, worker.job_id, 1), 16 * 64
+    path = f"/v1/jobs/{worker.job_id}/logs"
+    lines = [f"line {number:04}" for number in range(1000)]
+
+    def write(start: int, stop: int) -> None:
+        for number in range(start, stop):
+            log.append(number * 10, f"{lines[number]}\n".encode(), limit)
+
+    write(0, 20)
+    with following(live, path) as messages:
+        first = next(messages)
+        assert first.data.split("\n") == lines[:20]
+        write(20, 1000)
+        worker.say("finish", outcome="succeeded")
+        rest = [line for message in messages for line in message.data.split("\n")]
+        assert rest[-40:] == lines[-40:]
+    # Who comes back gets what is still there, and is told how much is not.
+    with following(live, path, last_id=first.id) as messages:
+        again = [line for message in messages for line in message.data.split("\n")]
+    hole = next(index for index, line in enumerate(again) if "bytes were left out" in line)
+    assert again[:hole] == lines[20 : 20 + hole]
+    assert again[hole + 1 :] == lines[hole + 1 - len(again) :]
+    text = api.client.get(path).text.splitlines()
+    assert text == lines[:20] + again
+    assert api.client.get(path, params={"tail": 3}).text.splitlines() == lines[-3:]
+    with following(live, path, tail=3) as messages:
+        assert [message.data for message in messages] == ["\n".join(lines[-3:])]

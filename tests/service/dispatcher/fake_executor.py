@@ -15,7 +15,14 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from service.dispatcher.executor import Cluster, ExecutorUnavailable, Node, Run, RunState
+from service.dispatcher.executor import (
+    Cluster,
+    ExecutorUnavailable,
+    LogPiece,
+    Node,
+    Run,
+    RunState,
+)
 
 # Reads from its standard input how it is to end: an exit code, and lines to print between `|`.
 DRIVER = 'echo "driver $0 $1"; read code text; echo "$text" | tr "|" "\\n"; exit "$code"'
@@ -31,6 +38,7 @@ class FakeExecutor:
         """Ids of the commands that ran, in order."""
         self.envs: dict[str, dict[str, str]] = {}
         self.stopped: list[str] = []
+        self.log_bytes_read = 0
         self._processes: dict[str, subprocess.Popen[str]] = {}
         self._logs = tempfile.TemporaryDirectory()
         self._lock = threading.Lock()
@@ -68,10 +76,12 @@ class FakeExecutor:
             return Run(RunState.STOPPED, exit_code=code)
         return Run(RunState.SUCCEEDED if code == 0 else RunState.FAILED, exit_code=code)
 
-    def logs(self, submission_id: str) -> str:
+    def logs(self, submission_id: str, start: int, count: int) -> LogPiece:
         self._check()
         log = self._log(submission_id)
-        return log.read_text() if log.exists() else ""
+        content = log.read_bytes() if log.exists() else b""
+        self.log_bytes_read += len(content[start : start + count])
+        return LogPiece(content[start : start + count], len(content))
 
     def stop(self, submission_id: str) -> None:
         self._check()
@@ -118,6 +128,11 @@ class FakeExecutor:
         """Whether its driver is there now."""
         process = self._processes.get(submission_id)
         return process is not None and process.poll() is None
+
+    def write_log(self, submission_id: str, content: bytes) -> None:
+        """Add to a driver's log, as if it had written it."""
+        with self._log(submission_id).open("ab") as log:
+            log.write(content)
 
     def _log(self, submission_id: str) -> Path:
         return Path(self._logs.name) / f"{submission_id}.log"

@@ -12,7 +12,13 @@ from uuid import uuid4
 import pytest
 from fake_executor import FakeExecutor
 
-from service.dispatcher.executor import Executor, ExecutorUnavailable, Run, RunState
+from service.dispatcher.executor import (
+    Executor,
+    ExecutorUnavailable,
+    LogPiece,
+    Run,
+    RunState,
+)
 from service.dispatcher.ray_executor import RayExecutor
 from service.local_ray import LocalRay
 
@@ -73,21 +79,25 @@ def ended(run: Run) -> bool:
     return run.state.ended
 
 
+def log_of(executor: Executor, name: str) -> list[str]:
+    """The lines of a driver's log. Ray puts some of its own between them."""
+    return executor.logs(name, 0, 1_000_000).data.decode().splitlines()
+
+
 def test_runs_a_command_with_its_environment(executor: Executor, name: str) -> None:
     executor.submit(
         name, f"{sys.executable} -c \"import os; print(os.environ['WORD'])\"", {"WORD": "ünder"}
     )
     run = until(executor, name, ended)
     assert (run.state, run.exit_code) == (RunState.SUCCEEDED, 0)
-    assert "ünder" in executor.logs(name).splitlines()
+    assert "ünder" in log_of(executor, name)
 
 
 def test_tells_how_a_command_failed(executor: Executor, name: str) -> None:
     executor.submit(name, "echo on stdout; echo on stderr >&2; exit 3", {})
     run = until(executor, name, ended)
     assert (run.state, run.exit_code) == (RunState.FAILED, 3)
-    # Ray puts lines of its own between them.
-    lines = executor.logs(name).splitlines()
+    lines = log_of(executor, name)
     assert lines.index("on stdout") < lines.index("on stderr")
 
 
@@ -113,7 +123,7 @@ def test_one_id_runs_once_however_often_it_is_submitted(
 
 def test_knows_nothing_of_what_was_never_submitted(executor: Executor, name: str) -> None:
     assert executor.status(name) is None
-    assert executor.logs(name) == ""
+    assert executor.logs(name, 0, 10) == LogPiece(b"", 0)
     executor.stop(name)
 
 
@@ -121,13 +131,35 @@ def test_logs_grow_while_it_runs_and_stop_ends_it(executor: Executor, name: str)
     executor.submit(name, "echo first; exec sleep 1000", {})
     until(executor, name, lambda run: run.state == RunState.RUNNING)
     deadline = time.monotonic() + 120
-    while "first" not in executor.logs(name).splitlines():
+    while "first" not in log_of(executor, name):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     executor.stop(name)
     assert until(executor, name, ended).state == RunState.STOPPED
     executor.stop(name)  # Again is no error.
-    assert "first" in executor.logs(name).splitlines()
+    assert "first" in log_of(executor, name)
+
+
+@pytest.mark.parametrize("way", ["agent", "head"])
+def test_logs_come_in_parts_byte_by_byte(executor: Executor, name: str, way: str) -> None:
+    # Not text in any encoding, line ends of all kinds, and more than fits into one answer's block.
+    script = "import sys; [sys.stdout.buffer.write(b'\\xff\\r\\n%d\\r' % n) for n in range(60_000)]"
+    executor.submit(name, f'{sys.executable} -c "{script}"', {})
+    until(executor, name, ended)
+    if way == "head" and isinstance(executor, RayExecutor):
+        # As if the dispatcher could reach nothing but Ray's head.
+        executor._unreachable[executor._drivers[name].agent] = float("inf")
+    expected = b"".join(b"\xff\r\n%d\r" % n for n in range(60_000))
+    size = executor.logs(name, 0, 1).size
+    assert size >= len(expected)
+    whole = b"".join(executor.logs(name, start, 100_000).data for start in range(0, size, 100_000))
+    assert len(whole) == size
+    assert expected in whole
+    middle = executor.logs(name, size // 2, 7)
+    assert middle == LogPiece(whole[size // 2 : size // 2 + 7], size)
+    assert executor.logs(name, size - 3, 7) == LogPiece(whole[-3:], size)
+    assert executor.logs(name, size, 7) == LogPiece(b"", size)
+    assert executor.logs(name, size + 9, 7) == LogPiece(b"", size)
 
 
 def test_shows_the_cluster(executor: Executor) -> None:

@@ -1,0 +1,151 @@
+"""What the dispatcher copies of a driver's log, how much it reads for that, and what it keeps."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from fake_executor import FakeExecutor
+
+from service.attempt_log import AttemptLog
+from service.dispatcher import logs
+from service.dispatcher.logs import LogCopier
+from service.storage import Storage
+
+NAME = "job_x-1"
+LIMIT = 16 * 1000
+
+
+class Copying:
+    """A driver's log, its copy, and a clock between them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.executor = FakeExecutor()
+        self.now = datetime.now(UTC)
+        self.storage = Storage(f"file://{folder}")
+        self.log = AttemptLog(self.storage, "job_x", 1)
+        self.restart()
+
+    def restart(self) -> None:
+        self.copier = LogCopier(self.executor, self.storage, lambda: self.now, LIMIT)
+
+    def write(self, text: str | bytes) -> None:
+        self.executor.write_log(NAME, text if isinstance(text, bytes) else text.encode())
+
+    def look(self, seconds: float = 60) -> None:
+        self.now += timedelta(seconds=seconds)
+        self.copier.follow("job_x", 1, NAME)
+
+    def follow(self, seconds: float = 60) -> bytes:
+        self.look(seconds)
+        return self.kept()
+
+    def finish(self) -> list[str]:
+        return self.copier.finish("job_x", 1, NAME)
+
+    def kept(self) -> bytes:
+        return b"".join(self.log.text())
+
+
+@pytest.fixture
+def copying(tmp_path: Path) -> Iterator[Copying]:
+    made = Copying(tmp_path / "artifacts")
+    yield made
+    made.executor.close()
+
+
+def test_only_what_is_new_is_read_also_after_a_restart(copying: Copying) -> None:
+    assert copying.follow() == b""
+    copying.write("one\ntwo\nhal")
+    assert copying.follow() == b"one\ntwo\n"
+    copying.write("f a line\n")
+    assert copying.follow(0.5) == b"one\ntwo\n", "it was just done"
+    copying.executor.log_bytes_read = 0
+    assert copying.follow() == b"one\ntwo\nhalf a line\n"
+    assert copying.executor.log_bytes_read == len("half a line\n")
+    copying.restart()
+    assert copying.follow() == b"one\ntwo\nhalf a line\n"
+    assert copying.executor.log_bytes_read == len("half a line\n")
+    copying.write("and the rest")
+    assert copying.finish() == ["one", "two", "half a line", "and the rest"]
+    assert copying.kept() == b"one\ntwo\nhalf a line\nand the rest"
+
+
+def test_bytes_that_are_no_text_are_kept(copying: Copying) -> None:
+    content = b"\xff\xfe\r\n50%\r100%\r\n\x1b[31m\n"
+    copying.write(content)
+    assert copying.follow() == content
+    assert copying.finish()[0] == "\ufffd\ufffd"
+
+
+def test_a_log_that_grows_for_ever_is_bounded(copying: Copying) -> None:
+    line = "{:098}\n"
+    for number in range(1000):
+        copying.write(line.format(number))
+        if number % 10 == 0:
+            copying.follow()
+    lines = copying.finish()
+    kept = copying.kept().splitlines()
+    size = sum(part.end - part.start for part in copying.log.parts())
+    assert LIMIT - 2 * 1000 <= size <= LIMIT
+    hole = next(index for index, text in enumerate(kept) if b"left out" in text)
+    assert [int(text) for text in kept[:hole]] == list(range(hole))
+    after = len(kept) - hole - 1
+    assert [int(text) for text in kept[hole + 1 :]] == list(range(1000 - after, 1000))
+    assert [int(text) for text in lines] == list(range(950, 1000))
+
+
+def test_a_driver_that_writes_faster_is_not_read_whole(
+    copying: Copying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_BLOCK", 2000)
+    line = "{:099}\n"
+    copying.write("".join(line.format(number) for number in range(100_000)))
+    for _ in range(100):
+        copying.follow()
+    lines = copying.finish()
+    kept = copying.kept().splitlines()
+    assert copying.executor.log_bytes_read < 3 * LIMIT + logs._TAIL_BYTES
+    assert (int(kept[0]), int(kept[-1])) == (0, 99_999)
+    assert [int(text) for text in lines] == list(range(99_950, 100_000))
+
+
+def test_a_line_without_an_end_is_not_waited_for(
+    copying: Copying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_BLOCK", 100)
+    copying.write("." * 250)
+    assert copying.follow() == b"." * 100
+    assert copying.follow() == b"." * 200
+    assert copying.follow() == b"." * 200
+    copying.finish()
+    assert copying.kept() == b"." * 250
+
+
+def test_logs_that_cannot_be_had_or_stored_hold_nothing_up(
+    copying: Copying, caplog: pytest.LogCaptureFixture
+) -> None:
+    copying.write("one\ntwo\n")
+    copying.follow()
+    copying.executor.away = True
+    copying.follow()
+    assert copying.finish() == ["one", "two"], "what was copied before"
+    copying.executor.away = False
+    copying.write("three\n")
+    shutil.rmtree(copying.folder)
+    copying.folder.write_text("a file where a folder must be")
+    copying.look()
+    assert copying.finish() == ["one", "two", "three"], "what the driver wrote"
+    assert len([r for r in caplog.records if "is not copied now" in r.message]) == 2
+    assert len([r for r in caplog.records if "cannot be stored" in r.message]) == 1
+
+
+def test_last_lines_are_bounded(copying: Copying) -> None:
+    copying.write("\n".join(["x" * 5000] * 60))
+    lines = copying.finish()
+    assert len(lines) == logs.TAIL_LINES
+    assert max(map(len, lines)) == 2000

@@ -1,0 +1,114 @@
+"""The kept log of an attempt: in parts, bounded, with positions that keep their meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import fsspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.attempt_log import AttemptLog, left_out
+from service.storage import Storage
+
+LIMIT = 16 * 64
+"""Parts of 64 bytes."""
+
+
+@pytest.fixture(params=["file", "memory"])
+def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AttemptLog]:
+    """A log in a folder, and one in a store that cannot append."""
+    root = f"file://{tmp_path}/a folder" if request.param == "file" else f"memory://{uuid4().hex}"
+    yield AttemptLog(Storage(root), "job_x", 1)
+    if request.param == "memory":
+        fsspec.filesystem("memory").rm(root.removeprefix("memory:/"), recursive=True)
+
+
+def lines(start: int, stop: int) -> bytes:
+    """Lines of 10 bytes."""
+    return b"".join(b"line %04d\n" % number for number in range(start, stop))
+
+
+def test_a_short_log_is_one_file_that_grows(log: AttemptLog) -> None:
+    assert (log.parts(), log.end(), log.tail(3), list(log.text())) == ([], 0, (b"", 0), [])
+    log.append(0, b"one\ntwo\n", LIMIT)
+    log.append(8, b"three", LIMIT)
+    log.append(8, b"three\n", LIMIT)  # The same again, and more: as after a crash.
+    assert b"".join(log.text()) == b"one\ntwo\nthree\n"
+    assert [(part.start, part.end) for part in log.parts()] == [(0, 14)]
+    assert log.parts()[0].path.endswith("/job_x/attempts/1/driver.log")
+    assert log.tail(2) == (b"two\nthree\n", 4)
+    assert log.tail(0) == (b"", 14)
+    piece = log.read(5, 4)
+    assert (piece.start, piece.data, piece.end) == (5, b"wo\nt", 14)
+
+
+def test_a_long_log_keeps_its_beginning_and_its_end(log: AttemptLog) -> None:
+    written = lines(0, 1000)
+    for start in range(0, len(written), 130):
+        log.append(start, written[start : start + 130], LIMIT)
+    parts = log.parts()
+    assert sum(part.end - part.start for part in parts) <= LIMIT
+    assert all(part.start % 10 == 0 for part in parts), "parts begin with a line"
+    [hole] = [i for i in range(1, len(parts)) if parts[i].start > parts[i - 1].end]
+    head, tail = parts[hole - 1].end, parts[hole].start
+    assert head >= LIMIT // 2 - 2 * 64
+    assert len(written) - tail >= LIMIT // 2 - 2 * 64
+    kept = written[:head] + left_out(tail - head) + written[tail:]
+    assert b"".join(log.text()) == kept
+    assert log.end() == len(written)
+
+    assert log.tail(3) == (lines(997, 1000), len(written) - 30)
+    assert log.tail(10_000) == (left_out(tail - head) + written[tail:], tail)
+    # What lies in the hole is read from behind it, and nothing changes its position.
+    for position in (head, head + 1, tail - 1, tail):
+        piece = log.read(position, 20)
+        assert (piece.start, piece.data) == (tail, written[tail : tail + 20])
+    assert log.read(head - 5, 20).data == written[head - 5 : head]
+
+
+def test_a_jump_ahead_is_a_hole(log: AttemptLog) -> None:
+    log.append(0, lines(0, 3), LIMIT)
+    log.append(500, lines(50, 52), LIMIT)
+    assert b"".join(log.text()) == lines(0, 3) + left_out(470) + lines(50, 52)
+
+
+def test_a_line_longer_than_a_part_stays_whole(log: AttemptLog) -> None:
+    long = b"x" * 100 + b"\n"
+    log.append(0, b"short\n" + long + b"short\n", LIMIT)
+    assert [(part.start, part.end) for part in log.parts()] == [(0, 6), (6, 107), (107, 113)]
+    log.append(113, b"y" * 300, LIMIT)
+    assert b"".join(log.text()) == b"short\n" + long + b"short\n" + b"y" * 300
+
+
+def test_the_limit_holds_without_any_line_break(log: AttemptLog) -> None:
+    for number in range(100):
+        log.append(number * 50, b"." * 50, LIMIT)
+    assert sum(part.end - part.start for part in log.parts()) <= LIMIT
+    assert log.end() == 5000
+
+
+@given(
+    pieces=st.lists(st.text(alphabet="ab\n", min_size=1, max_size=90), max_size=30),
+    wanted=st.integers(0, 12),
+    position=st.integers(0, 400),
+    count=st.integers(1, 100),
+)
+def test_what_is_read_is_what_was_written(
+    pieces: list[str], wanted: int, position: int, count: int
+) -> None:
+    folder = f"memory://{uuid4().hex}"
+    log = AttemptLog(Storage(folder), "job_x", 1)
+    written = "".join(pieces).encode()
+    for piece in pieces:
+        log.append(log.end(), piece.encode(), 16 * 20 * 100)
+    every = written.splitlines(keepends=True)
+    tail = b"".join(every[max(0, len(every) - wanted) :])
+    assert log.tail(wanted) == (tail, len(written) - len(tail))
+    assert b"".join(log.text()) == written
+    assert log.read(position, count).data == written[position : position + count]
+    if written:
+        fsspec.filesystem("memory").rm(folder.removeprefix("memory:/"), recursive=True)

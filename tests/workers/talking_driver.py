@@ -1,0 +1,39 @@
+"""A driver whose ranks talk and then fail, run as the real one runs its ranks: FOLDER LINES."""
+
+from __future__ import annotations
+
+import sys
+
+import workers.loop
+from dasl_core.spec import DatasetFacts, JobSpec
+from service.client.worker import AttemptStart, WorkerDataset
+from workers.run import run_ranks
+
+
+def talk(config: dict[str, object]) -> None:
+    """A rank that says the same as the other one, and dies right after its last words."""
+    import os
+
+    from dasl_core.distributed import rank
+
+    for line in range(int(str(config["lines"]))):
+        print(f"out rank {rank()} line {line}")
+        print(f"err rank {rank()} line {line}", file=sys.stderr)
+        print("what everybody says")
+    print(f"last words of rank {rank()}", flush=True)
+    if rank() == 1:
+        os._exit(3)
+
+
+if __name__ == "__main__":
+    workers.loop.train_rank = talk  # type: ignore[assignment]
+    spec = JobSpec.model_validate({"dataset": "none", "resources": {"workers": 2}})
+    start = AttemptStart(
+        spec=spec,
+        dataset=WorkerDataset(
+            id="ds", name="none", uri="", index_uri="", facts=DatasetFacts(num_images=1)
+        ),
+        artifacts_uri=f"file://{sys.argv[1]}",
+        heartbeat_seconds=2,
+    )
+    sys.exit(0 if run_ranks(start, {"lines": sys.argv[2]}) is None else 1)
