@@ -46,11 +46,16 @@ class ProblemDocument(BaseModel):
     errors: list[FieldError] = []
 
 
+_DOCUMENT = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}
+UNAVAILABLE: dict[int | str, dict[str, Any]] = {
+    503: {"description": "Something is away that is needed; ask again.", "content": _DOCUMENT}
+}
 PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
     "4XX": {
         "description": "A problem document; `type` is stable, `errors` name the fields.",
-        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}},
-    }
+        "content": _DOCUMENT,
+    },
+    **UNAVAILABLE,
 }
 
 

@@ -12,7 +12,7 @@ from service.auth import Reader
 from service.cluster import service
 from service.cluster.schemas import ClusterView, Readiness
 from service.context import ReadSession, WithContext
-from service.problems import Problem
+from service.problems import UNAVAILABLE, Problem
 
 router = APIRouter(prefix="/v1", tags=["cluster"])
 probes = APIRouter(tags=["probes"])
@@ -46,7 +46,7 @@ async def live() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@probes.get("/readyz")
+@probes.get("/readyz", responses=UNAVAILABLE)
 def ready(context: WithContext) -> Readiness:
     """Database, dispatcher and Ray are there; 503 names what is not."""
     try:

@@ -1,0 +1,201 @@
+"""Every operation of the OpenAPI document, tried by those who must not get in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_under_test import Api, Worker, refused, snapshot
+from fastapi.testclient import TestClient
+
+from service import auth
+from service.app import create_app
+from service.settings import Settings
+
+SHA = "0" * 64
+ROOT = Path(__file__).parents[2]
+# What an operation needs to be more than a mistake; `{}` will do for all others.
+BODIES: dict[str, Any] = {
+    "POST /v1/jobs": {"dataset": "emoji"},
+    "POST /v1/jobs/validate": {"dataset": "emoji"},
+    "POST /v1/datasets": {"name": "new", "uri": "/"},
+    "POST /v1/tokens": {"name": "new", "scopes": ["read"]},
+    "PATCH /v1/checkpoints/{checkpoint_id}": {"pinned": True},
+    "POST {attempt}/metrics": {"points": []},
+    "POST {attempt}/evaluations": {"step": 1, "epoch": 1, "subject": "raw", "metrics": {}},
+    "POST {attempt}/events": {"type": "note"},
+    "POST {attempt}/checkpoints": {
+        "step": 1,
+        "epoch": 1,
+        "uri": "file:///x",
+        "files": [{"name": "a", "size": 1, "sha256": SHA}],
+    },
+    "POST {attempt}/artifacts": {"name": "a", "uri": "file:///x", "size": 1, "sha256": SHA},
+    "POST {attempt}/finish": {"outcome": "succeeded"},
+    "POST /worker/v1/datasets/{dataset_id}/finish": {"state": "failed", "error": "x"},
+}
+_ATTEMPT = "/worker/v1/jobs/{job_id}/attempts/{number}"
+
+
+def operations() -> list[str]:
+    """`METHOD /path` of the whole document."""
+    schema = create_app(Settings(home=Path("/nowhere"))).openapi()
+    return [
+        f"{method.upper()} {path}"
+        for path, methods in schema["paths"].items()
+        for method in methods
+    ]
+
+
+OPERATIONS = operations()
+OPEN = {"GET /livez", "GET /readyz", "GET /metrics"}
+OF_PEOPLE = [one for one in OPERATIONS if " /v1/" in one]
+OF_WORKERS = [one for one in OPERATIONS if " /worker/" in one]
+
+
+@dataclass
+class World:
+    """One tenant's things, of every kind."""
+
+    api: Api
+    worker: Worker
+    ids: dict[str, str]
+
+    def own(self) -> list[str]:
+        """Ids that nobody else may see."""
+        return [id for id in self.ids.values() if id.partition("_")[2].isalnum()]
+
+    def send(self, operation: str, headers: dict[str, str] | None, **ids: str) -> Any:
+        method, _, path = operation.partition(" ")
+        body = BODIES.get(operation.replace(_ATTEMPT, "{attempt}"), {})
+        for name, value in (self.ids | ids).items():
+            path = path.replace(f"{{{name}}}", value)
+        assert "{" not in path, f"{path}: say what goes there"
+        return self.api.client.request(
+            method, path, headers=headers, json=None if method in ("GET", "DELETE") else body
+        )
+
+
+@pytest.fixture
+def world(api: Api) -> Iterator[World]:
+    # Far more failures to authenticate than an address has in a minute.
+    settings = api.settings.model_copy(update={"auth_failures_per_minute": 10_000})
+    with TestClient(create_app(settings, api.database)) as api.client:
+        api.client.headers.update(api.token("submit"))
+        dataset = api.dataset()
+        worker = api.start(api.submit()["id"])
+        worker.say("start")
+        files = [{"name": "model.json", "size": 2, "sha256": SHA}]
+        checkpoint = worker.say(
+            "checkpoints", step=1, epoch=1, uri=f"{worker.uri}/checkpoints/1", files=files
+        )
+        assert checkpoint.status_code == 201, checkpoint.text
+        answer = worker.say("artifacts", uri=f"{worker.uri}/model.json", **files[0])
+        assert answer.status_code == 204, answer.text
+        token = api.client.post("/v1/tokens", json={"name": "theirs"}, headers=api.token("admin"))
+        ids = {
+            "dataset_id": dataset,
+            "job_id": worker.job_id,
+            "number": "1",
+            "checkpoint_id": checkpoint.json()["id"],
+            "name": "model.json",
+            "token_id": token.json()["id"],
+        }
+        snapshot(api, cpus=4)
+        del api.client.headers["authorization"]
+        yield World(api, worker, ids)
+
+
+def test_the_document_says_what_needs_a_token() -> None:
+    schema = create_app(Settings(home=Path("/nowhere"))).openapi()
+    for path, methods in schema["paths"].items():
+        for method, operation in methods.items():
+            if f"{method.upper()} {path}" in OPEN:
+                assert "security" not in operation
+                continue
+            scheme = "WorkerToken" if path.startswith("/worker/") else "HTTPBearer"
+            assert operation["security"] == [{scheme: []}], f"{method} {path}"
+            assert "4XX" in operation["responses"], f"{method} {path}"
+
+
+def test_nobody_gets_in_without_a_good_token(world: World) -> None:
+    text, _ = auth.new_token()
+    for operation in OPERATIONS:
+        for headers in (None, {"Authorization": f"Bearer {text}"}):
+            if operation in OPEN:
+                continue
+            answer = world.send(operation, headers)
+            refused(answer, 401, None, "unauthenticated")
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert not any(id in answer.text for id in world.own()), operation
+
+
+def test_a_worker_token_opens_no_door_for_people(world: World) -> None:
+    for operation in OF_PEOPLE:
+        refused(world.send(operation, {"Authorization": f"Bearer {world.worker.token}"}), 401)
+
+
+def test_no_other_token_opens_a_worker_door(world: World) -> None:
+    api = world.api
+    spec = {"dataset": "emoji"}
+    job = api.client.post("/v1/jobs", json=spec, headers=api.token("submit")).json()["id"]
+    other = {"Authorization": f"Bearer {api.start(job).token}"}
+    _, ingest = api.ingest(api.dataset("another", state="pending"))
+    own = {"Authorization": f"Bearer {world.worker.token}"}
+    for operation in OF_WORKERS:
+        for headers in (api.token("admin"), other, ingest):
+            refused(world.send(operation, headers), 401)
+        # Nor is the attempt's own good for a number that is not its own.
+        if "{number}" in operation:
+            refused(world.send(operation, own, number="2"), 401)
+            refused(world.send(operation, own, job_id=job), 401)
+
+
+def test_what_is_another_tenants_looks_as_what_never_was(world: World) -> None:
+    theirs = world.api.token("admin", tenant="other")
+    kinds = {"job_id": "job", "dataset_id": "ds", "checkpoint_id": "ckpt", "token_id": "tok"}
+    never = {name: f"{kind}_{'0' * 26}" for name, kind in kinds.items()}
+    for operation in OF_PEOPLE:
+        if "{" in operation:
+            problem = refused(world.send(operation, theirs), 404, None, "not-found")
+            same = refused(world.send(operation, theirs, **never), 404, None, "not-found")
+            for name, id in never.items():
+                same["detail"] = same["detail"].replace(id, world.ids[name])
+            assert problem == same, operation
+
+
+def test_lists_hold_nothing_of_another_tenants(world: World) -> None:
+    theirs = world.api.token("admin", tenant="other")
+    for operation in OF_PEOPLE:
+        if operation.startswith("GET ") and "{" not in operation:
+            answer = world.send(operation, theirs)
+            assert answer.status_code == 200, operation
+            assert not [id for id in [*world.own(), "theirs"] if id in answer.text], operation
+
+
+def documented_scopes() -> list[tuple[str, str]]:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    return re.findall(r"^\| `([A-Z]+ /[^`]*)` \| (\w+) \|", text, flags=re.M)
+
+
+def test_scopes_are_as_documented(world: World) -> None:
+    scopes: tuple[auth.Scope, ...] = ("read", "submit", "admin")
+    headers = {scope: world.api.token(scope) for scope in scopes}
+    for operation, needed in documented_scopes():
+        if needed == "none":
+            assert world.send(operation, None).status_code in (200, 503), operation
+            continue
+        least = [str(scope) for scope in scopes].index(needed)
+        for scope in scopes[:least]:
+            problem = refused(world.send(operation, headers[scope]), 403, None, "forbidden")
+            assert needed in problem["detail"]
+        status = world.send(operation, headers[scopes[least]]).status_code
+        assert status not in (401, 403), operation
+
+
+def test_every_operation_of_people_has_a_documented_scope() -> None:
+    assert {operation for operation, _ in documented_scopes()} == {*OPERATIONS} - {*OF_WORKERS}
