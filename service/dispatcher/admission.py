@@ -1,82 +1,234 @@
-"""Whether a job's workers all fit at once. Ray does not queue: what does not fit would hang there.
+"""Which queued jobs start now: a pure function of the cluster, of what runs, and of the queue.
 
-Only what DASL itself runs is counted as taken: it is known at once, while Ray's own figures lag
-behind and would hold back a job for seconds after another one ended.
+Jobs start in the order of the queue, each with all its workers at once. The first one that does not
+fit gets a reservation: the earliest moment at which it fits for sure, since all that runs ends by its
+`resources.max_hours` at the latest. Those behind it start if they fit now and do not delay that: they
+end before that moment by their own limit, or leave enough beside them for it to fit all the same. So
+the reserved moment only ever comes nearer, however many small jobs arrive, and what is not reserved
+does not lie idle.
+
+Passed over, and without a reservation, are jobs that would not fit on the empty cluster, and jobs that
+a quota of their token keeps: only a person can change the one, and the token's own jobs the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import Literal
 
+from service.dispatcher import packing
 from service.dispatcher.executor import Cluster
+from service.dispatcher.packing import Demand, Worker
 
 
 @dataclass(frozen=True)
-class Demand:
-    """What one job takes: workers that each must fit on one node. Its driver takes nothing."""
+class Quota:
+    """What the jobs of one token may take at a time; `None`: no limit."""
 
-    workers: int
-    cpus_per_worker: float
-    gpus_per_worker: float
+    max_running_jobs: int | None = None
+    max_gpus: int | None = None
+
+
+@dataclass(frozen=True)
+class Running:
+    """What takes room now."""
+
+    demand: Demand
+    ends_by: datetime
+    """When it is ended at the latest; not before now."""
+    token_id: str | None = None
+    """Whose quota it uses; `None`: nobody's."""
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A job that waits."""
+
+    job_id: str
+    attempt: int
+    """Of its attempts the last; 0: it never ran."""
+    demand: Demand
+    lasts: timedelta
+    """How long it runs at most, once it starts."""
+    token_id: str | None = None
+    quota: Quota = Quota()
+
+
+WaitsFor = Literal["machines", "quota", "room", "reserved-room"]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of one queued job now: it starts, or waits, with a sentence for its owner."""
+
+    job: Queued
+    waits_for: WaitsFor | None = None
+    message: str = ""
+    starts_by: datetime | None = None
+    """When a reserved room is there at the latest, if nothing of a higher priority comes."""
+
+    @property
+    def starts(self) -> bool:
+        """Whether it starts now."""
+        return self.waits_for is None
+
+
+@dataclass
+class _Taken:
+    """What running jobs hold: of the nodes by kind of worker, of the quotas by token."""
+
+    workers: Counter[Worker] = field(default_factory=Counter)
+    jobs: Counter[str | None] = field(default_factory=Counter)
+    gpus: Counter[str | None] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, resources: dict[str, Any]) -> Demand:
-        """From the `resources` of a resolved spec."""
-        return cls(
-            workers=int(resources["workers"]),
-            cpus_per_worker=float(resources["cpus_per_worker"]),
-            gpus_per_worker=float(resources["gpus_per_worker"]),
+    def by(cls, running: Iterable[Running]) -> _Taken:
+        taken = cls()
+        for one in running:
+            taken.change(one, +1)
+        return taken
+
+    def change(self, one: Running | Queued, sign: Literal[1, -1]) -> None:
+        """Add what one job takes, or take it off again."""
+        self.workers[one.demand.worker] += sign * one.demand.workers
+        self.jobs[one.token_id] += sign
+        self.gpus[one.token_id] += sign * one.demand.gpus
+
+
+@dataclass
+class _Reservation:
+    """The promise to the first job that does not fit: from `at` on there is room for it."""
+
+    job: Queued
+    at: datetime
+    beside: Counter[Worker]
+    """What may still run then."""
+
+
+def decide(
+    cluster: Cluster, running: Sequence[Running], queue: Iterable[Queued], now: datetime
+) -> list[Decision]:
+    """Decide on every job of the queue, in its order: the first one comes first.
+
+    Args:
+        running: all that takes room; `Running.ends_by` must be what is really enforced.
+    """
+    return _Round(cluster, running, now).decide(queue)
+
+
+class _Round:
+    def __init__(self, cluster: Cluster, running: Sequence[Running], now: datetime) -> None:
+        self._cluster, self._now = cluster, now
+        self._running = list(running)
+        self._taken = _Taken.by(running)
+        self._reservation: _Reservation | None = None
+        # As jobs start there is only ever less room, so what did not fit need not be tried again.
+        self._too_large: set[Demand] = set()
+        self._in_the_way: set[Demand] = set()
+
+    def decide(self, queue: Iterable[Queued]) -> list[Decision]:
+        return [self._decide(job) for job in queue]
+
+    def _decide(self, job: Queued) -> Decision:
+        places = packing.empty_places(self._cluster.nodes, job.demand.worker)
+        if places < job.demand.workers:
+            return Decision(job, "machines", self._too_few_machines(job.demand))
+        exceeded = _exceeded(self._taken, job)
+        if exceeded is not None:
+            return Decision(job, "quota", exceeded)
+        if not self._fits(job.demand):
+            message = f"Waiting for {job.demand}: {self._in_use()}"
+            if self._reservation is not None:
+                return Decision(job, "room", message)
+            self._reservation = self._reserve(job)
+            at = self._reservation.at
+            until = f"reserved for it from {at.astimezone(UTC):%Y-%m-%d %H:%M} UTC at the latest"
+            return Decision(job, "room", f"{message}. Room is {until}", starts_by=at)
+        if not self._leaves_the_reserved(job):
+            message = f"Waiting for {job.demand}, which are free but reserved for a job before it"
+            return Decision(job, "reserved-room", message)
+        self._taken.change(job, +1)
+        self._running.append(Running(job.demand, self._now + job.lasts, job.token_id))
+        return Decision(job)
+
+    def _fits(self, demand: Demand) -> bool:
+        if demand in self._too_large:
+            return False
+        if packing.fits(self._cluster.nodes, self._taken.workers, demand):
+            return True
+        self._too_large.add(demand)
+        return False
+
+    def _reserve(self, job: Queued) -> _Reservation:
+        beside = _Taken.by(self._running)
+        by_end = sorted(self._running, key=lambda one: one.ends_by)
+        for at, ending in groupby(by_end, key=lambda one: one.ends_by):
+            for one in ending:
+                beside.change(one, -1)
+            if packing.fits(self._cluster.nodes, beside.workers, job.demand):
+                return _Reservation(job, at, beside.workers)
+        raise AssertionError("it fits on the empty cluster")
+
+    def _leaves_the_reserved(self, job: Queued) -> bool:
+        """Whether the reserved job can start at its moment even if this one starts now."""
+        reserved = self._reservation
+        if reserved is None:
+            return True
+        if job.token_id == reserved.job.token_id and not self._leaves_the_quota(job, reserved.job):
+            return False
+        if self._now + job.lasts <= reserved.at:
+            return True
+        if job.demand in self._in_the_way:
+            return False
+        beside = reserved.beside + Counter({job.demand.worker: job.demand.workers})
+        if packing.fits(self._cluster.nodes, beside, reserved.job.demand):
+            reserved.beside = beside
+            return True
+        self._in_the_way.add(job.demand)
+        return False
+
+    def _leaves_the_quota(self, job: Queued, reserved: Queued) -> bool:
+        # Now, not only at the reserved moment: a quota that is used up would end the reservation.
+        self._taken.change(job, +1)
+        left = _exceeded(self._taken, reserved) is None
+        self._taken.change(job, -1)
+        return left
+
+    def _in_use(self) -> str:
+        cluster, taken = self._cluster, self._taken.workers
+        cpus = sum(worker.cpus * count for worker, count in taken.items())
+        gpus = sum(worker.gpus * count for worker, count in taken.items())
+        in_use = f"{cpus} of {cluster.total_cpus:g} CPUs"
+        if cluster.total_gpus:
+            in_use += f" and {gpus} of {cluster.total_gpus:g} GPUs"
+        nodes = f" on {len(cluster.nodes)} nodes" if len(cluster.nodes) > 1 else ""
+        return f"{in_use}{nodes} are in use"
+
+    def _too_few_machines(self, demand: Demand) -> str:
+        cluster = self._cluster
+        return (
+            f"Waiting for more machines: {demand.workers} workers with {demand} in all do not fit "
+            f"on {len(cluster.nodes)} nodes with {cluster.total_cpus:g} CPUs and "
+            f"{cluster.total_gpus:g} GPUs in all"
         )
 
-    @property
-    def cpus(self) -> float:
-        """CPUs of all workers."""
-        return self.workers * self.cpus_per_worker
 
-    @property
-    def gpus(self) -> float:
-        """GPUs of all workers."""
-        return self.workers * self.gpus_per_worker
-
-    def __str__(self) -> str:
-        wants = [f"{self.cpus:g} CPUs"] if self.cpus else []
-        wants += [f"{self.gpus:g} GPUs"] if self.gpus else []
-        return " and ".join(wants) or "no CPU"
-
-
-def obstacle(cluster: Cluster, taken: Iterable[Demand], demand: Demand) -> str | None:
-    """What keeps a job from starting now, in words for its owner; `None`: it fits."""
-    never = misfit(cluster, demand)
-    if never is not None:
-        return never
-    taken = list(taken)
-    cpus, gpus = sum(other.cpus for other in taken), sum(other.gpus for other in taken)
-    if demand.cpus > cluster.total_cpus - cpus or demand.gpus > cluster.total_gpus - gpus:
-        in_use = [f"{cpus:g} of {cluster.total_cpus:g} CPUs"]
-        if cluster.total_gpus:
-            in_use.append(f"{gpus:g} of {cluster.total_gpus:g} GPUs")
-        return f"Waiting for {demand}: {' and '.join(in_use)} are in use"
+def _exceeded(taken: _Taken, job: Queued) -> str | None:
+    """Which quota of its token keeps a job from starting beside what is taken, in words."""
+    jobs, gpus, quota = taken.jobs[job.token_id], taken.gpus[job.token_id], job.quota
+    if quota.max_running_jobs is not None and jobs >= quota.max_running_jobs:
+        return (
+            f"Waiting for the quota of its token: max_running_jobs is {quota.max_running_jobs}, "
+            f"and {jobs} run"
+        )
+    wanted = job.demand.gpus
+    if quota.max_gpus is not None and wanted and gpus + wanted > quota.max_gpus:
+        return (
+            f"Waiting for the quota of its token: max_gpus is {quota.max_gpus}, {gpus} are in use, "
+            f"and it takes {wanted}"
+        )
     return None
-
-
-def misfit(cluster: Cluster, demand: Demand) -> str | None:
-    """Why a job would not fit even if nothing else ran; `None`: it would."""
-    places = sum(_places(node.total_cpus, node.total_gpus, demand) for node in cluster.nodes)
-    if places >= demand.workers:
-        return None
-    return (
-        f"Waiting for more machines: {demand.workers} workers with {demand} in all do not fit on "
-        f"{len(cluster.nodes)} nodes with {cluster.total_cpus:g} CPUs and "
-        f"{cluster.total_gpus:g} GPUs in all"
-    )
-
-
-def _places(cpus: float, gpus: float, demand: Demand) -> int:
-    places = float(demand.workers)
-    if demand.cpus_per_worker:
-        places = min(places, cpus // demand.cpus_per_worker)
-    if demand.gpus_per_worker:
-        places = min(places, gpus // demand.gpus_per_worker)
-    return int(places)

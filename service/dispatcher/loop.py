@@ -19,12 +19,11 @@ from service.datasets import repository as datasets
 from service.db.models import ClusterSnapshot
 from service.db.session import Database
 from service.dispatcher import repository
-from service.dispatcher.admission import misfit, obstacle
+from service.dispatcher.admission import Decision, Running, decide
 from service.dispatcher.attempts import Attempts
 from service.dispatcher.executor import Cluster, Executor, ExecutorUnavailable
 from service.dispatcher.ingests import Ingests
 from service.dispatcher.logs import LogCopier
-from service.dispatcher.repository import QueuedView
 from service.dispatcher.shared import Clock, Entrypoints, LeaseLost, Shared, utc_now
 from service.lifecycle import AttemptState
 from service.settings import Settings
@@ -35,6 +34,8 @@ logger = logging.getLogger(__name__)
 _ASK_CLUSTER_EVERY = timedelta(seconds=2)
 # Ray's head answers each question on a core that may be training; new jobs are looked for oftener.
 _WATCH_EVERY = timedelta(seconds=1)
+# In one transaction, which nobody else's may wait for long.
+_TOLD_AT_A_TIME = 100
 
 
 class Dispatcher:
@@ -72,6 +73,7 @@ class Dispatcher:
         self._asked_at: datetime | None = None
         self._watched_at: datetime | None = None
         self._available = True
+        self._told: set[tuple[str, int, str]] = set()
 
     def cluster_began_anew(self, *, with_the_service: bool) -> None:
         """Nothing that was handed in before runs any more: what Ray does not know is lost now.
@@ -194,35 +196,42 @@ class Dispatcher:
             )
 
     def _admit(self) -> None:
-        """Start queued jobs as long as the first of them fits.
-
-        A job behind one that waits does not overtake it, so that a large job gets its turn; only
-        one that could never fit on this cluster is passed over.
-        """
+        """Start the queued jobs whose turn it is; tell the owners of the others why they wait."""
         cluster = self._cluster
         if cluster is None or not cluster.nodes or not self._available:
             return
+        now = self._shared.clock()
         with self._shared.database.read() as session:
             queue = repository.queued(session)
             if not queue:
                 return
-            # Ended attempts count until their driver is gone.
-            busy = repository.live_attempts(session) + self._attempts.ended(session)
-        taken = [attempt.demand for attempt in busy]
-        for job in queue:
-            reason = obstacle(cluster, taken, job.demand)
-            if reason is None:
-                taken.append(job.demand)
-                self._each(self._attempts.start, job.job_id)
-                continue
-            self._tell(job, reason)
-            if misfit(cluster, job.demand) is None:
-                break
+            running = repository.running(session, now)
+            # Ended attempts take room until their driver is gone, but no quota.
+            running += [Running(ended.demand, now) for ended in self._attempts.ended(session)]
+        decisions = decide(cluster, running, queue, now)
+        for decision in decisions:
+            if decision.starts:
+                self._each(self._attempts.start, decision.job.job_id)
+        self._tell([decision for decision in decisions if not decision.starts])
 
-    def _tell(self, job: QueuedView, reason: str) -> None:
-        attempt = job.attempt + 1
+    def _tell(self, waiting: list[Decision]) -> None:
+        """Tell what jobs wait for: each thing once before each attempt."""
+        news = {
+            (decision.job.job_id, decision.job.attempt + 1, str(decision.waits_for)): decision
+            for decision in waiting
+        }
+        # Of jobs that wait no more nothing need be remembered.
+        self._told &= news.keys()
+        untold = [key for key in news if key not in self._told][:_TOLD_AT_A_TIME]
+        if not untold:
+            return
         with self._shared.database.read() as session:
-            if repository.was_told_to_wait(session, job.job_id, attempt):
-                return
-        with self._shared.write() as session:
-            lifecycle.append_event(session, job.job_id, "waiting", reason, {"attempt": attempt})
+            known = repository.told_to_wait(session, {job_id for job_id, _, _ in untold})
+        fresh = [key for key in untold if key not in known]
+        if fresh:
+            with self._shared.write() as session:
+                for key in fresh:
+                    job_id, attempt, waits_for = key
+                    data = {"attempt": attempt, "for": waits_for}
+                    lifecycle.append_event(session, job_id, "waiting", news[key].message, data)
+        self._told.update(untold)

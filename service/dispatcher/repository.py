@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,9 +12,14 @@ from sqlalchemy import Row, Select, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from service.db.models import Attempt, Dataset, Event, Job, Lease
-from service.dispatcher.admission import Demand
+from service.db.models import Attempt, Dataset, Event, Job, Lease, Token
+from service.dispatcher.admission import Queued, Quota, Running
+from service.dispatcher.packing import Demand
 from service.lifecycle import LIVE_ATTEMPT, AttemptState, Desired, JobStatus
+
+_HAS_ATTEMPT = frozenset(
+    {JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PAUSING, JobStatus.CANCELLING}
+)
 
 
 @dataclass(frozen=True)
@@ -38,15 +44,6 @@ class AttemptView:
     def demand(self) -> Demand:
         """What the attempt takes of the cluster."""
         return Demand.of(self.resources)
-
-
-@dataclass(frozen=True)
-class QueuedView:
-    """A queued job."""
-
-    job_id: str
-    attempt: int
-    demand: Demand
 
 
 def take_lease(
@@ -106,15 +103,66 @@ def ended_attempts(session: Session, since: datetime) -> list[AttemptView]:
     return [_view(row) for row in session.execute(query.order_by(Attempt.finished_at))]
 
 
-def queued(session: Session, limit: int = 50) -> list[QueuedView]:
-    """Jobs that wait for room: by priority, then first come."""
+def queued(session: Session) -> list[Queued]:
+    """All jobs that wait for room, as admission looks at them: by priority, then first come."""
+    used = _time_used(session, {JobStatus.QUEUED})
     rows = session.execute(
-        select(Job.id, Job.attempt, Job.resolved)
+        select(
+            Job.id,
+            Job.attempt,
+            Job.resolved["resources"],
+            Job.token_id,
+            Token.max_running_jobs,
+            Token.max_gpus,
+        )
+        .join(Token, Token.id == Job.token_id, isouter=True)
         .where(Job.status == JobStatus.QUEUED, Job.desired == Desired.RUN)
         .order_by(Job.priority.desc(), Job.id)
-        .limit(limit)
     )
-    return [QueuedView(id, attempt, Demand.of(spec["resources"])) for id, attempt, spec in rows]
+    return [
+        Queued(
+            job_id,
+            attempt,
+            Demand.of(resources),
+            lasts=max(timedelta(), _limit(resources) - used.get(job_id, timedelta())),
+            token_id=token_id,
+            quota=Quota(max_running_jobs, max_gpus),
+        )
+        for job_id, attempt, resources, token_id, max_running_jobs, max_gpus in rows
+    ]
+
+
+def running(session: Session, now: datetime) -> list[Running]:
+    """What live attempts take, and until when at most; what is to stop may end at any moment."""
+    used = _time_used(session, _HAS_ATTEMPT)
+    rows = session.execute(
+        select(Job.id, Job.desired, Job.resolved["resources"], Job.token_id, Attempt.created_at)
+        .join(Attempt, Attempt.job_id == Job.id)
+        .where(Attempt.state.in_(LIVE_ATTEMPT))
+    )
+    found = []
+    for job_id, desired, resources, token_id, began_at in rows:
+        ends_by = began_at + _limit(resources) - used.get(job_id, timedelta())
+        stops = desired != Desired.RUN
+        found.append(Running(Demand.of(resources), now if stops else max(now, ends_by), token_id))
+    return found
+
+
+def _limit(resources: dict[str, Any]) -> timedelta:
+    return timedelta(hours=resources["max_hours"])
+
+
+def _time_used(session: Session, statuses: Collection[JobStatus]) -> dict[str, timedelta]:
+    """How long the attempts that are over took in all, by job; each until it was last heard of."""
+    rows = session.execute(
+        select(Attempt.job_id, Attempt.created_at, Attempt.heartbeat_at)
+        .join(Job, Job.id == Attempt.job_id)
+        .where(Job.status.in_(statuses), Attempt.state.not_in(LIVE_ATTEMPT))
+    )
+    used: defaultdict[str, timedelta] = defaultdict(timedelta)
+    for job_id, created, heard in rows:
+        used[job_id] += (heard or created) - created
+    return used
 
 
 def due_retries(session: Session, now: datetime) -> Sequence[str]:
@@ -143,12 +191,12 @@ def time_of_attempts(session: Session, job_id: str, *, before: int) -> timedelta
     return sum(((heard or created) - created for created, heard in rows), timedelta())
 
 
-def was_told_to_wait(session: Session, job_id: str, attempt: int) -> bool:
-    """Whether an event already says what the job waits for before it starts this attempt."""
-    told = session.scalars(
-        select(Event.data).where(Event.job_id == job_id, Event.type == "waiting")
+def told_to_wait(session: Session, job_ids: Collection[str]) -> set[tuple[str, int, str]]:
+    """What the owners of these jobs were told: (job, before which attempt, what it waits for)."""
+    rows = session.execute(
+        select(Event.job_id, Event.data).where(Event.job_id.in_(job_ids), Event.type == "waiting")
     )
-    return any(data.get("attempt") == attempt for data in told)
+    return {(job_id, data["attempt"], data.get("for", "room")) for job_id, data in rows}
 
 
 def replace_attempt_token(session: Session, job_id: str, number: int, token_hash: str) -> bool:

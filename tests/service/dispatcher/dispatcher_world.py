@@ -11,7 +11,7 @@ from fake_executor import DRIVER, FakeExecutor
 from sqlalchemy import select
 
 from service import ids, lifecycle
-from service.db.models import Attempt, Checkpoint, Dataset, Event, Job
+from service.db.models import Attempt, Checkpoint, Dataset, Event, Job, Token
 from service.db.session import Database
 from service.dispatcher.loop import Dispatcher
 from service.dispatcher.shared import Entrypoints
@@ -57,7 +57,7 @@ class World:
         self.ahead += timedelta(seconds=seconds)
         self.dispatcher.tick()
 
-    def add_job(self, *, priority: int = 0, **resources: Any) -> str:
+    def add_job(self, *, priority: int = 0, token_id: str | None = None, **resources: Any) -> str:
         defaults = {"workers": 1, "cpus_per_worker": 1, "gpus_per_worker": 0}
         limits = {"max_restarts": 3, "max_hours": 24.0}
         job = Job(
@@ -71,10 +71,25 @@ class World:
             tags={},
             dataset_id=self.dataset_id(),
             created_at=self.now(),
+            token_id=token_id,
         )
         with self.database.write() as session:
             lifecycle.enqueue(session, job)
         return job.id
+
+    def add_token(self, **quotas: int) -> str:
+        token = Token(
+            id=ids.new_id("tok"),
+            tenant="default",
+            name="a token",
+            hash=ids.new_id("tok"),
+            scopes=["submit"],
+            created_at=self.now(),
+            **quotas,
+        )
+        with self.database.write() as session:
+            session.add(token)
+        return token.id
 
     def dataset_id(self) -> str:
         with self.database.read() as session:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from dispatcher_world import World
 
 from service.cluster import repository as clusters
+from service.db.models import Job, Token
 from service.dispatcher.executor import Node
 from service.lifecycle import JobStatus
 
@@ -17,8 +18,12 @@ def test_a_job_starts_only_when_all_its_workers_fit(world: World) -> None:
         world.tick()
     assert world.executor.submitted == [f"{first}-1"]
     assert world.status(second) == JobStatus.QUEUED
-    told = world.events(second, "waiting")
-    assert told == ["Waiting for 2 CPUs: 1 of 2 CPUs are in use"]
+    (told,) = world.events(second, "waiting")
+    until = world.attempt(first).created_at + timedelta(hours=24)
+    assert told == (
+        "Waiting for 2 CPUs: 1 of 2 CPUs are in use. "
+        f"Room is reserved for it from {until:%Y-%m-%d %H:%M} UTC at the latest"
+    )
     world.worker_starts(first)
     world.worker_finishes(first, "succeeded")
     world.tick()
@@ -49,12 +54,131 @@ def test_priority_comes_first_and_then_who_came_first(world: World) -> None:
         assert world.status(job) == JobStatus.CANCELLED
 
 
-def test_a_small_job_does_not_overtake_a_large_one(world: World) -> None:
-    world.add_job(workers=1)
-    large, small = world.add_job(workers=2), world.add_job(workers=1)
+def test_a_small_job_does_not_delay_a_large_one(world: World) -> None:
+    first = world.add_job(max_hours=2)
+    world.tick()
+    large, small = world.add_job(workers=2), world.add_job(max_hours=2)
+    short = world.add_job(max_hours=1)
+    world.tick()
+    assert world.status(large) == world.status(small) == JobStatus.QUEUED
+    assert world.status(short) == JobStatus.STARTING
+    assert world.events(small, "waiting") == [
+        "Waiting for 1 CPUs, which are free but reserved for a job before it"
+    ]
+    for job in (short, first):
+        world.worker_starts(job)
+        world.worker_finishes(job, "succeeded")
+        world.executor.end(f"{job}-1", 0)
+        world.tick()
+    assert world.status(large) == JobStatus.STARTING
+    assert world.status(small) == JobStatus.QUEUED
+
+
+def test_small_jobs_run_beside_the_room_of_a_large_one(world: World) -> None:
+    world.executor.nodes = [Node("n", "127.0.0.1", 4, 0, 0, 0)]
+    world.add_job(cpus_per_worker=2)
+    world.tick()
+    large = world.add_job(cpus_per_worker=3)
+    small = [world.add_job(max_hours=1000) for _ in range(2)]
+    world.tick()
+    assert world.status(large) == JobStatus.QUEUED
+    assert [world.status(job) for job in small] == [JobStatus.STARTING, JobStatus.QUEUED]
+
+
+def test_time_that_a_job_took_before_counts(world: World) -> None:
+    first = world.add_job(max_hours=10)
+    world.tick()
+    world.worker_starts(first)
+    world.ahead += timedelta(hours=6)
+    world.worker_beats(first)
+    world.pause(first)
+    world.worker_finishes(first, "paused")
+    world.executor.end(f"{first}-1", 0)
+    world.resume(first)
+    world.tick()
+    assert world.status(first) == JobStatus.STARTING
+    # Four hours are left of ten, to it and to the room that it takes.
+    large = world.add_job(workers=2)
+    longer, shorter = world.add_job(max_hours=5), world.add_job(max_hours=3)
+    world.tick()
+    assert world.status(large) == world.status(longer) == JobStatus.QUEUED
+    assert world.status(shorter) == JobStatus.STARTING
+
+
+def test_a_changed_priority_counts_in_the_next_round(world: World) -> None:
+    world.add_job(workers=2)
+    first, second = world.add_job(workers=2), world.add_job(workers=2)
+    world.tick()
+    with world.database.write() as session:
+        session.get_one(Job, second).priority = 1
+    world.executor.nodes = [Node("n", "127.0.0.1", 4, 0, 0, 0)]
+    world.tick()
+    assert world.status(second) == JobStatus.STARTING
+    assert world.status(first) == JobStatus.QUEUED
+
+
+def test_no_job_is_hidden_behind_many(world: World) -> None:
+    for _ in range(60):
+        world.add_job(workers=3)  # They never fit here.
+    last = world.add_job()
+    world.tick()
+    assert world.status(last) == JobStatus.STARTING
+
+
+def test_several_jobs_run_side_by_side(world: World) -> None:
+    world.executor.nodes = [Node(f"n{i}", "10.0.0.1", 2, 0, 0, 0) for i in range(3)]
+    jobs = [world.add_job(workers=workers) for workers in (3, 1, 2, 1)]
+    world.tick()
+    starts = [JobStatus.STARTING] * 3 + [JobStatus.QUEUED]
+    assert [world.status(job) for job in jobs] == starts
+
+
+def test_a_quota_keeps_the_jobs_of_one_token(world: World) -> None:
+    token = world.add_token(max_running_jobs=1)
+    first, second = world.add_job(token_id=token), world.add_job(token_id=token, priority=-1)
+    other = world.add_job(priority=-2)
+    for _ in range(2):
+        world.tick()
+    assert world.status(first) == world.status(other) == JobStatus.STARTING
+    assert world.status(second) == JobStatus.QUEUED
+    assert world.events(second, "waiting") == [
+        "Waiting for the quota of its token: max_running_jobs is 1, and 1 run"
+    ]
+    world.worker_starts(first)
+    world.worker_finishes(first, "succeeded")
+    world.executor.end(f"{first}-1", 0)
+    world.tick()
+    assert world.status(second) == JobStatus.STARTING
+
+
+def test_a_quota_of_gpus(world: World) -> None:
+    world.executor.nodes = [Node("n", "127.0.0.1", 8, 4, 0, 0)]
+    token = world.add_token(max_gpus=3)
+    jobs = [world.add_job(token_id=token, workers=2, gpus_per_worker=1) for _ in range(2)]
+    without = world.add_job(token_id=token)
+    world.tick()
+    assert world.status(jobs[0]) == world.status(without) == JobStatus.STARTING
+    assert world.events(jobs[1], "waiting") == [
+        "Waiting for the quota of its token: max_gpus is 3, 2 are in use, and it takes 2"
+    ]
+    with world.database.write() as session:
+        session.get_one(Token, token).max_gpus = 4
+    world.tick()
+    assert world.status(jobs[1]) == JobStatus.STARTING
+
+
+def test_it_says_so_when_a_job_waits_for_something_else(world: World) -> None:
+    token = world.add_token(max_running_jobs=0)
+    job = world.add_job(token_id=token, workers=2)
+    world.tick()
+    with world.database.write() as session:
+        session.get_one(Token, token).max_running_jobs = None
+    world.add_job(priority=1)
     for _ in range(3):
         world.tick()
-    assert world.status(large) == world.status(small) == JobStatus.QUEUED
+    quota, room = world.events(job, "waiting")
+    assert "max_running_jobs is 0" in quota
+    assert room.startswith("Waiting for 2 CPUs: 1 of 2 CPUs are in use")
 
 
 def test_a_job_that_could_never_fit_holds_up_nobody(world: World) -> None:

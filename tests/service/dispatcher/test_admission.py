@@ -1,0 +1,352 @@
+"""What admission promises, on simulated clusters that place workers as they like."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.dispatcher import packing
+from service.dispatcher.admission import Decision, Queued, Quota, Running, decide
+from service.dispatcher.executor import Cluster, Node
+from service.dispatcher.packing import Demand, Worker
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A job that will be submitted: `takes` minutes of the `limit` that it has."""
+
+    after: int
+    demand: Demand
+    limit: int
+    takes: int
+    token: str | None = None
+
+
+@dataclass
+class Placed:
+    """A running job: on which nodes its workers sit, and when it ends in truth."""
+
+    running: Running
+    nodes: list[int]
+    ends: datetime
+
+
+@dataclass
+class Simulation:
+    """A cluster under a dispatcher that looks at it every minute."""
+
+    sizes: list[tuple[int, int]]
+    quotas: dict[str, Quota] = field(default_factory=dict)
+    whim: int = 0
+    now: datetime = BEGAN
+    queue: list[Queued] = field(default_factory=list)
+    takes: dict[str, timedelta] = field(default_factory=dict)
+    placed: list[Placed] = field(default_factory=list)
+    started: dict[str, datetime] = field(default_factory=dict)
+    promised: dict[str, datetime] = field(default_factory=dict)
+
+    def submit(self, job: Arrival) -> str:
+        job_id = f"job-{len(self.takes):04}"
+        self.takes[job_id] = min(job.takes, job.limit) * MINUTE
+        quota = self.quotas.get(job.token or "", Quota())
+        lasts = job.limit * MINUTE
+        self.queue.append(Queued(job_id, 0, job.demand, lasts, job.token, quota))
+        return job_id
+
+    def look(self) -> list[Decision]:
+        """One round: what ended is gone, then decisions are made, checked, and carried out."""
+        self.placed = [job for job in self.placed if job.ends > self.now]
+        before = self.running
+        decisions = decide(self.cluster, before, self.queue, self.now)
+        assert [decision.job for decision in decisions] == self.queue
+        for decision in decisions:
+            if decision.starts:
+                self._start(decision.job)
+            elif decision.starts_by is not None:
+                self.promised.setdefault(decision.job.job_id, decision.starts_by)
+        self.queue = [job for job in self.queue if job.job_id not in self.started]
+        check_what_waits(self, before, decisions)
+        return decisions
+
+    def pass_time(self) -> None:
+        self.now += MINUTE
+
+    @property
+    def cluster(self) -> Cluster:
+        return Cluster(tuple(Node("n", "10.0.0.1", *size, 0, 0) for size in self.sizes))
+
+    @property
+    def running(self) -> list[Running]:
+        return [job.running for job in self.placed]
+
+    def _start(self, job: Queued) -> None:
+        """Place the workers where there is room, by whim; that there is room was promised."""
+        left = [list(size) for size in self.sizes]
+        for other in self.placed:
+            for on in other.nodes:
+                left[on][0] -= other.running.demand.worker.cpus
+                left[on][1] -= other.running.demand.worker.gpus
+        worker, nodes = job.demand.worker, []
+        for _ in range(job.demand.workers):
+            room = [
+                number
+                for number, (cpus, gpus) in enumerate(left)
+                if cpus >= worker.cpus and gpus >= worker.gpus
+            ]
+            assert room, f"oversubscribed by {job}"
+            self.whim = (self.whim * 1103515245 + 12345) % 2**31
+            on = room[(self.whim >> 16) % len(room)]
+            left[on][0] -= worker.cpus
+            left[on][1] -= worker.gpus
+            nodes.append(on)
+        running = Running(job.demand, self.now + job.lasts, job.token_id)
+        self.placed.append(Placed(running, nodes, self.now + self.takes[job.job_id]))
+        self.started[job.job_id] = self.now
+
+
+def workers_of(running: Iterable[Running]) -> Counter[Worker]:
+    taken: Counter[Worker] = Counter()
+    for one in running:
+        taken[one.demand.worker] += one.demand.workers
+    return taken
+
+
+def fits_from(world: Simulation, running: Sequence[Running], demand: Demand) -> datetime:
+    """The earliest moment from which a job is sure to fit beside what may still run then."""
+    for moment in sorted({world.now, *(one.ends_by for one in running)}):
+        staying = [one for one in running if one.ends_by > moment]
+        if packing.fits(world.cluster.nodes, workers_of(staying), demand):
+            return moment
+    raise AssertionError("it fits on the empty cluster")
+
+
+def exceeds(running: Iterable[Running], job: Queued) -> bool:
+    own = [one for one in running if one.token_id == job.token_id]
+    gpus = sum(one.demand.gpus for one in own) + job.demand.gpus
+    return (job.quota.max_running_jobs is not None and len(own) >= job.quota.max_running_jobs) or (
+        job.quota.max_gpus is not None and job.demand.gpus > 0 and gpus > job.quota.max_gpus
+    )
+
+
+def check_what_waits(
+    world: Simulation, before: Sequence[Running], decisions: Sequence[Decision]
+) -> None:
+    """No job waits without need, and what starts keeps quotas and the reserved moment."""
+    head, head_running = None, list(before)
+    running = list(before)
+    for decision in decisions:
+        job = decision.job
+        taken = workers_of(running)
+        alone = Running(job.demand, world.now + job.lasts, job.token_id)
+        fits = packing.fits(world.cluster.nodes, taken, job.demand)
+        if decision.starts:
+            assert fits
+            assert not exceeds(running, job)
+            running.append(alone)
+        elif decision.waits_for == "machines":
+            places = packing.empty_places(world.cluster.nodes, job.demand.worker)
+            assert places < job.demand.workers
+        elif decision.waits_for == "quota":
+            assert exceeds(running, job)
+        elif decision.waits_for == "room":
+            assert not fits
+            assert (decision.starts_by is not None) == (head is None)
+            if head is None:
+                head, head_running = decision, list(running)
+        else:
+            assert head is not None
+            assert head.starts_by is not None
+            later = fits_from(world, [*running, alone], head.job.demand) > head.starts_by
+            same = job.token_id == head.job.token_id
+            assert later or (same and exceeds([*running, alone], head.job))
+    if head is not None:
+        assert fits_from(world, head_running, head.job.demand) == head.starts_by
+        assert fits_from(world, running, head.job.demand) == head.starts_by
+        assert not exceeds(running, head.job)
+
+
+demands = st.builds(
+    Demand, st.integers(1, 4), st.builds(Worker, st.integers(1, 4), st.integers(0, 1))
+)
+clusters = st.lists(st.tuples(st.integers(1, 8), st.integers(0, 4)), min_size=1, max_size=3)
+
+
+def arrivals(tokens: st.SearchStrategy[str | None]) -> st.SearchStrategy[list[Arrival]]:
+    one = st.builds(
+        Arrival,
+        after=st.integers(0, 3),
+        demand=demands,
+        limit=st.integers(1, 40),
+        takes=st.integers(1, 40),
+        token=tokens,
+    )
+    return st.lists(one, min_size=1, max_size=20)
+
+
+def play(world: Simulation, jobs: Sequence[Arrival]) -> list[Decision]:
+    """All arrivals, then time until nothing changes any more; the last decisions."""
+    for job in jobs:
+        for _ in range(job.after):
+            world.look()
+            world.pass_time()
+        world.submit(job)
+    decisions = world.look()
+    while world.placed:
+        world.now = min(job.ends for job in world.placed)
+        decisions = world.look()
+    return decisions
+
+
+@settings(deadline=None)
+@given(clusters, arrivals(st.none()), st.integers(0, 2**31))
+def test_nothing_is_oversubscribed_and_every_promise_kept(
+    sizes: list[tuple[int, int]], jobs: list[Arrival], whim: int
+) -> None:
+    world = Simulation(sizes, whim=whim)
+    last = play(world, jobs)
+    assert {decision.waits_for for decision in last} <= {None, "machines"}
+    for job_id, moment in world.promised.items():
+        assert world.started[job_id] <= moment
+
+
+@settings(deadline=None)
+@given(
+    clusters,
+    arrivals(st.sampled_from([None, "a", "b"])),
+    st.fixed_dictionaries(
+        {
+            name: st.builds(Quota, st.none() | st.integers(1, 2), st.none() | st.integers(0, 4))
+            for name in ("a", "b")
+        }
+    ),
+    st.integers(0, 2**31),
+)
+def test_quotas_hold_and_keep_only_their_own_jobs(
+    sizes: list[tuple[int, int]], jobs: list[Arrival], quotas: dict[str, Quota], whim: int
+) -> None:
+    world = Simulation(sizes, quotas, whim)
+    last = play(world, jobs)
+    assert {decision.waits_for for decision in last} <= {None, "machines", "quota"}
+    for decision in last:
+        if decision.waits_for == "quota":
+            # For ever: it takes more GPUs than its token may at a time.
+            limit = decision.job.quota.max_gpus
+            assert limit is not None
+            assert decision.job.demand.gpus > limit
+
+
+@settings(deadline=None)
+@given(
+    clusters,
+    st.lists(st.tuples(demands, st.integers(1, 30), st.integers(1, 30)), min_size=2, max_size=4),
+    demands,
+    st.integers(0, 2**31),
+)
+def test_a_large_job_gets_its_turn_however_many_small_ones_come(
+    sizes: list[tuple[int, int]],
+    kinds: list[tuple[Demand, int, int]],
+    large: Demand,
+    whim: int,
+) -> None:
+    world = Simulation(sizes, whim=whim)
+
+    def crowd() -> None:
+        """There are always more of them waiting than could start."""
+        while len(world.queue) < 3 * len(kinds):
+            demand, limit, takes = kinds[len(world.takes) % len(kinds)]
+            world.submit(Arrival(0, demand, limit, takes))
+
+    for _ in range(3):
+        crowd()
+        world.look()
+        world.pass_time()
+    before_it = len(world.queue)
+    job_id = world.submit(Arrival(0, large, 10, 10))
+    if packing.empty_places(world.cluster.nodes, large.worker) < large.workers:
+        return
+    # It and each one before it wait for the longest limit at most.
+    end = world.now + 30 * MINUTE * (before_it + 1)
+    while world.now <= end:
+        crowd()
+        world.look()
+        if job_id in world.started:
+            return
+        world.now = min(job.ends for job in world.placed)
+    raise AssertionError(f"{large} starved")
+
+
+@settings(deadline=None)
+@given(clusters, demands, st.integers(1, 30), st.integers(2, 12))
+def test_among_equals_the_first_one_comes_first(
+    sizes: list[tuple[int, int]], demand: Demand, limit: int, count: int
+) -> None:
+    world = Simulation(sizes)
+    jobs = [Arrival(0, demand, limit, limit)] * count
+    play(world, jobs)
+    moments = list(world.started.items())
+    assert moments == sorted(moments, key=lambda item: (item[1], item[0]))
+
+
+def queued(job_id: str, cpus: int, hours: float, **more: object) -> Queued:
+    demand = Demand(1, Worker(cpus, 0))
+    return Queued(job_id, 0, demand, timedelta(hours=hours), **more)  # type: ignore[arg-type]
+
+
+def running(cpus: int, hours: float, token_id: str | None = None) -> Running:
+    return Running(Demand(1, Worker(cpus, 0)), BEGAN + timedelta(hours=hours), token_id)
+
+
+def told(cpus: int, busy: Sequence[Running], queue: Sequence[Queued]) -> dict[str, str]:
+    cluster = Cluster((Node("n", "127.0.0.1", cpus, 0, 0, 0),))
+    decisions = decide(cluster, busy, queue, BEGAN)
+    return {one.job.job_id: one.waits_for or "starts" for one in decisions}
+
+
+def test_what_fits_beside_the_reserved_room_does_not_wait_for_days() -> None:
+    # The limits are so long that nothing ends before the reserved moment, in 23 hours.
+    queue = [queued("large", 6, 24), queued("a", 1, 24), queued("b", 1, 24), queued("c", 1, 24)]
+    assert told(8, [running(4, 23)], queue) == {
+        "large": "room",
+        "a": "starts",
+        "b": "starts",
+        "c": "reserved-room",
+    }
+
+
+def test_what_ends_before_the_reserved_moment_takes_its_room_until_then() -> None:
+    queue = [queued("large", 8, 24), queued("short", 4, 2), queued("long", 1, 24)]
+    expected = {"large": "room", "short": "starts", "long": "room"}
+    assert told(8, [running(4, 3)], queue) == expected
+    queue = [queued("large", 8, 24), queued("short", 3, 2), queued("long", 1, 24)]
+    assert told(8, [running(4, 3)], queue)["long"] == "reserved-room"
+
+
+def test_what_is_about_to_stop_is_waited_for() -> None:
+    # Its CPUs come back at any moment: nothing that lasts may take the others meanwhile.
+    queue = [queued("large", 4, 24), queued("small", 1, 0.1)]
+    assert told(4, [running(3, 0)], queue) == {"large": "room", "small": "reserved-room"}
+
+
+def test_a_quota_keeps_a_job_and_others_overtake_it() -> None:
+    quota = Quota(max_running_jobs=1)
+    queue = [queued("kept", 4, 24, token_id="t", quota=quota), queued("next", 2, 24)]
+    assert told(4, [running(1, 24, "t")], queue) == {"kept": "quota", "next": "starts"}
+
+
+def test_a_job_does_not_use_up_the_quota_that_the_reserved_one_needs() -> None:
+    quota = Quota(max_running_jobs=2)
+    own = {"token_id": "t", "quota": quota}
+    queue = [queued("large", 4, 24, **own), queued("own", 1, 1, **own), queued("other", 1, 1)]
+    assert told(4, [running(2, 24, "t")], queue) == {
+        "large": "room",
+        "own": "reserved-room",
+        "other": "starts",
+    }

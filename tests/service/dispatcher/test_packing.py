@@ -1,0 +1,95 @@
+"""Whether a job is sure to fit: never too much said, and nothing held back where all is known."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.dispatcher.executor import Node
+from service.dispatcher.packing import Demand, Worker, empty_places, fits, sure_places
+
+sizes = st.tuples(st.integers(0, 9), st.integers(0, 4))
+workers = st.builds(Worker, st.integers(1, 5), st.integers(0, 1))
+
+
+def node(cpus: float, gpus: float = 0) -> Node:
+    return Node("n", "127.0.0.1", cpus, gpus, 0, 0)
+
+
+@st.composite
+def placed(draw: st.DrawFn, alike: bool = False) -> tuple[list[Node], list[Node], list[Worker]]:
+    """Nodes, what is left of them once Ray placed some workers, and these workers."""
+    totals = draw(st.lists(sizes, min_size=1, max_size=4))
+    left = [list(total) for total in totals]
+    there = []
+    kinds = st.just(draw(workers)) if alike else workers
+    for worker, place in draw(st.lists(st.tuples(kinds, st.integers(0, 3)), max_size=12)):
+        on = left[place % len(left)]
+        if on[0] >= worker.cpus and on[1] >= worker.gpus:
+            on[0], on[1] = on[0] - worker.cpus, on[1] - worker.gpus
+            there.append(worker)
+    return [node(*total) for total in totals], [node(*rest) for rest in left], there
+
+
+@given(placed(), workers)
+def test_there_is_room_however_the_others_sit(
+    world: tuple[list[Node], list[Node], list[Worker]], worker: Worker
+) -> None:
+    nodes, left, there = world
+    assert sure_places(nodes, Counter(there), worker) <= empty_places(left, worker)
+
+
+@given(placed(alike=True))
+def test_among_workers_that_are_alike_it_is_exact(
+    world: tuple[list[Node], list[Node], list[Worker]],
+) -> None:
+    nodes, left, there = world
+    for worker in set(there):
+        assert sure_places(nodes, Counter(there), worker) == empty_places(left, worker)
+
+
+@given(placed(), workers)
+def test_on_one_node_it_is_exact(
+    world: tuple[list[Node], list[Node], list[Worker]], worker: Worker
+) -> None:
+    nodes, left, there = world
+    if len(nodes) == 1:
+        assert sure_places(nodes, Counter(there), worker) == empty_places(left, worker)
+
+
+@given(st.lists(sizes, min_size=1, max_size=4), workers)
+def test_on_empty_nodes_it_is_exact(totals: list[tuple[int, int]], worker: Worker) -> None:
+    nodes = [node(*total) for total in totals]
+    assert sure_places(nodes, Counter(), worker) == empty_places(nodes, worker)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "there", "worker", "places"),
+    [
+        # Two small ones may sit on one node each, and then no node is whole.
+        ([node(8), node(8)], {Worker(1, 0): 2}, Worker(8, 0), 0),
+        ([node(8), node(8), node(8)], {Worker(1, 0): 2}, Worker(8, 0), 1),
+        # What is no use to the large ones is filled first: 2 of 8 CPUs beside two of 3.
+        ([node(8), node(8)], {Worker(1, 0): 4}, Worker(3, 0), 3),
+        ([node(8), node(8)], {Worker(1, 0): 2}, Worker(3, 0), 4),
+        # CPU jobs beside GPU jobs: 32 of 64 CPUs of a node are no use to workers with a GPU each.
+        ([node(64, 8)] * 4, {Worker(4, 1): 16, Worker(4, 0): 8}, Worker(4, 1), 16),
+        ([node(64, 8)] * 4, {Worker(4, 1): 16, Worker(4, 0): 10}, Worker(4, 1), 14),
+        # A head without CPUs takes part in nothing.
+        ([node(0), node(4)], {Worker(1, 0): 1}, Worker(3, 0), 1),
+        # A node has gone under what runs.
+        ([node(2)], {Worker(1, 0): 3}, Worker(1, 0), 0),
+        ([node(2.5), node(2.5)], {Worker(1, 0): 1}, Worker(2, 0), 1),
+    ],
+)
+def test_places(nodes: list[Node], there: dict[Worker, int], worker: Worker, places: int) -> None:
+    assert sure_places(nodes, Counter(there), worker) == places
+
+
+def test_all_workers_of_a_job_must_fit() -> None:
+    nodes = [node(4), node(4)]
+    assert fits(nodes, Counter(), Demand(2, Worker(3, 0)))
+    assert not fits(nodes, Counter(), Demand(3, Worker(3, 0)))
