@@ -66,12 +66,12 @@ COMMON: dict[str, dict[str, Any]] = {
             "in_channels": 1,
             "stem": "standard",
         },
-        "augment": {"crop_scale": [0.4, 1.0], "flip": 0.5, "jitter": 0.4},
+        "augment": {"crop_scale": [0.1, 1.0], "flip": 0.5, "jitter": 1.0},
         "train": {
-            "epochs": 20,
-            "batch_size": 128,
+            "epochs": 40,
+            "batch_size": 64,
             "precision": "bf16",
-            "optimizer": {"name": "adamw", "lr": 0.003},
+            "optimizer": {"name": "sgd", "lr": 0.2},
         },
         "evaluate": {"dataset": "test", "retrieval": []},
     },
@@ -79,7 +79,7 @@ COMMON: dict[str, dict[str, Any]] = {
 
 # Without negatives, or with few prototypes, images drift apart more slowly: more epochs, and SGD, with
 # which they went further in each.
-LONGER = {"epochs": 80, "optimizer": {"name": "sgd", "lr": 0.1}}
+LONGER = {"emoji": {"epochs": 80, "optimizer": {"name": "sgd", "lr": 0.1}}}
 # What a method changes of it: settings for minutes on one core, not those of its paper. Local crops of so
 # small images show next to nothing.
 METHODS: dict[str, dict[str, Any]] = {
@@ -93,7 +93,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "dino": {"method": {"local_crops": 0, "head_batch_norm": True}, "train": LONGER},
     "swav": {"method": {"local_crops": 0}, "train": LONGER},
     "npair": {},
-    "proxy_anchor": {},
+    # Proxies learn from a class's images together: more of them in a batch.
+    "proxy_anchor": {"train": {"emoji": {"batch_size": 64, "epochs": 30}}},
 }
 SUPERVISED = ("npair", "proxy_anchor")
 
@@ -170,8 +171,7 @@ def spec_of(dataset: str, method: str, seed: int) -> dict[str, Any]:
     for part in ("dar", "sec"):
         if part in changes:
             spec[part] = changes[part]
-    for part in ("augment", "train"):
-        spec[part] |= changes.get(part, {})
+    spec["train"] |= changes.get("train", {}).get(dataset, {})
     spec["train"] |= {"seed": seed, "collapse": "ignore", "checkpoint_every_epochs": 10_000}
     spec["evaluate"]["every_epochs"] = spec["train"]["epochs"]
     return dict(spec)
