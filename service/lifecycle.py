@@ -349,6 +349,14 @@ def speak_for(session: Session, job_id: str, number: int) -> tuple[Job, Attempt]
     return job, attempt
 
 
+def heard(job: Job, attempt: Attempt, progress: Data) -> None:
+    """An attempt lives, and has perhaps got further; both rows are locked (`speak_for`)."""
+    attempt.heartbeat_at = now = datetime.now(UTC)
+    if progress and progress != job.progress:
+        attempt.progressed_at = now
+        job.progress = progress
+
+
 def append_event(
     session: Session, job_id: str, type: str, message: str, data: Data | None = None
 ) -> int | None:
@@ -446,7 +454,7 @@ def _move_attempt(
     if to not in LIVE_ATTEMPT:
         columns["finished_at"] = now
     if to == AttemptState.RUNNING:
-        columns["heartbeat_at"] = now
+        columns["heartbeat_at"] = columns["progressed_at"] = now
     moved = session.execute(
         update(Attempt)
         .where(

@@ -43,6 +43,8 @@ class Settings(BaseSettings):
     heartbeat_seconds: Annotated[float, Field(gt=0)] = 2.0
     lease_seconds: Annotated[float, Field(gt=0)] = 30.0
     """An attempt, or the dispatcher, silent for longer than this is taken to be gone."""
+    hang_seconds: Annotated[float, Field(gt=0)] = 1800.0
+    """An attempt that lives, and whose progress stands still for longer than this, is taken to hang."""
     cancel_grace_seconds: Annotated[float, Field(ge=0)] = 30.0
     """How long an attempt that is cancelled or paused may take to stop at a step before its processes are ended."""
     log_max_bytes: Annotated[int, Field(ge=4096)] = 64 * 1024 * 1024

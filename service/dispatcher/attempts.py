@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from service import auth, lifecycle
 from service.dispatcher import repository
 from service.dispatcher.executor import Run, RunState, SubmissionRefused
+from service.dispatcher.garbage import Garbage
 from service.dispatcher.logs import LogCopier
 from service.dispatcher.repository import AttemptView
 from service.dispatcher.shared import Shared
@@ -33,8 +34,8 @@ _LOOK_BACK = timedelta(days=1)
 class Attempts:
     """The dispatcher's part that keeps attempts."""
 
-    def __init__(self, shared: Shared, logs: LogCopier) -> None:
-        self._shared, self._logs = shared, logs
+    def __init__(self, shared: Shared, logs: LogCopier, garbage: Garbage) -> None:
+        self._shared, self._logs, self._garbage = shared, logs, garbage
         self._stopped_at: dict[str, datetime] = {}
         self._gone: set[str] = set()
         self.cluster_since: datetime | None = None
@@ -88,6 +89,7 @@ class Attempts:
                 self._wind_down(attempt)
             else:
                 self._limit(attempt)
+            self._wake(attempt)
 
     def ended(self, session: Session) -> list[AttemptView]:
         """Attempts that are over, as far as their driver may still run or its log be incomplete."""
@@ -109,6 +111,7 @@ class Attempts:
         if attempt.has_error:
             with self._shared.write() as session:
                 lifecycle.attach_log_tail(session, attempt.job_id, attempt.number, lines)
+        self._garbage.sweep_attempt(attempt)
         self._stopped_at.pop(attempt.submission_id, None)
         self._gone.add(attempt.submission_id)
 
@@ -195,6 +198,21 @@ class Attempts:
                 session, attempt.job_id, attempt.number, "failed", error=error, retryable=False
             )
         # The attempt is fenced from here on; `see_off` makes sure that its processes end.
+        self._stop(attempt.submission_id)
+
+    def _wake(self, attempt: AttemptView) -> None:
+        """End an attempt that hangs: its processes answer, and nothing comes of them."""
+        allowed = timedelta(seconds=self._shared.settings.hang_seconds)
+        since = attempt.progressed_at
+        if since is None or self._shared.clock() - since < allowed:
+            return
+        error = {
+            "type": "hang",
+            "message": "The training has made no progress for "
+            f"{allowed.total_seconds():g} s (DASL_HANG_SECONDS)",
+        }
+        with self._shared.write() as session:
+            lifecycle.finish_attempt(session, attempt.job_id, attempt.number, "failed", error=error)
         self._stop(attempt.submission_id)
 
     def _stop(self, submission_id: str) -> None:

@@ -22,6 +22,7 @@ from service.dispatcher import repository
 from service.dispatcher.admission import Decision, Running, decide
 from service.dispatcher.attempts import Attempts
 from service.dispatcher.executor import Cluster, Executor, ExecutorUnavailable
+from service.dispatcher.garbage import Garbage
 from service.dispatcher.ingests import Ingests
 from service.dispatcher.logs import LogCopier
 from service.dispatcher.shared import Clock, Entrypoints, LeaseLost, Shared, utc_now
@@ -67,7 +68,8 @@ class Dispatcher:
             entrypoints=entrypoints or Entrypoints(),
         )
         logs = LogCopier(executor, storage, clock, settings.log_max_bytes)
-        self._attempts = Attempts(self._shared, logs)
+        self._garbage = Garbage(self._shared)
+        self._attempts = Attempts(self._shared, logs, self._garbage)
         self._ingests = Ingests(self._shared)
         self._cluster: Cluster | None = None
         self._asked_at: datetime | None = None
@@ -141,6 +143,7 @@ class Dispatcher:
             self._each(self._attempts.see_off, attempt)
         for dataset in ingesting:
             self._each(self._ingests.watch, dataset)
+        self._garbage.sweep()
 
     def _each(self, step: Callable[[Any], None], item: object) -> None:
         """Run a step for one item; what is wrong with it must not hold up all others."""

@@ -32,6 +32,7 @@ class AttemptView:
     state: AttemptState
     created_at: datetime
     heartbeat_at: datetime | None
+    progressed_at: datetime | None
     finished_at: datetime | None
     status: JobStatus
     desired: Desired
@@ -241,6 +242,7 @@ def _view(row: Row[Attempt, Job]) -> AttemptView:
         state=AttemptState(attempt.state),
         created_at=attempt.created_at,
         heartbeat_at=attempt.heartbeat_at,
+        progressed_at=attempt.progressed_at,
         finished_at=attempt.finished_at,
         status=JobStatus(job.status),
         desired=Desired(job.desired),

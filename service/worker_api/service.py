@@ -74,9 +74,7 @@ class Door:
 
     def heartbeat(self, progress: dict[str, object]) -> str:
         """The attempt lives; returns what is desired of its job."""
-        self.attempt.heartbeat_at = datetime.now(UTC)
-        if progress:
-            self.job.progress = progress
+        lifecycle.heard(self.job, self.attempt, progress)
         return self.job.desired
 
     def metrics(self, batch: MetricBatch) -> None:

@@ -110,14 +110,14 @@ class World:
             session.add(dataset)
         return dataset.id
 
-    def add_checkpoint(self, job_id: str, number: int, step: int) -> str:
+    def add_checkpoint(self, job_id: str, number: int, step: int, uri: str = "") -> str:
         checkpoint = Checkpoint(
             id=ids.new_id("ckpt"),
             job_id=job_id,
             attempt=number,
             step=step,
             epoch=1.0,
-            uri=f"file:///nowhere/{job_id}/{number}/{step}",
+            uri=uri or f"file:///nowhere/{job_id}/{number}/{step}",
             files=[],
             metrics={},
             state="registered",
@@ -133,10 +133,17 @@ class World:
         with self.database.write() as session:
             lifecycle.mark_running(session, job_id, number)
 
-    def worker_beats(self, job_id: str, number: int = 1) -> None:
+    def worker_beats(
+        self, job_id: str, number: int = 1, progress: dict[str, Any] | None = None
+    ) -> None:
         with self.database.write() as session:
-            attempt = session.get_one(Attempt, (job_id, number))
-            attempt.heartbeat_at = self.now()
+            lifecycle.heard(*lifecycle.speak_for(session, job_id, number), progress or {})
+
+    def trains(self, job_id: str, seconds: float, number: int = 1) -> None:
+        """Time in which an attempt goes on, a round every hundred seconds."""
+        for second in range(0, int(seconds), 100):
+            self.tick(min(100, seconds - second))
+            self.worker_beats(job_id, number, {"step": second})
 
     def worker_finishes(
         self, job_id: str, outcome: lifecycle.Outcome, number: int = 1, **options: Any

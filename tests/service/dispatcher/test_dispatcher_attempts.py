@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from dispatcher_world import World
@@ -245,7 +246,7 @@ def test_a_job_that_does_not_pause_by_itself_is_stopped_and_paused(world: World)
     for cycle in (1, 2):  # the second time, what was asked before is long ago
         world.tick()
         world.worker_starts(job, cycle)
-        world.ahead += timedelta(hours=1)
+        world.trains(job, 3600, number=cycle)
         world.pause(job)
         with world.database.write() as session:
             event = session.scalars(
@@ -297,11 +298,61 @@ def test_a_job_that_dies_while_it_pauses_is_paused(world: World) -> None:
     assert world.job(job).restarts == 1
 
 
+def test_what_a_killed_attempt_wrote_and_nobody_registered_goes(world: World) -> None:
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    root = Path(world.settings.artifacts_uri.removeprefix("file://"))
+    folder = root / "jobs" / job / "attempts" / "1" / "checkpoints"
+    for name in ("step-3", "step-6"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "weights").touch()
+    world.add_checkpoint(job, 1, step=3, uri=f"file://{folder}/step-3")
+    world.tick()
+    assert len(list(folder.iterdir())) == 2, "it may be about to register the other"
+    world.executor.kill(f"{job}-1")
+    world.tick()
+    world.tick()
+    assert [path.name for path in folder.iterdir()] == ["step-3"]
+
+
+def test_an_attempt_that_hangs_is_ended_and_followed_by_another(world: World) -> None:
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    for step in range(3):  # slow, but it goes on
+        world.tick(1000)
+        world.worker_beats(job, progress={"step": step})
+    assert world.status(job) == JobStatus.RUNNING
+    world.tick(1000)
+    world.worker_beats(job, progress={"step": 2})
+    assert world.status(job) == JobStatus.RUNNING
+    world.tick(1000)
+    assert world.status(job) == JobStatus.RETRY_WAIT
+    error = world.attempt(job).error
+    assert error is not None
+    assert error["type"] == "hang"
+    assert not world.executor.is_running(f"{job}-1")
+    world.tick(10)
+    assert world.executor.submitted == [f"{job}-1", f"{job}-2"]
+
+
+def test_a_pause_that_hangs_ends_too(world: World) -> None:
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    world.pause(job)
+    world.tick(1900)
+    world.tick()
+    assert world.status(job) == JobStatus.PAUSED
+    assert not world.executor.is_running(f"{job}-1")
+
+
 def test_a_job_ends_at_its_hours(world: World) -> None:
     job = world.add_job(max_hours=1.0)
     world.tick()
     world.worker_starts(job)
-    world.tick(3500)
+    world.trains(job, 3500)
     assert world.status(job) == JobStatus.RUNNING
     world.tick(200)
     assert world.status(job) == JobStatus.FAILED
@@ -315,8 +366,7 @@ def test_only_the_time_of_its_attempts_counts_for_a_jobs_hours(world: World) -> 
     job = world.add_job(max_hours=1.0)
     world.tick()
     world.worker_starts(job)
-    world.tick(1800)
-    world.worker_beats(job)
+    world.trains(job, 1800)
     world.pause(job)
     world.worker_finishes(job, "paused")
     world.executor.end(f"{job}-1", 0)
@@ -324,7 +374,7 @@ def test_only_the_time_of_its_attempts_counts_for_a_jobs_hours(world: World) -> 
     world.resume(job)
     world.tick()
     world.worker_starts(job, 2)
-    world.tick(1700)
+    world.trains(job, 1700, number=2)
     assert world.status(job) == JobStatus.RUNNING
     world.tick(200)
     assert world.status(job) == JobStatus.FAILED
