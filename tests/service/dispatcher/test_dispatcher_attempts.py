@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
