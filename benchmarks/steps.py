@@ -277,8 +277,8 @@ def lightly_dino(arguments: argparse.Namespace, device: torch.device) -> Step:
 def placed(
     modules: list[nn.Module], arguments: argparse.Namespace, device: torch.device
 ) -> nn.ModuleList:
-    """On the device, in training mode."""
-    model = nn.ModuleList(modules).to(device)
+    """On the device, in training mode, in the layout that our ResNets and the views have, too."""
+    model = nn.ModuleList(modules).to(device=device, memory_format=torch.channels_last)
     model.train()
     return model
 
