@@ -222,7 +222,7 @@ def test_api_examples_use_endpoints_that_are_documented() -> None:
     used = re.findall(r'"\$DASL_URL(/[^"?]+)', "\n".join(blocks(text, "bash")))
     assert used
     for path in used:
-        general = re.sub(r"JOB|CHECKPOINT|backbone\.safetensors", "*", path)
+        general = re.sub(r"JOB|CHECKPOINT|TOKEN|backbone\.safetensors", "*", path)
         assert general in documented, path
 
 

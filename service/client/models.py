@@ -246,6 +246,9 @@ class Token(Record):
     id: str
     name: str = ""
     scopes: list[str] = Field(default_factory=list)
+    max_queued_jobs: int | None = None
+    max_running_jobs: int | None = None
+    max_gpus: int | None = None
     created_at: datetime | None = None
     revoked_at: datetime | None = None
     token: str | None = None

@@ -53,7 +53,7 @@ def submit_job(
 ) -> JobView:
     """Queue a job. With an `Idempotency-Key` the same request again gives the first answer."""
     gone = _unreadable(context, caller.tenant, spec)
-    view, repeated = service.submit(session, caller.tenant, spec, key, gone)
+    view, repeated = service.submit(session, caller, spec, key, gone)
     response.headers["Location"] = f"/v1/jobs/{view.id}"
     if repeated:
         response.headers["Idempotency-Replayed"] = "true"
@@ -151,9 +151,7 @@ def clone_job(
         start = service.start_of_clone(session, caller.tenant, job_id, named)
     # The newest checkpoint may be another one when a request is sent again.
     asked = {"clone": job_id} | request.model_dump(mode="json")
-    view, repeated = service.submit(
-        session, caller.tenant, spec, key, gone, start=start, asked=asked
-    )
+    view, repeated = service.submit(session, caller, spec, key, gone, start=start, asked=asked)
     response.headers["Location"] = f"/v1/jobs/{view.id}"
     if repeated:
         response.headers["Idempotency-Replayed"] = "true"

@@ -25,6 +25,7 @@ from dasl_core.spec import (
 from dasl_core.spec import estimate as estimate_cost
 from dasl_core.spec import resolve as resolve_spec
 from service import ids, lifecycle
+from service.auth import Caller
 from service.checkpoints import repository as checkpoints
 from service.cluster import service as cluster
 from service.datasets import repository as datasets
@@ -33,6 +34,8 @@ from service.jobs import repository
 from service.jobs.schemas import JobPatch, JobView
 from service.lifecycle import TERMINAL, Desired
 from service.problems import Problem, field_problem, not_found, spec_problem
+from service.tokens import repository as tokens
+from service.tokens.service import check_queue
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def plan(
 
 def submit(
     session: Session,
-    tenant: str,
+    caller: Caller,
     spec: JobSpec,
     key: str | None,
     known: Sequence[FieldProblem] = (),
@@ -104,11 +107,13 @@ def submit(
         The job as it was answered the first time, and whether this is such a repetition.
 
     Raises:
-        Problem: as `plan`; 422 when the key was used for another spec.
+        Problem: as `plan`; 422 when the key was used for another spec; 429, a quota is used up.
     """
+    tenant = caller.tenant
     submitted = spec.model_dump(mode="json", exclude_unset=True)
     body = json.dumps(submitted if asked is None else asked, sort_keys=True)
     body_hash = hashlib.sha256(body.encode()).hexdigest()
+    queue_limit = tokens.lock_queue_limit(session, caller.token_id)
     if key is not None:
         seen = repository.idempotency_key(session, tenant, key)
         if seen is not None:
@@ -116,6 +121,7 @@ def submit(
     planned = plan(session, tenant, spec, known, keep=True)
     if start is not None:
         _check_branch(session, planned.resolved, start)
+    check_queue(session, caller.token_id, queue_limit)
     now = datetime.now(UTC)
     job = Job(
         id=ids.new_id("job"),
@@ -129,6 +135,7 @@ def submit(
         dataset_id=planned.dataset.id,
         evaluate_dataset_id=planned.evaluate_dataset and planned.evaluate_dataset.id,
         created_at=now,
+        token_id=caller.token_id,
         start_checkpoint_id=start and start.id,
     )
     try:

@@ -11,7 +11,7 @@ from service.context import ReadSession, WriteSession
 from service.http import StrictRoute
 from service.pages import After, Limit, Page, page, position
 from service.tokens import repository, service
-from service.tokens.schemas import NewToken, TokenRequest, TokenView
+from service.tokens.schemas import NewToken, Quotas, TokenRequest, TokenView
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"], route_class=StrictRoute)
 
@@ -20,7 +20,7 @@ router = APIRouter(prefix="/v1/tokens", tags=["tokens"], route_class=StrictRoute
 def create_token(request: TokenRequest, caller: Admin, session: WriteSession) -> NewToken:
     """Make a token. Its text is in this answer and nowhere else."""
     token, text = service.create(
-        session, tenant=caller.tenant, name=request.name, scopes=request.scopes
+        session, tenant=caller.tenant, name=request.name, scopes=request.scopes, quotas=request
     )
     return NewToken(**TokenView.model_validate(token).model_dump(), token=text)
 
@@ -35,6 +35,12 @@ def list_tokens(
     """Tokens, newest first, revoked ones included."""
     rows = repository.newest(session, caller.tenant, after, limit)
     return page(rows, limit, TokenView.model_validate, lambda row: row.id)
+
+
+@router.patch("/{token_id}")
+def change_token(token_id: str, quotas: Quotas, caller: Admin, session: WriteSession) -> TokenView:
+    """Change a token's quotas; those that the request does not name stay. Null: no limit."""
+    return TokenView.model_validate(service.change(session, caller.tenant, token_id, quotas))
 
 
 @router.delete("/{token_id}", status_code=204, response_class=Response)

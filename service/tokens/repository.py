@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.db.models import Token
+from service.db.models import Job, Token
+from service.lifecycle import JobStatus
 
 
 def find_by_hash(session: Session, hash: str) -> Token | None:
@@ -28,3 +29,22 @@ def newest(session: Session, tenant: str, after: str | None, limit: int) -> Sequ
     if after is not None:
         query = query.where(Token.id < after)
     return session.scalars(query.limit(limit + 1)).all()
+
+
+def lock_queue_limit(session: Session, token_id: str) -> int | None:
+    """How many of a token's jobs may be queued; `None`: any number.
+
+    Where there is a limit, the row stays locked until the transaction ends: who submits with the
+    token waits for its turn, so that two do not both take the last place.
+    """
+    return session.scalar(
+        select(Token.max_queued_jobs)
+        .where(Token.id == token_id, Token.max_queued_jobs.is_not(None))
+        .with_for_update()
+    )
+
+
+def count_queued(session: Session, token_id: str) -> int:
+    """How many jobs of a token are queued."""
+    query = select(func.count()).where(Job.token_id == token_id, Job.status == JobStatus.QUEUED)
+    return session.execute(query).scalar_one()

@@ -13,10 +13,21 @@ from service.auth import Scope
 TokenName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=LINE_PATTERN)]
 
 
-class TokenRequest(BaseModel):
-    """A token to be made."""
+Most = Annotated[int | None, Field(ge=0, le=1_000_000)]
+
+
+class Quotas(BaseModel):
+    """What the jobs submitted with a token may take at a time; null: no limit."""
 
     model_config = ConfigDict(extra="forbid")
+
+    max_queued_jobs: Most = None
+    max_running_jobs: Most = None
+    max_gpus: Most = None
+
+
+class TokenRequest(Quotas):
+    """A token to be made."""
 
     name: TokenName
     scopes: Annotated[list[Scope], Field(min_length=1, max_length=3)] = ["read", "submit"]
@@ -30,6 +41,9 @@ class TokenView(BaseModel):
     id: str
     name: str
     scopes: list[str]
+    max_queued_jobs: int | None
+    max_running_jobs: int | None
+    max_gpus: int | None
     created_at: datetime
     revoked_at: datetime | None
 

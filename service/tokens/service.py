@@ -1,4 +1,4 @@
-"""Making and revoking API tokens."""
+"""Making, changing and revoking API tokens, and the quotas that they bring."""
 
 from __future__ import annotations
 
@@ -9,26 +9,69 @@ from sqlalchemy.orm import Session
 
 from service import auth, ids
 from service.db.models import Token
-from service.problems import not_found
+from service.problems import Problem, not_found
 from service.tokens import repository
+from service.tokens.schemas import Quotas
 
 
 def create(
-    session: Session, *, tenant: str, name: str, scopes: Sequence[auth.Scope]
+    session: Session,
+    *,
+    tenant: str,
+    name: str,
+    scopes: Sequence[auth.Scope],
+    quotas: Quotas | None = None,
 ) -> tuple[Token, str]:
     """A new token of a tenant, and its text, which cannot be had again."""
     text, hashed = auth.new_token()
+    quotas = quotas or Quotas()
     token = Token(
         id=ids.new_id("tok"),
         tenant=tenant,
         name=name,
         hash=hashed,
         scopes=sorted(set(scopes)),
+        **{quota: getattr(quotas, quota) for quota in Quotas.model_fields},
         created_at=datetime.now(UTC),
     )
     session.add(token)
     session.flush()
     return token, text
+
+
+def change(session: Session, tenant: str, token_id: str, quotas: Quotas) -> Token:
+    """Set the quotas that were named. What runs goes on, also where it is more than is allowed now.
+
+    Raises:
+        Problem: 404, the tenant has no such token.
+    """
+    token = _find(session, tenant, token_id)
+    for quota in quotas.model_fields_set:
+        setattr(token, quota, getattr(quotas, quota))
+    session.flush()
+    return token
+
+
+def check_queue(session: Session, token_id: str, limit: int | None) -> None:
+    """Whether a token may have one more job in the queue.
+
+    Args:
+        limit: from `repository.lock_queue_limit` in the same transaction.
+
+    Raises:
+        Problem: 429, naming the quota and its value.
+    """
+    if limit is None:
+        return
+    queued = repository.count_queued(session, token_id)
+    if queued >= limit:
+        raise Problem(
+            429,
+            "quota-exceeded",
+            f"max_queued_jobs of this token is {limit}, and {queued} of its jobs are queued; "
+            "submit again when one has started",
+            extra={"quota": "max_queued_jobs", "limit": limit, "used": queued},
+        )
 
 
 def revoke(session: Session, tenant: str, token_id: str) -> None:
@@ -37,7 +80,12 @@ def revoke(session: Session, tenant: str, token_id: str) -> None:
     Raises:
         Problem: 404, the tenant has no such token.
     """
+    token = _find(session, tenant, token_id)
+    token.revoked_at = token.revoked_at or datetime.now(UTC)
+
+
+def _find(session: Session, tenant: str, token_id: str) -> Token:
     token = repository.get(session, tenant, token_id) if ids.is_id("tok", token_id) else None
     if token is None:
         raise not_found("token", token_id)
-    token.revoked_at = token.revoked_at or datetime.now(UTC)
+    return token

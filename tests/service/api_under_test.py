@@ -16,6 +16,7 @@ from service.db.models import ClusterSnapshot, Dataset
 from service.db.session import Database
 from service.settings import Settings
 from service.tokens import service as tokens
+from service.tokens.schemas import Quotas
 
 FACTS = {"num_images": 100, "num_classes": 4, "median_size": 32}
 PROBLEM = "application/problem+json"
@@ -30,10 +31,13 @@ class Api:
     settings: Settings
     context: Context
 
-    def token(self, *scopes: auth.Scope, tenant: str = "default") -> dict[str, str]:
+    def token(self, *scopes: auth.Scope, tenant: str = "default", **quotas: int) -> dict[str, str]:
         """Headers of a new token."""
+        limits = Quotas.model_validate(quotas)
         with self.database.write() as session:
-            _, token = tokens.create(session, tenant=tenant, name="test", scopes=scopes)
+            _, token = tokens.create(
+                session, tenant=tenant, name="test", scopes=scopes, quotas=limits
+            )
         return {"Authorization": f"Bearer {token}"}
 
     def dataset(

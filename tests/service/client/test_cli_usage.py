@@ -44,6 +44,9 @@ def _run(*arguments: object) -> Result:
         ["show"],
         ["submit", "/nonexistent.yaml"],
         ["tokens"],
+        ["tokens", "set", "tok_1"],
+        ["tokens", "set", "tok_1", "--max-gpus", "-1"],
+        ["tokens", "create", "lab", "--max-running-jobs", "many"],
     ],
 )
 def test_wrong_usage_is_2(arguments: list[str]) -> None:
@@ -104,6 +107,7 @@ TAKING_IDS = [
     ["datasets", "show"],
     ["datasets", "rm"],
     ["tokens", "revoke"],
+    ["tokens", "set"],
 ]
 
 

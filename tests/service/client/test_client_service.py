@@ -411,6 +411,30 @@ def test_audit(service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
     assert "since" in _run("audit", "--since", "yesterday", code=1).stderr
 
 
+def test_quotas_of_tokens(
+    client: Client, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = _json("tokens", "create", "lab", "--max-queued-jobs", "1", "--max-gpus", "8")
+    assert (made["max_queued_jobs"], made["max_running_jobs"], made["max_gpus"]) == (1, None, 8)
+    assert "1 queued, 8 GPUs" in _run("tokens", "list").stdout
+    with monkeypatch.context() as own:
+        own.setenv("DASL_TOKEN", made["token"])
+        with Client() as limited:
+            limited.jobs.submit(SPEC)
+            with pytest.raises(ApiError, match="max_queued_jobs of this token is 1") as refused:
+                limited.jobs.submit(SPEC)
+        assert refused.value.status == 429
+        assert "admin" in _run("tokens", "set", made["id"], "--max-gpus", "9", code=1).stderr
+
+    limits = ["--max-queued-jobs", "none", "--max-running-jobs", "2"]
+    changed = _run("tokens", "set", made["id"], *limits).stdout
+    assert changed == "lab may have at most: 2 running, 8 GPUs.\n"
+    assert _json("tokens", "set", made["id"], "--max-gpus", "none")["max_gpus"] is None
+    unlimited = _run("tokens", "set", made["id"], "--max-running-jobs", "none").stdout
+    assert unlimited == "lab may have at most: no limit.\n"
+    assert client.tokens.set(made["id"], max_gpus=0).max_gpus == 0
+
+
 def test_cluster(client: Client) -> None:
     assert _json("cluster")["nodes"] == []
     assert "not seen yet" in _run("cluster").stdout

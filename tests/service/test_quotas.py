@@ -1,0 +1,127 @@
+"""Quotas of tokens: set, shown, and kept at the door of the queue."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from api_under_test import Api, refused
+
+from service import lifecycle
+from service.db.models import Job
+
+NONE = {"max_queued_jobs": None, "max_running_jobs": None, "max_gpus": None}
+
+
+def quotas_of(token: dict[str, Any]) -> dict[str, Any]:
+    return {name: token[name] for name in NONE}
+
+
+def submit(api: Api, headers: dict[str, str], key: str | None = None, **spec: Any) -> Any:
+    more = {} if key is None else {"Idempotency-Key": key}
+    return api.client.post("/v1/jobs", json={"dataset": "emoji", **spec}, headers=headers | more)
+
+
+def test_quotas_are_set_changed_and_shown(api: Api) -> None:
+    admin = api.token("admin")
+    limits = {"max_queued_jobs": 5, "max_running_jobs": 2, "max_gpus": 0}
+    body = {"name": "lab", "scopes": ["submit"], **limits}
+    made = api.client.post("/v1/tokens", json=body, headers=admin).json()
+    assert quotas_of(made) == limits
+    path = f"/v1/tokens/{made['id']}"
+    changed = api.client.patch(path, json={"max_gpus": 8, "max_queued_jobs": None}, headers=admin)
+    assert changed.status_code == 200
+    assert "token" not in changed.json()
+    limits = {"max_queued_jobs": None, "max_running_jobs": 2, "max_gpus": 8}
+    assert quotas_of(changed.json()) == limits
+    listed = api.client.get("/v1/tokens", headers=admin).json()["data"]
+    assert [quotas_of(token) for token in listed] == [limits, NONE, NONE]
+    assert quotas_of(api.client.patch(path, json={}, headers=admin).json()) == limits
+
+
+@pytest.mark.parametrize("body", [{"max_gpus": -1}, {"max_gpus": 10**9}, {"max_gpus": "all"}])
+def test_what_is_no_quota(api: Api, body: dict[str, Any]) -> None:
+    admin = api.token("admin")
+    made = api.client.post("/v1/tokens", json={"name": "lab"}, headers=admin).json()
+    path = f"/v1/tokens/{made['id']}"
+    refused(api.client.patch(path, json=body, headers=admin), 422, "max_gpus")
+    refused(api.client.post("/v1/tokens", json={"name": "x", **body}, headers=admin), 422)
+    problem = refused(api.client.patch(path, json={"max_gpu": 1}, headers=admin), 422, "max_gpu")
+    assert "did you mean 'max_gpus'?" in problem["detail"]
+
+
+def test_only_an_administrator_of_the_tenant_changes_them(api: Api) -> None:
+    made = api.client.post("/v1/tokens", json={"name": "lab"}, headers=api.token("admin")).json()
+    path = f"/v1/tokens/{made['id']}"
+    own = {"Authorization": f"Bearer {made['token']}"}
+    refused(api.client.patch(path, json={"max_gpus": 1}, headers=own), 403)
+    theirs = api.token("admin", tenant="other")
+    refused(api.client.patch(path, json={"max_gpus": 1}, headers=theirs), 404)
+    refused(api.client.patch("/v1/tokens/x", json={"max_gpus": 1}, headers=theirs), 404)
+
+
+def test_a_full_queue_refuses_and_says_which_quota(api: Api) -> None:
+    api.dataset()
+    limited, other = api.token("submit", max_queued_jobs=2), api.token("submit")
+    first = submit(api, limited)
+    assert first.status_code == submit(api, limited, "again").status_code == 201
+    problem = refused(submit(api, limited), 429, None, "quota-exceeded")
+    assert problem["detail"] == (
+        "max_queued_jobs of this token is 2, and 2 of its jobs are queued; "
+        "submit again when one has started"
+    )
+    assert (problem["quota"], problem["limit"], problem["used"]) == ("max_queued_jobs", 2, 2)
+    # A faulty spec is told of first: waiting would not help.
+    refused(submit(api, limited, train={"epochs": 0}), 422, "train.epochs")
+    assert submit(api, other).status_code == 201
+    repeated = submit(api, limited, "again")
+    assert repeated.status_code == 201
+    assert repeated.headers["Idempotency-Replayed"] == "true"
+    # A refusal leaves no trace, and a job that has started makes room.
+    refused(submit(api, limited, "late"), 429)
+    api.start(first.json()["id"])
+    assert submit(api, limited, "late").status_code == 201
+
+
+def test_a_clone_takes_the_quota_of_who_clones(api: Api) -> None:
+    api.dataset()
+    job = api.submit()["id"]
+    limited = api.token("submit", max_queued_jobs=1)
+    clone = {"json": {"checkpoint": None}, "headers": limited}
+    made = api.client.post(f"/v1/jobs/{job}/clone", **clone)
+    assert made.status_code == 202
+    refused(api.client.post(f"/v1/jobs/{job}/clone", **clone), 429, None, "quota-exceeded")
+    with api.database.read() as session:
+        tokens = {session.get_one(Job, name).token_id for name in (job, made.json()["id"])}
+    assert len(tokens) == 2
+    assert None not in tokens
+
+
+def test_a_full_queue_takes_its_own_jobs_back(api: Api) -> None:
+    api.dataset()
+    limited = api.token("submit", max_queued_jobs=1)
+    job = submit(api, limited).json()["id"]
+    worker = api.start(job)
+    assert submit(api, limited).status_code == 201
+    error = {"type": "OSError", "message": "disk"}
+    assert worker.say("finish", outcome="failed", error=error).status_code == 204
+    with api.database.write() as session:
+        assert lifecycle.requeue(session, job)
+    assert api.client.post(f"/v1/jobs/{job}/pause").status_code == 202
+    assert api.client.post(f"/v1/jobs/{job}/resume").status_code == 202
+    assert api.client.get(f"/v1/jobs/{job}").json()["status"] == "queued"
+    refused(submit(api, limited), 429)
+
+
+def test_many_at_once_take_no_more_than_there_is(api: Api) -> None:
+    api.dataset()
+    limited = api.token("submit", max_queued_jobs=3)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: submit(api, limited).status_code, range(8)))
+    assert sorted(answers) == [201] * 3 + [429] * 5
+    last = api.token("submit", max_queued_jobs=1)
+    with ThreadPoolExecutor(4) as pool:
+        same = list(pool.map(lambda _: submit(api, last, "one"), range(4)))
+    assert {answer.status_code for answer in same} == {201}
+    assert len({answer.json()["id"] for answer in same}) == 1
