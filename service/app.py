@@ -13,7 +13,6 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from service import problems
 from service.audit.endpoints import router as audit
 from service.checkpoints.endpoints import router as checkpoints
-from service.cluster.endpoints import probes
 from service.cluster.endpoints import router as cluster
 from service.context import Context
 from service.datasets.endpoints import router as datasets
@@ -22,6 +21,9 @@ from service.failed_auth import FailedAuthLimit, Failures
 from service.http import BodyLimit
 from service.jobs.endpoints import router as jobs
 from service.jobs.history import router as history
+from service.observability.endpoints import router as probes
+from service.observability.observer import Observer
+from service.observability.requests import ObservedRequests
 from service.settings import Settings
 from service.storage import Storage
 from service.tokens.endpoints import router as tokens
@@ -56,10 +58,12 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.context = context
+    observer = app.state.observer = Observer(app.version, settings, database)
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
     app.add_middleware(FailedAuthLimit, failures=Failures(settings.auth_failures_per_minute))
     if settings.trusted_proxies:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=settings.trusted_proxies)
+    app.add_middleware(ObservedRequests, latency=observer.process.latency)
     problems.install(app)
     for router in (jobs, history, datasets, checkpoints, cluster, tokens, audit, workers):
         app.include_router(router, responses=problems.PROBLEM_RESPONSES)

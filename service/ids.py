@@ -9,12 +9,14 @@ import re
 import secrets
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 Prefix = Literal["job", "ds", "ckpt", "tok", "eval", "aud"]
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _PATTERN = re.compile(rf"(job|ds|ckpt|tok|eval|aud)_([{_ALPHABET}]{{26}})")
+_EPOCH = datetime.fromtimestamp(0, UTC)
 _lock = threading.Lock()
 _last_tick = 0
 
@@ -28,6 +30,14 @@ def is_id(prefix: Prefix, value: str) -> bool:
     """Whether `value` has the form of an id of this kind (it need not exist)."""
     match = _PATTERN.fullmatch(value)
     return match is not None and match[1] == prefix
+
+
+def made_at(value: str) -> datetime:
+    """When an id of ours was made, to the millisecond."""
+    number = 0
+    for digit in value.partition("_")[2]:
+        number = number << 5 | _ALPHABET.index(digit)
+    return _EPOCH + timedelta(milliseconds=number >> 80)
 
 
 def _uuid7() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from contextvars import ContextVar
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -22,6 +23,9 @@ from dasl_core.spec.errors import translate
 from service.lifecycle import StaleAttempt
 
 MEDIA_TYPE = "application/problem+json"
+REQUEST_ID = "X-Request-ID"
+request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+"""The id of the request that is being answered; its log records have it, too."""
 _logger = logging.getLogger(__name__)
 
 
@@ -44,6 +48,7 @@ class ProblemDocument(BaseModel):
     status: int
     detail: str = ""
     errors: list[FieldError] = []
+    request_id: str = ""
 
 
 _DOCUMENT = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}
@@ -96,7 +101,10 @@ class Problem(HTTPException):
             "errors": [error.as_dict() for error in self.errors],
             **self.extra,
         }
-        return JSONResponse(document, self.status_code, self.headers, media_type=MEDIA_TYPE)
+        headers = dict(self.headers or {})
+        if (own := request_id.get()) is not None:
+            document["request_id"] = headers[REQUEST_ID] = own
+        return JSONResponse(document, self.status_code, headers, media_type=MEDIA_TYPE)
 
 
 def field_problem(

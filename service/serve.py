@@ -22,6 +22,7 @@ from pathlib import Path
 from types import FrameType
 
 from service.local_ray import LocalRay
+from service.observability import logs
 from service.settings import Settings
 
 logger = logging.getLogger("dasl.serve")
@@ -32,11 +33,6 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
 
 def main() -> int:
     """Serve with the settings of the environment until Ctrl-C or SIGTERM; the exit status."""
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
-    )
-    for chatty in ("httpx", "alembic", "uvicorn.error"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
     stop = threading.Event()
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
@@ -52,7 +48,9 @@ def main() -> int:
                 f"Ray cannot start from a folder with a space in its name; given {sys.executable!r}: "
                 "move the installation"
             )
-        serve(Settings(), stop)
+        settings = Settings()
+        logs.configure(settings.log_format, secrets=settings.secrets)
+        serve(settings, stop)
     except ValueError as error:
         print(f"dasl serve: {error}", file=sys.stderr)
         return 1

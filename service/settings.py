@@ -7,6 +7,9 @@ from typing import Annotated, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from sqlalchemy import make_url
+
+from service.observability.logs import LogFormat
 
 
 class Settings(BaseSettings):
@@ -49,6 +52,10 @@ class Settings(BaseSettings):
     """How long an attempt that is cancelled or paused may take to stop at a step before its processes are ended."""
     log_max_bytes: Annotated[int, Field(ge=4096)] = 64 * 1024 * 1024
     """How much of an attempt's log is kept: its beginning and its end, half of it each."""
+    log_format: LogFormat = "text"
+    """How log records of all processes are written: lines of text, or of JSON."""
+    metrics_token: SecretStr | None = None
+    """`/metrics` needs this bearer token; none: whoever reaches the API may read it."""
     max_body_bytes: Annotated[int, Field(gt=0)] = 4 * 1024 * 1024
     auth_failures_per_minute: Annotated[int, Field(ge=1)] = 20
     """Failed authentications from one address that are let pass before they are answered with 429."""
@@ -86,3 +93,10 @@ class Settings(BaseSettings):
         self.api_url = (self.api_url or f"http://{self.host}:{self.port}").rstrip("/")
         self.ray_address = self.ray_address.rstrip("/")
         return self
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must stand in no log."""
+        tokens = [self.ray_auth_token, self.metrics_token]
+        known = [token.get_secret_value() for token in tokens if token is not None]
+        return (*known, make_url(self.database_url).password or "")

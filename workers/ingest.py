@@ -24,10 +24,10 @@ INDEX = "index.json.gz"
 
 def main() -> int:
     """Ingest the data set that the command line names; returns the exit code."""
-    log_to_stderr()
     parser = argparse.ArgumentParser(description="Ingest of one data set.")
     parser.add_argument("--dataset", required=True)
     dataset = parser.parse_args().dataset
+    log_to_stderr(dataset=dataset)
     client = WorkerClient(os.environ["DASL_API_URL"], os.environ["DASL_WORKER_TOKEN"])
     try:
         start = client.dataset_start(dataset)

@@ -1,10 +1,21 @@
-"""The log of a driver, a rank or an ingest: what its standard error shows, people read."""
+"""The log of a driver, a rank or an ingest: what its standard error shows, people or programs read."""
 
 import logging
+import os
+
+from service.observability import logs
 
 
-def log_to_stderr() -> None:
-    """Log what is worth reading; a line for every heartbeat would drown it."""
+def log_to_stderr(**fields: object) -> None:
+    """Log what is worth reading; a line for every heartbeat would drown it.
+
+    With DASL_LOG_FORMAT=json a line is a JSON object with `fields`. Ray puts `(RayTrainWorker pid=1) `
+    before each line of a rank.
+    """
+    if os.environ.get("DASL_LOG_FORMAT") == "json":
+        secrets = [os.environ.get(name, "") for name in ("DASL_WORKER_TOKEN", "RAY_AUTH_TOKEN")]
+        logs.configure("json", secrets=secrets, **fields)
+        return
+    # Ray has set up the root logger of a rank already; people get it as they know it from Ray.
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    # Ray has set up the root logger of a rank already.
     logging.getLogger("httpx").setLevel(logging.WARNING)

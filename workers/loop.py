@@ -30,7 +30,7 @@ def train_rank(config: dict[str, Any]) -> None:
     from workers.logs import log_to_stderr
     from workers.reporter import HomeReporter
 
-    log_to_stderr()
+    log_to_stderr(job=config["job"], attempt=config["attempt"], rank=rank())
     start = AttemptStart.model_validate(config["start"])
     roots = start.dataset_roots
     _check_weights(start.spec.backbone.pretrained, roots)

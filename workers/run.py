@@ -44,11 +44,11 @@ HOPELESS = (ValueError, ArithmeticError)
 
 def main() -> int:
     """Run the attempt that the command line names; returns the exit code."""
-    log_to_stderr()
     parser = argparse.ArgumentParser(description="Driver of one training attempt.")
     parser.add_argument("--job", required=True)
     parser.add_argument("--attempt", required=True, type=int)
     arguments = parser.parse_args()
+    log_to_stderr(job=arguments.job, attempt=arguments.attempt)
     url, token = os.environ["DASL_API_URL"], os.environ["DASL_WORKER_TOKEN"]
     client = WorkerClient(url, token, arguments.job, arguments.attempt)
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import select, text
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.db.models import ClusterSnapshot, Job, Lease
@@ -44,8 +44,3 @@ def queue(session: Session, tenant: str, limit: int = 200) -> Sequence[Job]:
         .order_by(Job.priority.desc(), Job.id)
         .limit(limit)
     ).all()
-
-
-def ping(session: Session) -> None:
-    """One round trip to the database."""
-    session.execute(text("SELECT 1"))

@@ -30,10 +30,3 @@ class ClusterView(BaseModel):
     free_cpus: float = 0
     free_gpus: float = 0
     queue: list[QueuedJob] = []
-
-
-class Readiness(BaseModel):
-    """Whether work will be taken and done."""
-
-    ready: bool
-    checks: dict[str, str]

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from dasl_core.spec import FieldProblem, Resources
 from service.cluster import repository
 from service.cluster.schemas import ClusterView, QueuedJob
+from service.db import migrate
 from service.settings import Settings
 
 DISPATCHER_LEASE = "dispatcher"
@@ -72,8 +73,8 @@ def misfits(session: Session, resources: Resources) -> list[FieldProblem]:
 def readiness(session: Session, settings: Settings) -> dict[str, str]:
     """For each thing that work depends on: `ok`, or what is wrong with it."""
     now = datetime.now(UTC)
-    repository.ping(session)
-    checks = {"database": "ok"}
+    behind = migrate.behind(session.connection())
+    checks = {"database": f"{behind}; run `dasl db upgrade`" if behind else "ok"}
     held = repository.lease_is_held(session, DISPATCHER_LEASE, now)
     checks["dispatcher"] = "ok" if held else "no dispatcher holds the lease"
     seen = repository.snapshot(session)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 from service.db.session import make_engine
@@ -27,6 +29,25 @@ def upgrade(url: str) -> None:
             command.upgrade(configuration(connection), "head")
     finally:
         engine.dispose()
+
+
+def behind(connection: Connection) -> str | None:
+    """What is wrong with a database whose tables are older than this version's; `None`: nothing.
+
+    Newer ones are no fault: while a deployment is being replaced, its older processes serve on.
+    """
+    has = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    known = _revisions()
+    if has == known[0] or (has is not None and has not in known):
+        return None
+    return f"has the tables of version {has}, and this needs {known[0]}"
+
+
+@cache
+def _revisions() -> tuple[str, ...]:
+    """All revisions that this version knows, newest first."""
+    script = ScriptDirectory.from_config(configuration())
+    return tuple(revision.revision for revision in script.walk_revisions())
 
 
 def configuration(connection: Connection | None = None) -> Config:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import socket
@@ -11,14 +10,14 @@ import threading
 from service.db.session import Database
 from service.dispatcher.loop import Dispatcher
 from service.dispatcher.ray_executor import RayExecutor
+from service.observability import logs
 from service.settings import Settings
 
 
 def main() -> None:
     """Dispatch with the settings of the environment."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
     settings = Settings()
+    logs.configure(settings.log_format, secrets=settings.secrets)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

@@ -16,7 +16,7 @@ from typing import Any
 from service import lifecycle
 from service.cluster import repository as clusters
 from service.datasets import repository as datasets
-from service.db.models import ClusterSnapshot
+from service.db.models import ClusterSnapshot, Dataset
 from service.db.session import Database
 from service.dispatcher import repository
 from service.dispatcher.admission import Decision, Running, decide
@@ -25,8 +25,10 @@ from service.dispatcher.executor import Cluster, Executor, ExecutorUnavailable
 from service.dispatcher.garbage import Garbage
 from service.dispatcher.ingests import Ingests
 from service.dispatcher.logs import LogCopier
+from service.dispatcher.repository import AttemptView
 from service.dispatcher.shared import Clock, Entrypoints, LeaseLost, Shared, utc_now
 from service.lifecycle import AttemptState
+from service.observability.logs import about
 from service.settings import Settings
 from service.storage import Storage
 
@@ -149,17 +151,18 @@ class Dispatcher:
         """Run a step for one item; what is wrong with it must not hold up all others."""
         if not self._available:
             return
-        try:
-            step(item)
-        except LeaseLost:
-            raise
-        except ExecutorUnavailable as error:
-            logger.warning("%s: %s", item, error)
-            # Is it this item alone, or everything? The rest of the round need not wait to learn.
-            self._asked_at = None
-            self._see_cluster()
-        except Exception:
-            logger.exception("The dispatcher could not %s %s", step.__name__, item)
+        with about(**_names_of(item)):
+            try:
+                step(item)
+            except LeaseLost:
+                raise
+            except ExecutorUnavailable as error:
+                logger.warning("%s", error)
+                # Is it this item alone, or everything? The rest of the round need not wait to learn.
+                self._asked_at = None
+                self._see_cluster()
+            except Exception:
+                logger.exception("The dispatcher could not %s this", step.__name__)
 
     def _see_cluster(self) -> bool:
         """Look at the cluster every now and then; whether it answered when last asked."""
@@ -238,3 +241,10 @@ class Dispatcher:
                     data = {"attempt": attempt, "for": waits_for}
                     lifecycle.append_event(session, job_id, "waiting", news[key].message, data)
         self._told.update(untold)
+
+
+def _names_of(item: object) -> dict[str, object]:
+    """What log records about an item say it is."""
+    if isinstance(item, AttemptView):
+        return {"job": item.job_id, "attempt": item.number}
+    return {"dataset": item.id} if isinstance(item, Dataset) else {"job": item}

@@ -114,6 +114,7 @@ class Shared:
         env = {
             "DASL_API_URL": self.settings.api_url,
             "DASL_WORKER_TOKEN": self.tokens[submission_id],
+            "DASL_LOG_FORMAT": self.settings.log_format,
             # What a driver printed last must not be lost in a buffer when it is killed.
             "PYTHONUNBUFFERED": "1",
         }

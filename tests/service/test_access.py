@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
 import pytest
 from api_under_test import Api, refused, snapshot
 from sqlalchemy import select
 
-from service.db.models import Lease, Token
+from service.db.models import Token
 
 
 @pytest.mark.parametrize(
@@ -60,25 +58,6 @@ def test_token_is_shown_once_stored_as_hash_and_revoked_at_once(api: Api) -> Non
     refused(api.client.get("/v1/jobs", headers=own), 401)
     for bad in ({"name": "x", "scopes": ["root"]}, {"name": "x", "scopes": []}, {"name": ""}):
         refused(api.client.post("/v1/tokens", json=bad, headers=admin), 422)
-
-
-def test_ready_names_what_is_missing(api: Api) -> None:
-    assert api.client.get("/livez").json() == {"status": "ok"}
-    problem = refused(api.client.get("/readyz"), 503, None, "not-ready")
-    assert problem["checks"]["database"] == "ok"
-    assert problem["checks"]["dispatcher"] != "ok"
-    assert problem["checks"]["ray"] == "not seen yet"
-    snapshot(api, cpus=2)
-    later = datetime.now(UTC) + timedelta(seconds=30)
-    with api.database.write() as session:
-        session.add(Lease(name="dispatcher", holder="me", expires_at=later))
-    ready = api.client.get("/readyz")
-    assert ready.status_code == 200
-    assert set(ready.json()["checks"].values()) == {"ok"}
-    with api.database.write() as session:
-        lease = session.get_one(Lease, "dispatcher")
-        lease.expires_at = datetime.now(UTC) - timedelta(seconds=1)
-    refused(api.client.get("/readyz"), 503)
 
 
 def test_cluster_shows_the_own_queue_by_priority(api: Api) -> None:

@@ -9,6 +9,8 @@ from dasl_core.spec import DatasetFacts, JobSpec
 from service.client.worker import AttemptStart, WorkerDataset
 from workers.run import run_ranks
 
+FACTS = DatasetFacts(num_images=1, num_classes=None, median_size=1)
+
 
 def talk(config: dict[str, object]) -> None:
     """A rank that says the same as the other one, and dies right after its last words."""
@@ -26,13 +28,11 @@ def talk(config: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    workers.loop.train_rank = talk  # type: ignore[assignment]
+    workers.loop.train_rank = talk
     spec = JobSpec.model_validate({"dataset": "none", "resources": {"workers": 2}})
     start = AttemptStart(
         spec=spec,
-        dataset=WorkerDataset(
-            id="ds", name="none", uri="", index_uri="", facts=DatasetFacts(num_images=1)
-        ),
+        dataset=WorkerDataset(id="ds", name="none", uri="", index_uri="", facts=FACTS),
         artifacts_uri=f"file://{sys.argv[1]}",
         heartbeat_seconds=2,
     )

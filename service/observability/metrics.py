@@ -1,0 +1,207 @@
+"""The metrics as Prometheus reads them.
+
+What belongs to jobs and cluster is read from the database at each scrape, so that it is the same from
+every process, and true while a dispatcher elsewhere does the work. Only requests are counted here.
+"""
+
+from __future__ import annotations
+
+import platform
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+from sqlalchemy.orm import Session
+
+from service import ids
+from service.cluster import repository as clusters
+from service.cluster.service import DISPATCHER_LEASE
+from service.db.models import ClusterSnapshot
+from service.lifecycle import LIVE_ATTEMPT, AttemptState, JobStatus
+from service.observability import repository
+
+_LATENCY_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_WAIT_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600)
+
+
+class ProcessMetrics:
+    """What this process counts: requests, and its own memory, CPU time and files."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.latency = Histogram(
+            "dasl_http_request_duration_seconds",
+            "Time until an answer begins; the worker API's and live streams' too.",
+            ["route", "method", "status"],
+            buckets=_LATENCY_SECONDS,
+            registry=self.registry,
+        )
+
+
+class QueueWaits:
+    """How long jobs waited for their first attempt, of all jobs there ever were.
+
+    Reads only what is new since it last looked, for the table of attempts has no end.
+    """
+
+    def __init__(self) -> None:
+        self._since = datetime.fromtimestamp(0, UTC)
+        self._counts = [0] * (len(_WAIT_SECONDS) + 1)
+        self._sum = 0.0
+
+    def look(self, session: Session) -> None:
+        """Count the attempts that began since the last look."""
+        for job_id, began in repository.first_attempts(session, self._since):
+            seconds = max(0.0, (began - ids.made_at(job_id)).total_seconds())
+            self._counts[bisect_left(_WAIT_SECONDS, seconds)] += 1
+            self._sum += seconds
+            self._since = began
+
+    def metric(self) -> Metric:
+        """As a histogram, whose buckets count all that is below them."""
+        bounds = [*map(str, map(float, _WAIT_SECONDS)), "+Inf"]
+        below = [sum(self._counts[: index + 1]) for index in range(len(bounds))]
+        return HistogramMetricFamily(
+            "dasl_queue_wait_seconds",
+            "From a job's submission to the start of its first attempt.",
+            buckets=list(zip(bounds, below, strict=True)),
+            sum_value=self._sum,
+        )
+
+
+@dataclass(frozen=True)
+class State:
+    """What the database knew at one moment."""
+
+    at: datetime
+    jobs: Mapping[str, int]
+    attempts: Mapping[str, int]
+    later_attempts: int
+    first_in_queue: str | None
+    heartbeat_at: datetime | None
+    lease_until: datetime | None
+    cluster: ClusterSnapshot | None
+    waits: Metric
+
+
+def read_state(session: Session, waits: QueueWaits) -> State:
+    """Ask the database."""
+    waits.look(session)
+    lease = clusters.lease(session, DISPATCHER_LEASE)
+    return State(
+        at=datetime.now(UTC),
+        jobs=repository.jobs_by_status(session),
+        attempts=repository.attempts_by_state(session),
+        later_attempts=repository.later_attempts(session),
+        first_in_queue=repository.first_in_queue(session),
+        heartbeat_at=repository.oldest_heartbeat(session),
+        lease_until=lease.expires_at if lease else None,
+        cluster=clusters.snapshot(session),
+        waits=waits.metric(),
+    )
+
+
+class Scrape(Collector):
+    """All metrics of one scrape.
+
+    Args:
+        up: of each component that is known of, whether it works.
+        state: `None` when the database does not tell it.
+    """
+
+    def __init__(
+        self, version: str, process: ProcessMetrics, up: Mapping[str, bool], state: State | None
+    ) -> None:
+        self._version, self._process, self._up, self._state = version, process, up, state
+
+    def collect(self) -> Iterator[Metric]:
+        """See `Collector.collect`."""
+        yield from self._process.registry.collect()
+        build = {"version": self._version, "python": platform.python_version()}
+        yield InfoMetricFamily("dasl_build", "Versions of this process.", value=build)
+        yield _gauges("dasl_up", "1: it works, 0: it does not.", "component", self._up)
+        if self._state is not None:
+            yield from _of_jobs(self._state)
+            yield from _of_attempts(self._state)
+            yield from _of_cluster(self._state)
+
+
+def _of_jobs(state: State) -> Iterator[Metric]:
+    every = {str(status): state.jobs.get(status, 0) for status in JobStatus}
+    yield _gauges("dasl_jobs", "Jobs in each state.", "status", every)
+    first = state.first_in_queue
+    yield GaugeMetricFamily(
+        "dasl_queue_oldest_wait_seconds",
+        "How long the oldest job has waited for its first attempt; 0: none waits.",
+        value=_age(state, ids.made_at(first) if first else None),
+    )
+    yield state.waits
+
+
+def _of_attempts(state: State) -> Iterator[Metric]:
+    live = {str(name): state.attempts.get(name, 0) for name in sorted(LIVE_ATTEMPT)}
+    yield _gauges("dasl_live_attempts", "Attempts that are not over.", "state", live)
+    ended = CounterMetricFamily(
+        "dasl_attempts", "Attempts that are over, by how they ended.", labels=["outcome"]
+    )
+    for name in sorted(set(AttemptState) - LIVE_ATTEMPT):
+        ended.add_metric([name], state.attempts.get(name, 0))
+    yield ended
+    yield CounterMetricFamily(
+        "dasl_restarts",
+        "Attempts that were not the first of their job: tried again, or resumed.",
+        value=state.later_attempts,
+    )
+    yield GaugeMetricFamily(
+        "dasl_heartbeat_age_seconds",
+        "How long the live attempt that is silent for longest is; 0: none lives.",
+        value=_age(state, state.heartbeat_at),
+    )
+
+
+def _of_cluster(state: State) -> Iterator[Metric]:
+    if state.lease_until is not None:
+        left = (state.lease_until - state.at).total_seconds()
+        yield GaugeMetricFamily(
+            "dasl_dispatcher_lease_seconds",
+            "What is left of the dispatcher's lease; negative: since when there is no dispatcher.",
+            value=left,
+        )
+    seen = state.cluster
+    if seen is None:
+        return
+    yield GaugeMetricFamily(
+        "dasl_cluster_snapshot_age_seconds",
+        "How long ago the dispatcher looked at Ray.",
+        value=_age(state, seen.at),
+    )
+    for name, said, value in (
+        ("nodes", "Nodes that are alive.", len(seen.nodes)),
+        ("cpus", "CPUs that Ray hands out.", seen.total_cpus),
+        ("cpus_used", "CPUs that are taken.", seen.used_cpus),
+        ("gpus", "GPUs that Ray hands out.", seen.total_gpus),
+        ("gpus_used", "GPUs that are taken.", seen.used_gpus),
+    ):
+        yield GaugeMetricFamily(f"dasl_cluster_{name}", said, value=value)
+
+
+def _gauges(name: str, said: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(name, said, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def _age(state: State, then: datetime | None) -> float:
+    return max(0.0, (state.at - then).total_seconds()) if then is not None else 0.0

@@ -1,0 +1,150 @@
+"""`/metrics`: what Prometheus reads of jobs, cluster and requests, and who may."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from api_under_test import Api, refused, snapshot
+from fastapi.testclient import TestClient
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import SecretStr
+from sqlalchemy import update
+
+from service import lifecycle
+from service.app import create_app
+from service.db.models import Attempt, Lease
+from service.settings import Settings
+
+Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def scrape(client: TestClient, **headers: str) -> Series:
+    answer = client.get("/metrics", headers={"Authorization": "", **headers})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    families = text_string_to_metric_families(answer.text)
+    samples = itertools.chain.from_iterable(family.samples for family in families)
+    return {(sample.name, frozenset(sample.labels.items())): sample.value for sample in samples}
+
+
+def value(series: Series, name: str, **labels: str) -> float:
+    return series[name, frozenset(labels.items())]
+
+
+def finish(api: Api, job_id: str, outcome: lifecycle.Outcome) -> None:
+    with api.database.write() as session:
+        number = api.client.get(f"/v1/jobs/{job_id}").json()["attempt"]
+        lifecycle.finish_attempt(session, job_id, number, outcome, error={"type": outcome})
+
+
+def test_jobs_and_attempts_are_read_from_the_database(api: Api) -> None:
+    before = scrape(api.client)
+    assert value(before, "dasl_jobs", status="queued") == 0
+    assert value(before, "dasl_queue_oldest_wait_seconds") == 0
+    assert value(before, "dasl_heartbeat_age_seconds") == 0
+    assert value(before, "dasl_queue_wait_seconds_count") == 0
+
+    api.dataset()
+    first, second, third = (api.submit()["id"] for _ in range(3))
+    worker = api.start(first)
+    api.start(second).say("start")
+    worker.say("start")
+    worker.say("finish", outcome="failed", error={"type": "x", "message": "y"})
+    with api.database.write() as session:
+        lifecycle.requeue(session, first)
+    api.start(first).say("start")
+    with api.database.write() as session:
+        long_ago = datetime.now(UTC) - timedelta(seconds=100)
+        session.execute(
+            update(Attempt).where(Attempt.job_id == second).values(heartbeat_at=long_ago)
+        )
+
+    seen = scrape(api.client)
+    for status, count in (("queued", 1), ("running", 2), ("failed", 0), ("succeeded", 0)):
+        assert value(seen, "dasl_jobs", status=status) == count
+    for state, count in (("created", 0), ("submitted", 0), ("running", 2)):
+        assert value(seen, "dasl_live_attempts", state=state) == count
+    assert value(seen, "dasl_attempts_total", outcome="failed") == 1
+    assert value(seen, "dasl_restarts_total") == 1
+    assert value(seen, "dasl_queue_wait_seconds_count") == 2, "first attempts only"
+    assert value(seen, "dasl_queue_wait_seconds_bucket", le="+Inf") == 2
+    assert 0 < value(seen, "dasl_queue_wait_seconds_sum") < 2000
+    assert 100 <= value(seen, "dasl_heartbeat_age_seconds") < 2000
+    assert 0 < value(seen, "dasl_queue_oldest_wait_seconds") < 2000
+    api.start(third)
+    later = scrape(api.client)
+    assert value(later, "dasl_queue_wait_seconds_count") == 3
+    assert value(later, "dasl_queue_oldest_wait_seconds") == 0
+
+    # Another process on the same database tells the same.
+    with TestClient(create_app(api.settings, api.database)) as other:
+        elsewhere = scrape(other)
+    aging = {"dasl_heartbeat_age_seconds", "dasl_queue_oldest_wait_seconds"}
+    shared = [key for key in later if key[0].startswith("dasl_") and "_http_" not in key[0]]
+    assert len(shared) > 30
+    for key in shared:
+        if key[0] not in aging:
+            assert elsewhere[key] == pytest.approx(later[key]), key
+
+
+def test_cluster_lease_and_what_is_up(api: Api) -> None:
+    before = scrape(api.client)
+    assert value(before, "dasl_up", component="database") == 1
+    assert value(before, "dasl_up", component="dispatcher") == 0
+    assert ("dasl_cluster_gpus", frozenset()) not in before, "nothing was seen yet"
+    snapshot(api, cpus=8, gpus=4)
+    with api.database.write() as session:
+        until = datetime.now(UTC) + timedelta(seconds=30)
+        session.add(Lease(name="dispatcher", holder="me", expires_at=until))
+    seen = scrape(api.client)
+    for component in ("database", "dispatcher", "ray"):
+        assert value(seen, "dasl_up", component=component) == 1
+    assert 0 < value(seen, "dasl_dispatcher_lease_seconds") <= 30
+    for name, expected in (("cpus", 8), ("cpus_used", 1), ("gpus", 4), ("gpus_used", 0)):
+        assert value(seen, f"dasl_cluster_{name}") == expected
+    assert value(seen, "dasl_cluster_nodes") == 1
+    assert value(seen, "dasl_cluster_snapshot_age_seconds") >= 0
+    version = api.client.get("/livez").json()["version"]
+    assert any(
+        name == "dasl_build_info" and ("version", version) in labels for name, labels in seen
+    )
+
+
+def test_requests_are_counted_by_route_and_no_label_is_an_id(api: Api) -> None:
+    dataset = api.dataset()
+    job = api.submit()["id"]
+    for _ in range(3):
+        api.client.get(f"/v1/jobs/{job}")
+    api.client.get("/v1/jobs/job_nobody", headers={"Authorization": "Bearer dasl_x"})
+    for number in range(20):  # Whatever a client makes up, it makes no series of its own.
+        api.client.get(f"/v1/{number}/{job}")
+        api.client.request(f"BREW{number}", "/v1/jobs")
+    seen = scrape(api.client)
+    name, route = "dasl_http_request_duration_seconds", "/v1/jobs/{job_id}"
+    assert value(seen, f"{name}_count", route=route, method="GET", status="2xx") == 3
+    assert value(seen, f"{name}_count", route=route, method="GET", status="4xx") == 1
+    assert value(seen, f"{name}_count", route="none", method="GET", status="4xx") == 20
+    assert (
+        sum(
+            number
+            for (sample, labels), number in seen.items()
+            if sample == f"{name}_count" and ("method", "other") in labels
+        )
+        == 20
+    )
+    assert value(seen, f"{name}_bucket", route=route, method="GET", status="2xx", le="+Inf") == 3
+    everything = str(seen)
+    assert job not in everything
+    assert dataset not in everything
+
+
+def test_a_token_may_be_asked_for_and_is_not_one_of_the_database(api: Api) -> None:
+    settings: Settings = api.settings.model_copy(update={"metrics_token": SecretStr("scraper")})
+    with TestClient(create_app(settings, api.database)) as client:
+        refused(client.get("/metrics"), 401, None, "unauthenticated")
+        for wrong in (api.token("admin"), {"Authorization": "Bearer scrape"}):
+            refused(client.get("/metrics", headers=wrong), 401, None, "unauthenticated")
+        assert scrape(client, Authorization="Bearer scraper")
+        assert client.get("/livez").status_code == 200

@@ -1,0 +1,149 @@
+"""`/livez` and `/readyz`: what they say is true, whatever is away."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from api_under_test import Api, refused, snapshot
+from fastapi.testclient import TestClient
+from sqlalchemy import create_engine, make_url, text
+
+from service.app import create_app
+from service.cluster import repository as clusters
+from service.db.models import ClusterSnapshot, Lease
+from service.observability import observer
+from service.settings import Settings
+
+
+def lease(api: Api, seconds: float) -> None:
+    with api.database.write() as session:
+        until = datetime.now(UTC) + timedelta(seconds=seconds)
+        session.merge(Lease(name="dispatcher", holder="me", expires_at=until))
+
+
+def checks(api: Api) -> dict[str, str]:
+    answer = api.client.get("/readyz")
+    said: dict[str, str] = answer.json()["checks"]
+    assert set(said) == {"database", "dispatcher", "ray"}
+    if set(said.values()) == {"ok"}:
+        assert (answer.status_code, answer.json()["ready"]) == (200, True)
+    else:
+        problem = refused(answer, 503, None, "not-ready")
+        assert problem["ready"] is False
+        assert all(said[name] in problem["detail"] for name in said if said[name] != "ok")
+    return said
+
+
+@contextmanager
+def serving(home: Path, url: str) -> Iterator[TestClient]:
+    with TestClient(create_app(Settings(home=home, database_url=url))) as client:
+        yield client
+
+
+def test_the_process_lives_and_says_its_version(api: Api) -> None:
+    live = api.client.get("/livez").json()
+    assert live == {"status": "ok", "version": api.client.app.version}  # type: ignore[attr-defined]
+
+
+def test_ready_names_what_is_missing(api: Api) -> None:
+    first = checks(api)
+    assert first["database"] == "ok"
+    assert first["dispatcher"] == "no dispatcher holds the lease"
+    assert first["ray"] == "not seen yet"
+    snapshot(api, cpus=2)
+    lease(api, 30)
+    assert set(checks(api).values()) == {"ok"}
+    lease(api, -1)
+    assert [name for name, said in checks(api).items() if said != "ok"] == ["dispatcher"]
+    lease(api, 30)
+    for alive, age, said in ((False, 0, "does not answer"), (True, 31, "last seen")):
+        with api.database.write() as session:
+            at = datetime.now(UTC) - timedelta(seconds=age)
+            seen = ClusterSnapshot(at=at, alive=alive, nodes=[], **dict.fromkeys(TOTALS, 0))
+            clusters.save_snapshot(session, seen)
+        assert said in checks(api)["ray"]
+
+
+TOTALS = ("total_cpus", "total_gpus", "used_cpus", "used_gpus")
+
+
+def test_tables_that_are_too_old_are_no_database(api: Api) -> None:
+    def version(value: str) -> str:
+        with api.database.write() as session:
+            session.execute(
+                text("UPDATE alembic_version SET version_num = :value"), {"value": value}
+            )
+        return checks(api)["database"]
+
+    assert "version 0001, and this needs" in version("0001")
+    assert "dasl db upgrade" in version("0001")
+    # A newer service has brought the tables ahead already; this one goes on until it is replaced.
+    assert version("9999") == "ok"
+
+
+def test_a_database_that_is_gone(
+    api: Api, database_url: str, request: pytest.FixtureRequest
+) -> None:
+    assert checks(api)["database"] == "ok"
+    api.database.dispose()
+    url = make_url(database_url)
+    if url.drivername.startswith("sqlite"):
+        Path(str(url.database)).unlink()
+        Path(str(url.database)).mkdir()
+    else:
+        admin = create_engine(url.set(database="postgres"), isolation_level="AUTOCOMMIT")
+        with admin.connect() as connection:
+            connection.execute(text(f'DROP DATABASE "{url.database}" WITH (FORCE)'))
+        admin.dispose()
+    said = checks(api)
+    assert said["database"] == "cannot be read (OperationalError)"
+    assert "unknown" in said["dispatcher"]
+    assert "unknown" in said["ray"]
+    assert api.client.get("/livez").status_code == 200
+    refused(api.client.get("/v1/jobs"), 503, None, "database-unavailable")
+
+
+def test_a_database_that_comes_back(api: Api, database_url: str, tmp_path: Path) -> None:
+    url = make_url(database_url)
+    if not url.drivername.startswith("sqlite"):
+        pytest.skip("a dropped PostgreSQL database does not come back")
+    path, away = Path(str(url.database)), tmp_path / "away"
+    api.database.dispose()
+    shutil.move(path, away)
+    path.mkdir()
+    assert checks(api)["database"] != "ok"
+    path.rmdir()
+    shutil.move(away, path)
+    assert checks(api)["database"] == "ok"
+
+
+def test_a_database_without_tables(tmp_path: Path) -> None:
+    with serving(tmp_path, f"sqlite:///{tmp_path / 'empty.db'}") as client:
+        problem = refused(client.get("/readyz"), 503, None, "not-ready")
+        assert problem["checks"]["database"] == "cannot be read (OperationalError)"
+
+
+def test_a_database_that_hangs_is_told_in_time_and_keeps_one_thread_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observer, "_PROBE_SECONDS", 0.05)
+    monkeypatch.setattr(observer, "_SCRAPE_SECONDS", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # It takes connections and says nothing.
+        url = f"postgresql+psycopg://me:secret@127.0.0.1:{silent.getsockname()[1]}/x"
+        with serving(tmp_path, url) as client:
+            before = threading.active_count()
+            for _ in range(5):
+                problem = refused(client.get("/readyz"), 503, None, "not-ready")
+                assert problem["checks"]["database"] == "does not answer within 0.05 s"
+                scraped = client.get("/metrics")
+                assert scraped.status_code == 200
+                assert 'dasl_up{component="database"} 0.0' in scraped.text
+            assert client.get("/livez").status_code == 200
+            assert threading.active_count() <= before + 2

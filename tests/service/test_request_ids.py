@@ -1,0 +1,91 @@
+"""Ids of requests: taken or made, in answers, problem documents and log records."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import pytest
+from api_under_test import Api, refused
+from fastapi.testclient import TestClient
+
+from service.app import create_app
+from service.observability.logs import REQUESTS, JsonLines
+
+OWN = re.compile(r"[0-9a-f]{32}")
+
+
+def test_a_request_keeps_its_id_or_gets_one(api: Api) -> None:
+    made = [api.client.get("/livez").headers["x-request-id"] for _ in range(2)]
+    assert made[0] != made[1]
+    assert all(OWN.fullmatch(own) for own in made)
+    given = {"X-Request-ID": "from-a-proxy_1.2"}
+    assert api.client.get("/livez", headers=given).headers["x-request-id"] == "from-a-proxy_1.2"
+    for bad in ("", "two words", "x" * 65, "line\tbreak", 'a"b', "ü"):
+        answer = api.client.get("/livez", headers={"X-Request-ID": bad.encode("latin-1")})
+        assert OWN.fullmatch(answer.headers["x-request-id"]), bad
+
+
+def test_problems_of_every_kind_say_it(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    for method, path, status in (
+        ("GET", "/v1/jobs/job_x", 404),
+        ("GET", "/nowhere", 404),
+        ("PUT", "/v1/jobs", 405),
+        ("POST", "/v1/jobs", 422),
+        ("GET", "/readyz", 503),
+    ):
+        answer = api.client.request(method, path, headers={"X-Request-ID": "mine"})
+        assert refused(answer, status)["request_id"] == "mine"
+        assert answer.headers["x-request-id"] == "mine"
+    large = b"x" * (api.settings.max_body_bytes + 1)
+    assert refused(api.client.post("/v1/jobs", content=large), 413)["request_id"]
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr("service.jobs.service.view", broken)
+    app = create_app(api.settings, api.database)
+    with TestClient(app, raise_server_exceptions=False, headers=api.client.headers) as client:
+        answer = client.get("/v1/jobs/job_x", headers={"X-Request-ID": "mine"})
+        assert refused(answer, 500)["request_id"] == "mine"
+        assert answer.headers["x-request-id"] == "mine"
+        scraped = client.get("/metrics").text
+        assert 'method="GET",route="/v1/jobs/{job_id}",status="5xx"' in scraped
+
+
+def test_a_request_is_logged_with_what_it_is_about(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = JsonLines()
+    told: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told.append(lines.format(record))
+
+    api.dataset()
+    job = api.submit()["id"]
+    worker = api.start(job)
+    logger = logging.getLogger(REQUESTS)
+    listener = Listener()
+    logger.addHandler(listener)
+    with caplog.at_level(logging.DEBUG, logger.name):
+        api.client.get(f"/v1/jobs/{job}?secret=1", headers={"X-Request-ID": "r1"})
+        worker.say("start")
+        api.client.get("/livez")
+    logger.removeHandler(listener)
+    levels = [record.levelname for record in caplog.records if record.name == logger.name]
+    assert levels == ["INFO", "DEBUG", "DEBUG"]
+    first, second, _ = told
+    for part in (
+        '"request": "r1"',
+        f'"job": "{job}"',
+        '"route": "/v1/jobs/{job_id}"',
+        '"status": 200',
+        '"method": "GET"',
+    ):
+        assert part in first
+    assert '"attempt": "1"' in second
+    assert "secret" not in "".join(told), (
+        "what stands behind the question mark is nobody's business"
+    )
