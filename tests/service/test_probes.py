@@ -88,40 +88,44 @@ def test_tables_that_are_too_old_are_no_database(api: Api) -> None:
     assert version("9999") == "ok"
 
 
-def test_a_database_that_is_gone(
-    api: Api, database_url: str, request: pytest.FixtureRequest
-) -> None:
-    assert checks(api)["database"] == "ok"
+@contextmanager
+def gone(api: Api, database_url: str) -> Iterator[None]:
+    """The database is not there any more, and then it is again."""
     api.database.dispose()
     url = make_url(database_url)
     if url.drivername.startswith("sqlite"):
-        Path(str(url.database)).unlink()
-        Path(str(url.database)).mkdir()
-    else:
-        admin = create_engine(url.set(database="postgres"), isolation_level="AUTOCOMMIT")
-        with admin.connect() as connection:
-            connection.execute(text(f'DROP DATABASE "{url.database}" WITH (FORCE)'))
-        admin.dispose()
-    said = checks(api)
-    assert said["database"] == "cannot be read (OperationalError)"
-    assert "unknown" in said["dispatcher"]
-    assert "unknown" in said["ray"]
-    assert api.client.get("/livez").status_code == 200
-    refused(api.client.get("/v1/jobs"), 503, None, "database-unavailable")
+        path = Path(str(url.database))
+        away = path.with_name("away")
+        shutil.move(path, away)
+        path.mkdir()
+        yield
+        path.rmdir()
+        shutil.move(away, path)
+        return
+    admin = create_engine(url.set(database="postgres"), isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.execute(text(f'ALTER DATABASE "{url.database}" RENAME TO away'))
+        yield
+        connection.execute(text(f'ALTER DATABASE away RENAME TO "{url.database}"'))
+    admin.dispose()
 
 
-def test_a_database_that_comes_back(api: Api, database_url: str, tmp_path: Path) -> None:
-    url = make_url(database_url)
-    if not url.drivername.startswith("sqlite"):
-        pytest.skip("a dropped PostgreSQL database does not come back")
-    path, away = Path(str(url.database)), tmp_path / "away"
-    api.database.dispose()
-    shutil.move(path, away)
-    path.mkdir()
-    assert checks(api)["database"] != "ok"
-    path.rmdir()
-    shutil.move(away, path)
+def test_a_database_that_goes_and_comes_back(api: Api, database_url: str) -> None:
     assert checks(api)["database"] == "ok"
+    with gone(api, database_url):
+        said = checks(api)
+        assert said["database"] == "cannot be read (OperationalError)"
+        assert "unknown" in said["dispatcher"]
+        assert "unknown" in said["ray"]
+        assert api.client.get("/livez").status_code == 200
+        refused(api.client.get("/v1/jobs"), 503, None, "database-unavailable")
+        scraped = api.client.get("/metrics")
+        assert scraped.status_code == 200
+        assert 'dasl_up{component="database"} 0.0' in scraped.text
+        assert "dasl_http_request_duration_seconds_count" in scraped.text
+        assert "dasl_jobs" not in scraped.text
+    assert checks(api)["database"] == "ok"
+    assert "dasl_jobs" in api.client.get("/metrics").text
 
 
 def test_a_database_without_tables(tmp_path: Path) -> None:
