@@ -1,0 +1,197 @@
+"""Schemathesis over the whole OpenAPI document, with a good token: no 5xx, no undocumented answer.
+
+Every operation gets things of its own, so that what one does (revoke, delete, finish) does not keep
+another from being more than a 404.
+"""
+
+from __future__ import annotations
+
+import shutil
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+from api_under_test import Api, Worker, snapshot
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.config import (
+    GenerationConfig,
+    ProjectConfig,
+    ProjectsConfig,
+    SchemathesisConfig,
+)
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+)
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.app import create_app
+from service.db.models import ClusterSnapshot, Lease
+from service.db.session import Database
+from service.settings import Settings
+
+# The schema of a spec alone gives two thousand requests.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("schemathesis"),
+    pytest.mark.timeout(900),
+]
+
+EXAMPLES = 10
+# What no chance finds: a folder, a file in the attempt's own place, a paused job.
+OUT_OF_REACH = {
+    "POST /v1/datasets",
+    "POST /v1/jobs/{job_id}/resume",
+    "POST /worker/v1/jobs/{job_id}/attempts/{number}/artifacts",
+    "POST /worker/v1/jobs/{job_id}/attempts/{number}/checkpoints",
+    # The newest of a job that goes on.
+    "DELETE /v1/checkpoints/{checkpoint_id}",
+}
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    unsupported_method,
+]
+
+
+@dataclass
+class World:
+    """An API with data, and for each operation the ids and the token that open its door."""
+
+    api: Api
+    of_operation: dict[str, tuple[dict[str, str], dict[str, str]]] = field(default_factory=dict)
+    seen: dict[str, Counter[int]] = field(default_factory=dict)
+    """How often each operation answered with each status."""
+
+    def things(self, operation: str) -> tuple[dict[str, str], dict[str, str]]:
+        """Path parameters and headers."""
+        if operation not in self.of_operation:
+            self.of_operation[operation] = self._make(operation, len(self.of_operation))
+        return self.of_operation[operation]
+
+    def _make(self, operation: str, number: int) -> tuple[dict[str, str], dict[str, str]]:
+        api, headers = self.api, self.api.token("admin")
+        state = "pending" if "/worker/v1/datasets" in operation else "ready"
+        dataset = api.dataset(f"images {number}", state=state)
+        worker = api.start(api.submit()["id"])
+        checkpoint = _report(worker)
+        if "/worker/v1/datasets" in operation:
+            _, headers = api.ingest(dataset)
+        elif "/worker/" in operation:
+            headers = {"Authorization": f"Bearer {worker.token}"}
+        token = api.client.post("/v1/tokens", json={"name": "x"}).json()["id"]
+        ids = {
+            "dataset_id": dataset,
+            "job_id": worker.job_id,
+            "number": "1",
+            "checkpoint_id": checkpoint,
+            "token_id": token,
+            "name": "model.json",
+        }
+        return ids, headers
+
+
+def _report(worker: Worker) -> str:
+    """One of each thing that a worker reports; the checkpoint's id."""
+    assert worker.say("start").status_code == 200
+    file = Path(worker.uri.removeprefix("file://")) / "checkpoints" / "model.json"
+    file.parent.mkdir(parents=True)
+    file.write_text("{}")
+    entry = {"name": file.name, "size": 2, "sha256": "0" * 64}
+    point = {"step": 1, "time": 1.0, "values": {"loss": 0.5}}
+    reports: dict[str, dict[str, Any]] = {
+        "metrics": {"points": [point]},
+        "evaluations": {"step": 1, "epoch": 1, "subject": "raw", "metrics": {"knn": 0.5}},
+        "artifacts": {"uri": f"{worker.uri}/checkpoints/model.json", **entry},
+    }
+    for action, body in reports.items():
+        assert worker.say(action, **body).is_success
+    answer = worker.say(
+        "checkpoints", step=1, epoch=1, uri=f"{worker.uri}/checkpoints", files=[entry]
+    )
+    assert answer.is_success, answer.text
+    return str(answer.json()["id"])
+
+
+class Late:
+    """An ASGI app that is known only when the tests run; they are collected from its document."""
+
+    def __init__(self) -> None:
+        self.app: ASGIApp = create_app(Settings(home=Path("/nowhere")))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)
+
+
+late = Late()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Iterator[World]:
+    home = tmp_path_factory.mktemp("fuzzed")
+    shutil.copy(migrated_sqlite, home / "dasl.db")
+    database = Database(f"sqlite:///{home / 'dasl.db'}")
+    made = Settings(home=home, auth_failures_per_minute=10**9)
+    app = create_app(made, database)
+    with TestClient(app, raise_server_exceptions=False) as client:
+        api = Api(client, database, made, app.state.context)
+        client.headers.update(api.token("admin"))
+        api.dataset()
+        snapshot(api, cpus=1000)
+        with database.write() as session:
+            # Neither gets old while this runs.
+            later = datetime.now(UTC) + timedelta(days=1)
+            session.get_one(ClusterSnapshot, 1).at = later
+            session.add(Lease(name="dispatcher", holder="me", expires_at=later))
+        # Live streams end at once: their jobs never do.
+        api.context.closing.set()
+        late.app = app
+        world = World(api)
+        yield world
+        refused = {
+            operation
+            for operation, statuses in world.seen.items()
+            if not any(status < 300 for status in statuses)
+        }
+        assert refused <= OUT_OF_REACH, "these were never carried out, only refused"
+    database.dispose()
+
+
+def _document() -> Any:
+    generation = GenerationConfig(
+        max_examples=EXAMPLES, deterministic=True, with_security_parameters=False
+    )
+    default = ProjectConfig(generation=generation)
+    config = SchemathesisConfig(seed=0, projects=ProjectsConfig(default=default))
+    return schemathesis.openapi.from_asgi("/openapi.json", late, config=config)
+
+
+document = _document()
+
+
+@document.parametrize()
+@settings(
+    max_examples=EXAMPLES, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
+)
+def test_every_answer_is_documented_and_none_is_a_defect(case: Any, world: World) -> None:
+    ids, headers = world.things(case.operation.label)
+    given = dict(case.path_parameters or {})
+    # Three of four requests are about something that is there.
+    if zlib.crc32(repr(sorted(given.items())).encode("utf-8", "backslashreplace")) % 4:
+        case.path_parameters = {name: ids[name] for name in given}
+    if case.operation.path in ("/v1/jobs", "/v1/jobs/validate") and isinstance(case.body, dict):
+        case.body = case.body | {"dataset": "emoji"}
+    answer = case.call_and_validate(headers=headers, checks=CHECKS)
+    world.seen.setdefault(case.operation.label, Counter())[answer.status_code] += 1
