@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from itertools import groupby
 from typing import Literal
 
@@ -126,22 +127,24 @@ class _Round:
         self._running = list(running)
         self._taken = _Taken.by(running)
         self._reservation: _Reservation | None = None
-        # As jobs start there is only ever less room, so what did not fit need not be tried again.
+        # Of a thousand jobs most are alike. As some start there is only ever less room, so what was
+        # found of one that waits holds for those like it.
+        self._places = cache(lambda worker: packing.empty_places(cluster.nodes, worker))
         self._too_large: set[Demand] = set()
         self._in_the_way: set[Demand] = set()
+        self._in_use = self._describe_use()
 
     def decide(self, queue: Iterable[Queued]) -> list[Decision]:
         return [self._decide(job) for job in queue]
 
     def _decide(self, job: Queued) -> Decision:
-        places = packing.empty_places(self._cluster.nodes, job.demand.worker)
-        if places < job.demand.workers:
+        if self._places(job.demand.worker) < job.demand.workers:
             return Decision(job, "machines", self._too_few_machines(job.demand))
         exceeded = _exceeded(self._taken, job)
         if exceeded is not None:
             return Decision(job, "quota", exceeded)
         if not self._fits(job.demand):
-            message = f"Waiting for {job.demand}: {self._in_use()}"
+            message = f"Waiting for {job.demand}: {self._in_use}"
             if self._reservation is not None:
                 return Decision(job, "room", message)
             self._reservation = self._reserve(job)
@@ -152,6 +155,7 @@ class _Round:
             message = f"Waiting for {job.demand}, which are free but reserved for a job before it"
             return Decision(job, "reserved-room", message)
         self._taken.change(job, +1)
+        self._in_use = self._describe_use()
         self._running.append(Running(job.demand, self._now + job.lasts, job.token_id))
         return Decision(job)
 
@@ -198,7 +202,7 @@ class _Round:
         self._taken.change(job, -1)
         return left
 
-    def _in_use(self) -> str:
+    def _describe_use(self) -> str:
         cluster, taken = self._cluster, self._taken.workers
         cpus = sum(worker.cpus * count for worker, count in taken.items())
         gpus = sum(worker.gpus * count for worker, count in taken.items())

@@ -7,7 +7,7 @@ here after a crash is looked up at Ray first, and handed in only if Ray does not
 from __future__ import annotations
 
 import signal
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -29,6 +29,8 @@ WOUND_DOWN: dict[Desired, lifecycle.Outcome] = {
 _STOP_AGAIN = timedelta(seconds=5)
 # Drivers of attempts that ended longer ago than this are gone, or out of anybody's reach.
 _LOOK_BACK = timedelta(days=1)
+# An end may be committed some time after the moment that it names.
+_COMMITTED_WITHIN = timedelta(minutes=10)
 
 
 class Attempts:
@@ -38,6 +40,8 @@ class Attempts:
         self._shared, self._logs, self._garbage = shared, logs, garbage
         self._stopped_at: dict[str, datetime] = {}
         self._gone: set[str] = set()
+        # What ended before this was seen off: a day's attempts need not be read in every round.
+        self._look_from = datetime.min.replace(tzinfo=UTC)
         self.cluster_since: datetime | None = None
         """When a cluster that is known to have lost all its processes began anew."""
         self.with_the_service = False
@@ -93,10 +97,13 @@ class Attempts:
 
     def ended(self, session: Session) -> list[AttemptView]:
         """Attempts that are over, as far as their driver may still run or its log be incomplete."""
-        since = self._shared.clock() - _LOOK_BACK
-        ended = repository.ended_attempts(session, since)
+        now = self._shared.clock()
+        ended = repository.ended_attempts(session, max(now - _LOOK_BACK, self._look_from))
         self._gone &= {attempt.submission_id for attempt in ended}
-        return [attempt for attempt in ended if attempt.submission_id not in self._gone]
+        lingering = [attempt for attempt in ended if attempt.submission_id not in self._gone]
+        oldest = min((attempt.finished_at or now for attempt in lingering), default=now)
+        self._look_from = oldest - _COMMITTED_WITHIN
+        return lingering
 
     def see_off(self, attempt: AttemptView) -> None:
         """Take the rest of an ended attempt's log; make its driver go if it lingers."""

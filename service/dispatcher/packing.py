@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from service.dispatcher.executor import Node
@@ -28,8 +27,7 @@ class Worker(NamedTuple):
     gpus: int
 
 
-@dataclass(frozen=True)
-class Demand:
+class Demand(NamedTuple):
     """What one job takes: workers that start together. Its driver takes nothing."""
 
     workers: int
