@@ -51,6 +51,9 @@ class FirstStep:
     def event(self, type: str, message: str, data: dict[str, Any]) -> None:
         pass
 
+    def at_work(self) -> None:
+        """Not told."""
+
     def desired(self) -> Literal["run", "cancel", "pause"]:
         return "run"
 

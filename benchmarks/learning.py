@@ -226,6 +226,9 @@ class Figures:
     def progress(self, progress: dict[str, Any]) -> None:
         """Not kept."""
 
+    def at_work(self) -> None:
+        """Not kept."""
+
     def evaluation(self, step: int, epoch: float, subject: str, metrics: dict[str, float]) -> None:
         """The last one of a subject wins."""
         self.subjects[subject] = round(metrics[self.metric], 4)

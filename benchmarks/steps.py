@@ -278,7 +278,8 @@ def placed(
     modules: list[nn.Module], arguments: argparse.Namespace, device: torch.device
 ) -> nn.ModuleList:
     """On the device, in training mode, in the layout that our ResNets and the views have, too."""
-    model = nn.ModuleList(modules).to(device=device, memory_format=torch.channels_last)
+    model = nn.ModuleList(modules)
+    model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     model.train()
     return model
 

@@ -66,6 +66,7 @@ class HomeReporter:
         self._changed = threading.Condition()
         self._leave_by: float | None = None
         self._progress: dict[str, Any] = {}
+        self._worked = 0
         self._desired: Desired = "run"
         self._stale: StaleAttempt | None = None
         self._failure: Exception | None = None
@@ -104,6 +105,9 @@ class HomeReporter:
 
     def progress(self, progress: dict[str, Any]) -> None:
         self._progress = progress
+
+    def at_work(self) -> None:
+        self._worked += 1
 
     def evaluation(
         self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]
@@ -244,7 +248,11 @@ class HomeReporter:
             self._stop.wait(self._interval)
 
     def _heartbeat(self, patience: float) -> None:
-        self._desired = self._client.heartbeat(self._progress, patience=patience)
+        progress = self._progress
+        if self._worked:
+            # Progress that changes: where nothing does, the service takes a run to hang.
+            progress = {**progress, "worked": self._worked}
+        self._desired = self._client.heartbeat(progress, patience=patience)
 
     def _patience(self) -> float:
         """Seconds that a call may go on against an API that is away."""

@@ -156,7 +156,6 @@ class Run:
         self.saved_step: int | None = None
         self.collapsed: str | None = None  # why the run is to end
         self.latest: dict[str, float] | None = None  # figures of the last reported step
-        self.worked = 0  # what evaluations have computed, in no unit
         self.embedding_dim = 0  # known after the first step
         self.data = TrainingData.open(spec, index, evaluate_on, files.cache, threads)
         self.loader = self.data.loader
@@ -409,12 +408,9 @@ class Run:
         }
 
     def at_work(self) -> None:
-        """Let progress change in an evaluation, too: where nothing does, a run is taken to hang."""
-        self.worked += 1
+        """Tell that an evaluation goes on."""
         if self.reporter is not None:
-            known = {} if self.latest is None else self.describe(self.latest)
-            steps = {"step": self.progress.step, "total_steps": self.total_steps}
-            self.reporter.progress(known | steps | {"worked": self.worked})
+            self.reporter.at_work()
 
     def desired(self) -> str:
         """What a person wants, the same on all ranks: rank 0 knows and tells."""

@@ -42,6 +42,9 @@ class ConsoleReporter:
             flush=True,
         )
 
+    def at_work(self) -> None:
+        """A person sees the process."""
+
     def evaluation(
         self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]
     ) -> None:

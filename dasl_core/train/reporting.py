@@ -16,6 +16,9 @@ class Reporter(Protocol):
     def progress(self, progress: dict[str, Any]) -> None:
         """Where the run is: step, total_steps, epoch, epochs, loss, images_per_second, ..."""
 
+    def at_work(self) -> None:
+        """Something goes on that is no step and takes long; called again and again while it does."""
+
     def evaluation(
         self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]
     ) -> None:

@@ -308,15 +308,13 @@ def test_clusters_become_labels_after_the_first_epoch(
     assert set(state["labels"][state["labels"] < 3].tolist()) == {0, 1, 2}
 
 
-def test_progress_moves_while_something_is_evaluated_too(
+def test_a_run_tells_that_it_works_while_something_is_evaluated(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     """Else a long evaluation would be taken for a run that hangs."""
-    reporter = Recorder(tmp_path)
+    plain, thorough = Recorder(tmp_path / "plain"), Recorder(tmp_path / "thorough")
+    run(resolved(pictures), pictures, cache, plain)
+    assert plain.worked > 0
     spec = resolved(pictures, evaluate={"linear": {"epochs": 30}, "finetune": {"epochs": 2}})
-    run(spec, pictures, cache, reporter)
-    worked = [progress.get("worked", 0) for progress in reporter.progresses]
-    told = [count for count in worked if count]
-    assert told == list(range(1, len(told) + 1))
-    assert told[-1] > 30
-    assert all("loss" in progress for progress in reporter.progresses[-30:])
+    run(spec, pictures, cache, thorough)
+    assert thorough.worked >= plain.worked + 32

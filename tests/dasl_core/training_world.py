@@ -98,6 +98,7 @@ class Recorder:
         folder.mkdir(parents=True, exist_ok=True)
         self.points: list[dict[str, Any]] = []
         self.progresses: list[dict[str, Any]] = []
+        self.worked = 0
         self.evaluations: list[tuple[int, float, str, dict[str, float]]] = []
         self.checkpoints: list[tuple[int, Path, bool]] = []
         self.artifacts: dict[str, bytes] = {}
@@ -109,6 +110,9 @@ class Recorder:
 
     def progress(self, progress: dict[str, Any]) -> None:
         self.progresses.append(progress)
+
+    def at_work(self) -> None:
+        self.worked += 1
 
     def evaluation(
         self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]

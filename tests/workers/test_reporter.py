@@ -156,6 +156,11 @@ def test_reports_arrive_in_the_order_they_were_made(
         reporter.flush()
         # The last thing said is how far the run got.
         assert {"progress": {"step": 3}} in [b for what, b in home.heard if what == "heartbeat"]
+        reporter.at_work()
+        reporter.flush()
+        assert {"progress": {"step": 3, "worked": 1}} in [
+            body for what, body in home.heard if what == "heartbeat"
+        ]
     order = [what for i, (what, _) in enumerate(home.reports) if what != home.reports[i - 1][0]]
     assert order == ["metrics", "evaluations", "metrics", "checkpoints", "artifacts", "events"]
     before = home.reports[: [what for what, _ in home.reports].index("evaluations")]
