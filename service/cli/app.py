@@ -8,7 +8,18 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from service.cli import audit, cluster, datasets, export, files, jobs, server, tokens, train
+from service.cli import (
+    audit,
+    cluster,
+    datasets,
+    doctor,
+    export,
+    files,
+    jobs,
+    server,
+    tokens,
+    train,
+)
 from service.cli.output import note
 from service.client.errors import DaslError
 
@@ -57,5 +68,6 @@ files.register(app)
 cluster.register(app)
 tokens.register(app)
 audit.register(app)
+doctor.register(app)
 train.register(app)
 export.register(app)

@@ -19,7 +19,7 @@ class Quotas(TypedDict, total=False):
 
 
 class Tokens:
-    """`client.tokens`; needs a token of scope `admin`."""
+    """`client.tokens`; all but `current` needs a token of scope `admin`."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -30,6 +30,10 @@ class Tokens:
         """A new token; its secret is in `.token` of this answer and nowhere else, ever."""
         body = {"name": name, "scopes": list(scopes), **quotas}
         return Token.model_validate(self._transport.json("POST", path_to("tokens"), body=body))
+
+    def current(self) -> Token:
+        """The token that this client shows, without its secret."""
+        return Token.model_validate(self._transport.json("GET", path_to("tokens", "current")))
 
     def list(self, *, page_size: int = 100) -> Iterator[Token]:
         """All tokens, without their secrets."""

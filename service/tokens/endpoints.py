@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Response
 
-from service.auth import Admin
+from service.auth import Admin, Reader
 from service.context import ReadSession, WriteSession
 from service.http import StrictRoute
 from service.pages import After, Limit, Page, page, position
@@ -35,6 +35,12 @@ def list_tokens(
     """Tokens, newest first, revoked ones included."""
     rows = repository.newest(session, caller.tenant, after, limit)
     return page(rows, limit, TokenView.model_validate, lambda row: row.id)
+
+
+@router.get("/current")
+def show_current_token(caller: Reader, session: ReadSession) -> TokenView:
+    """The token that asks."""
+    return TokenView.model_validate(repository.get(session, caller.tenant, caller.token_id))
 
 
 @router.patch("/{token_id}")

@@ -60,6 +60,16 @@ def test_token_is_shown_once_stored_as_hash_and_revoked_at_once(api: Api) -> Non
         refused(api.client.post("/v1/tokens", json=bad, headers=admin), 422)
 
 
+def test_a_token_may_look_at_itself(api: Api) -> None:
+    reader = api.token("read")
+    own = api.client.get("/v1/tokens/current", headers=reader).json()
+    assert (own["name"], own["scopes"]) == ("test", ["read"])
+    assert "token" not in own
+    theirs = api.client.get("/v1/tokens/current", headers=api.token("read", tenant="other"))
+    assert theirs.json()["id"] != own["id"]
+    refused(api.client.get("/v1/tokens/current", headers={"Authorization": "Bearer x"}), 401)
+
+
 def test_cluster_shows_the_own_queue_by_priority(api: Api) -> None:
     empty = api.client.get("/v1/cluster").json()
     assert (empty["at"], empty["alive"], empty["queue"]) == (None, False, [])

@@ -1,0 +1,221 @@
+"""`dasl doctor`: with a server and without, and with everything that can be wrong."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import httpx
+import pytest
+from real import Service, running_service
+from sqlalchemy import text
+from typer.testing import CliRunner
+
+from service.cli.app import app
+from service.cluster import repository as clusters
+from service.db.models import ClusterSnapshot, Lease
+from service.doctor import installation, premises, server
+from service.doctor.finding import Finding
+
+NO_GPU = """print('{"cuda": null, "names": []}')"""
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home of its own, room on any disk, and no seconds spent on importing torch."""
+    monkeypatch.setenv("DASL_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(installation, "_GPUS", NO_GPU)
+    monkeypatch.setattr(premises, "_LITTLE", 0)
+    monkeypatch.setattr(premises, "_TOO_LITTLE", 0)
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    with running_service(tmp_path / "home") as running:
+        monkeypatch.setenv("DASL_URL", running.url)
+        monkeypatch.setenv("DASL_TOKEN", running.token)
+        yield running
+
+
+def report() -> tuple[int, dict[str, Finding]]:
+    """The exit code, and each finding by its name."""
+    result = CliRunner().invoke(app, ["doctor", "--json"])
+    told = json.loads(result.stdout)
+    assert told["ok"] == (result.exit_code == 0)
+    found = [Finding(**check) for check in told["checks"]]
+    for finding in found:
+        assert finding.state in ("skip", "ok") or finding.todo, f"{finding} says not what to do"
+    return result.exit_code, {finding.name: finding for finding in found}
+
+
+def dispatch(service: Service) -> None:
+    """What a dispatcher leaves in the database while it works."""
+    now = datetime.now(UTC)
+    with service.database.write() as session:
+        lease = Lease(name="dispatcher", holder="me", expires_at=now + timedelta(minutes=5))
+        session.merge(lease)
+        seen = ClusterSnapshot(
+            at=now,
+            alive=True,
+            nodes=[{"id": "n", "address": "a"} | dict.fromkeys(RESOURCES, 1)],
+            **dict.fromkeys(RESOURCES, 1),
+        )
+        clusters.save_snapshot(session, seen)
+
+
+RESOURCES = ("total_cpus", "total_gpus", "used_cpus", "used_gpus")
+
+
+def test_all_is_well(service: Service) -> None:
+    dispatch(service)
+    code, found = report()
+    assert {finding.state for finding in found.values()} == {"ok"}, found
+    assert code == 0
+    assert found["torch"].said == installation.version_of("torch")
+    assert "has the tables of this version" in found["database"].said
+    assert "test (tok_" in found["token"].said
+    assert found["token"].said.endswith("with scope admin")
+    assert found["cluster"].said == "1 node, 1 of 1 CPUs taken, 1 of 1 GPUs taken"
+    assert not list((service.settings.home).glob("artifacts/.doctor*"))
+    told = CliRunner().invoke(app, ["doctor"])
+    assert told.exit_code == 0
+    assert all(line.startswith("ok ") for line in told.stdout.splitlines())
+
+
+def test_without_a_server_all_else_is_still_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DASL_URL", "http://127.0.0.1:9")
+    code, found = report()
+    assert code == 1
+    assert [finding.name for finding in found.values() if finding.state == "fail"] == ["server"]
+    assert "dasl serve" in found["server"].todo
+    assert {"python", "torch", "GPUs", "home", "disk", "database", "artifacts"} <= found.keys()
+    assert "is not there yet" in found["database"].said
+    told = CliRunner().invoke(app, ["doctor"])
+    assert told.exit_code == 1
+    assert "1 of 12 checks failed" in told.stdout
+
+
+def test_a_server_that_cannot_work(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, found = report()
+    assert code == 1
+    failed = [finding.name for finding in found.values() if finding.state == "fail"]
+    assert failed == ["server's dispatcher", "server's ray", "cluster"]
+    dispatch(service)
+    service.app.version = "9.9.0"
+    code, found = report()
+    assert (code, found["server"].state) == (0, "warn")
+    assert "9.9.0" in found["server"].todo
+    for token in ("", "dasl_unknown"):
+        monkeypatch.setenv("DASL_TOKEN", token)
+        code, found = report()
+        assert (code, found["token"].state) == (1, "fail")
+        assert "unknown" not in str(found["token"]), "a token is not shown"
+        assert found["server's ray"].state == "ok"
+
+
+def test_something_else_at_the_servers_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as other:
+        thread = Thread(target=other.serve_forever)
+        thread.start()
+        monkeypatch.setenv("DASL_URL", f"http://127.0.0.1:{other.server_port}")
+        code, found = report()
+        other.shutdown()
+        thread.join()
+    assert (code, found["server"].state) == (1, "fail")
+    assert "is no DASL server" in found["server"].said
+    monkeypatch.setenv("DASL_URL", "nonsense")
+    assert report()[1]["server"].state == "fail"
+
+
+@pytest.mark.parametrize(("ahead", "state"), [(0, "ok"), (-4, "ok"), (60, "warn"), (-60, "warn")])
+def test_clocks(ahead: int, state: str) -> None:
+    now = time.time()
+    date = format_datetime(datetime.fromtimestamp(now + ahead, UTC), usegmt=True)
+    finding = server._clock(httpx.Response(200, headers={"Date": date}), now - 0.1, now)
+    assert finding.state == state
+    assert server._clock(httpx.Response(200), now, now).state == "skip"
+
+
+def test_tables_that_are_old(service: Service) -> None:
+    with service.database.write() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+    database = report()[1]["database"]
+    assert (database.state, database.todo) == ("fail", "dasl db upgrade")
+    assert "version 0001" in database.said
+
+
+def test_places_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def states() -> dict[str, str]:
+        return {finding.name: finding.state for finding in premises.look()}
+
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("DASL_HOME", str(tmp_path / "file" / "home"))
+    assert states()["home"] == "fail"
+    monkeypatch.setenv("DASL_HOME", str(tmp_path))
+    monkeypatch.setenv("DASL_DATABASE_URL", f"sqlite:///{tmp_path}")
+    assert states()["database"] == "fail"
+    monkeypatch.setenv("DASL_ARTIFACTS_URI", "nowhere://x")
+    assert states()["artifacts"] == "fail"
+    monkeypatch.setattr(premises, "_LITTLE", 1e18)
+    assert states()["disk"] == "warn"
+    monkeypatch.setattr(premises, "_TOO_LITTLE", 1e18)
+    assert states()["disk"] == "fail"
+    monkeypatch.setenv("DASL_PORT", "many")
+    assert states() == {"settings": "fail"}
+
+
+def test_a_database_server_that_is_away_or_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(premises, "_CONNECT_SECONDS", "2")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for port in (9, silent.getsockname()[1]):
+            url = f"postgresql+psycopg://me:hunter2@127.0.0.1:{port}/x"
+            monkeypatch.setenv("DASL_DATABASE_URL", url)
+            [database] = [finding for finding in premises.look() if finding.name == "database"]
+            assert database.state == "fail"
+            assert "hunter2" not in str(database)
+
+
+def test_gpus_that_torch_sees_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert installation._gpus().said == "none: training here uses CPUs"
+    monkeypatch.setattr(installation, "_GPUS", """print('{"cuda": "12.8", "names": ["H200"]}')""")
+    assert installation._gpus() == Finding("GPUs", "ok", "H200 (CUDA 12.8)")
+    monkeypatch.setattr(installation, "_GPUS", "raise OSError('libcuda is broken')")
+    assert installation._gpus().state == "fail"
+    assert "libcuda is broken" in installation._gpus().said
+
+
+def test_versions_are_held_against_what_dasl_needs() -> None:
+    assert installation._package("typer", ">=9999").state == "fail"
+    assert installation._package("typer", ">=0.1").state == "ok"
+    assert installation._package("no-such-package", "").state == "warn"
+    assert installation._requirements()["torch"].startswith(">=")
+
+
+def test_neither_torch_nor_ray_is_imported() -> None:
+    script = f"""
+import sys
+from typer.testing import CliRunner
+from service.cli.app import app
+from service.doctor import installation
+installation._GPUS = {NO_GPU!r}
+CliRunner().invoke(app, ["doctor"])
+print({{"torch", "ray", "timm", "torchvision"}} & sys.modules.keys())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_the_script_that_asks_torch_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert installation._gpus().state in ("ok", "warn")
