@@ -27,7 +27,7 @@ def cluster(as_json: AsJson = False) -> None:
             ("seen", found.at),
             ("CPUs", f"{found.used_cpus:g} of {found.total_cpus:g} in use"),
             ("GPUs", f"{found.used_gpus:g} of {found.total_gpus:g} in use"),
-            ("waiting", f"{len(found.queue)} jobs"),
+            ("waiting", f"{len(found.queue) if found.queued is None else found.queued} jobs"),
         ]
     )
     if found.nodes:
@@ -43,5 +43,8 @@ def cluster(as_json: AsJson = False) -> None:
         print_table(["NODE", "CPUS", "GPUS"], rows)
     if found.queue:
         say()
-        waiting = [[job.priority, job.id, job.name, job.created_at] for job in found.queue]
-        print_table(["PRIORITY", "WAITING", "NAME", "SINCE"], waiting)
+        waiting = [
+            [job.priority, job.id, job.name, job.created_at, job.reason or None]
+            for job in found.queue
+        ]
+        print_table(["PRIORITY", "WAITING", "NAME", "SINCE", "REASON"], waiting)

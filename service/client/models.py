@@ -285,6 +285,9 @@ class QueuedJob(Record):
     name: str = ""
     priority: int = 0
     created_at: datetime | None = None
+    waits_for: str | None = None
+    reason: str = ""
+    starts_by: datetime | None = None
 
 
 class Cluster(Record):
@@ -299,4 +302,5 @@ class Cluster(Record):
     used_gpus: float = 0
     free_cpus: float = 0
     free_gpus: float = 0
+    queued: int | None = None
     queue: list[QueuedJob] = Field(default_factory=list)

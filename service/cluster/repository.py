@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
 from service.db.models import ClusterSnapshot, Job, Lease
@@ -36,10 +36,19 @@ def lease_is_held(session: Session, name: str, now: datetime) -> bool:
     return row is not None and row.expires_at > now
 
 
-def queue(session: Session, tenant: str, limit: int = 200) -> Sequence[Job]:
-    """A tenant's queued jobs in the order they are looked at: priority, then first come."""
-    return session.scalars(
-        select(Job)
+def count_queued(session: Session, tenant: str) -> int:
+    """How many jobs of a tenant are queued."""
+    query = select(func.count()).where(Job.tenant == tenant, Job.status == JobStatus.QUEUED)
+    return session.execute(query).scalar_one()
+
+
+def queue(
+    session: Session, tenant: str, limit: int = 200
+) -> Sequence[Row[str, str, int, datetime]]:
+    """(id, name, priority, created_at) of a tenant's queued jobs, as they are looked at: by
+    priority, then first come."""
+    return session.execute(
+        select(Job.id, Job.name, Job.priority, Job.created_at)
         .where(Job.tenant == tenant, Job.status == JobStatus.QUEUED)
         .order_by(Job.priority.desc(), Job.id)
         .limit(limit)

@@ -7,6 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from service.dispatcher.admission import WaitsFor
+
 
 class QueuedJob(BaseModel):
     """A job that waits for room."""
@@ -15,6 +17,11 @@ class QueuedJob(BaseModel):
     name: str
     priority: int
     created_at: datetime
+    waits_for: WaitsFor | None = None
+    """Null: it starts at any moment, or nothing is known of the cluster."""
+    reason: str = ""
+    starts_by: datetime | None = None
+    """When the room that is reserved for it is there at the latest."""
 
 
 class ClusterView(BaseModel):
@@ -29,4 +36,6 @@ class ClusterView(BaseModel):
     used_gpus: float = 0
     free_cpus: float = 0
     free_gpus: float = 0
+    queued: int = 0
+    """How many jobs are queued; `queue` has the first 200."""
     queue: list[QueuedJob] = []

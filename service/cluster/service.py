@@ -8,7 +8,8 @@ from sqlalchemy.orm import Session
 
 from dasl_core.spec import FieldProblem, Resources
 from service.cluster import repository
-from service.cluster.schemas import ClusterView, QueuedJob
+from service.cluster.queue import waiting
+from service.cluster.schemas import ClusterView
 from service.db import migrate
 from service.settings import Settings
 
@@ -17,13 +18,10 @@ DISPATCHER_LEASE = "dispatcher"
 
 def view(session: Session, tenant: str) -> ClusterView:
     """The cluster, with the tenant's own queue."""
-    queue = [
-        QueuedJob(id=job.id, name=job.name, priority=job.priority, created_at=job.created_at)
-        for job in repository.queue(session, tenant)
-    ]
     seen = repository.snapshot(session)
+    queued, queue = repository.count_queued(session, tenant), waiting(session, tenant, seen)
     if seen is None:
-        return ClusterView(queue=queue)
+        return ClusterView(queued=queued, queue=queue)
     return ClusterView(
         at=seen.at,
         alive=seen.alive,
@@ -34,6 +32,7 @@ def view(session: Session, tenant: str) -> ClusterView:
         used_gpus=seen.used_gpus,
         free_cpus=max(0.0, seen.total_cpus - seen.used_cpus),
         free_gpus=max(0.0, seen.total_gpus - seen.used_gpus),
+        queued=queued,
         queue=queue,
     )
 

@@ -152,7 +152,7 @@ class _Round:
             until = f"reserved for it from {at.astimezone(UTC):%Y-%m-%d %H:%M} UTC at the latest"
             return Decision(job, "room", f"{message}. Room is {until}", starts_by=at)
         if not self._leaves_the_reserved(job):
-            message = f"Waiting for {job.demand}, which are free but reserved for a job before it"
+            message = f"Waiting for {job.demand}: free, but reserved for a job before it"
             return Decision(job, "reserved-room", message)
         self._taken.change(job, +1)
         self._in_use = self._describe_use()

@@ -50,7 +50,7 @@ class Demand(NamedTuple):
         return self.workers * self.worker.gpus
 
     def __str__(self) -> str:
-        return f"{self.cpus} CPUs" + (f" and {self.gpus} GPUs" if self.gpus else "")
+        return _count(self.cpus, "CPU") + (f" and {_count(self.gpus, 'GPU')}" if self.gpus else "")
 
 
 def fits(nodes: Sequence[Node], taken: Counter[Worker], demand: Demand) -> bool:
@@ -87,6 +87,10 @@ def sure_places(nodes: Sequence[Node], taken: Counter[Worker], worker: Worker) -
 def empty_places(nodes: Sequence[Node], worker: Worker) -> int:
     """How many workers like this the nodes have room for when nothing runs."""
     return sum(_places(node.total_cpus, node.total_gpus, worker) for node in nodes)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 def _places(cpus: float, gpus: float, worker: Worker) -> int:

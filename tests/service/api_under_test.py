@@ -14,6 +14,7 @@ from service.context import Context
 from service.datasets import repository as datasets
 from service.db.models import ClusterSnapshot, Dataset
 from service.db.session import Database
+from service.dispatcher.executor import Node
 from service.settings import Settings
 from service.tokens import service as tokens
 from service.tokens.schemas import Quotas
@@ -120,7 +121,7 @@ def snapshot(api: Api, cpus: float, gpus: float = 0) -> None:
         seen = ClusterSnapshot(
             at=datetime.now(UTC),
             alive=True,
-            nodes=[{"id": "n1"}],
+            nodes=[vars(Node("n1", "127.0.0.1", cpus, gpus, 1, 0))],
             total_cpus=cpus,
             total_gpus=gpus,
             used_cpus=1,

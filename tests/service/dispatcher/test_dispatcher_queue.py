@@ -63,7 +63,7 @@ def test_a_small_job_does_not_delay_a_large_one(world: World) -> None:
     assert world.status(large) == world.status(small) == JobStatus.QUEUED
     assert world.status(short) == JobStatus.STARTING
     assert world.events(small, "waiting") == [
-        "Waiting for 1 CPUs, which are free but reserved for a job before it"
+        "Waiting for 1 CPU: free, but reserved for a job before it"
     ]
     for job in (short, first):
         world.worker_starts(job)

@@ -1,0 +1,56 @@
+"""A tenant's queue as people see it: in the order in which jobs are looked at, each with its reason."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy.orm import Session
+
+from service.cluster import repository
+from service.cluster.schemas import QueuedJob
+from service.db.models import ClusterSnapshot
+from service.dispatcher import repository as dispatched
+from service.dispatcher.admission import Decision, decide
+from service.dispatcher.executor import Cluster, Node
+
+
+def waiting(session: Session, tenant: str, seen: ClusterSnapshot | None) -> list[QueuedJob]:
+    """The queued jobs of a tenant, with what the dispatcher would decide on each of them now."""
+    jobs = repository.queue(session, tenant)
+    decisions = _decisions(session, seen) if jobs and seen is not None and seen.alive else {}
+    found = []
+    for job in jobs:
+        decision = decisions.get(job.id)
+        found.append(
+            QueuedJob(
+                id=job.id,
+                name=job.name,
+                priority=job.priority,
+                created_at=job.created_at,
+                waits_for=decision and decision.waits_for,
+                reason=decision.message if decision else "",
+                starts_by=decision and decision.starts_by,
+            )
+        )
+    return found
+
+
+def _decisions(session: Session, seen: ClusterSnapshot) -> dict[str, Decision]:
+    # Other tenants' jobs count; what is told of them is how much they take.
+    cluster = Cluster(
+        tuple(
+            Node(
+                id=node["id"],
+                address=node["address"],
+                total_cpus=node["total_cpus"],
+                total_gpus=node["total_gpus"],
+                used_cpus=node["used_cpus"],
+                used_gpus=node["used_gpus"],
+            )
+            for node in seen.nodes
+        )
+    )
+    now = datetime.now(UTC)
+    running = dispatched.running(session, now)
+    decisions = decide(cluster, running, dispatched.queued(session), now)
+    return {decision.job.job_id: decision for decision in decisions}

@@ -1,0 +1,57 @@
+"""`GET /v1/cluster`: the queue in its order, and what each job waits for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from api_under_test import Api, snapshot
+
+
+def queue_of(api: Api) -> list[dict[str, Any]]:
+    queue: list[dict[str, Any]] = api.client.get("/v1/cluster").json()["queue"]
+    return queue
+
+
+def test_each_job_says_what_it_waits_for(api: Api) -> None:
+    api.dataset()
+    limited = api.token("submit", max_running_jobs=0)
+    spec = {"dataset": "emoji", "resources": {"cpus_per_worker": 1}, "priority": 9}
+    kept = api.client.post("/v1/jobs", json=spec, headers=limited).json()["id"]
+    running = api.submit(resources={"cpus_per_worker": 3})["id"]
+    api.start(running)
+    large = api.submit(resources={"cpus_per_worker": 4})["id"]
+    small = api.submit(resources={"cpus_per_worker": 1})["id"]
+    short = api.submit(resources={"cpus_per_worker": 1, "max_hours": 1})["id"]
+    assert [job["reason"] for job in queue_of(api)] == [""] * 4  # No cluster was seen.
+    snapshot(api, cpus=4)
+    queue = {job["id"]: job for job in queue_of(api)}
+    assert list(queue) == [kept, large, small, short]
+    expected = ["quota", "room", "reserved-room", None]
+    assert [job["waits_for"] for job in queue.values()] == expected
+    assert "max_running_jobs is 0" in queue[kept]["reason"]
+    assert queue[large]["reason"].startswith("Waiting for 4 CPUs: 3 of 4 CPUs are in use")
+    assert queue[large]["starts_by"] is not None
+    assert (queue[short]["reason"], queue[short]["starts_by"]) == ("", None)
+
+
+def test_a_changed_priority_changes_the_order(api: Api) -> None:
+    api.dataset()
+    first, second = api.submit()["id"], api.submit()["id"]
+    assert [job["id"] for job in queue_of(api)] == [first, second]
+    assert api.client.patch(f"/v1/jobs/{second}", json={"priority": 1}).status_code == 200
+    assert [(job["id"], job["priority"]) for job in queue_of(api)] == [(second, 1), (first, 0)]
+
+
+def test_others_count_and_are_not_shown(api: Api) -> None:
+    for tenant in ("default", "other"):
+        api.dataset(tenant=tenant)
+    theirs = api.token("submit", tenant="other")
+    spec = {"dataset": "emoji", "resources": {"cpus_per_worker": 4}}
+    job = api.client.post("/v1/jobs", json=spec, headers=theirs).json()["id"]
+    api.start(job)
+    own = api.submit()["id"]
+    snapshot(api, cpus=4)
+    seen = api.client.get("/v1/cluster").json()
+    assert (seen["queued"], [job["id"] for job in seen["queue"]]) == (1, [own])
+    assert seen["queue"][0]["reason"].startswith("Waiting for 1 CPU: 4 of 4 CPUs are in use")
+    assert job not in api.client.get("/v1/cluster").text
