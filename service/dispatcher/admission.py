@@ -132,7 +132,7 @@ class _Round:
         self._places = cache(lambda worker: packing.empty_places(cluster.nodes, worker))
         self._too_large: set[Demand] = set()
         self._in_the_way: set[Demand] = set()
-        self._in_use = self._describe_use()
+        self._in_use = self._count_use()
 
     def decide(self, queue: Iterable[Queued]) -> list[Decision]:
         return [self._decide(job) for job in queue]
@@ -144,7 +144,7 @@ class _Round:
         if exceeded is not None:
             return Decision(job, "quota", exceeded)
         if not self._fits(job.demand):
-            message = f"Waiting for {job.demand}: {self._in_use}"
+            message = self._too_little_room(job.demand)
             if self._reservation is not None:
                 return Decision(job, "room", message)
             self._reservation = self._reserve(job)
@@ -155,7 +155,7 @@ class _Round:
             message = f"Waiting for {job.demand}: free, but reserved for a job before it"
             return Decision(job, "reserved-room", message)
         self._taken.change(job, +1)
-        self._in_use = self._describe_use()
+        self._in_use = self._count_use()
         self._running.append(Running(job.demand, self._now + job.lasts, job.token_id))
         return Decision(job)
 
@@ -202,15 +202,20 @@ class _Round:
         self._taken.change(job, -1)
         return left
 
-    def _describe_use(self) -> str:
-        cluster, taken = self._cluster, self._taken.workers
-        cpus = sum(worker.cpus * count for worker, count in taken.items())
-        gpus = sum(worker.gpus * count for worker, count in taken.items())
+    def _count_use(self) -> tuple[int, int]:
+        """CPUs and GPUs in use."""
+        taken = self._taken.workers.items()
+        cpus = sum(worker.cpus * count for worker, count in taken)
+        return cpus, sum(worker.gpus * count for worker, count in taken)
+
+    def _too_little_room(self, demand: Demand) -> str:
+        (cpus, gpus), cluster = self._in_use, self._cluster
         in_use = f"{cpus} of {cluster.total_cpus:g} CPUs"
         if cluster.total_gpus:
             in_use += f" and {gpus} of {cluster.total_gpus:g} GPUs"
-        nodes = f" on {len(cluster.nodes)} nodes" if len(cluster.nodes) > 1 else ""
-        return f"{in_use}{nodes} are in use"
+        message = f"Waiting for {demand}: {in_use} are in use"
+        left = demand.cpus <= cluster.total_cpus - cpus and demand.gpus <= cluster.total_gpus - gpus
+        return f"{message}, and no node may have enough of the rest" if left else message
 
     def _too_few_machines(self, demand: Demand) -> str:
         cluster = self._cluster

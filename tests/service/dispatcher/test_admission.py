@@ -335,6 +335,15 @@ def test_what_is_about_to_stop_is_waited_for() -> None:
     assert told(4, [running(3, 0)], queue) == {"large": "room", "small": "reserved-room"}
 
 
+def test_free_room_in_pieces_is_told_as_such() -> None:
+    cluster = Cluster(tuple(Node("n", "10.0.0.1", 4, 0, 0, 0) for _ in range(2)))
+    (decision,) = decide(cluster, [running(1, 1), running(1, 2)], [queued("whole", 4, 1)], BEGAN)
+    assert decision.message == (
+        "Waiting for 4 CPUs: 2 of 8 CPUs are in use, and no node may have enough of the rest. "
+        "Room is reserved for it from 2026-01-01 01:00 UTC at the latest"
+    )
+
+
 def test_a_quota_keeps_a_job_and_others_overtake_it() -> None:
     quota = Quota(max_running_jobs=1)
     queue = [queued("kept", 4, 24, token_id="t", quota=quota), queued("next", 2, 24)]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
 from dispatcher_world import World
 
 from service.cluster import repository as clusters
 from service.db.models import Job, Token
+from service.dispatcher import loop
 from service.dispatcher.executor import Node
 from service.lifecycle import JobStatus
 
@@ -105,6 +107,38 @@ def test_time_that_a_job_took_before_counts(world: World) -> None:
     assert world.status(shorter) == JobStatus.STARTING
 
 
+def test_room_of_a_job_that_is_about_to_stop_is_not_given_away(world: World) -> None:
+    first = world.add_job(max_hours=10)
+    world.tick()
+    world.worker_starts(first)
+    large, short = world.add_job(workers=2), world.add_job(max_hours=1)
+    world.cancel(first)
+    world.tick()
+    assert world.status(first) == JobStatus.CANCELLING
+    assert world.status(large) == world.status(short) == JobStatus.QUEUED
+    world.worker_finishes(first, "cancelled")
+    world.executor.end(f"{first}-1", 0)
+    world.tick()
+    assert world.status(large) == JobStatus.STARTING
+
+
+def test_a_driver_that_lingers_takes_room_and_no_quota(world: World) -> None:
+    token = world.add_token(max_running_jobs=1)
+    first, second = (world.add_job(token_id=token) for _ in range(2))
+    third = world.add_job()
+    world.tick()
+    world.cancel(third)
+    world.tick()
+    world.worker_starts(first)
+    world.worker_finishes(first, "succeeded")
+    assert world.executor.is_running(f"{first}-1")
+    world.tick()
+    assert world.status(second) == JobStatus.STARTING
+    another = world.add_job()
+    world.tick()
+    assert world.status(another) == JobStatus.QUEUED
+
+
 def test_a_changed_priority_counts_in_the_next_round(world: World) -> None:
     world.add_job(workers=2)
     first, second = world.add_job(workers=2), world.add_job(workers=2)
@@ -117,12 +151,15 @@ def test_a_changed_priority_counts_in_the_next_round(world: World) -> None:
     assert world.status(first) == JobStatus.QUEUED
 
 
-def test_no_job_is_hidden_behind_many(world: World) -> None:
-    for _ in range(60):
-        world.add_job(workers=3)  # They never fit here.
+def test_no_job_is_hidden_behind_many(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "_TOLD_AT_A_TIME", 25)
+    many = [world.add_job(workers=3) for _ in range(60)]  # They never fit here.
     last = world.add_job()
     world.tick()
     assert world.status(last) == JobStatus.STARTING
+    for _ in range(3):
+        world.tick()
+    assert {len(world.events(job, "waiting")) for job in many} == {1}
 
 
 def test_several_jobs_run_side_by_side(world: World) -> None:
