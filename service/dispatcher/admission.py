@@ -133,6 +133,7 @@ class _Round:
         self._too_large: set[Demand] = set()
         self._in_the_way: set[Demand] = set()
         self._in_use = self._count_use()
+        self._total = cluster.total_cpus, cluster.total_gpus
 
     def decide(self, queue: Iterable[Queued]) -> list[Decision]:
         return [self._decide(job) for job in queue]
@@ -209,12 +210,12 @@ class _Round:
         return cpus, sum(worker.gpus * count for worker, count in taken)
 
     def _too_little_room(self, demand: Demand) -> str:
-        (cpus, gpus), cluster = self._in_use, self._cluster
-        in_use = f"{cpus} of {cluster.total_cpus:g} CPUs"
-        if cluster.total_gpus:
-            in_use += f" and {gpus} of {cluster.total_gpus:g} GPUs"
+        (cpus, gpus), (all_cpus, all_gpus) = self._in_use, self._total
+        in_use = f"{cpus} of {all_cpus:g} CPUs"
+        if all_gpus:
+            in_use += f" and {gpus} of {all_gpus:g} GPUs"
         message = f"Waiting for {demand}: {in_use} are in use"
-        left = demand.cpus <= cluster.total_cpus - cpus and demand.gpus <= cluster.total_gpus - gpus
+        left = demand.cpus <= all_cpus - cpus and demand.gpus <= all_gpus - gpus
         return f"{message}, and no node may have enough of the rest" if left else message
 
     def _too_few_machines(self, demand: Demand) -> str:
