@@ -18,12 +18,29 @@ from service.problems import Problem, field_problem
 # NUL cannot be stored by PostgreSQL, and half a surrogate pair is no character.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
+_JSON = re.compile(r"application/([\w.+-]+\+)?json\s*(;|$)", re.ASCII | re.IGNORECASE)
+
 # What is stored must also be shown again, by serializers that recurse.
 _DEEPEST = 50
 
 
 class StrictRequest(Request):
-    """A request whose JSON body is RFC 8259, and text that a database can store."""
+    """A request whose body is RFC 8259's JSON, and text that a database can store."""
+
+    async def body(self) -> bytes:
+        """The body as it came.
+
+        Raises:
+            Problem: 415, it says that it is something other than JSON.
+        """
+        body = await super().body()
+        if body and self.headers.get("content-encoding", "identity") != "identity":
+            raise Problem(415, "unsupported-media-type", "A body must not be compressed")
+        if body and not _JSON.match(self.headers.get("content-type", "")):
+            raise Problem(
+                415, "unsupported-media-type", "Send the header `Content-Type: application/json`"
+            )
+        return body
 
     async def json(self) -> Any:
         """The body.
@@ -76,7 +93,12 @@ class BodyLimit:
             await self.app(scope, receive, send)
             return
         declared = dict(scope["headers"]).get(b"content-length", b"0")
-        if not declared.isdigit() or int(declared) > self.limit:
+        if not declared.isdigit():
+            problem = Problem(400, "bad-request", "Content-Length is no number")
+            await problem.response()(scope, receive, send)
+            return
+        # Python refuses to read numbers of very many digits.
+        if len(declared) > 19 or int(declared) > self.limit:
             await self._problem().response()(scope, receive, send)
             return
         received = 0

@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -10,6 +11,10 @@ from pydantic_core import ErrorDetails
 
 from dasl_core.spec.base import shorten
 from dasl_core.spec.methods import METHODS
+
+# A person mends a few at a time, and nobody may have a hundred thousand unknown keys compared with
+# all known ones.
+MOST_PROBLEMS = 50
 
 
 @dataclass(frozen=True)
@@ -56,8 +61,8 @@ def field_problems(
 def translate(
     details: Iterable[ErrorDetails], model: type[BaseModel] | None = None
 ) -> list[FieldProblem]:
-    """As `field_problems`, of the entries of a report."""
-    problems = [_translate(detail, model) for detail in details]
+    """As `field_problems`, of the entries of a report; of very many, of the first ones."""
+    problems = [_translate(detail, model) for detail in islice(details, MOST_PROBLEMS)]
     # A field that takes a number, a list or "auto" fails once as each; a person made one mistake.
     by_field: dict[str, list[FieldProblem]] = {}
     for problem in problems:

@@ -1,0 +1,537 @@
+"""Hostile inputs, each with the answer that it gets. None of them gets a 5xx.
+
+What is tried is written down here, so that it can be read: a name, what is sent, and the status with the
+field or the type of the problem.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_under_test import Api, Worker
+from sqlalchemy import func, select
+
+from service.api_thread import ApiThread
+from service.db.models import Job
+from service.db.session import Database
+from service.settings import Settings
+
+JSON = {"Content-Type": "application/json"}
+SHA = "0" * 64
+
+
+def spec(**fields: Any) -> bytes:
+    return json.dumps({"dataset": "emoji", **fields}).encode()
+
+
+def nested(levels: int) -> bytes:
+    return b'{"dataset":' + b"[" * levels + b"]" * levels + b"}"
+
+
+def told(answer: Any) -> tuple[int, str]:
+    """The status, and the field at fault or else the type of the problem."""
+    if answer.status_code < 400:
+        return answer.status_code, ""
+    problem = answer.json()
+    assert problem["status"] == answer.status_code
+    assert len(answer.content) < 20_000, "an error is no echo"
+    fields = [error["field"] for error in problem["errors"]]
+    return answer.status_code, fields[0] if fields else problem["type"]
+
+
+# What is sent as the body of POST /v1/jobs.
+BODIES: dict[str, tuple[bytes, tuple[int, str]]] = {
+    # Numbers that JSON has not, or nobody can hold.
+    "NaN": (b'{"dataset":"emoji","priority":NaN}', (400, "bad-request")),
+    "-Infinity": (b'{"dataset":"emoji","priority":-Infinity}', (400, "bad-request")),
+    "1e400": (b'{"dataset":"emoji","dar":{"weight":1e400}}', (400, "bad-request")),
+    "5000 digits": (b'{"dataset":"emoji","priority":' + b"9" * 5000 + b"}", (400, "bad-request")),
+    "4000 digits": (b'{"dataset":"emoji","priority":' + b"9" * 4000 + b"}", (422, "priority")),
+    "10**30 epochs": (spec(train={"epochs": 10**30}), (422, "train.epochs")),
+    "1e30 epochs": (spec(train={"epochs": 1e30}), (422, "train.epochs")),
+    "a seed of 65 bits": (spec(train={"seed": 2**64}), (422, "train.seed")),
+    "10**9 workers": (spec(resources={"workers": 10**9}), (422, "resources.workers")),
+    "a negative learning rate": (
+        spec(train={"optimizer": {"lr": -1}}),
+        (422, "train.optimizer.lr"),
+    ),
+    # Depth and size.
+    "60 levels": (nested(60), (400, "bad-request")),
+    "900 levels": (nested(900), (400, "bad-request")),
+    "90,000 levels": (nested(90_000), (400, "bad-request")),
+    "15,000 unknown keys": (spec(**{f"k{n}": 1 for n in range(15_000)}), (422, "k0")),
+    "1000 tags": (spec(tags={str(n): "x" for n in range(1000)}), (422, "tags")),
+    "30,000 wrong entries": (
+        spec(evaluate={"retrieval": ["x"] * 30_000}),
+        (422, "evaluate.retrieval.0"),
+    ),
+    "a name of 10,000 letters": (spec(name="x" * 10_000), (422, "name")),
+    "a body beyond the limit": (spec(name="x" * 200_000), (413, "body-too-large")),
+    # Text that no database stores, or that steers a terminal.
+    "an escaped NUL": (b'{"dataset":"emoji","name":"a\\u0000b"}', (422, "name")),
+    "a NUL byte": (b'{"dataset":"a\x00b"}', (422, "body")),
+    "a NUL in a key": (b'{"dataset":"emoji","tags":{"a\\u0000":"b"}}', (422, "a key")),
+    "half a surrogate pair": (b'{"dataset":"emoji","name":"\\ud800"}', (422, "name")),
+    "an escape sequence": (spec(name="a\x1b[31m"), (422, "name")),
+    "a line break": (spec(name="a\nb"), (422, "name")),
+    "a path as a name": (spec(name="../../etc/passwd"), (422, "name")),
+    # Letters that look alike.
+    "a Cyrillic letter in a data set's name": (spec(dataset="еmoji"), (422, "dataset")),
+    "a Cyrillic letter in a method": (spec(method={"name": "sіmclr"}), (422, "method.name")),
+    "full-width letters": (spec(method={"name": "ｓｉｍｃｌｒ"}), (422, "method.name")),
+    # A name may be written from right to left; the command line shows it without its marks.
+    "letters from right to left": (spec(name="a\u202egpj.exe"), (201, "")),
+    # What is no JSON object.
+    "nothing": (b"", (422, "body")),
+    "null": (b"null", (422, "(the whole spec)")),
+    "a list": (b"[]", (422, "(the whole spec)")),
+    "a text": (b'"emoji"', (422, "(the whole spec)")),
+    "half of it": (spec()[:-3], (422, "body")),
+    "two of them": (spec() + spec(), (422, "body")),
+    "a comment": (b'{"dataset":"emoji"/* or not */}', (422, "body")),
+    "a key twice": (b'{"dataset":"emoji","dataset":"other"}', (400, "bad-request")),
+    "a key twice, deeper": (
+        b'{"dataset":"emoji","train":{"epochs":1,"epochs":2}}',
+        (400, "bad-request"),
+    ),
+    "UTF-16": (spec().decode().encode("utf-16"), (400, "bad-request")),
+    "Latin-1": (b'{"dataset":"\xe9moji"}', (400, "bad-request")),
+    "an overlong slash": (b'{"dataset":"\xc0\xaf"}', (400, "bad-request")),
+    "a byte order mark": (b"\xef\xbb\xbf" + spec(), (422, "body")),
+    # Keys and texts that mean something elsewhere.
+    "__proto__": (b'{"dataset":"emoji","__proto__":{"admin":true}}', (422, "__proto__")),
+    "SQL": (spec(dataset="emoji'; DROP TABLE jobs; --"), (422, "dataset")),
+    "another's id": (spec(id="job_" + "0" * 26), (422, "id")),
+    "a tenant": (spec(tenant="other"), (422, "tenant")),
+    "a status": (spec(status="succeeded"), (422, "status")),
+    "a module as a backbone": (spec(backbone={"name": "os.system"}), (422, "backbone.name")),
+    "a hub's backbone": (spec(backbone={"name": "hf-hub:evil/model"}), (422, "backbone.name")),
+    "weights of the network": (
+        spec(backbone={"name": "resnet18", "pretrained": "http://169.254.169.254/x.pth"}),
+        (422, "backbone.pretrained"),
+    ),
+}
+
+
+def test_bodies(api: Api) -> None:
+    api.dataset()
+    sent = {
+        name: told(api.client.post("/v1/jobs", content=body, headers=JSON))
+        for name, (body, _) in BODIES.items()
+    }
+    assert sent == {name: expected for name, (_, expected) in BODIES.items()}
+    with api.database.read() as session:
+        assert session.scalar(select(func.count()).select_from(Job)) == 1
+
+
+# Headers of POST /v1/jobs/validate with a good body.
+HEADERS: dict[str, tuple[Mapping[str, Any], tuple[int, str]]] = {
+    "text/plain": ({"Content-Type": "text/plain"}, (415, "unsupported-media-type")),
+    "no content type": ({"Content-Type": ""}, (415, "unsupported-media-type")),
+    "a form": (
+        {"Content-Type": "application/x-www-form-urlencoded"},
+        (415, "unsupported-media-type"),
+    ),
+    "a multipart form": (
+        {"Content-Type": "multipart/form-data; boundary=x"},
+        (415, "unsupported-media-type"),
+    ),
+    "XML": ({"Content-Type": "application/xml"}, (415, "unsupported-media-type")),
+    "JSONP": ({"Content-Type": "application/jsonp"}, (415, "unsupported-media-type")),
+    "capital letters": ({"Content-Type": "APPLICATION/JSON"}, (200, "")),
+    "a kind of JSON": ({"Content-Type": "application/merge-patch+json"}, (200, "")),
+    "gzip": (JSON | {"Content-Encoding": "gzip"}, (415, "unsupported-media-type")),
+    "a negative length": (JSON | {"Content-Length": "-5"}, (400, "bad-request")),
+    "a length in words": (JSON | {"Content-Length": "two"}, (400, "bad-request")),
+    "a length of 30 digits": (JSON | {"Content-Length": "9" * 30}, (413, "body-too-large")),
+    "another method inside": (JSON | {"X-HTTP-Method-Override": "DELETE"}, (200, "")),
+    "another address inside": (JSON | {"X-Original-URL": "/v1/tokens"}, (200, "")),
+    "another host": (JSON | {"Host": "evil.example"}, (200, "")),
+    "another origin": (JSON | {"Origin": "https://evil.example"}, (200, "")),
+}
+
+
+def test_headers(api: Api) -> None:
+    api.dataset()
+    sent = {}
+    for name, (headers, _) in HEADERS.items():
+        answer = api.client.post("/v1/jobs/validate", content=spec(), headers=headers)
+        sent[name] = told(answer)
+        assert "access-control-allow-origin" not in answer.headers
+    assert sent == {name: expected for name, (_, expected) in HEADERS.items()}
+    zipped = gzip.compress(spec())
+    # What is compressed is not unpacked even if nobody says that it is.
+    answer = api.client.post("/v1/jobs/validate", content=zipped, headers=JSON)
+    assert told(answer) == (400, "bad-request")
+
+    def endless() -> Iterator[bytes]:
+        for _ in range(1000):
+            yield b"x" * 1000
+
+    answer = api.client.post("/v1/jobs/validate", content=endless(), headers=JSON)
+    assert told(answer) == (413, "body-too-large")
+
+
+IDEMPOTENCY_KEYS: dict[str | bytes, tuple[int, str]] = {
+    "": (422, "Idempotency-Key"),
+    "a b": (422, "Idempotency-Key"),
+    "a\tb": (422, "Idempotency-Key"),
+    "x" * 255: (201, ""),
+    "x" * 256: (422, "Idempotency-Key"),
+    "ключ".encode(): (422, "Idempotency-Key"),
+    b"\xff": (422, "Idempotency-Key"),
+    "\x7f": (422, "Idempotency-Key"),
+    "../../etc": (201, ""),
+    "';DROP/**/TABLE/**/jobs;--": (201, ""),
+}
+
+
+def test_idempotency_keys(api: Api) -> None:
+    api.dataset()
+    sent = {
+        key: told(
+            api.client.post("/v1/jobs", content=spec(), headers=JSON | {"Idempotency-Key": key})
+        )
+        for key in IDEMPOTENCY_KEYS
+    }
+    assert sent == IDEMPOTENCY_KEYS
+
+
+# Behind /v1; {job} is the id of a job.
+ADDRESSES: dict[str, tuple[int, str]] = {
+    "/jobs/%00": (404, "not-found"),
+    "/jobs/" + "x" * 5000: (404, "not-found"),
+    "/jobs/%ff%fe": (404, "not-found"),
+    "/jobs/{job}%20": (404, "not-found"),
+    "/jobs/{job}%0a": (404, "not-found"),
+    "/jobs/{job}%00": (404, "not-found"),
+    "/jobs/{job}'%20OR%20'1'='1": (404, "not-found"),
+    "/jobs/{upper}": (404, "not-found"),
+    "/jobs/{lookalike}": (404, "not-found"),
+    "/jobs/{job}/": (404, "not-found"),
+    "//jobs": (404, "not-found"),
+    "/jobs;x=1": (404, "not-found"),
+    "/jobs/%2e%2e/tokens": (404, "not-found"),
+    "/jobs/..%2ftokens": (404, "not-found"),
+    "/jobs/{job}/artifacts/..%2f..%2f..%2fdasl.db": (422, "name"),
+    "/jobs/{job}/artifacts/%2e%2e": (422, "name"),
+    "/jobs/{job}/artifacts//etc/passwd": (422, "name"),
+    "/jobs/{job}/artifacts/a%00.png": (422, "name"),
+    "/jobs/{job}/artifacts/C:%5Cboot.ini": (422, "name"),
+    "/jobs/{job}/artifacts/.hidden": (422, "name"),
+    "/jobs/{job}/artifacts/" + "a" * 300: (422, "name"),
+    "/jobs/{job}/artifacts/a%0d%0aSet-Cookie:x": (404, "not-found"),
+    "/jobs/{job}/artifacts/driver.log": (404, "not-found"),
+    "/checkpoints/ckpt_00000000000000000000000000/files/..%2f..%2fdasl.db": (404, "not-found"),
+    # Queries.
+    "/jobs?limit=0": (422, "limit"),
+    "/jobs?limit=99999999999999999999": (422, "limit"),
+    "/jobs?limit=1e3": (422, "limit"),
+    "/jobs?limit=0x10": (422, "limit"),
+    "/jobs?limit=１": (422, "limit"),
+    "/jobs?limit=true": (422, "limit"),
+    "/jobs?after=%00": (422, "after"),
+    "/jobs?after=job_'%20OR%201=1--": (422, "after"),
+    "/jobs?after=" + "x" * 5000: (422, "after"),
+    "/jobs?status=%00": (422, "status.0"),
+    "/jobs?method=simclr%00": (422, "method"),
+    "/jobs?tag=a%00:b": (422, "tag"),
+    "/jobs?tag=:": (422, "tag"),
+    "/jobs?tag=" + "a" * 200: (422, "tag"),
+    '/jobs?tag=a"b:c': (200, ""),
+    "/jobs?tag=$.x[0]:y": (200, ""),
+    "/jobs?tag='||(select%20hash%20from%20tokens)||':y": (200, ""),
+    "/jobs?nonsense=1": (200, ""),
+    "/jobs/{job}/events?after=-1": (422, "after"),
+    "/jobs/{job}/events?after=9223372036854775808": (422, "after"),
+    "/jobs/{job}/events?limit=1001": (422, "limit"),
+    "/jobs/{job}/metrics?from_step=9223372036854775807": (200, ""),
+    "/jobs/{job}/metrics?from_step=9223372036854775808": (422, "from_step"),
+    "/jobs/{job}/metrics?max_points=1": (422, "max_points"),
+    "/jobs/{job}/metrics?max_points=10000000": (422, "max_points"),
+    "/jobs/{job}/metrics?name=%00": (422, "name.0"),
+    "/jobs/{job}/metrics?" + "name=a&" * 101: (422, "name"),
+    "/jobs/{job}/logs?tail=100001": (422, "tail"),
+    "/jobs/{job}/logs?attempt=0": (422, "attempt"),
+    "/jobs/{job}/logs?attempt=2147483648": (422, "attempt"),
+    "/jobs/{job}/logs?attempt=2": (404, "not-found"),
+    "/datasets?name=%00": (422, "name"),
+    "/audit?since=9999-12-31T23:59:59-23:00": (422, "since"),
+    "/audit?token=" + "x" * 5000: (422, "token"),
+}
+
+
+@pytest.fixture
+def worker(api: Api) -> Worker:
+    api.dataset()
+    made = api.start(api.submit()["id"])
+    assert made.say("start").status_code == 200
+    return made
+
+
+def test_addresses(api: Api, worker: Worker) -> None:
+    job = worker.job_id
+    known = {"job": job, "upper": job.upper(), "lookalike": job.replace("o", "о")}
+    admin = api.token("admin")
+    sent = {}
+    for address in ADDRESSES:
+        path = "/v1" + address
+        for name, value in known.items():
+            path = path.replace(f"{{{name}}}", value)
+        answer = api.client.get(path, headers=admin)
+        sent[address] = told(answer)
+        assert "set-cookie" not in answer.headers
+    assert sent == ADDRESSES
+    for method in ("PUT", "TRACE", "OPTIONS", "PROPFIND", "FOO"):
+        answer = api.client.request(method, "/v1/jobs", headers=admin)
+        assert told(answer) == (405, "method-not-allowed"), method
+
+
+EVENT_IDS: dict[str | bytes, tuple[int, str]] = {
+    "0": (200, ""),
+    "9007199254740992": (200, ""),
+    "9007199254740993": (422, "Last-Event-ID"),
+    "18446744073709551616": (422, "Last-Event-ID"),
+    "9" * 40: (422, "Last-Event-ID"),
+    "9" * 5000: (422, "Last-Event-ID"),
+    "-1": (422, "Last-Event-ID"),
+    "1e3": (422, "Last-Event-ID"),
+    "0x5": (422, "Last-Event-ID"),
+    "1:2": (422, "Last-Event-ID"),
+    b"\xb2": (422, "Last-Event-ID"),
+    "１".encode(): (422, "Last-Event-ID"),
+}
+LOG_IDS: dict[str | bytes, tuple[int, str]] = {
+    "1:0": (200, ""),
+    "1:9007199254740992": (200, ""),
+    "9007199254740992:0": (200, ""),
+    "1": (422, "Last-Event-ID"),
+    ":": (422, "Last-Event-ID"),
+    "1:-1": (422, "Last-Event-ID"),
+    "1:2:3": (422, "Last-Event-ID"),
+    "../1:0": (422, "Last-Event-ID"),
+    b"\xb2:\xb2": (422, "Last-Event-ID"),
+}
+
+
+def test_places_in_a_live_stream(api: Api, worker: Worker) -> None:
+    api.context.closing.set()  # streams end at once
+    for kind, ids in (("events", EVENT_IDS), ("logs", LOG_IDS)):
+        sent = {}
+        for id in ids:
+            headers = {"Last-Event-ID": id, "Accept": "text/event-stream"}
+            answer = api.client.get(f"/v1/jobs/{worker.job_id}/{kind}", headers=headers)
+            sent[id] = told(answer)
+        assert sent == ids
+
+
+RANGES: dict[str | bytes, tuple[int, int]] = {
+    "bytes=0-1": (206, 2),
+    "bytes=-4": (206, 4),
+    "bytes=-99999999999999999999": (206, 10),
+    "bytes=8-99999999999999999999999": (206, 2),
+    "bytes=10-": (416, 0),
+    "bytes=99999999999999999999999-": (416, 0),
+    "bytes=-0": (416, 0),
+    # Several parts are many copies of a file in one answer: the whole file is sent once.
+    "bytes=" + ",".join(["0-9"] * 1000): (200, 10),
+    "bytes=0-1,1-2": (200, 10),
+    "bytes=5-2": (200, 10),
+    "bytes=--1": (200, 10),
+    "bytes=a-b": (200, 10),
+    "bytes=0x0-0x5": (200, 10),
+    "items=0-1": (200, 10),
+    "bytes": (200, 10),
+    b"bytes=\xb2-\xb3": (200, 10),
+}
+
+
+def test_ranges(api: Api, worker: Worker) -> None:
+    file = Path(worker.uri.removeprefix("file://")) / "a.bin"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"0123456789")
+    worker.say("artifacts", name="a.bin", uri=f"{worker.uri}/a.bin", size=10, sha256=SHA)
+    sent = {}
+    for asked in RANGES:
+        answer = api.client.get(
+            f"/v1/jobs/{worker.job_id}/artifacts/a.bin", headers={"Range": asked}
+        )
+        sent[asked] = answer.status_code, 0 if answer.status_code == 416 else len(answer.content)
+    assert sent == RANGES
+
+
+# What a worker says, `{uri}` being the folder that it was given.
+WORDS: dict[str, tuple[str, dict[str, Any], tuple[int, str]]] = {
+    "a place outside": (
+        "artifacts",
+        {"name": "a", "uri": "file:///etc/passwd", "size": 1, "sha256": SHA},
+        (422, "uri"),
+    ),
+    "a place above": (
+        "artifacts",
+        {"name": "a", "uri": "{uri}/../../../../dasl.db", "size": 1, "sha256": SHA},
+        (422, "uri"),
+    ),
+    "a neighbour's place": (
+        "artifacts",
+        {"name": "a", "uri": "{uri}0/a", "size": 1, "sha256": SHA},
+        (422, "uri"),
+    ),
+    "another scheme": (
+        "artifacts",
+        {"name": "a", "uri": "http://169.254.169.254/", "size": 1, "sha256": SHA},
+        (422, "uri"),
+    ),
+    "a path as a file's name": (
+        "artifacts",
+        {"name": "../a", "uri": "{uri}/a", "size": 1, "sha256": SHA},
+        (422, "name"),
+    ),
+    "a file that is larger than any": (
+        "artifacts",
+        {"name": "a", "uri": "{uri}/a", "size": 2**63, "sha256": SHA},
+        (422, "size"),
+    ),
+    "a content type with a header in it": (
+        "artifacts",
+        {"name": "a", "uri": "{uri}/a", "size": 1, "sha256": SHA, "content_type": "a/b\r\nX: y"},
+        (422, "content_type"),
+    ),
+    "a checkpoint outside": (
+        "checkpoints",
+        {
+            "step": 1,
+            "epoch": 1,
+            "uri": "file:///etc",
+            "files": [{"name": "passwd", "size": 1, "sha256": SHA}],
+        },
+        (422, "uri"),
+    ),
+    "a step of 64 bits": (
+        "metrics",
+        {"points": [{"step": 2**63, "time": 1.0, "values": {"loss": 1.0}}]},
+        (422, "points.0.step"),
+    ),
+    "the last step there is": (
+        "metrics",
+        {"points": [{"step": 2**63 - 1, "time": 1.0, "values": {"loss": 1.0}}]},
+        (204, ""),
+    ),
+    "one point 3000 times": (
+        "metrics",
+        {"points": [{"step": 1, "time": 1.0, "values": {"l": 1.0}}] * 3000},
+        (204, ""),
+    ),
+    "201 series": (
+        "metrics",
+        {"points": [{"step": 1, "time": 1.0, "values": {f"l{n}": 1.0 for n in range(201)}}]},
+        (422, "points.0.values"),
+    ),
+    "a series without a name": (
+        "metrics",
+        {"points": [{"step": 1, "time": 1.0, "values": {"": 1.0}}]},
+        (422, "points.0.values."),
+    ),
+    "an event of the service's own": ("events", {"type": "status"}, (422, "type")),
+    "a message of 20,001 letters": (
+        "events",
+        {"type": "note", "message": "x" * 20_001},
+        (422, "message"),
+    ),
+    "an outcome of its own": ("finish", {"outcome": "queued"}, (422, "outcome")),
+}
+
+
+def test_words_of_workers(worker: Worker) -> None:
+    def filled(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: filled(item) for key, item in value.items()}
+        return value.replace("{uri}", worker.uri) if isinstance(value, str) else value
+
+    sent = {
+        name: told(worker.say(action, **filled(body))) for name, (action, body, _) in WORDS.items()
+    }
+    assert sent == {name: expected for name, (_, _, expected) in WORDS.items()}
+
+
+CLOSE = b"Host: x\r\nConnection: close\r\n"
+POST = b"POST /v1/jobs HTTP/1.1\r\n" + CLOSE
+# What is sent over a connection, and the status of the answer.
+BYTES: dict[str, tuple[bytes, int]] = {
+    "no host": (b"GET /livez HTTP/1.1\r\nConnection: close\r\n\r\n", 400),
+    "two hosts": (b"GET /livez HTTP/1.1\r\nHost: a\r\n" + CLOSE + b"\r\n", 400),
+    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64), 400),
+    "HTTP/0.9": (b"GET /livez\r\n\r\n", 400),
+    "a NUL in a header": (b"GET /livez HTTP/1.1\r\n" + CLOSE + b"X-A: a\0b\r\n\r\n", 400),
+    "a header of 200 kB": (
+        b"GET /livez HTTP/1.1\r\n" + CLOSE + b"X-A: " + b"a" * 200_000 + b"\r\n\r\n",
+        400,
+    ),
+    "20,000 headers": (b"GET /livez HTTP/1.1\r\n" + CLOSE + b"X-A: a\r\n" * 20_000 + b"\r\n", 400),
+    "an address of 200 kB": (b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\n" + CLOSE + b"\r\n", 400),
+    "a space in a header's name": (b"GET /livez HTTP/1.1\r\n" + CLOSE + b"X A: b\r\n\r\n", 400),
+    "two lengths": (POST + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}x", 400),
+    "a negative length": (POST + b"Content-Length: -5\r\n\r\n", 400),
+    "a length of 10 GB": (POST + b"Content-Length: 10000000000\r\n\r\n", 413),
+    "a coding of codings": (POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 400),
+    "a broken chunk": (POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nabc\r\n", 400),
+    "a length, and chunks with a request behind them": (
+        POST
+        + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        + b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n",
+        401,
+    ),
+    "a whole address": (b"GET http://evil.example/livez HTTP/1.1\r\n" + CLOSE + b"\r\n", 404),
+    "a tunnel": (b"CONNECT evil.example:443 HTTP/1.1\r\n" + CLOSE + b"\r\n", 404),
+    "a web socket": (
+        b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, close\r\nUpgrade: websocket\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+        401,
+    ),
+    "two tokens": (
+        b"GET /v1/jobs HTTP/1.1\r\n" + CLOSE + b"Authorization: Bearer a\r\n" * 2 + b"\r\n",
+        401,
+    ),
+    "bytes beyond ASCII in an address": (b"GET /\xc3\xa9 HTTP/1.1\r\n" + CLOSE + b"\r\n", 400),
+}
+
+
+def test_bytes_over_a_connection(tmp_path: Path, migrated_sqlite: Path) -> None:
+    (tmp_path / "dasl.db").write_bytes(migrated_sqlite.read_bytes())
+    settings = Settings(home=tmp_path)
+    database = Database(settings.database_url)
+    listener = socket.create_server(("127.0.0.1", 0))
+    thread = ApiThread(settings, database, listener)
+    thread.start()
+
+    def status(sent: bytes) -> int:
+        with socket.create_connection(listener.getsockname(), timeout=60) as connection:
+            answer = b""
+            try:
+                connection.sendall(sent)
+                while block := connection.recv(65536):
+                    answer += block
+            except ConnectionError:
+                pass  # It answered and hung up before it had read all.
+        # One answer to what must be taken for one request, or for none.
+        assert answer.count(b"HTTP/1.1 ") == 1, answer
+        return int(answer.split()[1])
+
+    try:
+        assert {name: status(sent) for name, (sent, _) in BYTES.items()} == {
+            name: expected for name, (_, expected) in BYTES.items()
+        }
+        # Half a request, whose client then leaves, keeps nobody waiting.
+        with socket.create_connection(listener.getsockname(), timeout=60) as connection:
+            connection.sendall(POST + b"Content-Length: 100\r\n\r\n{")
+        assert status(b"GET /livez HTTP/1.1\r\n" + CLOSE + b"\r\n") == 200
+    finally:
+        thread.stop()
+        listener.close()
+        database.dispose()
