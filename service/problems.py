@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from http import HTTPStatus
 from typing import Any, cast
+from urllib.parse import quote
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -177,7 +178,8 @@ async def _on_stale_attempt(_: Request, error: Exception) -> JSONResponse:
 
 
 async def _on_database(request: Request, error: Exception) -> JSONResponse:
-    _logger.error("%s %s: %s", request.method, request.url.path, error)
+    # Quoted: a line break in it would begin a record of its own.
+    _logger.error("%s %s: %s", request.method, quote(request.url.path), error)
     problem = Problem(
         503, "database-unavailable", "The database does not answer", headers={"Retry-After": "2"}
     )

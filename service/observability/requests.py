@@ -101,7 +101,9 @@ class _Surroundings(Mapping[str, object]):
     def __getitem__(self, name: str) -> object:
         if name == "request":
             return self._own
-        return self._scope.get("path_params", {}).get(self._PARAMETERS[name])
+        given = self._scope.get("path_params", {}).get(self._PARAMETERS[name])
+        # What stands in an address may be anything, a line break and a forged record among it.
+        return given if given is None or _WELL_FORMED.fullmatch(str(given)) else "malformed"
 
     def __iter__(self) -> Iterator[str]:
         yield "request"
