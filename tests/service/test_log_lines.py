@@ -7,11 +7,17 @@ import logging
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
+from pydantic import SecretStr
 
+from service import auth
+from service.app import create_app
 from service.observability.logs import JsonLines, TextLines, about
+from service.settings import Settings
 
 # One of the right form; not a fresh one, since a test has one name on all workers.
 TOKEN = "dasl_xoIOLzVmvZbaczsrn3-Y2PgN_JFNoAETuF8xNn5Ngp4"
@@ -129,3 +135,37 @@ except ZeroDivisionError:
     first, second = map(json.loads, done.stderr.splitlines())
     assert (first["message"], first["attempt"], first["job"]) == ("*** {'x': 1}", 1, "job_x")
     assert (second["level"], "ZeroDivisionError" in second["exception"]) == ("ERROR", True)
+
+
+def test_a_database_that_refuses_us_puts_no_secret_into_a_log(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            # Not through our formatter: what comes in must be clean where that is possible.
+            told.append(logging.Formatter().format(record))
+
+    listener = Listener()
+    root = logging.getLogger()
+    before = root.level
+    root.addHandler(listener)
+    root.setLevel(logging.DEBUG)
+    try:
+        settings = Settings(
+            home=tmp_path,
+            database_url="postgresql+psycopg://me:hunter2@127.0.0.1:9/x",
+            ray_auth_token=SecretStr("5a5a5a"),
+        )
+        logging.getLogger("x").info("%s %r", settings, settings)
+        with TestClient(create_app(settings)) as client:
+            headers = {"Authorization": f"Bearer {TOKEN}"}
+            assert client.get("/v1/jobs", headers=headers).status_code == 503
+            assert client.post("/v1/jobs", headers=headers, json={}).status_code == 503
+            assert client.get("/readyz", headers=headers).status_code == 503
+    finally:
+        root.removeHandler(listener)
+        root.setLevel(before)
+    assert any("/v1/jobs" in line for line in told)
+    for secret in (TOKEN, auth.hash_token(TOKEN), "hunter2", "5a5a5a"):
+        assert secret not in "".join(told)
+    assert {"hunter2", "5a5a5a"} <= set(settings.secrets)

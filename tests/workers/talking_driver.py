@@ -14,10 +14,14 @@ FACTS = DatasetFacts(num_images=1, num_classes=None, median_size=1)
 
 def talk(config: dict[str, object]) -> None:
     """A rank that says the same as the other one, and dies right after its last words."""
+    import logging
     import os
 
     from dasl_core.distributed import rank
+    from workers.logs import log_to_stderr
 
+    log_to_stderr(job="job_x", attempt=1, rank=rank())
+    logging.getLogger("talk").warning("a record")
     for line in range(int(str(config["lines"]))):
         print(f"out rank {rank()} line {line}")
         print(f"err rank {rank()} line {line}", file=sys.stderr)
