@@ -109,15 +109,14 @@ def start_attempt(session: Session, job_id: str, token_hash: str) -> Attempt | N
     """queued -> starting, with the next attempt and its submission id, before Ray hears of it.
 
     The attempt resumes from the newest registered checkpoint; a clone that has none of its own from
-    the one that it was made from. `None`: the job is not queued any
-    more, or somebody asked to cancel it.
+    the one that it was made from. `None`: the job is not queued any more, or somebody asked to
+    cancel it.
     """
     job = lock(session, job_id)
     if job is None or job.status != JobStatus.QUEUED or job.desired != Desired.RUN:
         return None
     number = job.attempt + 1
-    newest = checkpoints.newest_of_job(session, job_id)
-    resume = newest.id if newest is not None else job.start_checkpoint_id
+    resume = _resume_point(session, job)
     data = {"attempt": number, "resume_checkpoint_id": resume}
     message = f"Attempt {number} is starting" + (f" from checkpoint {resume}" if resume else "")
     if not _move(session, job, JobStatus.STARTING, message, data, attempt=number):
@@ -134,6 +133,35 @@ def start_attempt(session: Session, job_id: str, token_hash: str) -> Attempt | N
     session.add(attempt)
     session.flush()
     return attempt
+
+
+def resume_from_another(
+    session: Session, job: Job, attempt: Attempt, checkpoint_id: str, damage: str
+) -> None:
+    """An attempt found its resume point damaged; both rows are locked (`speak_for`).
+
+    The checkpoint is never offered again, and the attempt goes on from the one before it, or anew
+    when there is none. For the one that a clone was made from nothing stands in: what would come of
+    another is not what was asked for, so it stays, and the attempt has to give up. A repetition
+    of the report changes nothing.
+    """
+    if attempt.resume_checkpoint_id != checkpoint_id:
+        return
+    checkpoints.mark_damaged(session, checkpoint_id)
+    attempt.resume_checkpoint_id = instead = _resume_point(session, job)
+    session.flush()
+    message = f"Checkpoint {checkpoint_id} is damaged: {damage}"
+    if instead is None:
+        message += ". The training starts anew"
+    elif instead != checkpoint_id:
+        message += f". The attempt goes on from checkpoint {instead}"
+    data = {"id": checkpoint_id, "damage": damage, "resume_checkpoint_id": instead}
+    append_event(session, job.id, "checkpoint_damaged", message, data)
+
+
+def _resume_point(session: Session, job: Job) -> str | None:
+    newest = checkpoints.newest_of_job(session, job.id)
+    return newest.id if newest is not None else job.start_checkpoint_id
 
 
 def mark_submitted(session: Session, job_id: str, number: int) -> bool:

@@ -83,6 +83,31 @@ def download(uri: str, files: Sequence[CheckpointFile], folder: Path) -> None:
             raise OSError(f"{uri}/{file.name} is damaged: its sha256 is not the registered one")
 
 
+def find_damage(uri: str, files: Sequence[CheckpointFile]) -> str | None:
+    """What is wrong with the files of a manifest, in words; `None`: they are what was registered.
+
+    Raises:
+        OSError: the store cannot be read, which says nothing of the files.
+    """
+    for file in files:
+        digest = hashlib.sha256()
+        try:
+            with fsspec.open(f"{uri}/{file.name}", "rb") as source:
+                while chunk := source.read(CHUNK):
+                    digest.update(chunk)
+        except FileNotFoundError:
+            return f"{file.name} is missing"
+        if digest.hexdigest() != file.sha256:
+            return f"the sha256 of {file.name} is not the registered one"
+    return None
+
+
+def exists(uri: str) -> bool:
+    """Whether there is a file."""
+    system, path = fsspec.core.url_to_fs(uri)
+    return bool(system.exists(path))
+
+
 def fetch(uri: str, file: Path) -> Path:
     """Copy one object to a local file."""
     with fsspec.open(uri, "rb") as source, open(file, "wb") as sink:

@@ -14,6 +14,7 @@ import traceback
 
 from service.client import ApiError, ConnectionFailed, StaleAttempt
 from service.client.worker import AttemptStart, WorkerClient
+from workers.artifacts import exists, find_damage
 from workers.logs import log_to_stderr
 
 log = logging.getLogger("workers.run")
@@ -53,15 +54,14 @@ def main() -> int:
     client = WorkerClient(url, token, arguments.job, arguments.attempt)
     try:
         start = client.start()
-        config = {
+        config: dict[str, object] = {
             "job": arguments.job,
             "attempt": arguments.attempt,
             "url": url,
             "token": token,
-            "start": start.model_dump(mode="json"),
         }
         with Pulse(client, start.heartbeat_seconds):
-            error = run_ranks(start, config)
+            error = run(client, start, config)
         if error is None:
             return 0
         log.error("the attempt failed: %s", error)
@@ -102,6 +102,44 @@ class Pulse:
                 return  # rank 0 hears the same and stops the ranks
             except (ConnectionFailed, ApiError) as error:
                 log.warning("no heartbeat, training goes on: %s", error)
+
+
+def run(
+    client: WorkerClient, start: AttemptStart, config: dict[str, object]
+) -> BaseException | None:
+    """Run the attempt to its end; returns what made it fail, or None."""
+    try:
+        start = with_sound_checkpoint(client, start)
+    except (OSError, ValueError) as error:
+        return error
+    return run_ranks(start, config | {"start": start.model_dump(mode="json")})
+
+
+def with_sound_checkpoint(client: WorkerClient, start: AttemptStart) -> AttemptStart:
+    """What to do, with a checkpoint to go on from whose files are what was registered.
+
+    The service is told of each that is damaged, and names the one before it. That costs neither an
+    attempt nor a restart, so it is done here, before the ranks are started.
+
+    Raises:
+        OSError: the store cannot be read now.
+        ValueError: the checkpoint that a clone was made from is damaged.
+    """
+    while (resume := start.resume) is not None:
+        damage = find_damage(resume.uri, resume.files)
+        if damage is None:
+            break
+        if not exists(start.dataset.index_uri):
+            # A store that is not there, such as a volume that is not mounted, must not cost a job
+            # all of its checkpoints.
+            raise OSError(f"the store of {start.dataset.index_uri} is not there")
+        log.warning("checkpoint %s is damaged: %s", resume.checkpoint_id, damage)
+        start = client.damaged(resume.checkpoint_id, damage)
+        if resume.branch:
+            raise ValueError(
+                f"the checkpoint {resume.checkpoint_id} that this job was cloned from is damaged: {damage}"
+            )
+    return start
 
 
 def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException | None:

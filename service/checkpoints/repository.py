@@ -10,6 +10,8 @@ from sqlalchemy.orm import Session
 from service.db.models import Artifact, Attempt, Checkpoint, Job
 
 REGISTERED, DELETING, DELETED = "registered", "deleting", "deleted"
+# An attempt that was to go on from it found that its files are not those of its manifest.
+DAMAGED = "damaged"
 
 
 def get(
@@ -85,6 +87,16 @@ def to_delete(session: Session, limit: int) -> Sequence[Checkpoint]:
     return session.scalars(
         select(Checkpoint).where(Checkpoint.state == DELETING).order_by(Checkpoint.id).limit(limit)
     ).all()
+
+
+def mark_damaged(session: Session, checkpoint_id: str) -> None:
+    """Its files are not what was registered: nothing goes on from it any more."""
+    session.execute(
+        update(Checkpoint)
+        .where(Checkpoint.id == checkpoint_id, Checkpoint.state == REGISTERED)
+        .values(state=DAMAGED)
+        .execution_options(synchronize_session=False)
+    )
 
 
 def mark_deleted(session: Session, checkpoint_id: str) -> None:

@@ -54,7 +54,7 @@ def delete(session: Session, job: Job, checkpoint: Checkpoint) -> None:
     Raises:
         Problem: 409, it is pinned, or something may still go on from it.
     """
-    if checkpoint.state != repository.REGISTERED:
+    if checkpoint.state not in (repository.REGISTERED, repository.DAMAGED):
         return
     newest = repository.newest_of_job(session, job.id)
     why = None

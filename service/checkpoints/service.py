@@ -32,7 +32,7 @@ def pin(session: Session, tenant: str, checkpoint_id: str, pinned: bool) -> Chec
     """Keep a checkpoint whatever its job's settings say, or no longer.
 
     Raises:
-        Problem: 404; 410, it was deleted.
+        Problem: 404; 410, it was deleted, or is damaged.
     """
     checkpoint = get(session, tenant, checkpoint_id, keep=True)
     _check_there(checkpoint)
@@ -55,6 +55,9 @@ def delete(session: Session, tenant: str, checkpoint_id: str) -> None:
 
 
 def _check_there(checkpoint: Checkpoint) -> None:
+    if checkpoint.state == repository.DAMAGED:
+        detail = f"The files of the checkpoint {checkpoint.id} are not those that were registered"
+        raise Problem(410, "checkpoint-damaged", detail)
     if checkpoint.state != repository.REGISTERED:
         raise Problem(410, "checkpoint-deleted", f"The checkpoint {checkpoint.id} was deleted")
 
@@ -63,7 +66,7 @@ def file(session: Session, tenant: str, checkpoint_id: str, name: str) -> Stored
     """A file of a checkpoint's manifest; nothing else in its folder can be had.
 
     Raises:
-        Problem: 404, 410 when it was deleted, or 422 for a name that could leave the folder.
+        Problem: 404, 410 when it was deleted or is damaged, or 422 for a name that could leave the folder.
     """
     checkpoint = get(session, tenant, checkpoint_id)
     _check_name(name)

@@ -94,6 +94,13 @@ class WorkerClient:
         """Say that the attempt runs and learn what to do; may be repeated."""
         return AttemptStart.model_validate(self._post("start", {}, patience))
 
+    def damaged(
+        self, checkpoint_id: str, damage: str, *, patience: float | None = None
+    ) -> AttemptStart:
+        """Say that the checkpoint to go on from is damaged; learn from which to go on instead."""
+        body = {"checkpoint_id": checkpoint_id, "damage": damage}
+        return AttemptStart.model_validate(self._post("damaged-checkpoint", body, patience))
+
     def heartbeat(
         self, progress: Mapping[str, Any] | None = None, *, patience: float | None = None
     ) -> Desired:

@@ -188,9 +188,9 @@ def start_of_clone(
     else:
         found = checkpoints.get(session, tenant, checkpoint_id, keep=True)
         if found is None or found.job_id != job_id or found.state != checkpoints.REGISTERED:
-            raise field_problem(
-                "checkpoint", "is not one of this job's", checkpoint_id, "id of a checkpoint"
-            )
+            damaged = found is not None and found.state == checkpoints.DAMAGED
+            message = "is damaged" if damaged else "is not one of this job's"
+            raise field_problem("checkpoint", message, checkpoint_id, "id of a checkpoint")
     if found is None:
         raise Problem(
             409,

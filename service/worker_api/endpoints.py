@@ -20,6 +20,7 @@ from service.worker_api.schemas import (
     AttemptStart,
     CheckpointAnswer,
     CheckpointReport,
+    DamageReport,
     EvaluationReport,
     EventReport,
     FinishReport,
@@ -49,6 +50,14 @@ OpenDoor = Annotated[Callable[[], service.Door], Depends(_door)]
 def start(open_door: OpenDoor, context: WithContext) -> AttemptStart:
     """The attempt runs; may be repeated."""
     return open_door().start(context.storage, context.settings)
+
+
+@router.post(f"{_ATTEMPT}/damaged-checkpoint")
+def damaged_checkpoint(
+    word: DamageReport, open_door: OpenDoor, context: WithContext
+) -> AttemptStart:
+    """The checkpoint to go on from is damaged; the answer names another one, or none."""
+    return open_door().damaged(word, context.storage, context.settings)
 
 
 @router.post(f"{_ATTEMPT}/heartbeat")

@@ -103,6 +103,13 @@ class CheckpointAnswer(BaseModel):
     id: str
 
 
+class DamageReport(Word):
+    """The checkpoint to go on from is not what was registered."""
+
+    checkpoint_id: Annotated[str, StringConstraints(max_length=40)]
+    damage: Annotated[str, StringConstraints(min_length=1, max_length=2000)]
+
+
 class ArtifactReport(Word):
     """A file that is written; the same name again replaces it."""
 

@@ -20,6 +20,7 @@ from service.worker_api.schemas import (
     ArtifactReport,
     AttemptStart,
     CheckpointReport,
+    DamageReport,
     ErrorReport,
     EvaluationReport,
     EventReport,
@@ -71,6 +72,13 @@ class Door:
             heartbeat_seconds=settings.heartbeat_seconds,
             dataset_roots=[str(root) for root in settings.dataset_roots],
         )
+
+    def damaged(self, report: DamageReport, storage: Storage, settings: Settings) -> AttemptStart:
+        """The checkpoint to go on from is damaged: tell the attempt from which to go on instead."""
+        lifecycle.resume_from_another(
+            self.session, self.job, self.attempt, report.checkpoint_id, report.damage
+        )
+        return self.start(storage, settings)
 
     def heartbeat(self, progress: dict[str, object]) -> str:
         """The attempt lives; returns what is desired of its job."""

@@ -254,3 +254,80 @@ def test_heartbeat_is_recorded(api: Api) -> None:
     assert before is not None
     assert after is not None
     assert after > before
+
+
+def next_attempt(api: Api, worker: Worker) -> Worker:
+    """The worker's attempt fails, and the job's next one starts."""
+    assert worker.say("finish", outcome="failed").status_code == 204
+    with api.database.write() as session:
+        assert lifecycle.requeue(session, worker.job_id)
+    return api.start(worker.job_id)
+
+
+def damage_events(api: Api, worker: Worker) -> list[dict[str, Any]]:
+    events = api.client.get(f"/v1/jobs/{worker.job_id}/events?limit=1000").json()["data"]
+    return [event for event in events if event["type"] == "checkpoint_damaged"]
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(api: Api) -> None:
+    first = running(api)
+    ids = [first.say("checkpoints", **manifest(first, step)).json()["id"] for step in (10, 20)]
+    second = next_attempt(api, first)
+    start = second.say("start").json()
+    assert start["resume"]["checkpoint_id"] == ids[1]
+    # Only of the one that it goes on from an attempt may speak.
+    other = second.say("damaged-checkpoint", checkpoint_id=ids[0], damage="is missing")
+    assert other.json() == start
+    for _ in range(2):  # an answer may be lost
+        told = second.say("damaged-checkpoint", checkpoint_id=ids[1], damage="a is missing")
+        assert told.status_code == 200
+        assert told.json()["resume"]["checkpoint_id"] == ids[0]
+    assert second.say("start").json() == told.json()
+    [event] = damage_events(api, second)
+    assert event["message"] == (
+        f"Checkpoint {ids[1]} is damaged: a is missing. The attempt goes on from checkpoint {ids[0]}"
+    )
+    attempts = api.client.get(f"/v1/jobs/{first.job_id}/attempts").json()["data"]
+    assert attempts[1]["resume_checkpoint_id"] == ids[0]
+    # It is not offered again: not to people, and not to the next attempt, nor to a clone.
+    listed = api.client.get(f"/v1/jobs/{first.job_id}/checkpoints").json()["data"]
+    assert [checkpoint["id"] for checkpoint in listed] == ids[:1]
+    shown = api.client.get(f"/v1/checkpoints/{ids[1]}").json()
+    assert shown["state"] == "damaged"
+    file = api.client.get(f"/v1/checkpoints/{ids[1]}/files/backbone.safetensors")
+    refused(file, 410, type="checkpoint-damaged")
+    clone = api.client.post(f"/v1/jobs/{first.job_id}/clone", json={"checkpoint": ids[1]})
+    problem = refused(clone, 422, "checkpoint")
+    assert problem["detail"] == "checkpoint: is damaged"
+    third = next_attempt(api, second)
+    assert third.say("start").json()["resume"]["checkpoint_id"] == ids[0]
+    # Without any that is sound the training starts anew.
+    told = third.say("damaged-checkpoint", checkpoint_id=ids[0], damage="b is missing")
+    assert told.json()["resume"] is None
+    assert damage_events(api, third)[-1]["message"].endswith("is missing. The training starts anew")
+    assert job(api, third)["restarts"] == 2, "a damaged checkpoint uses up no restart"
+
+
+def test_a_damaged_checkpoint_may_be_deleted(api: Api) -> None:
+    first = running(api)
+    checkpoint = first.say("checkpoints", **manifest(first)).json()["id"]
+    second = next_attempt(api, first)
+    second.say("start")
+    second.say("damaged-checkpoint", checkpoint_id=checkpoint, damage="is missing")
+    assert api.client.delete(f"/v1/checkpoints/{checkpoint}").status_code == 204
+    assert api.client.get(f"/v1/checkpoints/{checkpoint}").json()["state"] == "deleting"
+
+
+def test_nothing_stands_in_for_the_checkpoint_that_a_clone_was_made_from(api: Api) -> None:
+    source = running(api, train={"epochs": 5})
+    ids = [source.say("checkpoints", **manifest(source, step)).json()["id"] for step in (10, 20)]
+    body = {"checkpoint": ids[1], "changes": {}}
+    clone = api.client.post(f"/v1/jobs/{source.job_id}/clone", json=body).json()
+    worker = api.start(clone["id"])
+    assert worker.say("start").json()["resume"]["branch"]
+    told = worker.say("damaged-checkpoint", checkpoint_id=ids[1], damage="is missing").json()
+    assert (told["resume"]["checkpoint_id"], told["resume"]["branch"]) == (ids[1], True)
+    [event] = damage_events(api, worker)
+    assert event["message"] == f"Checkpoint {ids[1]} is damaged: is missing"
+    # The job that it is of does not go on from it either.
+    assert next_attempt(api, source).say("start").json()["resume"]["checkpoint_id"] == ids[0]

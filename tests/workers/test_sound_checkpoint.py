@@ -1,0 +1,130 @@
+"""A driver goes on from the newest checkpoint whose files are what was registered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_reporter import Home
+
+from service.client.worker import AttemptStart, WorkerClient
+from workers.artifacts import upload_folder
+from workers.run import with_sound_checkpoint
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    api = Home()
+    api.up()
+    yield api
+    api.down()
+
+
+@pytest.fixture
+def client(home: Home) -> Iterator[WorkerClient]:
+    made = WorkerClient(home.url, "token", "job_1", 2, patience=10)
+    yield made
+    made.close()
+
+
+class Store:
+    """Checkpoints of a job, and what the API says of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "index").touch()
+        self.resumes = {step: self._checkpoint(step) for step in (1, 2)}
+
+    def _checkpoint(self, step: int, branch: bool = False) -> dict[str, Any]:
+        written = self.folder / f"written-{step}"
+        written.mkdir()
+        for name in ("model", "state"):
+            (written / name).write_text(f"{name} of step {step}")
+        uri = f"file://{self.folder}/{step}"
+        files = upload_folder(written, uri)
+        return {
+            "checkpoint_id": f"ckpt_{step}",
+            "uri": uri,
+            "files": files,
+            "step": step,
+            "branch": branch,
+        }
+
+    def start(self, step: int | None, branch: bool = False) -> dict[str, Any]:
+        resume = None if step is None else self.resumes[step] | {"branch": branch}
+        dataset = {
+            "id": "ds_1",
+            "name": "birds",
+            "uri": "/birds",
+            "index_uri": f"file://{self.folder}/index",
+            "facts": {"num_images": 10, "num_classes": 2, "median_size": 8},
+        }
+        return {
+            "spec": {"dataset": "birds"},
+            "dataset": dataset,
+            "resume": resume,
+            "artifacts_uri": f"file://{self.folder}/own",
+            "heartbeat_seconds": 1.0,
+        }
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+def sound(client: WorkerClient, answer: dict[str, Any]) -> int | None:
+    """The step of the checkpoint that the attempt goes on from."""
+    start = with_sound_checkpoint(client, AttemptStart.model_validate(answer))
+    return start.resume and start.resume.step
+
+
+def test_one_that_is_sound_is_taken(client: WorkerClient, home: Home, store: Store) -> None:
+    assert sound(client, store.start(2)) == 2
+    assert sound(client, store.start(None)) is None
+    assert home.reports == []
+
+
+@pytest.mark.parametrize("how", ["changed", "cut", "missing"])
+def test_one_that_is_damaged_is_told_and_the_one_before_it_taken(
+    client: WorkerClient, home: Home, store: Store, how: str
+) -> None:
+    file = store.folder / "2" / "state"
+    if how == "missing":
+        file.unlink()
+    else:
+        file.write_text("state of step 3" if how == "changed" else "state")
+    home.answers["damaged-checkpoint"] = store.start(1)
+    assert sound(client, store.start(2)) == 1
+    damage = {
+        "changed": "the sha256 of state is not the registered one",
+        "cut": "the sha256 of state is not the registered one",
+        "missing": "state is missing",
+    }[how]
+    report = {"checkpoint_id": "ckpt_2", "damage": damage}
+    assert home.reports == [("damaged-checkpoint", report)]
+
+
+def test_a_clone_whose_start_is_damaged_cannot_be_run(
+    client: WorkerClient, home: Home, store: Store
+) -> None:
+    (store.folder / "2" / "model").unlink()
+    home.answers["damaged-checkpoint"] = store.start(2, branch=True)
+    with pytest.raises(ValueError, match="ckpt_2 that this job was cloned from is damaged"):
+        sound(client, store.start(2, branch=True))
+    assert len(home.reports) == 1, "the service is told all the same"
+
+
+def test_a_store_that_is_not_there_costs_no_checkpoint(
+    client: WorkerClient, home: Home, store: Store
+) -> None:
+    away = store.folder.rename(store.folder.with_name("unmounted"))
+    store.folder.mkdir()
+    with pytest.raises(OSError, match="is not there"):
+        sound(client, store.start(2))
+    assert home.reports == []
+    store.folder.rmdir()
+    away.rename(store.folder)
+    assert sound(client, store.start(2)) == 2
