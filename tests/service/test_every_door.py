@@ -28,6 +28,7 @@ BODIES: dict[str, Any] = {
     "POST {attempt}/metrics": {"points": []},
     "POST {attempt}/evaluations": {"step": 1, "epoch": 1, "subject": "raw", "metrics": {}},
     "POST {attempt}/events": {"type": "note"},
+    "POST {attempt}/damaged-checkpoint": {"checkpoint_id": "x", "damage": "x"},
     "POST {attempt}/checkpoints": {
         "step": 1,
         "epoch": 1,
