@@ -65,6 +65,8 @@ class MethodPart(Part):
     """Whether the loss needs class labels; there is then one view of an image."""
     samples_per_class: ClassVar[int | None] = None
     """Images of each class in a batch of a supervised method."""
+    needs_pairs: ClassVar[bool] = False
+    """Whether the loss is 0 for a batch of one class, or without two images of any class."""
     has_prototypes: ClassVar[bool] = False
     """Whether the method assigns images to prototypes, which can stand for clusters."""
 
@@ -464,6 +466,7 @@ class MetricLearningPart(MethodPart):
     )
     supervised: ClassVar[bool] = True
     samples_per_class: ClassVar[int | None] = 4
+    needs_pairs: ClassVar[bool] = True
 
     embedding_dim: EmbeddingWidth = Field(
         512, description="Width of the embedding, a linear layer on the backbone's features."
@@ -492,6 +495,7 @@ class ProxyAnchor(MetricLearningPart):
     # With the usual rate of SGD, a hundred times that is too much for proxies: R@1 fell below that of
     # the untrained network.
     recipe: ClassVar[Recipe] = MetricLearningPart.recipe._replace(lr={"adamw": 2e-4, "sgd": 0.01})
+    needs_pairs: ClassVar[bool] = False
 
     name: Literal["proxy_anchor"] = "proxy_anchor"
     margin: float = Field(

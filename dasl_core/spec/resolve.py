@@ -132,6 +132,14 @@ def training_images(spec: JobSpec, facts: DatasetFacts) -> int:
     return facts.num_images - round(facts.num_images * spec.evaluate.holdout.fraction)
 
 
+def training_classes(spec: JobSpec, facts: DatasetFacts) -> int:
+    """Classes left for training; 0 without labels."""
+    classes, holdout = facts.num_classes or 0, spec.evaluate.holdout
+    if spec.evaluate.dataset is not None or holdout.by == "image":
+        return classes
+    return classes - round(classes * holdout.fraction)
+
+
 def _backbone(backbone: Backbone, facts: DatasetFacts, problems: list[FieldProblem]) -> Backbone:
     info = BACKBONES[backbone.name]
     given = backbone.image_size
@@ -160,19 +168,21 @@ def _fitting_size(facts: DatasetFacts) -> int:
     return max(32, min(224, facts.median_size // 32 * 32))
 
 
-def _fitting_batch(images: int, multiple_of: int) -> int:
+def _fitting_batch(images: int, multiple_of: int, least: int) -> int:
     parts = min(256, images // 8) // multiple_of
-    return multiple_of * max(parts, 2 if multiple_of == 1 else 1)
+    return multiple_of * max(parts, math.ceil(least / multiple_of))
 
 
 def _train(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> Train:
     train, workers = spec.train, spec.resources.workers
     images = training_images(spec, facts)
-    batch = train.batch_size
+    batch, per_class = train.batch_size, train.samples_per_class
+    if per_class == "auto":
+        per_class = spec.method.samples_per_class
     if isinstance(batch, str):
-        parts = workers * train.micro_batches
-        per_class = spec.method.samples_per_class or 1
-        batch = _fitting_batch(images, math.lcm(parts, per_class))
+        parts, together = workers * train.micro_batches, per_class or 1
+        # Two images, or two classes: one alone has nothing to be compared with.
+        batch = _fitting_batch(images, math.lcm(parts, together), 2 * together)
         if batch > images:
             problems.append(_too_few_images(spec, facts, batch))
     elif batch > images:
@@ -184,6 +194,8 @@ def _train(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> 
                 f"at most {images}",
             )
         )
+    if per_class is not None:
+        _check_classes_of_batch(spec, facts, batch, per_class, problems)
     precision = train.precision
     if precision == "auto":
         precision = "bf16" if spec.resources.gpus_per_worker else "fp32"
@@ -191,7 +203,7 @@ def _train(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> 
     return train.model_copy(
         update={
             "batch_size": batch,
-            "samples_per_class": _samples_per_class(spec, batch, problems),
+            "samples_per_class": per_class,
             "precision": precision,
             "channels_last": _channels_last(spec),
             "clip": _clip(spec),
@@ -285,20 +297,39 @@ def _channels_last(spec: JobSpec) -> bool:
     return spec.train.channels_last
 
 
-def _samples_per_class(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> int | None:
-    count = spec.train.samples_per_class
-    if count == "auto":
-        count = spec.method.samples_per_class
-    if count is not None and batch % count:
+def _check_classes_of_batch(
+    spec: JobSpec, facts: DatasetFacts, batch: int, per_class: int, problems: list[FieldProblem]
+) -> None:
+    """Whether a batch holds what its method compares."""
+    if batch % per_class:
         problems.append(
             FieldProblem(
                 "train.batch_size",
-                f"must be divisible by train.samples_per_class, which is {count}",
+                f"must be divisible by train.samples_per_class, which is {per_class}",
                 str(batch),
-                f"such as {max(1, batch // count) * count}",
+                f"such as {max(1, batch // per_class) * per_class}",
             )
         )
-    return count
+    elif spec.method.needs_pairs and batch == per_class:
+        problems.append(
+            FieldProblem(
+                "train.batch_size",
+                f"holds a single class, since train.samples_per_class is {per_class}, and "
+                f"{spec.method.name} learns from images of different classes",
+                str(batch),
+                f"at least {2 * per_class}",
+            )
+        )
+    elif spec.method.needs_pairs and per_class == 1 and batch <= training_classes(spec, facts):
+        problems.append(
+            FieldProblem(
+                "train.samples_per_class",
+                f"leaves each image of a batch alone in its class, and {spec.method.name} learns "
+                "from images of the same class",
+                "1",
+                "at least 2",
+            )
+        )
 
 
 def _augment(augment: Augment, method: MethodPart, image_size: int) -> Augment:
@@ -349,7 +380,8 @@ def _check_local_crops(spec: JobSpec, patch: int | None, problems: list[FieldPro
 
 def _check_labels(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> None:
     """What needs classes, or a method's prototypes, or fewer clusters than images."""
-    classes = facts.num_classes or 0
+    classes, had = training_classes(spec, facts), facts.num_classes or 0
+    left = "" if classes == had else f", {classes} of them for training"
     needing = []
     if spec.method.supervised:
         needing.append(("method.name", repr(spec.method.name), "a self-supervised method"))
@@ -362,7 +394,7 @@ def _check_labels(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProble
             problems.append(
                 FieldProblem(
                     field,
-                    f"needs classes to learn from, and the data set has {classes or 'none'}",
+                    f"needs classes to learn from, and the data set has {had or 'none'}{left}",
                     given,
                     f"{instead}, or a data set whose folders are at least two classes",
                 )

@@ -252,6 +252,41 @@ def test_whole_classes_are_held_out_only_of_enough(classes: int | None, fraction
     assert problem.field == "evaluate.holdout.by"
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"method": {"name": "proxy_anchor"}},
+        {"dar": {"labels": "class"}},
+        {"train": {"samples_per_class": 2}},
+    ],
+)
+def test_what_learns_from_classes_is_left_with_two_of_them(parts: dict[str, Any]) -> None:
+    facts = FACTS.model_copy(update={"num_classes": 2})
+    whole = {"evaluate": {"holdout": {"by": "class", "fraction": 0.5}}}
+    (problem,) = unresolvable(spec_of(**parts, **whole), facts)
+    assert "the data set has 2, 1 of them for training" in problem.message
+    resolve(spec_of(**parts, **whole), FACTS)
+    resolve(spec_of(**parts), facts)
+
+
+@pytest.mark.parametrize(
+    ("train", "field", "expected"),
+    [
+        ({"batch_size": 4, "samples_per_class": 4}, "train.batch_size", "at least 8"),
+        ({"batch_size": 8, "samples_per_class": 1}, "train.samples_per_class", "at least 2"),
+    ],
+)
+@pytest.mark.parametrize("method", ["npair", "triplet", "multi_similarity"])
+def test_a_batch_without_pairs_to_learn_from_is_refused(
+    method: str, train: dict[str, Any], field: str, expected: str
+) -> None:
+    (problem,) = unresolvable(spec_of(method={"name": method}, train=train), FACTS)
+    assert (problem.field, problem.expected) == (field, expected)
+    resolve(spec_of(method={"name": "proxy_anchor"}, train=train), FACTS)
+    few = FACTS.model_copy(update={"num_classes": 5})  # a batch of 8 has two of some class
+    resolve(spec_of(method={"name": method}, train=train | {"batch_size": 8}), few)
+
+
 # --- "auto"
 
 VITS = sorted(name for name, info in BACKBONES.items() if info.family == "vit")
@@ -368,6 +403,20 @@ def test_auto_fits_the_data_and_the_machine() -> None:
     wider = FACTS.model_copy(update={"median_size": 100})
     patched = resolve(spec_of(backbone={"name": "vit_small_patch14_dinov2"}), wider)
     assert patched.backbone.image_size == 84
+
+
+@pytest.mark.parametrize("images", [9, 20, 100, 5000])
+@pytest.mark.parametrize("per_class", ["auto", 3])
+def test_an_auto_batch_holds_two_classes_at_least(images: int, per_class: int | str) -> None:
+    facts = FACTS.model_copy(update={"num_images": images})
+    spec = spec_of(method={"name": "triplet"}, train={"samples_per_class": per_class})
+    if images == 9 and per_class == "auto":
+        (problem,) = unresolvable(spec, facts.model_copy(update={"num_images": 7}))
+        assert problem.message == "has 7 images, which leave 6 for training; at least 8 are needed"
+    train = resolve(spec, facts).train
+    assert train.samples_per_class == (4 if per_class == "auto" else 3)
+    assert train.batch_size % train.samples_per_class == 0
+    assert train.batch_size >= 2 * train.samples_per_class
 
 
 def test_learning_rate_grows_with_the_batch() -> None:
