@@ -15,12 +15,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import ErrorDetails
-from sqlalchemy.exc import OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 
 from dasl_core.spec import FieldProblem, SpecError
 from dasl_core.spec.errors import translate
+from service.db.session import AWAY
 from service.lifecycle import StaleAttempt
 
 MEDIA_TYPE = "application/problem+json"
@@ -132,7 +131,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(RequestValidationError, _on_validation)
     app.add_exception_handler(StaleAttempt, _on_stale_attempt)
-    for kind in (OperationalError, PoolTimeout):
+    for kind in AWAY:
         app.add_exception_handler(kind, _on_database)
     app.add_exception_handler(Exception, _on_defect)
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
 
+# What a database raises that does not answer: it is asked again, and nothing else is wrong.
+AWAY = (OperationalError, PoolTimeout)
 _READ_ONLY = "dasl_read_only"
+_BUSY_SECONDS = 30
 
 
 class Database:
@@ -38,6 +44,14 @@ class Database:
         with self._read() as session:
             yield session
 
+    def writer(self) -> Session:
+        """A session as in `write` that its user commits and closes."""
+        return self._write()
+
+    def reader(self) -> Session:
+        """A session as in `read` that its user closes."""
+        return self._read()
+
     def dispose(self) -> None:
         """Close every pooled connection."""
         self.engine.dispose()
@@ -61,7 +75,9 @@ def make_engine(url: str) -> Engine:
         # A request moves between the threads of a pool, never running in two at once.
         engine = create_engine(parsed, connect_args={"check_same_thread": False}, **options)
         event.listen(engine, "connect", _configure_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
+        turn = _Turn()
+        event.listen(engine, "begin", turn.begin)
+        event.listen(engine, "checkin", turn.end)
         return engine
     if parsed.drivername == "postgresql+psycopg":
         return create_engine(parsed, pool_pre_ping=True, **options)
@@ -76,15 +92,39 @@ def _configure_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     connection.isolation_level = None
     cursor = connection.cursor()
     # The timeout first: switching to WAL itself may meet a lock.
-    cursor.execute("PRAGMA busy_timeout=30000")
+    cursor.execute(f"PRAGMA busy_timeout={_BUSY_SECONDS * 1000}")
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
 
 
-def _begin_sqlite(connection: Connection) -> None:
-    # A deferred transaction that reads first cannot be upgraded once another process has
-    # written: it would lose updates or fail with "database is locked". Writers queue up front.
-    read_only = connection.get_execution_options().get(_READ_ONLY, False)
-    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+class _Turn:
+    """Begins SQLite's transactions, one that writes at a time.
+
+    SQLite knows no queue: who finds the database locked looks again after pauses of up to 0.1 s, and
+    under load most of the time goes by in such pauses. So writers of this process wait here for each
+    other, and only for those of another process as SQLite does.
+    """
+
+    def __init__(self) -> None:
+        self._free = threading.Lock()
+        self._owner: object = None
+
+    def begin(self, connection: Connection) -> None:
+        # A deferred transaction that reads first cannot be upgraded once another process has
+        # written: it would lose updates or fail with "database is locked". Writers queue up front.
+        if connection.get_execution_options().get(_READ_ONLY, False):
+            connection.exec_driver_sql("BEGIN")
+            return
+        owner = connection.connection._connection_record
+        if self._owner is not owner:
+            # Without the turn after all, SQLite says itself that it is locked.
+            if self._free.acquire(timeout=_BUSY_SECONDS):
+                self._owner = owner
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def end(self, _connection: object, owner: object) -> None:
+        if self._owner is owner:
+            self._owner = None
+            self._free.release()

@@ -17,7 +17,7 @@ from service import lifecycle
 from service.cluster import repository as clusters
 from service.datasets import repository as datasets
 from service.db.models import ClusterSnapshot, Dataset
-from service.db.session import Database
+from service.db.session import AWAY, Database
 from service.dispatcher import repository
 from service.dispatcher.admission import Decision, Running, decide
 from service.dispatcher.attempts import Attempts
@@ -77,6 +77,7 @@ class Dispatcher:
         self._asked_at: datetime | None = None
         self._watched_at: datetime | None = None
         self._available = True
+        self._database_away = False
         self._told: set[tuple[str, int, str]] = set()
 
     def cluster_began_anew(self, *, with_the_service: bool) -> None:
@@ -96,11 +97,27 @@ class Dispatcher:
         return self._cluster is not None and bool(self._cluster.nodes)
 
     def run(self, stop: threading.Event, *, interval: float = 0.25) -> None:
-        """Rounds until `stop` is set; then the lease is let go of."""
+        """Rounds until `stop` is set; then the lease is let go of.
+
+        A database that is away ends a round, not the dispatcher: one that is started anew would
+        have to wait for the lease of the one before it.
+        """
         while not stop.is_set():
-            self.tick()
+            self._unless_away(self.tick)
             stop.wait(interval)
-        self._shared.release_lease()
+        self._unless_away(self._shared.release_lease)
+
+    def _unless_away(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except AWAY as error:
+            if not self._database_away:
+                logger.warning("The database does not answer: %s", error)
+            self._database_away = True
+        else:
+            if self._database_away:
+                logger.info("The database answers")
+            self._database_away = False
 
     def tick(self) -> None:
         """One round. Does nothing when another dispatcher is in charge."""
@@ -154,7 +171,7 @@ class Dispatcher:
         with about(**_names_of(item)):
             try:
                 step(item)
-            except LeaseLost:
+            except (LeaseLost, *AWAY):
                 raise
             except ExecutorUnavailable as error:
                 logger.warning("%s", error)

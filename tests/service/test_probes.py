@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,7 +12,8 @@ from pathlib import Path
 import pytest
 from api_under_test import Api, refused, snapshot
 from fastapi.testclient import TestClient
-from sqlalchemy import create_engine, make_url, text
+from outage import gone
+from sqlalchemy import text
 
 from service.app import create_app
 from service.cluster import repository as clusters
@@ -88,31 +88,9 @@ def test_tables_that_are_too_old_are_no_database(api: Api) -> None:
     assert version("9999") == "ok"
 
 
-@contextmanager
-def gone(api: Api, database_url: str) -> Iterator[None]:
-    """The database is not there any more, and then it is again."""
-    api.database.dispose()
-    url = make_url(database_url)
-    if url.drivername.startswith("sqlite"):
-        path = Path(str(url.database))
-        away = path.with_name("away")
-        shutil.move(path, away)
-        path.mkdir()
-        yield
-        path.rmdir()
-        shutil.move(away, path)
-        return
-    admin = create_engine(url.set(database="postgres"), isolation_level="AUTOCOMMIT")
-    with admin.connect() as connection:
-        connection.execute(text(f'ALTER DATABASE "{url.database}" RENAME TO away'))
-        yield
-        connection.execute(text(f'ALTER DATABASE away RENAME TO "{url.database}"'))
-    admin.dispose()
-
-
 def test_a_database_that_goes_and_comes_back(api: Api, database_url: str) -> None:
     assert checks(api)["database"] == "ok"
-    with gone(api, database_url):
+    with gone(api.database, database_url):
         said = checks(api)
         assert said["database"] == "cannot be read (OperationalError)"
         assert "unknown" in said["dispatcher"]

@@ -1,0 +1,95 @@
+"""A dispatcher whose database goes away waits for it, as the same dispatcher."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import timedelta
+
+import pytest
+from dispatcher_world import World
+from outage import gone
+
+from service.dispatcher.executor import Run
+from service.lifecycle import JobStatus
+
+DEADLINE_SECONDS = 60.0
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_database_that_goes_and_comes_back(
+    world: World, database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    job = world.add_job()
+    stop = threading.Event()
+    thread = threading.Thread(
+        target=world.dispatcher.run, args=(stop,), kwargs={"interval": 0.01}, daemon=True
+    )
+    with gone(world.database, database_url):
+        thread.start()
+        wait_for(lambda: "The database does not answer" in caplog.text)
+    wait_for(lambda: "The database answers" in caplog.text)
+    wait_for(lambda: world.status(job) == JobStatus.STARTING)
+    assert caplog.text.count("The database does not answer") == 1
+    stop.set()
+    thread.join(DEADLINE_SECONDS)
+    assert not thread.is_alive()
+    # The lease was let go of: the next one need not wait.
+    world.restart("second")
+    world.tick(0)
+    assert world.dispatcher.sees_nodes
+
+
+def test_one_that_is_stopped_while_it_is_away_ends(
+    world: World, database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stop = threading.Event()
+    with gone(world.database, database_url):
+        thread = threading.Thread(target=world.dispatcher.run, args=(stop,), daemon=True)
+        thread.start()
+        wait_for(lambda: "The database does not answer" in caplog.text)
+        stop.set()
+        thread.join(DEADLINE_SECONDS)
+        assert not thread.is_alive()
+
+
+def test_an_outage_within_a_round_ends_the_round_and_loses_nothing(
+    world: World,
+    database_url: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    world.executor.kill(f"{job}-1")
+    outage, known = ExitStack(), world.executor.status
+
+    def status(submission_id: str) -> Run | None:
+        # It goes while Ray is asked, which is where a round spends its time.
+        monkeypatch.setattr(world.executor, "status", known)
+        outage.enter_context(gone(world.database, database_url))
+        return known(submission_id)
+
+    monkeypatch.setattr(world.executor, "status", status)
+    world.ahead += timedelta(seconds=2)
+    stop = threading.Event()
+    thread = threading.Thread(target=world.dispatcher.run, args=(stop,), daemon=True)
+    thread.start()
+    wait_for(lambda: "The database does not answer" in caplog.text)
+    assert "Traceback" not in caplog.text
+    outage.close()
+    world.ahead += timedelta(seconds=1)
+    wait_for(lambda: world.status(job) == JobStatus.RETRY_WAIT)
+    stop.set()
+    thread.join(DEADLINE_SECONDS)
+    assert not thread.is_alive()

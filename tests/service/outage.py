@@ -1,0 +1,34 @@
+"""A database that is away for a while."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import create_engine, make_url, text
+
+from service.db.session import Database
+
+
+@contextmanager
+def gone(database: Database, database_url: str) -> Iterator[None]:
+    """The database is not there any more, and then it is again."""
+    database.dispose()
+    url = make_url(database_url)
+    if url.drivername.startswith("sqlite"):
+        path = Path(str(url.database))
+        away = path.with_name("away")
+        shutil.move(path, away)
+        path.mkdir()
+        yield
+        path.rmdir()
+        shutil.move(away, path)
+        return
+    admin = create_engine(url.set(database="postgres"), isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.execute(text(f'ALTER DATABASE "{url.database}" RENAME TO away'))
+        yield
+        connection.execute(text(f'ALTER DATABASE away RENAME TO "{url.database}"'))
+    admin.dispose()
