@@ -75,7 +75,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, images: Images) -> Iterator
         token = until(lambda: line("Token: "), "the token").split()[0]
         with Client(url, token, patience=60) as client:
             client.datasets.add(images.root, "pictures").wait(timeout=PATIENCE_SECONDS)
-            yield Served(process.pid, url, token, client, "pictures")
+            yield Served(process.pid, url, token, client, "pictures", home / "data" / "artifacts")
         process.send_signal(signal.SIGINT)
         assert process.wait(120) == 0, output.read_text()
         assert "Traceback" not in output.read_text(), output.read_text()

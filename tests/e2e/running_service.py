@@ -33,6 +33,7 @@ class Served:
     client: Client
     dataset: str
     """Name of the registered folder of `write_images`."""
+    artifacts: Path
 
     def processes(self) -> dict[int, list[str]]:
         """Command lines of all processes below the service's."""

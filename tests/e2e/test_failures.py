@@ -91,6 +91,30 @@ def test_a_pause_frees_the_cluster_and_changes_nothing_in_the_end(
     assert (again.step, again.values) == (undisturbed.step, undisturbed.values)
 
 
+def test_a_damaged_checkpoint_costs_only_what_was_trained_since_the_one_before(
+    served: Served, client: Client, main_job: Job
+) -> None:
+    job = client.jobs.submit(spec(served.dataset, name="damaged"))
+    until(lambda: in_mid_epoch(client, job, 1), "the middle of an epoch")
+    job.pause()
+    until(lambda: job.refresh().status == "paused" or None, "the pause")
+    *_, before, newest = client.jobs.checkpoints(job.id)
+    folder = served.artifacts / "jobs" / job.id / "attempts" / "1" / "checkpoints"
+    state = folder / f"step-{newest.step:09d}" / "training_state.safetensors"
+    os.truncate(state, state.stat().st_size // 2)
+
+    job = job.resume().wait(timeout=PATIENCE_SECONDS, poll=0.2)
+    assert (job.attempt, job.restarts) == (2, 0)
+    [event] = [event for event in client.jobs.events(job.id) if event.type == "checkpoint_damaged"]
+    assert f"{newest.id} is damaged: the sha256 of training_state" in event.message
+    assert f"goes on from checkpoint {before.id}" in event.message
+    attempts = client.jobs.attempts(job.id)
+    assert (attempts[1].model_extra or {})["resume_checkpoint_id"] == before.id
+    checkpoints = client.jobs.checkpoints(job.id)
+    assert newest.id not in [checkpoint.id for checkpoint in checkpoints]
+    assert weights(checkpoints) == weights(client.jobs.checkpoints(main_job.id))
+
+
 def test_a_clone_goes_on_with_changed_settings(
     served: Served, client: Client, main_job: Job
 ) -> None:

@@ -1,0 +1,287 @@
+"""What a queue that loses nothing must bear, each as a trial with real processes, timed.
+
+    python -m benchmarks.chaos                 # all of them
+    python -m benchmarks.chaos --only cancel   # one, whose figures replace the last ones
+
+Limits are those of the promise: adopted within 45 s, cancelled within 5 s of a step of 1 s, no job and
+no step lost, and nothing left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import signal
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+
+from benchmarks import processes, startup
+from benchmarks.crashes import adopt_orphans
+from benchmarks.deployment import DATASET, deployed, until
+from benchmarks.hammer import Hammer
+from benchmarks.machine import machine
+from benchmarks.postgres import postgres
+from service.client import Client
+from service.client.models import Job
+from service.cluster.service import DISPATCHER_LEASE
+from service.db.models import ClusterSnapshot, Lease, Metric
+from service.db.session import Database
+
+RESULTS = Path(__file__).parent / "results" / "chaos.json"
+ADOPTED_WITHIN_SECONDS = 45.0
+CANCELLED_WITHIN_SECONDS = 5.0
+# Of an attempt, on a machine that is busy.
+PATIENCE_SECONDS = 600.0
+OUTAGES = 3
+
+
+def main() -> int:
+    """Run the trials and write what they measured; 1 when a promise was broken."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=TRIALS, action="append")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    adopt_orphans()
+    kept = json.loads(given.output.read_text()) if given.output.exists() else {}
+    for name in given.only or TRIALS:
+        before = machine("torch", "ray", "sqlalchemy")
+        with tempfile.TemporaryDirectory(prefix="dasl-chaos-") as folder:
+            result = TRIALS[name](Path(folder))
+        left = [
+            " ".join(words)[:200] for words in processes.commands(os.getpid()).values() if words[0]
+        ]
+        result |= {"left_behind": left, "ok": result["ok"] and not left}
+        print(json.dumps({name: result}, indent=2), flush=True)
+        kept[name] = {"machine": before, "result": result}
+        given.output.parent.mkdir(parents=True, exist_ok=True)
+        given.output.write_text(json.dumps(kept, indent=2) + "\n")
+    return 0 if all(kept[name]["result"]["ok"] for name in given.only or TRIALS) else 1
+
+
+def ray_head(folder: Path) -> dict[str, Any]:
+    """GCS and raylet of `dasl serve` are killed under two running jobs; both must finish."""
+    with startup.served(folder) as on:
+        jobs = [on.client.jobs.submit(small(epochs=400, seed=seed)) for seed in range(2)]
+        until(
+            lambda: all(on.client.jobs.checkpoints(job.id) for job in jobs) or None,
+            "a checkpoint of each",
+            PATIENCE_SECONDS,
+        )
+        steps = [last_step(on.client, job) for job in jobs]
+        before = set(processes.commands(on.pid))
+        killed = time.monotonic()
+        for pid, words in processes.commands(on.pid).items():
+            if words[0].endswith(("/gcs_server", "/raylet")):
+                os.kill(pid, signal.SIGKILL)
+        until(
+            lambda: not before & set(processes.commands(on.pid)) or None, "the end of the old Ray"
+        )
+        gone_seconds = time.monotonic() - killed
+        until(
+            lambda: all((on.client.jobs.get(job.id).attempt or 0) > 1 for job in jobs) or None,
+            "new attempts",
+            PATIENCE_SECONDS,
+        )
+        again_seconds = time.monotonic() - killed
+        ended = [job.wait(timeout=2 * PATIENCE_SECONDS, poll=0.5) for job in jobs]
+        seconds = time.monotonic() - killed
+        until(lambda: not processes.training(on.pid) or None, "the end of all drivers and ranks")
+    return {
+        "reached_steps": steps,
+        "old_ray_gone_seconds": round(gone_seconds, 1),
+        "new_attempts_seconds": round(again_seconds, 1),
+        "both_finished_seconds": round(seconds, 1),
+        "statuses": [job.status for job in ended],
+        "attempts": [job.attempt for job in ended],
+        "ok": all(job.status == "succeeded" for job in ended),
+    }
+
+
+def dispatcher(folder: Path) -> dict[str, Any]:
+    """kill -9 of the dispatcher, with the default lease: the job goes on, and is adopted."""
+    url = f"sqlite:///{folder / 'dasl.db'}"
+    with deployed(folder, url, cpus=2, settings={}) as running, running.client() as client:
+        database = Database(url)
+        job = client.jobs.submit(small(epochs=100_000))
+        until(lambda: last_step(client, job) or None, "the first step", PATIENCE_SECONDS)
+        holder = _lease_holder(database)
+        at_kill = last_step(client, job)
+        killed = time.time()
+        running.kill("dispatcher")
+        running.start("dispatcher")
+        until(
+            lambda: (_lease_holder(database) != holder and _last_round(database) > killed) or None,
+            "a round of the new dispatcher",
+            PATIENCE_SECONDS,
+        )
+        adopted_seconds = time.time() - killed
+        at_adoption = last_step(client, job)
+        until(lambda: last_step(client, job) > at_adoption or None, "more steps", PATIENCE_SECONDS)
+        job = client.jobs.get(job.id)
+        status, attempt, restarts = job.status, job.attempt, job.restarts
+        job.cancel()
+        until(lambda: client.jobs.get(job.id).done or None, "the end", PATIENCE_SECONDS)
+        unbroken = _went_on(database, job.id)
+        database.dispose()
+    return {
+        "adopted_seconds": round(adopted_seconds, 1),
+        "limit_seconds": ADOPTED_WITHIN_SECONDS,
+        "steps_while_there_was_none": at_adoption - at_kill,
+        "status": status,
+        "attempt": attempt,
+        "restarts": restarts,
+        "every_step_once_and_in_order": unbroken,
+        "ok": adopted_seconds <= ADOPTED_WITHIN_SECONDS
+        and (status, attempt, restarts) == ("running", 1, 0)
+        and unbroken,
+    }
+
+
+def database(folder: Path) -> dict[str, Any]:
+    """PostgreSQL is stopped at once and started, under requests and a training."""
+    with (
+        postgres() as server,
+        deployed(folder, server.url, cpus=2, settings={}) as running,
+        running.client() as client,
+    ):
+        job = client.jobs.submit(small(epochs=400, workers=2))
+        until(lambda: last_step(client, job) or None, "the first step", PATIENCE_SECONDS)
+        with Hammer(running.url, running.token, small(epochs=1)) as hammer:
+            down_seconds = [_restart(server.stop_at_once, server.start) for _ in range(OUTAGES)]
+        survived = {name: process.poll() is None for name, process in running.processes.items()}
+        ended = job.wait(timeout=2 * PATIENCE_SECONDS, poll=0.5)
+        lost = hammer.lost(client)
+    return {
+        "outages_seconds": down_seconds,
+        **hammer.counts(),
+        "lost_jobs": lost,
+        "not_cured": hammer.not_cured,
+        "survived": survived,
+        "job": {"status": ended.status, "attempt": ended.attempt, "restarts": ended.restarts},
+        "ok": not lost
+        and not hammer.not_cured
+        and all(survived.values())
+        and (ended.status, ended.attempt) == ("succeeded", 1),
+    }
+
+
+def cancel(folder: Path) -> dict[str, Any]:
+    """A job of two ranks whose steps take about a second is cancelled."""
+    url = f"sqlite:///{folder / 'dasl.db'}"
+    with deployed(folder, url, cpus=2, settings={}) as running, running.client() as client:
+        spec = small(epochs=10_000, workers=2)
+        spec["backbone"] = {"name": "resnet18", "image_size": 48}
+        spec["train"] |= {"batch_size": 32, "checkpoint_every_epochs": 10_000}
+        job = client.jobs.submit(spec)
+        until(lambda: last_step(client, job) >= 5 or None, "five steps", PATIENCE_SECONDS)
+        asked = time.time()
+        job.cancel()
+        until(lambda: client.jobs.get(job.id).done or None, "the end", PATIENCE_SECONDS)
+        ended_seconds = time.time() - asked
+        until(lambda: not _ranks() or None, "the end of all ranks")
+        gone_seconds = time.time() - asked
+        times = client.jobs.metrics(job.id, name="loss", max_points=10_000).time
+        [checkpoint] = client.jobs.checkpoints(job.id)
+        job = client.jobs.get(job.id)
+    assert checkpoint.created_at is not None, "the API says when"
+    step_seconds = statistics.median(b - a for a, b in itertools.pairwise(times))
+    stopped_seconds = max(0.0, times[-1] - asked)
+    return {
+        "step_seconds": round(step_seconds, 2),
+        "last_step_seconds": round(stopped_seconds, 2),
+        "limit_seconds": CANCELLED_WITHIN_SECONDS,
+        "saved_seconds": round(checkpoint.created_at.timestamp() - asked, 2),
+        "cancelled_seconds": round(ended_seconds, 2),
+        "ranks_gone_seconds": round(gone_seconds, 2),
+        "status": job.status,
+        "saved_step_is_the_last": checkpoint.step == len(times),
+        # A step in which the word arrives is finished, and so is the one that it is passed on in.
+        "ok": stopped_seconds <= CANCELLED_WITHIN_SECONDS * max(1.0, step_seconds)
+        and job.status == "cancelled"
+        and checkpoint.step == len(times),
+    }
+
+
+TRIALS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "cancel": cancel,
+    "dispatcher": dispatcher,
+    "ray_head": ray_head,
+    "database": database,
+}
+
+
+def small(*, epochs: int, workers: int = 1, seed: int = 0) -> dict[str, Any]:
+    """A job with steps of milliseconds, four an epoch, and a checkpoint now and then."""
+    return {
+        "name": "chaos",
+        "dataset": DATASET,
+        "backbone": {"name": "test_resnet", "image_size": 16},
+        "train": {
+            "epochs": epochs,
+            "batch_size": 8,
+            "checkpoint_every_epochs": min(epochs, 50),
+            "seed": seed,
+        },
+        "evaluate": {"every_epochs": epochs},
+        "resources": {"workers": workers},
+    }
+
+
+def last_step(client: Client, job: Job) -> int:
+    """The last step whose loss was reported; 0 before the first."""
+    return max(client.jobs.metrics(job.id, name="loss", max_points=10_000).step, default=0)
+
+
+def _restart(stop: Callable[[], None], start: Callable[[], None]) -> float:
+    """Some seconds of work, then an outage of about two; how long it was."""
+    time.sleep(5)
+    began = time.monotonic()
+    stop()
+    time.sleep(2)
+    start()
+    seconds = time.monotonic() - began
+    time.sleep(5)
+    return round(seconds, 1)
+
+
+def _ranks() -> list[int]:
+    return [p.pid for p in processes.training(os.getpid()) if p.part == "rank"]
+
+
+def _lease_holder(database: Database) -> str:
+    with database.read() as session:
+        return session.get_one(Lease, DISPATCHER_LEASE).holder
+
+
+def _last_round(database: Database) -> float:
+    """When a dispatcher last looked at Ray, which is what its rounds begin with."""
+    with database.read() as session:
+        return session.get_one(ClusterSnapshot, 1).at.timestamp()
+
+
+def _went_on(database: Database, job_id: str) -> bool:
+    """Whether each step was trained once, by one attempt, one after the other."""
+    with database.read() as session:
+        rows = session.execute(
+            select(Metric.step, Metric.attempt, Metric.time)
+            .where(Metric.job_id == job_id, Metric.name == "loss")
+            .order_by(Metric.step)
+        ).all()
+    steps, attempts, times = zip(*rows, strict=True)
+    return (
+        list(steps) == list(range(1, len(steps) + 1))
+        and set(attempts) == {1}
+        and list(times) == sorted(times)
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,309 @@
+"""kill -9 at random points: API, dispatcher, drivers and ranks, under a stream of small jobs.
+
+    python -m benchmarks.crashes --database sqlite --kills 200 --seed 0
+
+API and dispatcher are started again at once, as a supervisor does. Drivers and ranks are the
+product's own affair. Afterwards the tables and files are held to what `history` says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import random
+import signal
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from sqlalchemy import func, select
+
+from benchmarks import history, processes
+from benchmarks.deployment import DATASET, Deployment, deployed, until
+from benchmarks.machine import machine
+from benchmarks.postgres import postgres
+from service.client import Client
+from service.db.models import Attempt, Checkpoint, Event
+from service.db.session import Database
+
+RESULTS = Path(__file__).parent / "results"
+Target = Literal["api", "dispatcher", "driver", "worker"]
+# How often each is drawn: an attempt that is killed costs a start of Ray Train, which takes much longer
+# than one of the service.
+TARGETS: dict[Target, int] = {"api": 2, "dispatcher": 2, "driver": 1, "worker": 1}
+SETTINGS = {
+    "DASL_HEARTBEAT_SECONDS": "0.5",
+    # A dispatcher that was killed is missed for this long; with the default of 30 s there would
+    # rarely be one.
+    "DASL_LEASE_SECONDS": "4",
+}
+_EPOCHS, _STEPS_AN_EPOCH = 60, 4
+_LOOK_EVERY_SECONDS = 0.5
+_TARGET_PATIENCE_SECONDS = 300.0
+_END_PATIENCE_SECONDS = 1500.0
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass
+class Stream:
+    """Jobs of a few kinds, `width` at a time, by a client that never gives one up."""
+
+    client: Client
+    width: int
+    random: random.Random
+    accepted: dict[str, str] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)
+    _live: set[str] = field(default_factory=set)
+
+    def feed(self) -> None:
+        """Submit until there are enough."""
+        self._live = {job for job in self._live if not self.client.jobs.get(job).done}
+        while len(self._live) < self.width:
+            self._live.add(self._submit())
+
+    def repeat(self) -> None:
+        """Send one of the submissions again, as after an answer that was lost."""
+        key = self.random.choice(list(self.accepted))
+        job = self.client.jobs.submit(_spec(self.kinds[self.accepted[key]]), idempotency_key=key)
+        assert job.id == self.accepted[key], f"{key} was answered with {job.id}"
+
+    def ended(self) -> bool | None:
+        """Whether all are over; `None`, as `until` has it, if not."""
+        self._live = {job for job in self._live if not self.client.jobs.get(job).done}
+        return not self._live or None
+
+    def _submit(self) -> str:
+        key = f"submission-{len(self.accepted)}"
+        kind = f"{self.random.choice((1, 1, 2))} ranks, seed {self.random.choice((0, 1))}"
+        job = self.client.jobs.submit(_spec(kind), idempotency_key=key)
+        self.accepted[key] = job.id
+        self.kinds[job.id] = kind
+        return job.id
+
+
+class Watch(threading.Thread):
+    """Looks all the time whether ranks of two attempts of one job live together."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(name="watch", daemon=True)
+        self._database = database
+        self._stop_soon = threading.Event()
+        self.found: set[str] = set()
+        self.looks = 0
+
+    def run(self) -> None:
+        """See `threading.Thread.run`."""
+        while not self._stop_soon.wait(_LOOK_EVERY_SECONDS):
+            hashes = {p.token_hash for p in processes.training(os.getpid()) if p.part == "rank"}
+            self.looks += 1
+            if len(hashes) < 2:
+                continue
+            with self._database.read() as session:
+                rows = session.execute(
+                    select(Attempt.job_id, func.count(), func.min(Attempt.number))
+                    .where(Attempt.token_hash.in_(hashes))
+                    .group_by(Attempt.job_id)
+                )
+                self.found |= {
+                    f"{job}: ranks of attempt {first} and of a later one lived together"
+                    for job, count, first in rows
+                    if count > 1
+                }
+
+    def stop(self) -> None:
+        """End it."""
+        self._stop_soon.set()
+        self.join()
+
+
+def main() -> int:
+    """Run, write the results; 1 when anything was lost or done twice."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--width", type=int, default=3, help="jobs at a time")
+    parser.add_argument("--mean-wait", type=float, default=5.0, help="seconds between two kills")
+    parser.add_argument("--minutes", type=float, default=60.0, help="no kill after so many")
+    parser.add_argument("--output", type=Path)
+    given = parser.parse_args()
+    before = machine("torch", "ray", "sqlalchemy")
+    adopt_orphans()
+    with (
+        tempfile.TemporaryDirectory(prefix="dasl-crash-") as folder,
+        database_of(given.database, Path(folder)) as url,
+    ):
+        result = crash(
+            Path(folder),
+            url,
+            kills=given.kills,
+            seed=given.seed,
+            width=given.width,
+            mean_wait=given.mean_wait,
+            minutes=given.minutes,
+        )
+    print(json.dumps(result, indent=2))
+    output = given.output or RESULTS / f"crashes-{given.database}.json"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(
+        json.dumps({"machine": before, "database": given.database, "result": result}, indent=2)
+        + "\n"
+    )
+    return 1 if result["violations"] else 0
+
+
+def adopt_orphans() -> None:
+    """Whatever loses its parent below this process becomes its child, and so is not overlooked."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+@contextmanager
+def database_of(kind: str, folder: Path) -> Iterator[str]:
+    """The URL of an empty database."""
+    if kind == "sqlite":
+        yield f"sqlite:///{folder / 'dasl.db'}"
+    else:
+        with postgres() as server:
+            yield server.url
+
+
+def crash(
+    home: Path,
+    database_url: str,
+    *,
+    kills: int,
+    seed: int,
+    width: int,
+    mean_wait: float,
+    minutes: float,
+) -> dict[str, Any]:
+    """Kill that often, let all jobs end, and say what happened and what is wrong.
+
+    Args:
+        mean_wait: seconds between two kills; each wait is drawn evenly from 0 to twice that.
+        minutes: after which no more is killed.
+    """
+    # Drawn at once: what is killed, and when, depends on the seed and on nothing else.
+    chance = random.Random(seed)
+    targets = [*TARGETS]
+    plan = [
+        (chance.uniform(0, 2 * mean_wait), *chance.choices(targets, [*TARGETS.values()]))
+        for _ in range(kills)
+    ]
+    began = time.monotonic()
+    done: list[dict[str, Any]] = []
+    with deployed(home, database_url, cpus=width + 1, settings=SETTINGS) as running:
+        database = Database(database_url)
+        watch = Watch(database)
+        watch.start()
+        with running.client() as client:
+            stream = Stream(client, width, chance)
+            first_kill = time.monotonic()
+            for wait, target in plan:
+                if time.monotonic() - first_kill > 60 * minutes:
+                    break
+                stream.feed()
+                time.sleep(wait)
+                if _kill(running, target, chance):
+                    seconds = round(time.monotonic() - first_kill, 1)
+                    done.append({"target": target, "at_seconds": seconds})
+                    print(f"{seconds:8.1f} s  kill {len(done)}: {target}", flush=True)
+                    if chance.random() < 0.2:
+                        stream.repeat()
+            last_kill = time.monotonic()
+            until(stream.ended, "the end of all jobs", _END_PATIENCE_SECONDS)
+        until(lambda: not processes.training(os.getpid()) or None, "the end of all processes", 120)
+        watch.stop()
+        seconds = time.monotonic() - last_kill
+    orphans = _left_behind()
+    steps = dict.fromkeys(stream.kinds, _EPOCHS * _STEPS_AN_EPOCH)
+    found = [
+        *history.violations(database, stream.accepted, steps),
+        *history.unlike(database, stream.kinds),
+        *sorted(watch.found),
+        *(f"left behind: {orphan}" for orphan in orphans),
+    ]
+    counts = _counts(database)
+    database.dispose()
+    return {
+        "seed": seed,
+        "kills": len(done),
+        "kills_by_target": dict(Counter(kill["target"] for kill in done)),
+        "jobs": len(stream.accepted),
+        **counts,
+        "seconds_with_kills": round(last_kill - first_kill, 1),
+        "seconds_until_all_ended": round(seconds, 1),
+        "seconds": round(time.monotonic() - began, 1),
+        "looks_for_two_live_epochs": watch.looks,
+        "violations": found,
+        "settings": SETTINGS,
+    }
+
+
+def _kill(running: Deployment, target: Target, chance: random.Random) -> bool:
+    """Kill one; `False`: there was none of that kind for minutes."""
+    if target in ("api", "dispatcher"):
+        running.kill(target)
+        running.start(target)
+        return True
+    part = "driver" if target == "driver" else "rank"
+
+    def one() -> int | None:
+        found = sorted(p.pid for p in processes.training(os.getpid()) if p.part == part)
+        return chance.choice(found) if found else None
+
+    try:
+        os.kill(until(one, f"a {part}", _TARGET_PATIENCE_SECONDS), signal.SIGKILL)
+    except (ProcessLookupError, TimeoutError):
+        return False
+    return True
+
+
+def _left_behind() -> list[str]:
+    """Command lines of all that still runs below this process; what has ended is collected."""
+    left = []
+    for pid, words in processes.commands(os.getpid()).items():
+        if "postgres" in words[0] or not words[0]:
+            continue  # The database is ours, and a zombie is nothing.
+        left.append(f"{pid}: {' '.join(words)[:200]}")
+    return left
+
+
+def _counts(database: Database) -> dict[str, Any]:
+    with database.read() as session:
+        attempts = session.execute(select(Attempt.state, func.count()).group_by(Attempt.state))
+        return {
+            "attempts": dict(attempts.tuples().all()),
+            "checkpoints": session.scalar(select(func.count()).select_from(Checkpoint)),
+            "events": session.scalar(select(func.count()).select_from(Event)),
+        }
+
+
+def _spec(kind: str) -> dict[str, Any]:
+    """A small job; `kind` says how many ranks and which seed."""
+    workers, seed = (int(word) for word in kind.split() if word.isdigit())
+    return {
+        "name": kind,
+        "dataset": DATASET,
+        "backbone": {"name": "test_resnet", "image_size": 16},
+        "train": {
+            "epochs": _EPOCHS,
+            "batch_size": 8,
+            "checkpoint_every_epochs": 3,
+            "seed": seed,
+        },
+        "evaluate": {"every_epochs": _EPOCHS},
+        "resources": {"workers": workers, "max_restarts": 1000},
+    }
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

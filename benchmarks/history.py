@@ -1,0 +1,144 @@
+"""What must hold of every job whatever was killed under it: from the tables, and from the files."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.db.models import Attempt, Checkpoint, Event, Job, Metric
+from service.db.session import Database
+from service.lifecycle import LIVE_ATTEMPT, TERMINAL, TRANSITIONS, JobStatus
+
+FINAL_WEIGHTS = "training_state.safetensors"
+
+
+def violations(
+    database: Database, accepted: Mapping[str, str], steps: Mapping[str, int]
+) -> list[str]:
+    """Everything that is wrong, in words; empty when nothing was lost and nothing done twice.
+
+    Args:
+        accepted: the job that the API answered with, by idempotency key.
+        steps: of a job's training, by job.
+    """
+    found: list[str] = []
+    with database.read() as session:
+        jobs = {job.id: job for job in session.scalars(select(Job))}
+        for key, job_id in accepted.items():
+            if job_id not in jobs:
+                found.append(f"{job_id}: accepted as {key}, and lost")
+        found += [f"{job_id}: nobody asked for it" for job_id in jobs.keys() - {*accepted.values()}]
+        for job in jobs.values():
+            found += [f"{job.id}: {wrong}" for wrong in _of_job(session, job, steps.get(job.id))]
+    return found
+
+
+def unlike(database: Database, alike: Mapping[str, str]) -> list[str]:
+    """Jobs of one kind (`alike`: kind by job) that ended with other weights than the first one.
+
+    They were to compute the same, and on CPUs to the bit, however often each was interrupted.
+    """
+    weights: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    with database.read() as session:
+        for last in session.scalars(select(Checkpoint).where(Checkpoint.final)):
+            by_name = {file["name"]: file["sha256"] for file in last.files}
+            if last.job_id in alike:
+                weights[alike[last.job_id]][last.job_id] = by_name[FINAL_WEIGHTS]
+    found = []
+    for kind, by_job in weights.items():
+        first, *others = by_job.items()
+        found += [
+            f"{job_id}: other final weights than {first[0]}, which was of the same kind ({kind})"
+            for job_id, sha256 in others
+            if sha256 != first[1]
+        ]
+    return found
+
+
+def _of_job(session: Session, job: Job, steps: int | None) -> Iterator[str]:
+    events = session.scalars(select(Event).where(Event.job_id == job.id).order_by(Event.seq)).all()
+    attempts = session.scalars(
+        select(Attempt).where(Attempt.job_id == job.id).order_by(Attempt.number)
+    ).all()
+    checkpoints = session.scalars(
+        select(Checkpoint).where(Checkpoint.job_id == job.id).order_by(Checkpoint.id)
+    ).all()
+    metrics = session.scalars(
+        select(Metric).where(Metric.job_id == job.id, Metric.name == "loss")
+    ).all()
+    yield from _of_events(job, list(events))
+    yield from _of_attempts(job, list(attempts))
+    began = {attempt.number: attempt.created_at.timestamp() for attempt in attempts}
+    for metric in metrics:
+        if metric.time > began.get(metric.attempt + 1, metric.time):
+            yield f"attempt {metric.attempt} trained step {metric.step} after the next one began"
+    if steps is not None and {metric.step for metric in metrics} != set(range(1, steps + 1)):
+        yield f"the loss is not there for each of its {steps} steps"
+    yield from _of_checkpoints(list(attempts), list(checkpoints), began)
+
+
+def _of_events(job: Job, events: list[Event]) -> Iterator[str]:
+    if [event.seq for event in events] != list(range(1, job.next_event)):
+        yield "the sequence numbers of its events are not dense"
+    moves = [event.data for event in events if event.type == "status"]
+    for before, after in itertools.pairwise(moves):
+        if (
+            after["from"] != before["to"]
+            or after["to"] not in TRANSITIONS[JobStatus(after["from"])]
+        ):
+            yield f"moved from {before['to']} by {after}"
+    ends = [event for event in events if event.data.get("to") in TERMINAL]
+    if len(ends) != 1 or ends[0] is not events[-1]:
+        yield f"{len(ends)} terminal moves, and the last event is {events[-1].type}"
+    if job.status != JobStatus.SUCCEEDED:
+        yield f"ended as {job.status}: {job.error}"
+
+
+def _of_attempts(job: Job, attempts: list[Attempt]) -> Iterator[str]:
+    if [attempt.number for attempt in attempts] != list(range(1, job.attempt + 1)):
+        yield "the numbers of its attempts are not dense"
+    for attempt in attempts:
+        if attempt.state in LIVE_ATTEMPT or attempt.finished_at is None:
+            yield f"attempt {attempt.number} is still {attempt.state}"
+    for before, after in itertools.pairwise(attempts):
+        if before.finished_at is None or before.finished_at > after.created_at:
+            yield f"attempt {after.number} began before attempt {before.number} was over"
+    succeeded = [attempt.number for attempt in attempts if attempt.state == "succeeded"]
+    if succeeded != [job.attempt]:
+        yield f"attempts {succeeded} succeeded, and the last is {job.attempt}"
+
+
+def _of_checkpoints(
+    attempts: list[Attempt], checkpoints: list[Checkpoint], began: Mapping[int, float]
+) -> Iterator[str]:
+    for checkpoint in checkpoints:
+        if checkpoint.state == "registered":
+            yield from _of_files(checkpoint, began.get(checkpoint.attempt + 1))
+        else:
+            yield f"checkpoint {checkpoint.id} is {checkpoint.state}"
+    if [checkpoint.final for checkpoint in checkpoints].count(True) != 1:
+        yield "it has not one final checkpoint"
+    for attempt in attempts:
+        earlier = [c for c in checkpoints if c.attempt < attempt.number]
+        newest = max(earlier, key=lambda c: (c.step, c.id), default=None)
+        if attempt.resume_checkpoint_id != (newest and newest.id):
+            yield f"attempt {attempt.number} did not go on from the newest checkpoint"
+
+
+def _of_files(checkpoint: Checkpoint, next_began: float | None) -> Iterator[str]:
+    for entry in checkpoint.files:
+        file = Path(checkpoint.uri.removeprefix("file://")) / entry["name"]
+        if not file.is_file():
+            yield f"checkpoint {checkpoint.id}: {entry['name']} is missing"
+            continue
+        content = file.read_bytes()
+        if len(content) != entry["size"] or hashlib.sha256(content).hexdigest() != entry["sha256"]:
+            yield f"checkpoint {checkpoint.id}: {entry['name']} is not what was registered"
+        if next_began is not None and file.stat().st_mtime > next_began:
+            yield f"checkpoint {checkpoint.id} was written after the next attempt began"

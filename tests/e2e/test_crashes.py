@@ -1,0 +1,42 @@
+"""The short versions of `benchmarks.crashes` and `benchmarks.chaos`: kill -9 of real processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(1500)]
+
+
+def run(folder: Path, *command: str) -> Any:
+    """The results of a benchmark, which is a process of its own: what it leaves behind is seen."""
+    output = folder / "results.json"
+    done = subprocess.run(
+        [sys.executable, "-m", *command, "--output", str(output)],
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert output.exists(), done.stdout
+    return json.loads(output.read_text())
+
+
+def test_kill_9_at_random_points_loses_nothing_and_does_nothing_twice(tmp_path: Path) -> None:
+    options = ("--kills", "6", "--seed", "26", "--width", "2", "--mean-wait", "3")
+    result = run(tmp_path, "benchmarks.crashes", *options)["result"]
+    assert result["violations"] == []
+    assert result["kills"] == 6
+    assert set(result["kills_by_target"]) == {"api", "dispatcher", "driver", "worker"}
+    assert result["attempts"]["succeeded"] == result["jobs"]
+
+
+def test_a_dispatcher_that_is_killed_costs_no_step(tmp_path: Path) -> None:
+    result = run(tmp_path, "benchmarks.chaos", "--only", "dispatcher")["dispatcher"]["result"]
+    assert result["ok"], result
