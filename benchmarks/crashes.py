@@ -193,11 +193,8 @@ def crash(
     """
     # Drawn at once: what is killed, and when, depends on the seed and on nothing else.
     chance = random.Random(seed)
-    targets = [*TARGETS]
-    plan = [
-        (chance.uniform(0, 2 * mean_wait), *chance.choices(targets, [*TARGETS.values()]))
-        for _ in range(kills)
-    ]
+    targets = chance.choices([*TARGETS], [*TARGETS.values()], k=kills)
+    waits = [chance.uniform(0, 2 * mean_wait) for _ in range(kills)]
     began = time.monotonic()
     done: list[dict[str, Any]] = []
     with deployed(home, database_url, cpus=width + 1, settings=SETTINGS) as running:
@@ -207,7 +204,7 @@ def crash(
         with running.client() as client:
             stream = Stream(client, width, chance)
             first_kill = time.monotonic()
-            for wait, target in plan:
+            for wait, target in zip(waits, targets, strict=True):
                 if time.monotonic() - first_kill > 60 * minutes:
                     break
                 stream.feed()

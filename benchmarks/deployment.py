@@ -109,7 +109,7 @@ def deployed(
     others = {name: value for name, value in os.environ.items() if not name.startswith("DASL_")}
     with patch.dict(os.environ, others | own, clear=True):
         ray = LocalRay(home / "ray", home / "ray.log", cpus)
-        ray.start()
+        _start(ray)
     access = {"DASL_RAY_ADDRESS": ray.address, "RAY_AUTH_TOKEN": ray.token}
     running = Deployment(
         home, database_url, f"http://127.0.0.1:{port}", token, others | own | access
@@ -117,7 +117,7 @@ def deployed(
     try:
         for service in _COMMANDS:
             running.start(service)
-        until(lambda: running.is_ready or None, "a service that is ready")
+        until(lambda: running.is_ready or None, "a service that is ready", pause=1.0)
         write_images(home / "images", 40)
         with running.client() as client:
             client.datasets.add(home / "images", DATASET).wait(timeout=PATIENCE_SECONDS)
@@ -129,7 +129,31 @@ def deployed(
         ray.stop()
 
 
-def until(found: Callable[[], T | None], what: str, seconds: float = PATIENCE_SECONDS) -> T:
+def _start(ray: LocalRay) -> None:
+    """Start Ray, again if need be: on a busy machine it may give up."""
+
+    def answers() -> bool | None:
+        if not ray.running:
+            ray.stop()
+            ray.start()
+        try:
+            # Without its token it says 401, which is an answer.
+            httpx.get(ray.address, trust_env=False)
+        except httpx.TransportError:
+            return None
+        return True
+
+    ray.start()
+    until(answers, "Ray", pause=1.0)
+
+
+def until(
+    found: Callable[[], T | None],
+    what: str,
+    seconds: float = PATIENCE_SECONDS,
+    *,
+    pause: float = 0.2,
+) -> T:
     """Poll until something is found.
 
     Raises:
@@ -139,7 +163,7 @@ def until(found: Callable[[], T | None], what: str, seconds: float = PATIENCE_SE
     while (result := found()) is None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited for {what} for {seconds:g} s in vain")
-        time.sleep(0.2)
+        time.sleep(pause)
     return result
 
 
