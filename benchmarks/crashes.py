@@ -208,8 +208,7 @@ def crash(
                 if time.monotonic() - first_kill > 60 * minutes:
                     break
                 stream.feed()
-                time.sleep(wait)
-                if _kill(running, target, chance):
+                if _kill(running, target, wait, chance):
                     seconds = round(time.monotonic() - first_kill, 1)
                     done.append({"target": target, "at_seconds": seconds})
                     print(f"{seconds:8.1f} s  kill {len(done)}: {target}", flush=True)
@@ -245,20 +244,24 @@ def crash(
     }
 
 
-def _kill(running: Deployment, target: Target, chance: random.Random) -> bool:
-    """Kill one; `False`: there was none of that kind for minutes."""
-    if target in ("api", "dispatcher"):
+def _kill(running: Deployment, target: Target, wait: float, chance: random.Random) -> bool:
+    """Kill one, `wait` seconds after there is one; `False`: for minutes there was none."""
+    if target == "api" or target == "dispatcher":
+        time.sleep(wait)
         running.kill(target)
         running.start(target)
         return True
     part = "driver" if target == "driver" else "rank"
 
-    def one() -> int | None:
-        found = sorted(p.pid for p in processes.training(os.getpid()) if p.part == part)
-        return chance.choice(found) if found else None
+    def of_that_kind() -> list[int] | None:
+        return sorted(p.pid for p in processes.training(os.getpid()) if p.part == part) or None
 
     try:
-        os.kill(until(one, f"a {part}", _TARGET_PATIENCE_SECONDS), signal.SIGKILL)
+        until(of_that_kind, f"a {part}", _TARGET_PATIENCE_SECONDS)
+        # Not at its birth, which under load would be the only moment that is ever hit.
+        time.sleep(wait)
+        victims = until(of_that_kind, f"a {part}", _TARGET_PATIENCE_SECONDS)
+        os.kill(chance.choice(victims), signal.SIGKILL)
     except (ProcessLookupError, TimeoutError):
         return False
     return True

@@ -132,19 +132,15 @@ def deployed(
 def _start(ray: LocalRay) -> None:
     """Start Ray, again if need be: on a busy machine it may give up."""
 
-    def answers() -> bool | None:
+    def runs() -> bool | None:
         if not ray.running:
             ray.stop()
             ray.start()
-        try:
-            # Without its token it says 401, which is an answer.
-            httpx.get(ray.address, trust_env=False)
-        except httpx.TransportError:
-            return None
-        return True
+        # Printed when all of its parts are there, and not before.
+        return "Ray runtime started" in ray.log.read_text() or None
 
     ray.start()
-    until(answers, "Ray", pause=1.0)
+    until(runs, "Ray", pause=1.0)
 
 
 def until(
