@@ -7,7 +7,7 @@ STAMP := $(VENV)/.synced
 UV_VERSION := $(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements/dev.lock)
 PYTEST_WORKERS ?= 2
 
-.PHONY: setup demo test test-fast serve bench lint format lock clean
+.PHONY: setup demo test test-fast compose-test serve bench lint format lock clean
 
 setup: $(STAMP)
 
@@ -28,6 +28,11 @@ test: $(STAMP)
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest tests -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow"
 
+# Needs an engine; how compose is called here, such as COMPOSE="podman compose".
+COMPOSE ?= docker compose
+compose-test: $(STAMP)
+	$(BIN)/python -m tests.compose.run --compose "$(COMPOSE)"
+
 serve: $(STAMP)
 	$(BIN)/dasl serve
 
@@ -44,8 +49,17 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# One resolution for all: the locks of the images are parts of the one that the tests run with.
+LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header
+PART = $(LOCK) --no-annotate --constraint requirements/dev.lock
+
 lock: $(STAMP)
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --all-extras pyproject.toml -o requirements/dev.lock
+	$(LOCK) --all-extras pyproject.toml -o requirements/dev.lock
+	$(PART) --extra server pyproject.toml -o requirements/server.lock
+	$(PART) --extra training pyproject.toml -o requirements/worker.lock
+	$(PART) --extra training pyproject.toml -o requirements/worker-cpu.lock \
+		$$(sed -nE 's/^(torch|torchvision|triton|(cuda|nvidia)-[a-z0-9-]+)==.*/--no-emit-package \1/p' requirements/worker.lock)
+	echo hatchling | $(PART) - -o requirements/build.lock
 
 clean:
 	rm -rf $(VENV) build

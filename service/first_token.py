@@ -1,4 +1,8 @@
-"""The token of whoever runs `dasl serve`: made once, kept where the command line finds it."""
+"""The first tokens, made in the database itself since there is none yet to ask the API with.
+
+`dasl serve` makes one once and keeps it where the command line finds it; in a deployment
+`dasl db admin-token` makes them.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ import json
 import os
 import tomllib
 from pathlib import Path
+
+from sqlalchemy.orm import Session
 
 from service.auth import hash_token
 from service.db.session import Database
@@ -22,8 +28,13 @@ def admin_token(database: Database, config: Path) -> str:
             row = repository.find_by_hash(session, hash_token(kept))
             if row is not None and row.revoked_at is None and "admin" in row.scopes:
                 return kept
-        _, token = service.create(session, tenant=_TENANT, name="dasl serve", scopes=["admin"])
-        return token
+        return _new(session, "dasl serve")
+
+
+def new_admin_token(database: Database, name: str) -> str:
+    """A new admin token, of whoever may write to the database itself."""
+    with database.write() as session:
+        return _new(session, name)
 
 
 def write_config(config: Path, url: str, token: str) -> None:
@@ -37,6 +48,11 @@ def write_config(config: Path, url: str, token: str) -> None:
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
     unfinished.replace(config)
+
+
+def _new(session: Session, name: str) -> str:
+    _, token = service.create(session, tenant=_TENANT, name=name, scopes=["admin"])
+    return token
 
 
 def _kept(config: Path) -> str | None:

@@ -17,10 +17,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
 
+from service.exposure import bound, warn_of_exposure
 from service.local_ray import LocalRay
 from service.observability import logs
 from service.settings import Settings
@@ -66,7 +66,7 @@ def serve(settings: Settings, stop: threading.Event, *, cpus: int | None = None)
     Raises:
         ValueError: another one serves this home, the port is taken, or Ray is not installed.
     """
-    with _alone(settings.home), _bound(settings) as listener:
+    with _alone(settings.home), bound(settings) as listener:
         settings = _with_port(settings, listener.getsockname()[1])
         warn_of_exposure(settings)
         ray = LocalRay(settings.home / "ray", settings.home / "logs" / "ray.log", cpus)
@@ -153,44 +153,6 @@ def _alone(home: Path) -> Iterator[None]:
         lock.write(str(os.getpid()))
         lock.flush()
         yield
-
-
-@contextmanager
-def _bound(settings: Settings) -> Iterator[socket.socket]:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    with socket.socket(family) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((settings.host, settings.port))
-        except OSError as error:
-            raise ValueError(
-                f"Cannot listen on {settings.host} port {settings.port} ({error.strerror}); set "
-                "DASL_PORT to another one, or to 0 for any that is free"
-            ) from error
-        yield listener
-
-
-def warn_of_exposure(settings: Settings) -> None:
-    """Say what others can do who reach the port, if it is more than this machine's."""
-    if _is_loopback(settings.host):
-        return
-    logger.warning(
-        "Listening on %s, beyond this machine's loopback: tokens travel unencrypted. Put a proxy "
-        "with TLS before it",
-        settings.host,
-    )
-    if not settings.dataset_roots:
-        logger.warning(
-            "DASL_DATASET_ROOTS is not set: whoever may submit can have every folder read that "
-            "this user can read"
-        )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _with_port(settings: Settings, port: int) -> Settings:

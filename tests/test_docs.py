@@ -159,6 +159,8 @@ def test_operations_page_has_every_variable_and_no_other() -> None:
     for package in PACKAGES:
         for file in (ROOT / package).glob("**/*.py"):
             used |= set(re.findall(r"[\"'](DASL_[A-Z_]+)[\"']", file.read_text(encoding="utf-8")))
+    compose = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+    used |= set(re.findall(r"\$\{(DASL_[A-Z_]+)", compose))
     documented = {name for name, *_ in table_rows("docs/operations.md") if name.startswith("DASL_")}
     assert documented == used
     for page in PAGES:

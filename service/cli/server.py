@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
-from service.cli.output import AsJson, fail, print_json, say
+from service.cli.names import printable
+from service.cli.output import AsJson, fail, note, print_json, say
 
 
 def register(app: typer.Typer) -> None:
@@ -15,6 +16,7 @@ def register(app: typer.Typer) -> None:
     app.command()(schema)
     database = typer.Typer(no_args_is_help=True, help="The service's database.")
     database.command()(upgrade)
+    database.command("admin-token")(admin_token)
     app.add_typer(database, name="db")
 
 
@@ -47,6 +49,44 @@ def upgrade(as_json: AsJson = False) -> None:
         print_json({"database": shown, "upgraded": True})
     else:
         say(f"{shown} has the tables of this version.")
+
+
+def admin_token(
+    name: Annotated[str, typer.Argument(callback=printable, help="What the token is for.")],
+    as_json: AsJson = False,
+) -> None:
+    """Make an admin token in the database of DASL_DATABASE_URL, and print it, this once.
+
+    This is how a deployment gets its first one. It needs no token: who may write to the database may
+    do everything.
+    """
+    try:
+        from pydantic import TypeAdapter, ValidationError
+        from sqlalchemy.exc import SQLAlchemyError
+
+        from dasl_core.spec import field_problems
+        from service.db.session import Database
+        from service.first_token import new_admin_token
+        from service.settings import Settings
+        from service.tokens.schemas import TokenName
+    except ModuleNotFoundError as error:
+        _missing(error)
+    try:
+        TypeAdapter(TokenName).validate_python(name)
+    except ValidationError as error:
+        (problem,) = field_problems(error)
+        raise typer.BadParameter(f"{name!r}: expected {problem.expected}") from None
+    try:
+        token = new_admin_token(Database(Settings().database_url), name)
+    except (ValueError, SQLAlchemyError) as error:
+        # Without the statement and the link that SQLAlchemy adds.
+        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+        raise fail(f"{reason}. `dasl db upgrade` makes the tables") from error
+    if as_json:
+        print_json({"name": name, "scopes": ["admin"], "token": token})
+    else:
+        say(token)
+        note("Keep it: it is not shown again. `dasl tokens` makes others, and revokes them.")
 
 
 def schema() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.serve import warn_of_exposure
+from service.exposure import warn_of_exposure
 from service.settings import Settings
 
 

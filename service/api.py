@@ -1,0 +1,49 @@
+"""`python -m service.api`: the API alone, beside a dispatcher and a Ray elsewhere, until SIGTERM or Ctrl-C.
+
+It neither makes nor changes tables: `dasl db upgrade` does, before.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+
+from service.api_thread import ApiThread
+from service.db.session import Database
+from service.exposure import bound, warn_of_exposure
+from service.observability import logs
+from service.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+_LOOK_EVERY_SECONDS = 0.5
+
+
+def main() -> int:
+    """Serve with the settings of the environment; the exit status."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        settings = Settings()
+        logs.configure(settings.log_format, secrets=settings.secrets)
+        warn_of_exposure(settings)
+        with bound(settings) as listener:
+            api = ApiThread(settings, Database(settings.database_url), listener)
+            api.start()
+            host, port = listener.getsockname()[:2]
+            logger.info("The API listens on %s, port %d", host, port)
+            while not stop.wait(_LOOK_EVERY_SECONDS):
+                if not api.is_alive():
+                    return 1  # Its reason is in the log.
+            api.stop()
+    except ValueError as error:
+        print(f"The API cannot start: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

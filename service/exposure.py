@@ -1,0 +1,56 @@
+"""Where the API listens, and who is told what that lets others do."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import ip_address
+
+from service.settings import Settings
+
+logger = logging.getLogger("dasl.serve")
+
+
+@contextmanager
+def bound(settings: Settings) -> Iterator[socket.socket]:
+    """A socket on the address of the settings, closed at the end of the block.
+
+    Raises:
+        ValueError: the port is taken, or there is no such address.
+    """
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((settings.host, settings.port))
+        except OSError as error:
+            raise ValueError(
+                f"Cannot listen on {settings.host} port {settings.port} ({error.strerror}); set "
+                "DASL_PORT to another one, or to 0 for any that is free"
+            ) from error
+        yield listener
+
+
+def warn_of_exposure(settings: Settings) -> None:
+    """Say what others can do who reach the port, if it is more than this machine's."""
+    if _is_loopback(settings.host):
+        return
+    logger.warning(
+        "Listening on %s, beyond this machine's loopback: tokens travel unencrypted. Put a proxy "
+        "with TLS before it",
+        settings.host,
+    )
+    if not settings.dataset_roots:
+        logger.warning(
+            "DASL_DATASET_ROOTS is not set: whoever may submit can have every folder read that "
+            "this user can read"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

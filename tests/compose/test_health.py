@@ -1,0 +1,71 @@
+"""`docker/health.py` against a server that answers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "docker/health.py"
+ANSWERS = {
+    "/livez": (200, {"status": "ok"}),
+    "/readyz": (503, {"checks": {"database": "ok", "dispatcher": "ok", "ray": "is away"}}),
+    "/broken": (500, {}),
+}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers as the API would, and counts nothing."""
+
+    def do_GET(self) -> None:
+        status, body = ANSWERS[self.path]
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nobody reads it."""
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("question", "well", "said"),
+    [
+        (["/livez"], True, ""),
+        (["/readyz"], False, "answers 503"),
+        (["/broken"], False, "answers 500"),
+        (["/readyz", "dispatcher"], True, ""),
+        (["/readyz", "ray"], False, "ray: is away"),
+        (["/broken", "ray"], False, "ray: unknown"),
+    ],
+)
+def test_a_server_that_answers(address: str, question: list[str], well: bool, said: str) -> None:
+    done = ask(address + question[0], *question[1:])
+    assert (done.returncode == 0) == well
+    assert said in done.stderr
+
+
+def test_a_server_that_does_not() -> None:
+    done = ask("http://127.0.0.1:1/livez")
+    assert done.returncode == 1
+    assert "does not answer" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def ask(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-I", "-S", SCRIPT, *arguments], capture_output=True, text=True, timeout=60
+    )

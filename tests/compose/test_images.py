@@ -1,0 +1,151 @@
+"""What can be said of docker-compose.yml and the images without an engine; `run.py` starts them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from service.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+DOCKERFILE = (ROOT / "docker/Dockerfile").read_text(encoding="utf-8")
+FILES = [
+    ROOT / "docker-compose.yml",
+    ROOT / ".dockerignore",
+    *(path for path in (ROOT / "docker").iterdir() if path.is_file()),
+    *(ROOT / "requirements").glob("*.lock"),
+]
+# The containers' own: a home that the deployment does not need, the port inside, the folders mounted alike.
+FIXED = {"DASL_HOME", "DASL_PORT", "DASL_CHECK_PATHS"}
+
+
+def pins(lock: str) -> dict[str, set[str]]:
+    """Versions of each package in a lock; platforms may have different ones."""
+    found: dict[str, set[str]] = {}
+    text = (ROOT / "requirements" / f"{lock}.lock").read_text(encoding="utf-8")
+    for name, version in re.findall(r"^([a-z0-9._-]+)==([^ ;\\]+)", text, flags=re.M):
+        found.setdefault(name, set()).add(version)
+    return found
+
+
+def environments() -> Iterator[tuple[str, str, Any]]:
+    """Service, name and value of every variable."""
+    for service, about in SERVICES.items():
+        for name, value in about.get("environment", {}).items():
+            yield service, name, value
+
+
+def test_only_the_api_is_published_and_on_loopback() -> None:
+    published = {name: about["ports"] for name, about in SERVICES.items() if "ports" in about}
+    assert published == {"api": ["127.0.0.1:${DASL_PORT:-8000}:8000"]}
+    assert all("network_mode" not in about for about in SERVICES.values())
+    assert COMPOSE["networks"]["private"] == {"internal": True}
+    beyond = {name for name, about in SERVICES.items() if about["networks"] != ["private"]}
+    assert beyond == {"api"}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_service_has_more_rights_than_it_needs(name: str) -> None:
+    about = SERVICES[name]
+    assert about["cap_drop"] == ["ALL"]
+    assert about["security_opt"] == ["no-new-privileges:true"]
+    assert not about.get("privileged")
+    assert about["image"].startswith("dasl-") or about["user"] == "postgres"
+    assert about["restart"] == ("no" if name == "migrate" else "unless-stopped")
+
+
+def test_every_image_of_ours_ends_as_a_user_that_is_not_root() -> None:
+    stages = re.split(r"^FROM ", DOCKERFILE, flags=re.M)[1:]
+    finals = {stage.split(" AS ")[1].split()[0]: stage for stage in stages if "\nUSER " in stage}
+    assert finals.keys() == {"server", "worker"}
+    for stage in finals.values():
+        assert re.findall(r"^USER (.+)", stage, flags=re.M) == ["10001:10001"]
+        assert "\nHEALTHCHECK " in stage
+
+
+def test_secrets_have_no_default_and_are_asked_for_with_a_sentence() -> None:
+    secret = re.compile(r"PASSWORD|AUTH_TOKEN$|DATABASE_URL")
+    asked = {name for _, name, value in environments() if secret.search(name) and ":?make" in value}
+    assert asked == {"DASL_DATABASE_URL", "POSTGRES_PASSWORD", "RAY_AUTH_TOKEN"}
+    text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+    for variable in ("DASL_POSTGRES_PASSWORD", "RAY_AUTH_TOKEN", "DASL_DATA"):
+        for use in re.findall(rf"\$\{{{variable}([^}}]*)\}}", text):
+            assert use.startswith(":?")
+            assert "docker/make_env.py" in use
+
+
+def test_ray_is_told_to_ask_for_its_token_and_only_who_needs_it_has_it() -> None:
+    modes = {
+        service
+        for service, name, value in environments()
+        if (name, value) == ("RAY_AUTH_MODE", "token")
+    }
+    assert modes == {"ray-head", "worker", "gpu-worker"}
+    holders = {service for service, name, _ in environments() if name == "RAY_AUTH_TOKEN"}
+    assert holders == modes | {"dispatcher"}
+
+
+def test_every_setting_reaches_api_or_dispatcher() -> None:
+    given = {name for service, name, _ in environments() if service in ("api", "dispatcher")}
+    for field, about in Settings.model_fields.items():
+        name = str(about.validation_alias or f"DASL_{field.upper()}")
+        assert (name in given) != (name in FIXED), name
+
+
+def test_the_tables_are_made_before_anything_asks_for_them() -> None:
+    for service in ("api", "dispatcher"):
+        condition = SERVICES[service]["depends_on"]["migrate"]["condition"]
+        assert condition == "service_completed_successfully"
+    assert SERVICES["migrate"]["depends_on"]["postgres"]["condition"] == "service_healthy"
+
+
+def test_a_gpu_is_asked_for_by_its_profile_alone() -> None:
+    profiled = {name: about["profiles"] for name, about in SERVICES.items() if "profiles" in about}
+    assert profiled == {"gpu-worker": ["gpu"]}
+    reserving = {name for name, about in SERVICES.items() if "deploy" in about}
+    assert reserving == {"gpu-worker"}
+
+
+def test_nothing_names_an_address_of_the_world() -> None:
+    inside = {"127.0.0.1", "api", "ray-head"}
+    for path in FILES:
+        hosts = re.findall(r"https?://([^/:\s\"']+)", path.read_text(encoding="utf-8"))
+        assert set(hosts) <= inside, path.name
+
+
+def test_the_dockerfile_builds_with_every_builder() -> None:
+    bases = set(re.findall(r"^FROM (\S+)", DOCKERFILE, flags=re.M)) - {"base"}
+    assert bases == {"python:3.11-slim-bookworm"}
+    assert not re.search(r"^# *syntax=|--mount|<<", DOCKERFILE, flags=re.M)
+
+
+def test_nothing_unnamed_gets_into_an_image() -> None:
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    rules = [line for line in lines if line and not line.startswith("#")]
+    assert rules[0] == "*"
+    assert not any(re.search(r"\.env|\.git|data", rule) for rule in rules)
+    assert ".env" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize("lock", ["server", "worker", "worker-cpu", "build"])
+def test_images_hold_what_the_tests_run_with(lock: str) -> None:
+    tested = pins("dev")
+    for name, versions in pins(lock).items():
+        assert versions <= tested[name], f"{name}: run `make lock`"
+    text = (ROOT / "requirements" / f"{lock}.lock").read_text(encoding="utf-8")
+    assert len(re.findall(r"^\S+==", text, flags=re.M)) <= text.count("--hash=sha256:")
+
+
+def test_the_server_has_no_torch_and_the_small_lock_no_cuda() -> None:
+    heavy = re.compile(r"torch|torchvision|triton|ray|(nvidia|cuda)-.*")
+    assert not [name for name in pins("server") if heavy.fullmatch(name)]
+    left_out = pins("worker").keys() - pins("worker-cpu").keys()
+    assert {"torch", "torchvision"} <= left_out
+    assert left_out == {name for name in pins("worker") if heavy.fullmatch(name)} - {"ray"}

@@ -1,0 +1,77 @@
+"""`docker/make_env.py`: secrets that nobody has seen, made once."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "docker/make_env.py"
+
+
+def make(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    # Isolated: it must run with any Python, without this project.
+    return subprocess.run(
+        [sys.executable, "-I", "-S", SCRIPT, *arguments], capture_output=True, text=True, timeout=60
+    )
+
+
+def values(file: Path) -> dict[str, str]:
+    return dict(re.findall(r"^(\w+)=(.*)$", file.read_text(encoding="utf-8"), flags=re.M))
+
+
+def test_secrets_are_new_each_time_and_their_owners(tmp_path: Path) -> None:
+    made = []
+    for name in ("one", "two"):
+        done = make("--data", tmp_path / "my images", "--output", tmp_path / name)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+        made.append(values(tmp_path / name))
+        for secret in made[-1].values():
+            assert secret not in done.stdout
+    for variable in ("DASL_POSTGRES_PASSWORD", "RAY_AUTH_TOKEN"):
+        first, second = (each[variable] for each in made)
+        assert first != second
+        # Stands in a URL as it is.
+        assert re.fullmatch("[0-9a-f]{64}", first)
+    assert made[0]["DASL_DATA"] == f"'{tmp_path / 'my images'}'"
+    assert (tmp_path / "my images").is_dir()
+
+
+def test_what_is_there_stays(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    file.write_text("precious")
+    done = make("--data", tmp_path, "--output", file)
+    assert done.returncode == 1
+    assert "it stays" in done.stderr
+    assert file.read_text() == "precious"
+
+
+def test_a_machine_with_gpus_has_one_worker_for_all(tmp_path: Path) -> None:
+    make("--data", tmp_path, "--output", tmp_path / ".env", "--gpu")
+    made = values(tmp_path / ".env")
+    assert (made["COMPOSE_PROFILES"], made["DASL_CPU_WORKERS"]) == ("gpu", "0")
+
+
+@pytest.mark.parametrize("name", ["it's", "two\nlines"])
+def test_a_folder_that_cannot_be_named_is_refused(name: str, tmp_path: Path) -> None:
+    done = make("--data", tmp_path / name, "--output", tmp_path / ".env")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = make("--data", tmp_path / "file", "--output", tmp_path / ".env")
+    assert (done.returncode, "not a folder" in done.stderr) == (1, True)
+    assert not (tmp_path / ".env").exists()
+
+
+def test_a_folder_that_the_containers_cannot_read_is_told_of(tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir(mode=0o700)
+    done = make("--data", tmp_path / "private", "--output", tmp_path / ".env")
+    assert "chmod" in done.stdout
