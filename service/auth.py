@@ -105,7 +105,7 @@ Submitter = Annotated[Caller, Depends(_require("submit"))]
 Admin = Annotated[Caller, Depends(_require("admin"))]
 
 
-def _worker_token(request: Request, _: Annotated[object, Depends(_documented_worker)]) -> str:
+async def _worker_token(request: Request, _: Annotated[object, Depends(_documented_worker)]) -> str:
     return bearer_token(request)
 
 

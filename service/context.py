@@ -1,22 +1,26 @@
 """What endpoints share: settings, database, storage; and a request's transaction.
 
 Services never commit: the request does, when its endpoint has returned and before the answer is
-sent. A transaction connects at its first statement, so a request that waits for a thread holds
-no connection.
+sent. A transaction begins at its first statement and is over in the very thread call that runs the
+endpoint. So no request waits for a thread while it holds a connection, or a lock that those who have
+all the threads wait for.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Annotated
+from functools import wraps
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
 from sqlalchemy.orm import Session
 
 from service.audit import trail
 from service.db.session import Database
+from service.http import StrictRoute
 from service.settings import Settings
 from service.storage import Storage
 
@@ -40,17 +44,53 @@ async def _context(request: Request) -> Context:
 WithContext = Annotated[Context, Depends(_context)]
 
 
-def _read(context: WithContext) -> Iterator[Session]:
-    with context.database.read() as session:
-        yield session
+@dataclass(frozen=True)
+class _Transaction:
+    session: Session
+    changed_by: Request | None
+    """The request that writes; `None`: it only reads."""
 
 
-def _write(context: WithContext, request: Request) -> Iterator[Session]:
-    with context.database.write() as session:
-        yield session
-        # In the transaction of the change: no change without its row, no row without its change.
-        trail.record_change(session, request)
+_transaction: ContextVar[_Transaction] = ContextVar("transaction")
 
 
-ReadSession = Annotated[Session, Depends(_read, scope="function")]
-WriteSession = Annotated[Session, Depends(_write, scope="function")]
+async def _read(context: WithContext) -> Session:
+    session = context.database.reader()
+    _transaction.set(_Transaction(session, None))
+    return session
+
+
+async def _write(context: WithContext, request: Request) -> Session:
+    session = context.database.writer()
+    _transaction.set(_Transaction(session, request))
+    return session
+
+
+# What they are before their endpoint runs: sessions that nothing has been asked yet.
+ReadSession = Annotated[Session, Depends(_read)]
+WriteSession = Annotated[Session, Depends(_write)]
+
+
+class Route(StrictRoute):
+    """Runs an endpoint within the transaction of its `ReadSession` or `WriteSession`."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, _transacted(endpoint), **options)
+
+
+def _transacted(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(endpoint)
+    def run(**values: Any) -> Any:
+        transaction = _transaction.get(None)
+        if transaction is None:
+            return endpoint(**values)
+        with transaction.session as session:
+            answer = endpoint(**values)
+            if transaction.changed_by is not None:
+                # In the transaction of the change: no change without its row, no row without its
+                # change.
+                trail.record_change(session, transaction.changed_by)
+                session.commit()
+        return answer
+
+    return run

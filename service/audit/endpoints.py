@@ -9,11 +9,10 @@ from fastapi import APIRouter, Query
 from service.audit import repository
 from service.audit.schemas import AuditView, Since, TokenId
 from service.auth import Admin
-from service.context import ReadSession
-from service.http import StrictRoute
+from service.context import ReadSession, Route
 from service.pages import After, Limit, Page, page, position
 
-router = APIRouter(prefix="/v1/audit", tags=["audit"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1/audit", tags=["audit"], route_class=Route)
 
 
 @router.get("")

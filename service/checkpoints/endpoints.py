@@ -10,11 +10,11 @@ from service import downloads
 from service.auth import Reader, Submitter
 from service.checkpoints import repository, service
 from service.checkpoints.schemas import ArtifactView, CheckpointPatch, CheckpointView
-from service.context import ReadSession, WithContext, WriteSession
+from service.context import ReadSession, Route, WithContext, WriteSession
 from service.jobs import service as jobs
 from service.pages import Page
 
-router = APIRouter(prefix="/v1", tags=["checkpoints"])
+router = APIRouter(prefix="/v1", tags=["checkpoints"], route_class=Route)
 _FILE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"application/octet-stream": {"schema": {"type": "string"}}}},
     206: {"description": "The part that `Range` names."},

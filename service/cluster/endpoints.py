@@ -10,9 +10,9 @@ from dasl_core.spec import BACKBONES, METHODS, JobSpec
 from service.auth import Reader
 from service.cluster import service
 from service.cluster.schemas import ClusterView
-from service.context import ReadSession
+from service.context import ReadSession, Route
 
-router = APIRouter(prefix="/v1", tags=["cluster"])
+router = APIRouter(prefix="/v1", tags=["cluster"], route_class=Route)
 
 
 @router.get("/cluster")

@@ -7,13 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from service.auth import Reader, Submitter
-from service.context import ReadSession, WithContext, WriteSession
+from service.context import ReadSession, Route, WithContext, WriteSession
 from service.datasets import repository, service
 from service.datasets.schemas import DatasetRequest, DatasetView
-from service.http import StrictRoute
 from service.pages import After, Limit, Page, page, position
 
-router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=Route)
 
 
 @router.post("", status_code=201)

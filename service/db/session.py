@@ -118,10 +118,9 @@ class _Turn:
             connection.exec_driver_sql("BEGIN")
             return
         owner = connection.connection._connection_record
-        if self._owner is not owner:
-            # Without the turn after all, SQLite says itself that it is locked.
-            if self._free.acquire(timeout=_BUSY_SECONDS):
-                self._owner = owner
+        # Where even that takes too long, SQLite says itself that it is locked.
+        if self._owner is not owner and self._free.acquire(timeout=_BUSY_SECONDS):
+            self._owner = owner
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def end(self, _connection: object, owner: object) -> None:

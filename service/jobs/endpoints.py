@@ -11,8 +11,7 @@ from dasl_core.spec import METHODS, FieldProblem, JobSpec
 from dasl_core.spec.base import problem
 from dasl_core.spec.errors import closest
 from service.auth import Reader, Submitter
-from service.context import Context, ReadSession, WithContext, WriteSession
-from service.http import StrictRoute
+from service.context import Context, ReadSession, Route, WithContext, WriteSession
 from service.jobs import places, repository, service
 from service.jobs.schemas import (
     AttemptView,
@@ -27,7 +26,7 @@ from service.lifecycle import JobStatus
 from service.pages import After, Limit, Page, page, position
 from service.problems import field_problem
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=Route)
 
 IdempotencyKey = Annotated[
     str | None,

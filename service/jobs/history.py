@@ -9,8 +9,7 @@ from fastapi.responses import StreamingResponse
 
 from service.attempt_log import AttemptLog
 from service.auth import Reader
-from service.context import ReadSession, WithContext
-from service.http import StrictRoute
+from service.context import ReadSession, Route, WithContext
 from service.jobs import repository, service
 from service.jobs.metrics import columns
 from service.jobs.schemas import EventPage, EventView, MetricColumns
@@ -18,7 +17,7 @@ from service.jobs.streams import EventStream, LogStream
 from service.problems import field_problem, not_found
 from service.sse import stream, wants_stream
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=Route)
 
 _LARGEST = 2**31 - 1
 Position = Annotated[int, Query(ge=0, le=_LARGEST)]

@@ -7,13 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Response
 
 from service.auth import Admin, Reader
-from service.context import ReadSession, WriteSession
-from service.http import StrictRoute
+from service.context import ReadSession, Route, WriteSession
 from service.pages import After, Limit, Page, page, position
 from service.tokens import repository, service
 from service.tokens.schemas import NewToken, Quotas, TokenRequest, TokenView
 
-router = APIRouter(prefix="/v1/tokens", tags=["tokens"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1/tokens", tags=["tokens"], route_class=Route)
 
 
 @router.post("", status_code=201)

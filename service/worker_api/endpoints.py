@@ -12,8 +12,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Response
 
 from service.auth import WorkerToken
-from service.context import WithContext, WriteSession
-from service.http import StrictRoute
+from service.context import Route, WithContext, WriteSession
 from service.worker_api import service
 from service.worker_api.schemas import (
     ArtifactReport,
@@ -31,7 +30,7 @@ from service.worker_api.schemas import (
     MetricBatch,
 )
 
-router = APIRouter(prefix="/worker/v1", tags=["workers"], route_class=StrictRoute)
+router = APIRouter(prefix="/worker/v1", tags=["workers"], route_class=Route)
 _ATTEMPT = "/jobs/{job_id}/attempts/{number}"
 
 
