@@ -107,6 +107,9 @@ class Job(Base):
     __tablename__ = "jobs"
     __table_args__ = (
         Index(None, "tenant", "id"),
+        # Lists are in the order of ids, whatever they are filtered by.
+        Index(None, "tenant", "status", "id"),
+        Index(None, "tenant", "method", "id"),
         Index(None, "status", "priority", "id"),
         Index(None, "token_id", "status"),
     )
@@ -137,6 +140,17 @@ class Job(Base):
     start_checkpoint_id: Mapped[str | None] = mapped_column(String(40))
 
 
+class JobTag(Base):
+    """A tag of `Job.tags` once more, to find jobs by."""
+
+    __tablename__ = "job_tags"
+
+    tenant: Mapped[str] = mapped_column(String(100), primary_key=True)
+    key: Mapped[str] = mapped_column(String(63), primary_key=True)
+    value: Mapped[str] = mapped_column(String(63), primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True, index=True)
+
+
 class IdempotencyKey(Base):
     """The answer that was given to a request with an Idempotency-Key, and to which body."""
 
@@ -162,7 +176,7 @@ class Attempt(Base):
     heartbeat_at: Mapped[datetime | None]
     progressed_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
-    finished_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None] = mapped_column(index=True)
     error: Mapped[Object | None]
     resume_checkpoint_id: Mapped[str | None] = mapped_column(String(40))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import Row, Select, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Row, Select, delete, insert, select, union_all
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from service.db.models import (
     Attempt,
@@ -14,6 +14,7 @@ from service.db.models import (
     Event,
     IdempotencyKey,
     Job,
+    JobTag,
     Metric,
 )
 
@@ -44,16 +45,57 @@ def newest(
     limit: int,
 ) -> Sequence[Row[Job, str]]:
     """A tenant's jobs, newest first; one more than `limit`."""
-    query = _with_dataset(tenant).order_by(Job.id.desc())
-    if statuses:
-        query = query.where(Job.status.in_(statuses))
+    # First the ids, from indexes alone, for rows are wide; of each status for itself, for the entries
+    # of several do not lie in the order of ids.
+    found = [
+        _ids(tenant, status, method, tag, after).limit(limit + 1) for status in statuses or (None,)
+    ]
+    ids = union_all(*(select(part.subquery()) for part in found)) if len(found) > 1 else found[0]
+    query = _with_dataset(tenant).where(Job.id.in_(ids)).order_by(Job.id.desc())
+    return session.execute(query.limit(limit + 1)).all()
+
+
+def _ids(
+    tenant: str,
+    status: str | None,
+    method: str | None,
+    tag: tuple[str, str] | None,
+    after: str | None,
+) -> Select[str]:
+    """Ids of a tenant's jobs, newest first."""
+    if tag is None:
+        id: InstrumentedAttribute[str] = Job.id
+        query = select(id).where(Job.tenant == tenant)
+    else:
+        id = JobTag.job_id
+        query = select(id).where(
+            JobTag.tenant == tenant, JobTag.key == tag[0], JobTag.value == tag[1]
+        )
+        if status is not None or method is not None:
+            query = query.join(Job, Job.id == id)
+    if status is not None:
+        query = query.where(Job.status == status)
     if method is not None:
         query = query.where(Job.method == method)
-    if tag is not None:
-        query = query.where(Job.tags[tag[0]].as_string() == tag[1])
     if after is not None:
-        query = query.where(Job.id < after)
-    return session.execute(query.limit(limit + 1)).all()
+        query = query.where(id < after)
+    return query.order_by(id.desc())
+
+
+def store_tags(session: Session, job: Job) -> None:
+    """Find the job by the tags that it has now, and by no others."""
+    session.execute(delete(JobTag).where(JobTag.job_id == job.id))
+    add_tags(session, job)
+
+
+def add_tags(session: Session, job: Job) -> None:
+    """Find a new job by its tags."""
+    rows = [
+        {"tenant": job.tenant, "key": key, "value": value, "job_id": job.id}
+        for key, value in job.tags.items()
+    ]
+    if rows:
+        session.execute(insert(JobTag), rows)
 
 
 def idempotency_key(session: Session, tenant: str, key: str) -> IdempotencyKey | None:

@@ -141,6 +141,7 @@ def submit(
     try:
         with session.begin_nested():
             lifecycle.enqueue(session, job)
+            repository.add_tags(session, job)
             view = JobView.of(job, planned.dataset.name)
             if key is not None:
                 answer = view.model_dump(mode="json")
@@ -250,6 +251,8 @@ def patch(session: Session, tenant: str, job_id: str, changes: JobPatch) -> JobV
     for field in changes.model_fields_set:
         setattr(job, field, getattr(changes, field))
     session.flush()
+    if "tags" in changes.model_fields_set:
+        repository.store_tags(session, job)
     return JobView.of(job, dataset_name)
 
 

@@ -1,4 +1,4 @@
-"""Quotas, clones, progress of attempts, pinned checkpoints, the audit trail."""
+"""Quotas, clones, progress of attempts, pinned checkpoints, the audit trail, lists of many jobs."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -7,6 +7,8 @@ revision = "0002"
 down_revision = "0001"
 branch_labels = None
 depends_on = None
+
+_JOB_LISTS = (["tenant", "status", "id"], ["tenant", "method", "id"])
 
 
 def upgrade() -> None:
@@ -36,9 +38,43 @@ def upgrade() -> None:
     op.create_index(
         op.f("ix_audit_entries_tenant_id"), "audit_entries", ["tenant", "id"], unique=False
     )
+    for columns in _JOB_LISTS:
+        op.create_index(op.f(f"ix_jobs_{'_'.join(columns)}"), "jobs", columns, unique=False)
+    op.create_index(op.f("ix_attempts_finished_at"), "attempts", ["finished_at"], unique=False)
+    tags = op.create_table(
+        "job_tags",
+        sa.Column("tenant", sa.String(length=100), nullable=False),
+        sa.Column("key", sa.String(length=63), nullable=False),
+        sa.Column("value", sa.String(length=63), nullable=False),
+        sa.Column("job_id", sa.String(length=40), nullable=False),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_job_tags_job_id_jobs")),
+        sa.PrimaryKeyConstraint("tenant", "key", "value", "job_id", name=op.f("pk_job_tags")),
+    )
+    op.create_index(op.f("ix_job_tags_job_id"), "job_tags", ["job_id"], unique=False)
+    _index_tags(tags)
+
+
+def _index_tags(tags: sa.Table) -> None:
+    """Those of the jobs that there are."""
+    jobs = sa.table("jobs", sa.column("id"), sa.column("tenant"), sa.column("tags", sa.JSON()))
+    connection = op.get_bind()
+    for rows in connection.execute(sa.select(jobs.c.tenant, jobs.c.id, jobs.c.tags)).partitions(
+        1000
+    ):
+        found = [
+            {"tenant": tenant, "job_id": id, "key": key, "value": value}
+            for tenant, id, own in rows
+            for key, value in own.items()
+        ]
+        if found:
+            connection.execute(sa.insert(tags), found)
 
 
 def downgrade() -> None:
+    op.drop_table("job_tags")
+    op.drop_index(op.f("ix_attempts_finished_at"), table_name="attempts")
+    for columns in _JOB_LISTS:
+        op.drop_index(op.f(f"ix_jobs_{'_'.join(columns)}"), table_name="jobs")
     op.drop_table("audit_entries")
     op.drop_index(op.f("ix_checkpoints_state"), table_name="checkpoints")
     op.drop_column("checkpoints", "pinned")
