@@ -2,25 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from service.db.models import Evaluation, Metric
+from service.db.models import Evaluation
+
+_COLUMNS = "job_id, attempt, name, step, time, value"
+_NEWEST_COUNTS = (
+    "ON CONFLICT (job_id, name, step, attempt) "
+    "DO UPDATE SET time = excluded.time, value = excluded.value"
+)
+# One statement for any number of points: PostgreSQL's driver would send one for each of them.
+_STORE = {
+    "postgresql": text(
+        f"INSERT INTO metrics ({_COLUMNS}) SELECT :job_id, :attempt, point.* FROM unnest("
+        "CAST(:names AS text[]), CAST(:steps AS bigint[]), "
+        "CAST(:times AS float8[]), CAST(:values AS float8[])"
+        f") AS point {_NEWEST_COUNTS}"
+    ),
+    "sqlite": text(
+        f"INSERT INTO metrics ({_COLUMNS}) "
+        f"VALUES (:job_id, :attempt, :name, :step, :time, :value) {_NEWEST_COUNTS}"
+    ),
+}
 
 
-def add_metrics(session: Session, rows: Sequence[dict[str, Any]]) -> None:
-    """Store points; a point that was stored before takes its new value."""
-    on_postgresql = session.get_bind().dialect.name == "postgresql"
-    statement = postgresql.insert(Metric) if on_postgresql else sqlite.insert(Metric)
-    statement = statement.on_conflict_do_update(
-        index_elements=["job_id", "name", "step", "attempt"],
-        set_={"time": statement.excluded.time, "value": statement.excluded.value},
-    )
-    session.execute(statement, list(rows))
+def add_metrics(
+    session: Session,
+    job_id: str,
+    attempt: int,
+    points: Mapping[tuple[str, int], tuple[float, float]],
+) -> None:
+    """Store points; a point that was stored before takes its new value.
+
+    Args:
+        points: (time, value) by name and step.
+    """
+    dialect = session.get_bind().dialect.name
+    values: Any
+    if dialect == "postgresql":
+        values = {
+            "job_id": job_id,
+            "attempt": attempt,
+            "names": [name for name, _ in points],
+            "steps": [step for _, step in points],
+            "times": [time for time, _ in points.values()],
+            "values": [value for _, value in points.values()],
+        }
+    else:
+        values = [
+            {
+                "job_id": job_id,
+                "attempt": attempt,
+                "name": name,
+                "step": step,
+                "time": time,
+                "value": value,
+            }
+            for (name, step), (time, value) in points.items()
+        ]
+    session.execute(_STORE[dialect], values)
 
 
 def evaluation(

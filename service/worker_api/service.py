@@ -88,20 +88,13 @@ class Door:
     def metrics(self, batch: MetricBatch) -> None:
         """Store points of the job's series."""
         # Keyed: the same point twice in one batch must not conflict with itself.
-        rows = {
-            (name, point.step): {
-                "job_id": self.job.id,
-                "attempt": self.attempt.number,
-                "step": point.step,
-                "time": point.time,
-                "name": name,
-                "value": value,
-            }
+        points = {
+            (name, point.step): (point.time, value)
             for point in batch.points
             for name, value in point.values.items()
         }
-        if rows:
-            repository.add_metrics(self.session, list(rows.values()))
+        if points:
+            repository.add_metrics(self.session, self.job.id, self.attempt.number, points)
 
     def evaluation(self, report: EvaluationReport) -> None:
         """Store figures; the same subject and step again is the same report, sent again."""
