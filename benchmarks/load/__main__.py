@@ -1,0 +1,303 @@
+"""The service under load: ``python -m benchmarks.load --database postgresql --minutes 60``.
+
+Real are the API (uvicorn as `dasl` runs it), the dispatcher and the database, each in a process of its
+own; the cluster of 100 CPUs and what the training drivers say is played by two more. The database holds
+100,000 jobs that are over. At all times 100 jobs run and about 1,000 wait: their drivers send 50
+heartbeats and 2,000 metric points a second (a point is one value of one series at one step), and end
+after a minute or so, when the dispatcher starts the next ones. On top of that comes what people do:
+
+1. `submit`: bursts of 10 s with 100 jobs a second. More in a row would be another queue than that of
+   1,000 jobs; what a burst added is cancelled before the next.
+2. `listing`: 10 lists a second with every kind of filter, first pages and pages anywhere.
+3. `steady`: nothing but the drivers.
+4. `mixed`: for `--minutes`, as many jobs submitted as end, listed, watched, some cancelled. No answer
+   may be a 5xx and no log may tell of a lock.
+
+Requests are sent at a fixed rate and their time counts from when they were due; the first seconds of
+each phase do not count. Limits are of the 99th percentile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from sqlalchemy import func, select
+
+from benchmarks.load.cluster import CPUS_PER_NODE, NODES
+from benchmarks.load.drivers import POINTS_PER_REPORT
+from benchmarks.load.history import TENANT, write_history
+from benchmarks.load.people import People
+from benchmarks.load.servers import Servers, database_of, database_version, serving
+from benchmarks.load.traffic import Sender, Tallies, Tally, at_rate, percentiles
+from benchmarks.machine import machine
+from service import lifecycle
+from service.db.migrate import upgrade
+from service.db.models import Job
+from service.db.session import Database
+from service.settings import Settings
+
+RESULTS = Path(__file__).parent.parent / "results"
+RUNNING, QUEUED = NODES * CPUS_PER_NODE, 1000
+SUBMITS_PER_SECOND, BURSTS, BURST_SECONDS = 100.0, 6, 10.0
+LISTS_PER_SECOND, LISTING_SECONDS = 10.0, 120.0
+STEADY_SECONDS = 60.0
+WARM_UP_SECONDS = 5.0
+SUBMIT_LIMIT_MS, LISTING_LIMIT_MS, POINTS_LIMIT = 50.0, 100.0, 2000.0
+LOOK_EVERY_SECONDS = 5.0
+
+Request = Callable[[int, float], Awaitable[object]]
+
+
+class Load:
+    """The phases, one after the other, on servers that run all the time."""
+
+    def __init__(
+        self, servers: Servers, people: People, tallies: Tallies, job_seconds: float
+    ) -> None:
+        self._servers, self._people, self._tallies = servers, people, tallies
+        self._job_seconds = job_seconds
+        self.phases: dict[str, dict[str, Any]] = {}
+
+    async def until_running(self) -> None:
+        """Wait for all places to be taken."""
+        deadline = time.monotonic() + 300
+        while self._counts()["running"] < RUNNING:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"of {RUNNING} jobs run only {self._counts()}")
+            await asyncio.sleep(1)
+
+    async def submits(self) -> None:
+        """Bursts of submissions."""
+        await self._trim()
+        await at_rate(20, WARM_UP_SECONDS, self._people.submit)
+        parts = []
+        for _ in range(BURSTS):
+            await self._trim()
+            parts.append(
+                await self._measure({self._people.submit: SUBMITS_PER_SECOND}, BURST_SECONDS)
+            )
+        self.phases["submit"] = _joined(parts)
+        await self._trim()
+
+    async def lists(self) -> None:
+        """Lists with filters and pages."""
+        await at_rate(LISTS_PER_SECOND, WARM_UP_SECONDS, self._people.list)
+        part = await self._measure({self._people.list: LISTS_PER_SECOND}, LISTING_SECONDS)
+        self.phases["listing"] = _joined([part])
+
+    async def steady(self) -> None:
+        """Drivers and dispatcher alone."""
+        self.phases["steady"] = _joined([await self._measure({}, STEADY_SECONDS)])
+
+    async def mixed(self, minutes: float) -> None:
+        """Everything at rates that can go on for ever."""
+        ends = RUNNING / self._job_seconds
+        people = self._people
+        rates: dict[Request, float] = {
+            people.submit: ends + 0.3,
+            people.cancel: 0.3,
+            people.list: 1.0,
+            people.watch: 5.0,
+        }
+        self.phases["mixed"] = _joined([await self._measure(rates, 60 * minutes)])
+
+    async def _measure(self, rates: Mapping[Request, float], seconds: float) -> dict[str, Any]:
+        self._tallies.take()
+        self._servers.take_tallies()
+        self._servers.take_rounds()
+        began = time.monotonic()
+        looking = asyncio.ensure_future(self._look(began + seconds))
+        await asyncio.gather(*(at_rate(rate, seconds, request) for request, rate in rates.items()))
+        seen = await looking
+        took = time.monotonic() - began
+        tallies = Tallies(self._tallies.take() | self._servers.take_tallies())
+        return {
+            "seconds": took,
+            "tallies": tallies,
+            "rounds": self._servers.take_rounds(),
+            "seen": seen,
+        }
+
+    async def _look(self, until: float) -> list[dict[str, int]]:
+        """How many jobs wait and run, every few seconds."""
+        seen = []
+        while (left := until - time.monotonic()) > 0:
+            seen.append(await asyncio.to_thread(self._counts))
+            if ended := self._servers.ended():
+                raise RuntimeError(f"ended by themselves: {', '.join(ended)}")
+            await asyncio.sleep(min(LOOK_EVERY_SECONDS, left))
+        return seen
+
+    def _counts(self) -> dict[str, int]:
+        waiting = func.count().filter(Job.status == "queued")
+        busy = func.count().filter(Job.status == "running")
+        with self._servers.database.read() as session:
+            live = Job.status.in_(("queued", "running"))
+            row = session.execute(select(waiting, busy).where(live)).one()
+        return {"queued": row[0], "running": row[1]}
+
+    async def _trim(self) -> None:
+        """Cancel the newest of those that wait, down to the size of the queue."""
+        await asyncio.to_thread(_cancel_newest, self._servers.database)
+        await asyncio.sleep(2)
+
+
+def _cancel_newest(database: Database) -> None:
+    with database.read() as session:
+        waiting = session.scalars(
+            select(Job.id).where(Job.status == "queued", Job.tenant == TENANT).order_by(Job.id)
+        ).all()
+    surplus = list(waiting[QUEUED:])
+    while surplus:
+        with database.write() as session:
+            for job_id in surplus[:50]:
+                lifecycle.request_cancel(session, job_id)
+        del surplus[:50]
+
+
+def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """A phase's parts as one, JSON-ready."""
+    seconds = sum(part["seconds"] for part in parts)
+    tallies: dict[str, Tally] = {}
+    for part in parts:
+        for kind, tally in part["tallies"].items():
+            whole = tallies.setdefault(kind, Tally())
+            whole.seconds += tally.seconds
+            whole.statuses += tally.statuses
+    lists = [tally for kind, tally in tallies.items() if kind.startswith("list: ")]
+    if lists:
+        every = Tally()
+        for tally in lists:
+            every.seconds += tally.seconds
+            every.statuses += tally.statuses
+        tallies["list"] = every
+    stored = tallies["worker metrics"].statuses["204"] if "worker metrics" in tallies else 0
+    rounds = [seconds for part in parts for seconds in part["rounds"]]
+    seen = [counts for part in parts for counts in part["seen"]]
+    return {
+        "seconds": round(seconds, 1),
+        "points_per_second": round(stored * POINTS_PER_REPORT / seconds, 1),
+        "requests": {kind: tally.summary() for kind, tally in sorted(tallies.items())},
+        "dispatcher_rounds": {"count": len(rounds), **percentiles(rounds)},
+        **{
+            state: {"least": min(x[state] for x in seen), "most": max(x[state] for x in seen)}
+            for state in ("queued", "running")
+        },
+    }
+
+
+def verdict(phases: dict[str, dict[str, Any]], trouble: dict[str, Any]) -> dict[str, bool]:
+    """Each limit, and whether it holds."""
+    statuses = {
+        status
+        for phase in phases.values()
+        for kind in phase["requests"].values()
+        for status in kind["statuses"]
+    }
+    submit = phases["submit"]["requests"]["submit"]
+    lists = [
+        kind for name, kind in phases["listing"]["requests"].items() if name.startswith("list")
+    ]
+    return {
+        f"submit_p99_at_most_{SUBMIT_LIMIT_MS:g}_ms": submit["p99_ms"] <= SUBMIT_LIMIT_MS
+        and submit["statuses"].keys() == {"201"},
+        f"every_list_p99_at_most_{LISTING_LIMIT_MS:g}_ms": all(
+            kind["p99_ms"] <= LISTING_LIMIT_MS and kind["statuses"].keys() == {"200"}
+            for kind in lists
+        ),
+        # As many as are sent: the drivers come and go, so a few less than 20 of each of 100.
+        "points_as_sent": phases["steady"]["points_per_second"] >= 0.95 * POINTS_LIMIT
+        and phases["steady"]["requests"]["worker metrics"]["statuses"].keys() == {"204"},
+        "no_5xx": all(status.isdigit() and not status.startswith("5") for status in statuses),
+        "no_lock_error": trouble["lock_errors"] == 0 and trouble["error_lines"] == 0,
+    }
+
+
+async def run(servers: Servers, token: str, known: list[str], options: argparse.Namespace) -> Load:
+    """All phases."""
+    tallies = Tallies()
+    async with Sender(servers.url, tallies) as sender:
+        people = People(sender, token, known, first=options.jobs + 10 * QUEUED)
+        load = Load(servers, people, tallies, options.job_seconds)
+        await load.until_running()
+        for phase in (load.submits, load.lists, load.steady):
+            await phase()
+            name = list(load.phases)[-1]
+            print(f"{name}: {json.dumps(load.phases[name])}", flush=True)
+        if options.minutes:
+            await load.mixed(options.minutes)
+        return load
+
+
+def main() -> int:
+    """Run, print a table, write the results; 1 when a limit is broken."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--database", choices=("sqlite", "postgresql"), required=True)
+    parser.add_argument("--minutes", type=float, default=60.0, help="of the mixed phase; 0: none")
+    parser.add_argument("--jobs", type=int, default=100_000, help="that are over")
+    parser.add_argument("--job-seconds", type=float, default=60.0, help="how long a job runs")
+    parser.add_argument("--beside", default="nothing", help="what else ran, for the results")
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    output = options.output or RESULTS / f"load-{options.database}.json"
+    facts = machine("sqlalchemy", "fastapi", "uvicorn", "pydantic", "psycopg")
+    with (
+        tempfile.TemporaryDirectory(prefix="dasl-bench-") as name,
+        database_of(options.database, Path(name)) as (url, server_logs),
+    ):
+        upgrade(url)
+        settings = Settings(home=Path(name), database_url=url)
+        database = Database(url)
+        facts["database"] = database_version(database)
+        began = time.monotonic()
+        token, known = write_history(
+            database, Path(name) / "images", options.jobs, QUEUED + RUNNING
+        )
+        print(f"History written in {time.monotonic() - began:.0f} s", flush=True)
+        with serving(settings, database, server_logs, options.job_seconds) as servers:
+            load = asyncio.run(run(servers, token, known, options))
+            trouble = servers.trouble()
+        database.dispose()
+    limits = verdict(load.phases, trouble)
+    result = {
+        "jobs": options.jobs,
+        "phases": load.phases,
+        "logs": trouble,
+        "limits": limits,
+        "within_limits": all(limits.values()),
+    }
+    show(result)
+    document = {"machine": facts | {"beside": options.beside}, "result": result}
+    output.write_text(json.dumps(document, indent=2) + "\n")
+    return 0 if result["within_limits"] else 1
+
+
+def show(result: dict[str, Any]) -> None:
+    """A table for people."""
+    table = Table(title="Milliseconds from when a request was due to its answer")
+    for heading in ("phase", "request", "count", "p50", "p99", "max", "statuses"):
+        table.add_column(heading, justify="left" if heading in ("phase", "request") else "right")
+    for phase, figures in result["phases"].items():
+        rows = {**figures["requests"], "dispatcher's round": figures["dispatcher_rounds"]}
+        for kind, row in rows.items():
+            times = [str(row.get(f"{which}_ms", "")) for which in ("p50", "p99", "max")]
+            statuses = " ".join(f"{s}: {n}" for s, n in row.get("statuses", {}).items())
+            table.add_row(phase, kind, str(row["count"]), *times, statuses)
+    Console(width=140).print(table)
+    for phase, figures in result["phases"].items():
+        counts = {name: figures[name] for name in ("points_per_second", "queued", "running")}
+        print(phase, counts)
+    print(result["logs"], result["limits"])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

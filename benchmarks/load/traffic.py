@@ -1,0 +1,141 @@
+"""Requests at a fixed rate, whatever the answers do, and a tally of the answers.
+
+Latency counts from the moment at which a request was to be sent. So a server that stands still for a
+second is charged for all that was to come in that second, and not for one slow answer (what is known
+as coordinated omission).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+_PATIENCE_SECONDS = 60.0
+# Requests of one kind under way at a time: enough for a stall of a minute.
+_MOST_AT_ONCE = 10_000
+
+
+@dataclass
+class Tally:
+    """Answers to one kind of request: seconds that each took, and how often each status came."""
+
+    seconds: list[float] = field(default_factory=list)
+    statuses: Counter[str] = field(default_factory=Counter)
+
+    def add(self, seconds: float, status: str) -> None:
+        """Count one answer."""
+        self.seconds.append(seconds)
+        self.statuses[status] += 1
+
+    def summary(self) -> dict[str, Any]:
+        """JSON-ready: count, milliseconds p50, p99 and greatest, statuses."""
+        return {"count": len(self.seconds), **percentiles(self.seconds)} | {
+            "statuses": dict(sorted(self.statuses.items()))
+        }
+
+
+class Tallies(dict[str, Tally]):
+    """By kind of request."""
+
+    def add(self, kind: str, seconds: float, status: str) -> None:
+        """Count one answer."""
+        self.setdefault(kind, Tally()).add(seconds, status)
+
+    def take(self) -> Tallies:
+        """What was counted since the last time."""
+        taken = Tallies(self)
+        self.clear()
+        return taken
+
+
+def percentiles(seconds: Sequence[float]) -> dict[str, float]:
+    """Milliseconds: median, 99th percentile, greatest; nothing of nothing."""
+    if not seconds:
+        return {}
+    ordered = sorted(seconds)
+
+    def at(share: float) -> float:
+        return round(1000 * ordered[math.ceil(share * len(ordered)) - 1], 1)
+
+    return {"p50_ms": at(0.5), "p99_ms": at(0.99), "max_ms": at(1.0)}
+
+
+class Sender:
+    """Sends requests to one server and tallies the answers."""
+
+    def __init__(self, url: str, tallies: Tallies) -> None:
+        self._url, self.tallies = url, tallies
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Sender:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=_PATIENCE_SECONDS),
+        )
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        assert self._session is not None
+        await self._session.close()
+
+    async def send(
+        self,
+        kind: str,
+        due: float,
+        method: str,
+        path: str,
+        token: str,
+        body: object = None,
+        key: str | None = None,
+    ) -> tuple[int, bytes]:
+        """Send a request that was due at this time of the monotonic clock; status and body.
+
+        The status of a request without an answer is 0.
+        """
+        assert self._session is not None
+        headers = {"Authorization": f"Bearer {token}"}
+        if key is not None:
+            headers["Idempotency-Key"] = key
+        try:
+            async with self._session.request(
+                method, self._url + path, json=body, headers=headers
+            ) as answer:
+                content = await answer.read()
+                status, said = answer.status, str(answer.status)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            status, said, content = 0, type(error).__name__, b""
+        self.tallies.add(kind, time.monotonic() - due, said)
+        return status, content
+
+
+async def at_rate(
+    rate: float, seconds: float, request: Callable[[int, float], Awaitable[object]]
+) -> None:
+    """Call `request(number, due)` `rate` times a second, and wait for the last of them.
+
+    Args:
+        request: gets the number of the call and when it was due; many may be under way at a time.
+    """
+    began = time.monotonic()
+    pending: set[asyncio.Task[object]] = set()
+    for number in range(int(rate * seconds)):
+        due = began + number / rate
+        if (wait := due - time.monotonic()) > 0:
+            await asyncio.sleep(wait)
+        assert len(pending) < _MOST_AT_ONCE, "the server answers nothing"
+        task: asyncio.Task[object] = asyncio.ensure_future(_awaited(request(number, due)))
+        pending.add(task)
+        task.add_done_callback(pending.discard)
+    while pending:
+        await asyncio.gather(*pending)
+
+
+async def _awaited(request: Awaitable[object]) -> object:
+    return await request
