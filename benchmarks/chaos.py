@@ -53,6 +53,8 @@ def main() -> int:
     kept = json.loads(given.output.read_text()) if given.output.exists() else {}
     for name in given.only or TRIALS:
         before = machine("torch", "ray", "sqlalchemy")
+        # What is set for Ray from outside may change what is measured.
+        before |= {name: value for name, value in os.environ.items() if name[:4] == "RAY_"}
         with tempfile.TemporaryDirectory(prefix="dasl-chaos-") as folder:
             result = TRIALS[name](Path(folder))
         left = [

@@ -44,6 +44,10 @@ SETTINGS = {
     # A dispatcher that was killed is missed for this long; with the default of 30 s there would
     # rarely be one.
     "DASL_LEASE_SECONDS": "4",
+    # Ray else starts as many idle workers for each job as it has CPUs, and here jobs start all the
+    # time.
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_worker_prestart": "0",
 }
 _EPOCHS, _STEPS_AN_EPOCH = 60, 4
 _LOOK_EVERY_SECONDS = 0.5
