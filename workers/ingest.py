@@ -16,6 +16,7 @@ from service.client import ApiError, StaleAttempt
 from service.client.worker import WorkerClient
 from workers.artifacts import upload
 from workers.logs import log_to_stderr
+from workers.run import PATIENCE_SECONDS
 
 log = logging.getLogger("workers.ingest")
 
@@ -28,7 +29,8 @@ def main() -> int:
     parser.add_argument("--dataset", required=True)
     dataset = parser.parse_args().dataset
     log_to_stderr(dataset=dataset)
-    client = WorkerClient(os.environ["DASL_API_URL"], os.environ["DASL_WORKER_TOKEN"])
+    url, token = os.environ["DASL_API_URL"], os.environ["DASL_WORKER_TOKEN"]
+    client = WorkerClient(url, token, patience=PATIENCE_SECONDS)
     try:
         start = client.dataset_start(dataset)
         try:

@@ -39,6 +39,10 @@ RAY_SETTINGS = {
 }
 
 
+# An API that is away must cost no attempt: a job has few of them, and the dispatcher goes on starting
+# them. Whoever does not want this one any more ends its process.
+PATIENCE_SECONDS = 3600.0
+
 # What was given cannot be run, whoever tries: settings, data, numbers beyond any range.
 HOPELESS = (ValueError, ArithmeticError)
 
@@ -51,7 +55,7 @@ def main() -> int:
     arguments = parser.parse_args()
     log_to_stderr(job=arguments.job, attempt=arguments.attempt)
     url, token = os.environ["DASL_API_URL"], os.environ["DASL_WORKER_TOKEN"]
-    client = WorkerClient(url, token, arguments.job, arguments.attempt)
+    client = WorkerClient(url, token, arguments.job, arguments.attempt, patience=PATIENCE_SECONDS)
     try:
         start = client.start()
         config: dict[str, object] = {

@@ -1,0 +1,48 @@
+"""An API that is away while a driver has something to say costs no attempt."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from test_reporter import DEADLINE, STALE, Home
+
+from service.client.worker import WorkerClient
+from workers import ingest, run
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    made = Home()
+    made.up()  # for its port
+    yield made
+    made.down()
+
+
+@pytest.mark.parametrize("driver", ["run", "ingest"])
+def test_a_driver_waits_for_an_api_that_is_away(
+    home: Home, monkeypatch: pytest.MonkeyPatch, driver: str
+) -> None:
+    home.down()
+    # What a call waits for by itself is soon over here.
+    defaults = WorkerClient.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "patience", 0.05)
+    home.refusals["start"] = STALE
+    monkeypatch.setenv("DASL_API_URL", home.url)
+    monkeypatch.setenv("DASL_WORKER_TOKEN", "token")
+    words = {
+        "run": ["run", "--job", "job_1", "--attempt", "1"],
+        "ingest": ["ingest", "--dataset", "ds_1"],
+    }
+    monkeypatch.setattr("sys.argv", words[driver])
+    main = run.main if driver == "run" else ingest.main
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(main()), daemon=True)
+    thread.start()
+    thread.join(0.5)
+    assert thread.is_alive()
+    home.up()
+    thread.join(DEADLINE)
+    assert codes == [0], "it was told that it is not wanted, and went"
