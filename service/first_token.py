@@ -14,21 +14,35 @@ from pathlib import Path
 from sqlalchemy.orm import Session
 
 from service.auth import hash_token
+from service.client.config import DEFAULT_URL
 from service.db.session import Database
 from service.tokens import repository, service
 
 _TENANT = "default"
 
 
+def place(database: Database, url: str, shared: Path, own: Path) -> Path:
+    """Where `dasl serve` keeps its address and token: `shared` unless that is of another server.
+
+    It is our own when it names this address, or another one (of an earlier start, on another port)
+    with a token that is good here. What is no configuration belongs to nobody.
+
+    Args:
+        shared: the file that `dasl` reads by itself.
+        own: one that only this server writes.
+    """
+    known = _read(shared)
+    if known is None or known.get("url", DEFAULT_URL).rstrip("/") == url:
+        return shared
+    with database.read() as session:
+        return shared if _is_good(session, known.get("token")) else own
+
+
 def admin_token(database: Database, config: Path) -> str:
-    """The token in the client's configuration if it is good here, else a new one."""
-    kept = _kept(config)
+    """The token in a client's configuration if it is good here, else a new one."""
+    kept = (_read(config) or {}).get("token")
     with database.write() as session:
-        if kept is not None:
-            row = repository.find_by_hash(session, hash_token(kept))
-            if row is not None and row.revoked_at is None and "admin" in row.scopes:
-                return kept
-        return _new(session, "dasl serve")
+        return kept if kept and _is_good(session, kept) else _new(session, "dasl serve")
 
 
 def new_admin_token(database: Database, name: str) -> str:
@@ -55,9 +69,15 @@ def _new(session: Session, name: str) -> str:
     return token
 
 
-def _kept(config: Path) -> str | None:
+def _is_good(session: Session, token: str | None) -> bool:
+    row = repository.find_by_hash(session, hash_token(token)) if token else None
+    return row is not None and row.revoked_at is None and "admin" in row.scopes
+
+
+def _read(config: Path) -> dict[str, str] | None:
+    """The texts in a configuration; `None`: there is none, or what there is is none."""
     try:
-        token = tomllib.loads(config.read_text(encoding="utf-8")).get("token")
+        content = tomllib.loads(config.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
-        return None  # There is none, or it is no configuration and will be replaced by one.
-    return token if isinstance(token, str) else None
+        return None
+    return {key: value for key, value in content.items() if isinstance(value, str)}

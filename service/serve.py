@@ -88,7 +88,7 @@ def _serve(
     from service.db.migrate import upgrade
     from service.db.session import Database
     from service.dispatcher.embedded import DispatcherThread
-    from service.first_token import admin_token, write_config
+    from service.first_token import admin_token, place, write_config
 
     upgrade(settings.database_url)
     database = Database(settings.database_url)
@@ -96,9 +96,10 @@ def _serve(
     api.start()
     # Only now, though it takes longest: its start would slow down that of the API.
     ray.start()
-    token = admin_token(database, config_path())
-    write_config(config_path(), settings.api_url, token)
-    _say_where(settings.api_url, token, config_path())
+    config = place(database, settings.api_url, config_path(), settings.home / "client.toml")
+    token = admin_token(database, config)
+    write_config(config, settings.api_url, token)
+    _say_where(settings.api_url, token, config, config_path())
     dispatcher = DispatcherThread(settings, database, ray, new_cluster="with-the-service")
     dispatcher.start()
     pause, ready, began = _FIRST_PAUSE_SECONDS, False, time.monotonic()
@@ -163,6 +164,14 @@ def _with_port(settings: Settings, port: int) -> Settings:
     return settings.model_copy(update={"port": port, "api_url": settings.api_url if given else url})
 
 
-def _say_where(url: str, token: str, path: Path) -> None:
+def _say_where(url: str, token: str, config: Path, shared: Path) -> None:
     print(f"DASL serves at {url}")
-    print(f"Token: {token} (also in {path}, where `dasl` finds it)", flush=True)
+    if config == shared:
+        print(f"Token: {token} (also in {config}, where `dasl` finds it)", flush=True)
+        return
+    print(f"Token: {token} (also in {config})")
+    print(
+        f"{shared} is of another server and stays as it is. To have `dasl` speak to this one: "
+        f"export DASL_URL={url} DASL_TOKEN=...",
+        flush=True,
+    )

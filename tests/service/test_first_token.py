@@ -9,7 +9,7 @@ import pytest
 from service.auth import hash_token
 from service.client.config import Connection, resolve_connection
 from service.db.session import Database
-from service.first_token import admin_token, write_config
+from service.first_token import admin_token, place, write_config
 from service.tokens import repository, service
 
 URL = "http://127.0.0.1:8000"
@@ -50,3 +50,29 @@ def test_a_revoked_or_foreign_or_broken_one_is_replaced(database: Database, tmp_
         config.write_text(content)
         token = admin_token(database, config)
         assert token not in content
+
+
+def test_another_servers_configuration_stays(database: Database, tmp_path: Path) -> None:
+    shared, own = tmp_path / "config.toml", tmp_path / "home" / "client.toml"
+    write_config(shared, "https://dasl.example.org", "its token")
+    before = shared.read_bytes()
+    assert place(database, URL, shared, own) == own
+    token = admin_token(database, own)
+    write_config(own, URL, token)
+    # The next start finds the same token again.
+    assert place(database, URL, shared, own) == own
+    assert admin_token(database, own) == token
+    assert shared.read_bytes() == before
+
+
+def test_its_own_configuration_is_kept_up_to_date(database: Database, tmp_path: Path) -> None:
+    shared, own = tmp_path / "config.toml", tmp_path / "client.toml"
+    assert place(database, URL, shared, own) == shared
+    write_config(shared, "http://127.0.0.1:45678", admin_token(database, shared))
+    # The same server, started on another port.
+    assert place(database, URL, shared, own) == shared
+    # A new database behind the same address.
+    write_config(shared, f"{URL}/", "a token of the old one")
+    assert place(database, URL, shared, own) == shared
+    shared.write_text("= nonsense")
+    assert place(database, URL, shared, own) == shared
