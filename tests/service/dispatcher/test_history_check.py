@@ -1,0 +1,161 @@
+"""The check of the crash benchmark: it accepts a sound history, and finds what it is there to find."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from dispatcher_world import World
+from sqlalchemy import delete, update
+
+from benchmarks.history import FINAL_WEIGHTS, unlike, violations
+from service.db.models import Attempt, Checkpoint, Event, Job, Metric
+
+STEPS = 4
+
+
+class History:
+    """A job that was killed once, went on from its checkpoint and succeeded."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.folder = world, world.settings.home / "files"
+        self.job = world.add_job()
+        world.tick()
+        self.train(1, steps=(1, 2, 3))
+        self.save(1, step=2)
+        world.executor.kill(f"{self.job}-1")
+        for _ in range(5):
+            world.tick()
+        self.train(2, steps=(3, 4))
+        self.save(2, step=4, final=True)
+        world.worker_finishes(self.job, "succeeded", 2)
+
+    def train(self, number: int, steps: tuple[int, ...]) -> None:
+        self.world.worker_starts(self.job, number)
+        now = self.world.now().timestamp()
+        with self.world.database.write() as session:
+            for step in steps:
+                session.add(
+                    Metric(
+                        job_id=self.job, attempt=number, name="loss", step=step, time=now, value=1.0
+                    )
+                )
+
+    def save(self, number: int, step: int, final: bool = False) -> None:
+        place = self.folder / f"{number}-{step}"
+        place.mkdir(parents=True)
+        content = f"weights of step {step}".encode()
+        (place / FINAL_WEIGHTS).write_bytes(content)
+        sha256 = hashlib.sha256(content).hexdigest()
+        id = self.world.add_checkpoint(self.job, number, step, uri=f"file://{place}")
+        with self.world.database.write() as session:
+            saved = session.get_one(Checkpoint, id)
+            saved.files = [{"name": FINAL_WEIGHTS, "size": len(content), "sha256": sha256}]
+            saved.final = final
+
+    def wrong(self, **accepted: str) -> list[str]:
+        return violations(self.world.database, accepted or {"key": self.job}, {self.job: STEPS})
+
+
+@pytest.fixture
+def history(world: World) -> History:
+    made = History(world)
+    assert made.wrong() == []
+    return made
+
+
+def change(history: History, statement: object) -> None:
+    with history.world.database.write() as session:
+        session.execute(statement)  # type: ignore[call-overload]
+
+
+def lose_an_event(history: History) -> None:
+    change(history, delete(Event).where(Event.seq == 3))
+
+
+def end_twice(history: History) -> None:
+    change(
+        history, update(Event).where(Event.seq == 2).values(data={"from": "queued", "to": "failed"})
+    )
+
+
+def begin_too_early(history: History) -> None:
+    early = history.world.began - timedelta(hours=1)
+    change(history, update(Attempt).where(Attempt.number == 2).values(created_at=early))
+
+
+def stay_alive(history: History) -> None:
+    change(history, update(Attempt).where(Attempt.number == 1).values(state="running"))
+
+
+def train_on(history: History) -> None:
+    late = history.world.now().timestamp() + 3600
+    change(history, update(Metric).where(Metric.attempt == 1, Metric.step == 3).values(time=late))
+
+
+def skip_a_step(history: History) -> None:
+    change(history, delete(Metric).where(Metric.step == 4))
+
+
+def go_on_from_nothing(history: History) -> None:
+    change(history, update(Attempt).where(Attempt.number == 2).values(resume_checkpoint_id=None))
+
+
+def damage_a_file(history: History) -> None:
+    (history.folder / "1-2" / FINAL_WEIGHTS).write_bytes(b"weights of step 3")
+
+
+def remove_a_file(history: History) -> None:
+    (history.folder / "2-4" / FINAL_WEIGHTS).unlink()
+
+
+def fail(history: History) -> None:
+    change(history, update(Job).values(status="failed"))
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        (lose_an_event, "not dense"),
+        (end_twice, "2 terminal moves"),
+        (begin_too_early, "began before attempt 1 was over"),
+        (stay_alive, "attempt 1 is still running"),
+        (train_on, "trained step 3 after the next one began"),
+        (skip_a_step, "not there for each of its 4 steps"),
+        (go_on_from_nothing, "did not go on from the newest checkpoint"),
+        (damage_a_file, "is not what was registered"),
+        (remove_a_file, "is missing"),
+        (fail, "ended as failed"),
+    ],
+)
+def test_what_is_wrong_is_found(
+    history: History, what: Callable[[History], None], told: str
+) -> None:
+    what(history)
+    assert any(told in wrong for wrong in history.wrong()), history.wrong()
+
+
+def test_a_job_that_is_lost_or_that_nobody_asked_for(history: History) -> None:
+    assert history.wrong(one=history.job, two="job_x") == ["job_x: accepted as two, and lost"]
+    assert any("nobody asked for it" in wrong for wrong in history.wrong(two="job_x"))
+
+
+def test_jobs_of_one_kind_end_alike(history: History, world: World, tmp_path: Path) -> None:
+    first = history.job
+    history.folder = tmp_path / "others"
+    history.job = world.add_job()
+    world.tick()
+    history.save(1, step=4, final=True)
+    kinds = {first: "a", history.job: "a"}
+    assert unlike(world.database, kinds) == []
+    with world.database.write() as session:
+        entry = {"name": FINAL_WEIGHTS, "size": 1, "sha256": "0" * 64}
+        session.execute(
+            update(Checkpoint).where(Checkpoint.job_id == history.job).values(files=[entry])
+        )
+    [wrong] = unlike(world.database, kinds)
+    assert "other final weights" in wrong
+    assert unlike(world.database, kinds | {first: "b"}) == []
