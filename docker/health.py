@@ -9,7 +9,8 @@ import sys
 import urllib.error
 import urllib.request
 
-SECONDS = 4.0
+# A machine that trains on all its cores is slow, and not ill.
+SECONDS = 15.0
 
 
 def main(url: str, check: str | None = None) -> str | None:
