@@ -1,6 +1,11 @@
 """Regularizers that any base loss can add: difference alignment (DAR) and spherical embedding (SEC)."""
 
-from dasl_core.regularizers.dar import chain_length, difference_alignment, inter_class_chain
+from dasl_core.regularizers.dar import (
+    chain_length,
+    difference_alignment,
+    inter_class_chain,
+    pair_count,
+)
 from dasl_core.regularizers.figures import angular_update, norm_distribution
 from dasl_core.regularizers.norms import ctv_norm
 from dasl_core.regularizers.schedule import weight_at
@@ -14,5 +19,6 @@ __all__ = [
     "difference_alignment",
     "inter_class_chain",
     "norm_distribution",
+    "pair_count",
     "weight_at",
 ]

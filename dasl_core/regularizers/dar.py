@@ -136,6 +136,12 @@ def chain_length(labels: Tensor) -> int:
     return min(num_samples - 1, 2 * (num_samples - largest))
 
 
+def pair_count(labels: Tensor) -> int:
+    """Number of inter-class pairs of these labels: the columns of the estimator ``"full"``."""
+    _check_labels(labels, None)
+    return sum(size * (labels.shape[0] - size) for size in _class_sizes(labels)) // 2
+
+
 def _class_alternating(labels: list[int]) -> list[int]:
     """Positions of `labels` in an order whose neighbours differ; O(N)."""
     placed: list[int] = []
@@ -203,7 +209,7 @@ def _unbiased_from_chain(
     """
     class_sizes = _class_sizes(labels)
     num_samples = labels.shape[0]
-    num_pairs = sum(size * (num_samples - size) for size in class_sizes) // 2
+    num_pairs = pair_count(labels)
     full_sharing = sum(
         size * (num_samples - size) * (num_samples - size - 1) // 2 for size in class_sizes
     )

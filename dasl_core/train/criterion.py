@@ -11,6 +11,7 @@ from dasl_core.regularizers import (
     SphericalEmbeddingConstraint,
     chain_length,
     difference_alignment,
+    pair_count,
     weight_at,
 )
 from dasl_core.regularizers.norms import full_precision
@@ -41,7 +42,7 @@ class Criterion:
         self.name, self.seed, self.sec = spec.method.name, spec.train.seed, spec.sec
         self.dar = spec.dar if spec.dar is not None and spec.dar.weight > 0 else None
         self.columns: int | None = None
-        """Pairs that DAR took from the last batch."""
+        """Pairs that DAR took from the last batch: the columns of its matrix."""
         self.constraint: SphericalEmbeddingConstraint | None = None
         if spec.sec is not None and spec.sec.weight > 0:
             self.constraint = SphericalEmbeddingConstraint(spec.sec.target, spec.sec.momentum).to(
@@ -75,7 +76,7 @@ class Criterion:
     def _alignment(self, dar: DAR, embeddings: Tensor, outputs: Outputs, step: Step) -> Tensor:
         # An image's views share its label: they are never a pair.
         labels = self._labels(dar, outputs, step).repeat(len(embeddings))
-        self.columns = chain_length(labels)
+        self.columns = pair_count(labels) if dar.estimator == "full" else chain_length(labels)
         alignment = difference_alignment(
             embeddings.flatten(0, 1),
             labels,
