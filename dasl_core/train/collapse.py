@@ -58,7 +58,8 @@ LOSS_BAD, LOSS_GOOD = 0.02, 0.05
 SPREAD_BAD, SPREAD_GOOD = 0.1, 0.2
 
 # A quarter of the best effective rank so far and a tenth of the dimensions: a fall, not a fluctuation.
-# Fewer than 3 dimensions (of at least 12) are few whatever came before.
+# Of fewer than 3 dimensions (of at least 12) half is enough. A low rank alone is no collapse: RankMe does
+# not centre, and the features of an untrained ResNet, none of them negative, often have one of 1 to 3.
 RANK_OF_BEST, RANK_OF_DIMENSIONS, FEW_DIMENSIONS = 0.25, 0.1, 3.0
 
 # A head whose last layer starts near 0 grows by two to three orders while it learns to speak; two
@@ -197,7 +198,7 @@ class CollapseAlarm:
         # Classes that are points, as supervised methods want them, span this much and no more.
         if "num_classes" in known and rank >= (known["num_classes"] - 1) / 2:
             return "good", shown
-        few = min(FEW_DIMENSIONS, dimensions / 4)
+        few = min(FEW_DIMENSIONS, dimensions / 4, best / 2)
         limit = max(few, min(RANK_OF_BEST * best, RANK_OF_DIMENSIONS * dimensions))
         return _judge(-rank, good_below=-2 * limit, bad_above=-limit), shown
 

@@ -309,7 +309,8 @@ class Run:
         if not self.updater.overflowed:
             self.count_skipped(updated, batch)
         if reported:
-            self.report()
+            # Only here, at steps that a run which was stopped and goes on reports, too.
+            self.watch(self.report() | {"embedding_dim": self.embedding_dim})
 
     @torch.no_grad()
     def probe(self, views: list[Tensor]) -> Tensor:
@@ -345,11 +346,11 @@ class Run:
                 f"last one's at step {progress.step}, with the images {few}"
             )
 
-    def report(self) -> None:
-        """Send the figures of the steps since the last time, and watch them."""
+    def report(self) -> dict[str, float]:
+        """Send the figures of the steps since the last time; returns those of the last one, if any."""
         values = self.figures.flush()
         if not values:
-            return
+            return {}
         first = self.progress.step - len(values) + 1
         # One by one: the sum must not depend on where a resumed run reports.
         for loss in (row["loss"] for row in values):
@@ -364,7 +365,7 @@ class Run:
             self.reporter.metrics(points)
             self.latest = values[-1]
             self.reporter.progress(self.describe(self.latest))
-        self.watch(values[-1] | {"embedding_dim": self.embedding_dim})
+        return values[-1]
 
     def watch(self, figures: dict[str, float]) -> None:
         """Tell of a collapse, and remember it if it is to end the run: all ranks see the same."""
@@ -453,17 +454,17 @@ class Run:
                 # The last update lost the weights: no loss has shown it yet.
                 raise self.diverged(f"after step {self.progress.step}, {error}") from error
             self.record(subject, metrics)
-            if subject == "backbone":
-                self.watch(
-                    {
-                        "effective_rank": metrics.get("effective_rank", math.nan),
-                        # So few images span no more dimensions than there are of them.
-                        "embedding_dim": min(
-                            feature_width(self.method.representation),
-                            len(self.data.held_out.samples),
-                        ),
-                    }
-                )
+            # The untrained network's, too: whether a rank has fallen shows beside it.
+            seen: dict[str, float] = {
+                "effective_rank": metrics.get("effective_rank", math.nan),
+                # So few images span no more dimensions than there are of them.
+                "embedding_dim": min(
+                    feature_width(self.method.representation), len(self.data.held_out.samples)
+                ),
+            }
+            if self.spec.method.supervised and self.data.num_classes is not None:
+                seen["num_classes"] = self.data.num_classes
+            self.watch(seen)
         self.figures.leave_out_time()
 
     def record(

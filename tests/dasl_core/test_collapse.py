@@ -277,6 +277,10 @@ def test_rank_is_judged_by_its_fall_and_by_what_is_needed() -> None:
     always_low = CollapseAlarm()
     assert causes(always_low, rank(12), 20) == []
     assert causes(always_low, rank(2), 5) == ["dimensional_collapse"]
+    from_the_start = CollapseAlarm()  # as that of many an untrained network: nothing has fallen
+    assert causes(from_the_start, rank(2.3), 1) == []
+    assert causes(from_the_start, rank(1.3), 20) == []
+    assert causes(from_the_start, rank(1.1), 5) == ["dimensional_collapse"]
     supervised = CollapseAlarm()  # ten classes become ten points: as it should be
     assert causes(supervised, rank(100, num_classes=10), 5) == []
     assert causes(supervised, rank(8.5, num_classes=10), 5) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import chain, repeat
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from training_world import Recorder, assert_same, ingest, picture_folder, resolv
 from dasl_core.data.index import DatasetIndex
 from dasl_core.train.checkpoint import load_state
 from dasl_core.train.engine import CollapsedError, DivergedError, Run, RunFiles
-from dasl_core.train.evaluation import DISTANCES
+from dasl_core.train.evaluation import DISTANCES, Evaluator
 from dasl_core.train.optim import learning_rate
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
@@ -242,6 +243,17 @@ def test_data_that_shrank_below_a_batch_is_refused(
         run(spec, fewer, cache, None)
 
 
+@pytest.mark.parametrize(("estimator", "columns"), [("chain", 15), ("unbiased", 15), ("full", 112)])
+def test_the_number_of_pairs_is_reported(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, estimator: str, columns: int
+) -> None:
+    """Of 16 views of 8 images, where two views of one image are no pair."""
+    reporter = Recorder(tmp_path)
+    spec = resolved(pictures, dar={"estimator": estimator}, train={"epochs": 1})
+    run(spec, pictures, cache, reporter)
+    assert reporter.curve("dar_columns") == [columns] * STEPS
+
+
 # --- collapse
 
 
@@ -284,6 +296,29 @@ def test_a_healthy_run_raises_no_alarm(pictures: DatasetIndex, cache: Path, tmp_
     reporter = Recorder(tmp_path)
     run(resolved(pictures, train={"epochs": 20}), pictures, cache, reporter)
     assert reporter.events == []
+
+
+def test_images_of_a_class_may_become_a_point_where_the_method_asks_for_it(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three classes span two dimensions: a collapse of what is trained without classes, and the aim of
+    what is trained with them."""
+    causes = {}
+    for method in ("simclr", "npair"):
+        ranks = chain([10.0], repeat(2.0))  # the untrained network's, and those that follow
+        monkeypatch.setattr(
+            Evaluator, "backbone", lambda *_, ranks=ranks, **__: {"effective_rank": next(ranks)}
+        )
+        reporter = Recorder(tmp_path / method)
+        spec = resolved(
+            pictures,
+            method={"name": method},
+            train={"epochs": 6},
+            evaluate={"every_epochs": 1, "holdout": {"fraction": 0.5}},
+        )
+        run(spec, pictures, cache, reporter)
+        causes[method] = [data["cause"] for kind, _, data in reporter.events if kind == "collapse"]
+    assert causes == {"simclr": ["dimensional_collapse"], "npair": []}
 
 
 # --- cluster labels

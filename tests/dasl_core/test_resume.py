@@ -30,7 +30,7 @@ def assert_same_state(one: Path, other: Path) -> None:
     states = [load_state(folder) for folder in (one, other)]
     for part in ("method", "criterion", "clusters", "optimizer", "scaler", "ranks"):
         assert_same(states[0][part], states[1][part], part)
-    for name in ("step", "losses", "epoch_loss_sum", "evaluations"):
+    for name in ("step", "losses", "epoch_loss_sum", "evaluations", "skipped", "collapse"):
         assert states[0]["progress"][name] == states[1]["progress"][name], name
 
 
