@@ -82,8 +82,8 @@ def _require(scope: Scope) -> Callable[..., Caller]:
         request: Request, context: WithContext, _: Annotated[object, Depends(_documented)]
     ) -> Caller:
         token = bearer_token(request)
-        # Its own short transaction: the endpoint's is not open yet and may be a write.
-        with context.database.read() as session:
+        # The endpoint's transaction is not open yet, and may be a write.
+        with context.database.look() as session:
             row = repository.find_by_hash(session, hash_token(token))
             known = row is not None and token_matches(token, row.hash) and row.revoked_at is None
             if row is None or not known:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import InvalidatePoolError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.pool import ConnectionPoolEntry
 
 # What a database raises that does not answer: it is asked again, and nothing else is wrong.
 AWAY = (OperationalError, PoolTimeout)
-_READ_ONLY = "dasl_read_only"
+_READ_ONLY, _SINGLE = "dasl_read_only", "dasl_single"
 _BUSY_SECONDS = 30
+# A connection that was used so short a time ago is taken to work still.
+_USED_AT, _TRUSTED_SECONDS = "dasl_used_at", 1.0
 
 
 class Database:
@@ -29,6 +34,13 @@ class Database:
     def __init__(self, url: str) -> None:
         self.engine = make_engine(url)
         reader = self.engine.execution_options(**{_READ_ONLY: True, "postgresql_readonly": True})
+        # No transaction is two trips to the server less.
+        single = self.engine.execution_options(
+            **{_SINGLE: True}
+            if self.engine.dialect.name == "sqlite"
+            else {"isolation_level": "AUTOCOMMIT"}
+        )
+        self._single = sessionmaker(single, expire_on_commit=False)
         self._write = sessionmaker(self.engine, expire_on_commit=False)
         self._read = sessionmaker(reader, expire_on_commit=False)
 
@@ -42,6 +54,12 @@ class Database:
     def read(self) -> Iterator[Session]:
         """A snapshot to read from; PostgreSQL refuses writes in it."""
         with self._read() as session:
+            yield session
+
+    @contextmanager
+    def look(self) -> Iterator[Session]:
+        """For single queries: each sees what is committed when it is asked. Nothing is written."""
+        with self._single() as session:
             yield session
 
     def writer(self) -> Session:
@@ -80,11 +98,32 @@ def make_engine(url: str) -> Engine:
         event.listen(engine, "checkin", turn.end)
         return engine
     if parsed.drivername == "postgresql+psycopg":
-        return create_engine(parsed, pool_pre_ping=True, **options)
+        engine = create_engine(parsed, **options)
+        _ping_when_idle(engine)
+        return engine
     raise ValueError(
         f"DASL_DATABASE_URL names {parsed.drivername!r}; use sqlite:///PATH or "
         "postgresql+psycopg://USER:PASSWORD@HOST/DATABASE"
     )
+
+
+def _ping_when_idle(engine: Engine) -> None:
+    """Replace connections of a server that went away, without asking it before every transaction."""
+
+    def note(_connection: object, record: ConnectionPoolEntry) -> None:
+        record.info[_USED_AT] = time.monotonic()
+
+    def ping(connection: DBAPIConnection, record: ConnectionPoolEntry, _proxy: object) -> None:
+        used_at = record.info.get(_USED_AT)
+        if used_at is None or time.monotonic() - used_at < _TRUSTED_SECONDS:
+            return
+        try:
+            engine.dialect.do_ping(connection)
+        except engine.dialect.loaded_dbapi.Error as error:
+            raise InvalidatePoolError from error
+
+    event.listen(engine, "checkin", note)
+    event.listen(engine, "checkout", ping)
 
 
 def _configure_sqlite(connection: sqlite3.Connection, _record: object) -> None:
@@ -112,9 +151,12 @@ class _Turn:
         self._owner: object = None
 
     def begin(self, connection: Connection) -> None:
+        options = connection.get_execution_options()
+        if options.get(_SINGLE, False):
+            return
         # A deferred transaction that reads first cannot be upgraded once another process has
         # written: it would lose updates or fail with "database is locked". Writers queue up front.
-        if connection.get_execution_options().get(_READ_ONLY, False):
+        if options.get(_READ_ONLY, False):
             connection.exec_driver_sql("BEGIN")
             return
         owner = connection.connection._connection_record

@@ -17,11 +17,11 @@ def unreadable(
 ) -> list[FieldProblem]:
     """What is wrong with where a spec reads.
 
-    Opens a transaction of its own, which ends before a file system is asked that may not answer.
+    Asks the database outside of any transaction: a file system may not answer.
     """
     problems = _of_weights(settings, spec.backbone.pretrained)
     named = {"dataset": spec.dataset, "evaluate.dataset": spec.evaluate.dataset}
-    with database.read() as session:
+    with database.look() as session:
         found = {
             field: datasets.find(session, tenant, name)
             for field, name in named.items()

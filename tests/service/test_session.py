@@ -88,3 +88,37 @@ def test_postgresql_refuses_a_write_in_a_read(postgres: Callable[[], str]) -> No
         with pytest.raises(InternalError, match="read-only"):
             session.flush()
     database.dispose()
+
+
+def test_a_connection_that_died_while_nobody_used_it_is_replaced(
+    database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if database.engine.dialect.name == "sqlite":
+        pytest.skip("its connections are to a file")
+    monkeypatch.setattr("service.db.session._TRUSTED_SECONDS", 0.0)
+    with database.read() as session:
+        mine = session.execute(text("SELECT pg_backend_pid()")).scalar_one()
+    other = Database(database_url)
+    with other.read() as session:
+        session.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": mine})
+    other.dispose()
+    with database.read() as session:
+        assert session.execute(text("SELECT pg_backend_pid()")).scalar_one() != mine
+
+
+def test_a_look_sees_what_is_committed_at_each_query(database: Database) -> None:
+    def lease(name: str) -> Lease:
+        return Lease(name=name, holder="me", expires_at=datetime.now(UTC))
+
+    with database.look() as session:
+        assert session.scalars(select(Lease.name)).all() == []
+        with database.write() as writing:
+            writing.add(lease("first"))
+        assert session.scalars(select(Lease.name)).all() == ["first"]
+    # And a connection that was used for one is as good as before for transactions.
+    with database.write() as session:
+        session.add(lease("second"))
+        session.flush()
+        session.rollback()
+    with database.read() as session:
+        assert session.scalars(select(Lease.name)).all() == ["first"]
