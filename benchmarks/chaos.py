@@ -24,7 +24,7 @@ from typing import Any
 from sqlalchemy import select
 
 from benchmarks import processes, startup
-from benchmarks.crashes import adopt_orphans
+from benchmarks.crashes import own_all_processes
 from benchmarks.deployment import DATASET, deployed, until
 from benchmarks.hammer import Hammer
 from benchmarks.machine import machine
@@ -49,7 +49,7 @@ def main() -> int:
     parser.add_argument("--only", choices=TRIALS, action="append")
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
-    adopt_orphans()
+    own_all_processes()
     kept = json.loads(given.output.read_text()) if given.output.exists() else {}
     for name in given.only or TRIALS:
         before = machine("torch", "ray", "sqlalchemy")

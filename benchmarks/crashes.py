@@ -14,6 +14,7 @@ import json
 import os
 import random
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -30,6 +31,7 @@ from benchmarks import history, processes
 from benchmarks.deployment import DATASET, Deployment, deployed, until
 from benchmarks.machine import machine
 from benchmarks.postgres import postgres
+from benchmarks.standin.jobs_api import StandInRay
 from service.client import Client
 from service.db.models import Attempt, Checkpoint, Event
 from service.db.session import Database
@@ -137,10 +139,15 @@ def main() -> int:
     parser.add_argument("--width", type=int, default=3, help="jobs at a time")
     parser.add_argument("--mean-wait", type=float, default=5.0, help="seconds between two kills")
     parser.add_argument("--minutes", type=float, default=60.0, help="no kill after so many")
+    parser.add_argument(
+        "--standin",
+        action="store_true",
+        help="no Ray and no training: a stand-in that starts drivers at once, and ranks that hash",
+    )
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
     before = machine("torch", "ray", "sqlalchemy")
-    adopt_orphans()
+    own_all_processes()
     with (
         tempfile.TemporaryDirectory(prefix="dasl-crash-") as folder,
         database_of(given.database, Path(folder)) as url,
@@ -153,9 +160,12 @@ def main() -> int:
             width=given.width,
             mean_wait=given.mean_wait,
             minutes=given.minutes,
+            standin=given.standin,
         )
     print(json.dumps(result, indent=2))
-    output = given.output or RESULTS / f"crashes-{given.database}.json"
+    output = given.output or RESULTS / (
+        f"crashes-{given.database}{'-standin' if given.standin else ''}.json"
+    )
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(
         json.dumps({"machine": before, "database": given.database, "result": result}, indent=2)
@@ -164,8 +174,9 @@ def main() -> int:
     return 1 if result["violations"] else 0
 
 
-def adopt_orphans() -> None:
-    """Whatever loses its parent below this process becomes its child, and so is not overlooked."""
+def own_all_processes() -> None:
+    """Leave nothing behind when told to end; what loses its parent below this process is its child."""
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -188,12 +199,14 @@ def crash(
     width: int,
     mean_wait: float,
     minutes: float,
+    standin: bool,
 ) -> dict[str, Any]:
     """Kill that often, let all jobs end, and say what happened and what is wrong.
 
     Args:
         mean_wait: seconds between two kills; each wait is drawn evenly from 0 to twice that.
         minutes: after which no more is killed.
+        standin: whether Ray and the training are stand-ins.
     """
     # Drawn at once: what is killed, and when, depends on the seed and on nothing else.
     chance = random.Random(seed)
@@ -201,7 +214,8 @@ def crash(
     waits = [chance.uniform(0, 2 * mean_wait) for _ in range(kills)]
     began = time.monotonic()
     done: list[dict[str, Any]] = []
-    with deployed(home, database_url, cpus=width + 1, settings=SETTINGS) as running:
+    ray = StandInRay(home / "ray.log", width + 1) if standin else None
+    with deployed(home, database_url, cpus=width + 1, settings=SETTINGS, ray=ray) as running:
         database = Database(database_url)
         watch = Watch(database)
         watch.start()
@@ -244,6 +258,7 @@ def crash(
         "seconds": round(time.monotonic() - began, 1),
         "looks_for_two_live_epochs": watch.looks,
         "violations": found,
+        "ray": "stand-in" if standin else "real",
         "settings": SETTINGS,
     }
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, Protocol, TypeVar
 from unittest.mock import patch
 
 import httpx
@@ -80,9 +80,32 @@ class Deployment:
             return False
 
 
+class Ray(Protocol):
+    """What runs the attempts."""
+
+    @property
+    def address(self) -> str:
+        """Of its Jobs API."""
+
+    @property
+    def token(self) -> str:
+        """For that API."""
+
+    def start(self) -> None:
+        """Start it."""
+
+    def stop(self) -> None:
+        """End it and all that it runs."""
+
+
 @contextmanager
 def deployed(
-    home: Path, database_url: str, *, cpus: int, settings: Mapping[str, str]
+    home: Path,
+    database_url: str,
+    *,
+    cpus: int,
+    settings: Mapping[str, str],
+    ray: Ray | None = None,
 ) -> Iterator[Deployment]:
     """A deployment that is ready, with the small data set `DATASET`; nothing is left of it.
 
@@ -91,6 +114,7 @@ def deployed(
         database_url: an empty database.
         cpus: how many CPUs Ray hands out.
         settings: variables of API, dispatcher and workers.
+        ray: stands in for a local Ray.
     """
     port = free_port()
     upgrade(database_url)
@@ -108,8 +132,11 @@ def deployed(
     }
     others = {name: value for name, value in os.environ.items() if not name.startswith("DASL_")}
     with patch.dict(os.environ, others | own, clear=True):
-        ray = LocalRay(home / "ray", home / "ray.log", cpus)
-        _start(ray)
+        ray = ray or LocalRay(home / "ray", home / "ray.log", cpus)
+        if isinstance(ray, LocalRay):
+            _start(ray)
+        else:
+            ray.start()
     access = {"DASL_RAY_ADDRESS": ray.address, "RAY_AUTH_TOKEN": ray.token}
     running = Deployment(
         home, database_url, f"http://127.0.0.1:{port}", token, others | own | access

@@ -39,10 +39,10 @@ def training(ancestor: int) -> list[TrainingProcess]:
     found = []
     for pid, words in commands(ancestor).items():
         part: Part
-        if "workers.run" in words:
-            part = "driver"
-        elif words[0].startswith("ray::RayTrain"):
+        if words[0].startswith("ray::RayTrain") or "--rank" in words:
             part = "rank"
+        elif "workers.run" in words or "benchmarks.standin.training" in words:
+            part = "driver"
         else:
             continue
         token = environment(pid).get("DASL_WORKER_TOKEN")

@@ -1,0 +1,102 @@
+"""The real driver and the real reporter, over a rank that hashes instead of training.
+
+`python -m benchmarks.standin.training --job J --attempt N` is `workers.run` with other ranks. A step
+depends on the one before it and on the seed, so a step that is lost or done twice changes the end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.history import FINAL_WEIGHTS
+from service.client.worker import AttemptStart, WorkerClient
+from workers import run
+from workers.artifacts import download
+from workers.reporter import HomeReporter
+
+STEPS_AN_EPOCH = 4
+_STEP_SECONDS = 0.02
+_STEPS_A_REPORT = 10
+# Ray ends the ranks of a driver that was killed, but not at once.
+_ORPHANED_FOR_SECONDS = 1.0
+
+
+def ranks(start: AttemptStart, config: dict[str, object]) -> BaseException | None:
+    """In the place of `workers.run.run_ranks`: one rank, a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.standin.training", "--rank"],
+        input=json.dumps(config),
+        text=True,
+        check=False,
+    )
+    return OSError(f"a rank ended with {done.returncode}") if done.returncode else None
+
+
+def train(config: dict[str, Any]) -> None:
+    """What a rank runs."""
+    start = AttemptStart.model_validate(config["start"])
+    client = WorkerClient(config["url"], config["token"], config["job"], config["attempt"])
+    total = start.spec.train.epochs * STEPS_AN_EPOCH
+    every = int(start.spec.train.checkpoint_every_epochs) * STEPS_AN_EPOCH
+    driver, seen = os.getppid(), time.monotonic()
+    with (
+        tempfile.TemporaryDirectory(prefix="dasl-") as scratch,
+        HomeReporter(client, start.artifacts_uri, start.heartbeat_seconds) as reporter,
+    ):
+        first, weights = _state(start, Path(scratch))
+        points: list[dict[str, Any]] = []
+        for step in range(first + 1, total + 1):
+            weights = hashlib.sha256(f"{weights} {start.spec.train.seed}".encode()).hexdigest()
+            time.sleep(_STEP_SECONDS)
+            if os.getppid() == driver:
+                seen = time.monotonic()
+            elif time.monotonic() - seen > _ORPHANED_FOR_SECONDS:
+                os._exit(1)
+            value = int(weights[:8], 16) / 2**32
+            points.append({"step": step, "time": time.time(), "values": {"loss": value}})
+            saves = step == total or step % every == 0
+            if saves or len(points) == _STEPS_A_REPORT:
+                reporter.metrics(points)
+                reporter.progress({"step": step, "total_steps": total})
+                points = []
+            if saves:
+                folder = Path(scratch) / f"step-{step}"
+                folder.mkdir()
+                (folder / FINAL_WEIGHTS).write_text(weights)
+                (folder / "progress.json").write_text(json.dumps({"step": step}))
+                reporter.checkpoint(folder, step, step / STEPS_AN_EPOCH, {}, step == total)
+            reporter.desired()
+        reporter.flush()
+        client.finish("succeeded")
+    client.close()
+
+
+def _state(start: AttemptStart, scratch: Path) -> tuple[int, str]:
+    if start.resume is None:
+        return 0, ""
+    folder = scratch / "resume"
+    folder.mkdir()
+    download(start.resume.uri, start.resume.files, folder)
+    step = int(json.loads((folder / "progress.json").read_text())["step"])
+    return step, (folder / FINAL_WEIGHTS).read_text()
+
+
+def main() -> int:
+    """A driver, or one of its ranks."""
+    if "--rank" in sys.argv:
+        train(json.load(sys.stdin))
+        return 0
+    run.run_ranks = ranks
+    return run.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
