@@ -62,7 +62,7 @@ def show_metrics(
 ) -> MetricColumns:
     """Series as columns; thinned to about `max_points` steps, keeping minima and maxima."""
     service.get(session, caller.tenant, job_id)
-    return columns(repository.metrics(session, job_id, name or (), from_step), max_points)
+    return columns(repository.metrics(session, job_id, name or (), from_step, max_points))
 
 
 @router.get(

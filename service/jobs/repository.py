@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import Row, Select, delete, insert, select, union_all
+from sqlalchemy import ColumnElement, Row, Select, delete, func, insert, or_, select, union_all
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from service.db.models import (
@@ -139,14 +139,73 @@ def events(session: Session, job_id: str, after: int, limit: int) -> Sequence[Ev
 
 
 def metrics(
-    session: Session, job_id: str, names: Sequence[str], from_step: int
+    session: Session,
+    job_id: str,
+    names: Sequence[str],
+    from_step: int,
+    max_points: int | None = None,
 ) -> Iterable[Row[str, int, float, float]]:
-    """(name, step, time, value) by name and step; the newest attempt comes last at each step."""
+    """(name, step, time, value) by name and step; the newest attempt comes last at each step.
+
+    Args:
+        names: of the series; none: all.
+        max_points: about as many steps are kept, and at least two for each series: the first and
+            the last step, and where each series has its least and its greatest value in each of
+            equally many stretches of steps.
+    """
+    wanted = [Metric.job_id == job_id, Metric.step >= from_step]
+    if names:
+        wanted.append(Metric.name.in_(names))
     query = (
         select(Metric.name, Metric.step, Metric.time, Metric.value)
-        .where(Metric.job_id == job_id, Metric.step >= from_step)
+        .where(*wanted)
         .order_by(Metric.name, Metric.step, Metric.attempt)
     )
-    if names:
-        query = query.where(Metric.name.in_(names))
+    if max_points is not None:
+        counts = select(func.count(Metric.step.distinct()), func.count(Metric.name.distinct()))
+        steps, series = session.execute(counts.where(*wanted)).one()
+        if steps > max_points:
+            stretches = max(1, (max_points - 2) // (2 * series))
+            query = query.where(Metric.step.in_(_landmarks(wanted, steps, stretches)))
     return session.execute(query)
+
+
+def _landmarks(wanted: Sequence[ColumnElement[bool]], steps: int, stretches: int) -> Select[int]:
+    """The steps that thinned series keep, found where the points are: there may be millions.
+
+    Args:
+        wanted: which points there are.
+        steps: how many steps they have.
+        stretches: into how many parts these are divided.
+    """
+    # A value counts unless a later attempt has one for the same step.
+    later = func.lead(Metric.attempt).over(
+        partition_by=(Metric.name, Metric.step), order_by=Metric.attempt
+    )
+    place = func.dense_rank().over(order_by=Metric.step)
+    every = (
+        select(Metric.name, Metric.step, Metric.value, later.label("later"), place.label("place"))
+        .where(*wanted)
+        .subquery()
+    )
+    # Stretch k begins behind the first floor(k * steps / stretches) of them.
+    stretch = (every.c.place * stretches - 1) // steps
+
+    def rank(value: ColumnElement[float]) -> ColumnElement[int]:
+        # Of equal values the first.
+        order = (value, every.c.step)
+        return func.row_number().over(partition_by=(every.c.name, stretch), order_by=order)
+
+    ranked = (
+        select(
+            every.c.step,
+            every.c.place,
+            rank(every.c.value.asc()).label("least"),
+            rank(every.c.value.desc()).label("greatest"),
+        )
+        .where(every.c.later.is_(None))
+        .subquery()
+    )
+    return select(ranked.c.step).where(
+        or_(ranked.c.least == 1, ranked.c.greatest == 1, ranked.c.place.in_((1, steps)))
+    )

@@ -1,50 +1,150 @@
-"""Metric columns: thinned out, and no spike lost."""
+"""Metric columns: thinned out by the database, both the same, and no spike lost."""
 
 from __future__ import annotations
 
 import random
+from datetime import UTC, datetime
 
-from hypothesis import given
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from service import ids, lifecycle
+from service.db.models import Dataset, Job, Metric
+from service.db.session import Database
+from service.jobs import repository
 from service.jobs.metrics import columns
+from service.jobs.schemas import MetricColumns
+
+# Name, step, attempt, value.
+Point = tuple[str, int, int, float]
 
 
+@pytest.fixture
+def dataset_id(database: Database) -> str:
+    dataset = Dataset(
+        id=ids.new_id("ds"),
+        tenant="default",
+        name="pictures",
+        uri="/nowhere",
+        state="ready",
+        created_at=datetime.now(UTC),
+    )
+    with database.write() as session:
+        session.add(dataset)
+    return dataset.id
+
+
+def stored(database: Database, dataset_id: str, points: list[Point]) -> str:
+    """A job with these points."""
+    job = Job(
+        id=ids.new_id("job"),
+        tenant="default",
+        name="a job",
+        method="simclr",
+        spec={},
+        resolved={},
+        priority=0,
+        tags={},
+        dataset_id=dataset_id,
+        created_at=datetime.now(UTC),
+    )
+    with database.write() as session:
+        lifecycle.enqueue(session, job)
+        session.add_all(
+            Metric(job_id=job.id, name=n, step=s, attempt=a, time=float(s + a), value=v)
+            for n, s, a, v in points
+        )
+    return job.id
+
+
+def shown(
+    database: Database, job_id: str, max_points: int | None = None, *names: str, from_step: int = 0
+) -> MetricColumns:
+    with database.read() as session:
+        return columns(repository.metrics(session, job_id, names, from_step, max_points))
+
+
+def expected_steps(whole: MetricColumns, max_points: int) -> list[int]:
+    """What is kept, told the slow way."""
+    steps = whole.step
+    if len(steps) <= max_points:
+        return steps
+    stretches = max(1, (max_points - 2) // (2 * len(whole.values)))
+    kept = {steps[0], steps[-1]}
+    for of in whole.values.values():
+        values = dict(zip(steps, of, strict=True))
+        for number in range(stretches):
+            low, high = (n * len(steps) // stretches for n in (number, number + 1))
+            present = [(values[s], s) for s in steps[low:high] if values[s] is not None]
+            if present:
+                kept |= {min(present)[1], max(present, key=lambda one: (one[0], -one[1]))[1]}
+    return sorted(kept)
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
-    st.lists(
-        st.tuples(st.sampled_from("abc"), st.integers(0, 500), st.floats(-5, 5)), max_size=300
+    st.dictionaries(
+        st.tuples(st.sampled_from("abc"), st.integers(0, 60), st.integers(1, 2)),
+        # Few values, so that equal ones come.
+        st.integers(-5, 5).map(float),
+        max_size=120,
     ),
     st.integers(2, 60),
+    st.integers(0, 20),
 )
 def test_extremes_first_and_last_survive(
-    raw: list[tuple[str, int, float]], max_points: int
+    database: Database,
+    dataset_id: str,
+    raw: dict[tuple[str, int, int], float],
+    max_points: int,
+    from_step: int,
 ) -> None:
-    points = sorted((name, step, float(step), value) for name, step, value in raw)
-    whole = columns(points)
-    thin = columns(points, max_points)
-    names = len(whole.values)
+    job_id = stored(database, dataset_id, [(*place, value) for place, value in raw.items()])
+    whole = shown(database, job_id, from_step=from_step)
+    thin = shown(database, job_id, max_points, from_step=from_step)
+    assert thin.step == expected_steps(whole, max_points)
+    assert len(thin.step) <= max(max_points, 2 * len(whole.values) + 2)
     assert thin.values.keys() == whole.values.keys()
-    assert len(thin.step) <= max(max_points, 2 * names + 2)
-    assert thin.step == sorted(set(thin.step))
-    if whole.step:
-        assert (thin.step[0], thin.step[-1]) == (whole.step[0], whole.step[-1])
-    full = {name: dict(zip(whole.step, of, strict=True)) for name, of in whole.values.items()}
+    at = {step: place for place, step in enumerate(whole.step)}
+    assert thin.time == [whole.time[at[step]] for step in thin.step]
     for name, of in thin.values.items():
-        kept = [value for value in of if value is not None]
-        every = [value for value in full[name].values() if value is not None]
+        assert of == [whole.values[name][at[step]] for step in thin.step]
+        kept, every = ([v for v in x if v is not None] for x in (of, whole.values[name]))
         assert (min(kept), max(kept)) == (min(every), max(every))
-        assert all(full[name][step] == value for step, value in zip(thin.step, of, strict=True))
 
 
-def test_every_stretch_keeps_its_spike() -> None:
+def test_every_stretch_keeps_its_spike(database: Database, dataset_id: str) -> None:
     rng = random.Random(0)
     spikes = {1234: 50.0, 5678: -50.0, 9000: 30.0}
-    points = [("loss", step, 0.0, spikes.get(step, rng.random())) for step in range(10_000)]
-    thin = columns(points, 100)
+    points = [("loss", step, 1, spikes.get(step, rng.random())) for step in range(10_000)]
+    job_id = stored(database, dataset_id, points)
+    thin = shown(database, job_id, 100)
     assert len(thin.step) <= 100
     assert spikes.keys() <= set(thin.step)
+
+
+def test_only_the_series_that_were_asked_for_take_room(database: Database, dataset_id: str) -> None:
+    points = [(name, step, 1, float(step)) for name in "ab" for step in range(100)]
+    job_id = stored(database, dataset_id, points)
+    thin = shown(database, job_id, 10, "a")
+    assert thin.values.keys() == {"a"}
+    assert thin.step == expected_steps(shown(database, job_id, None, "a"), 10)
 
 
 def test_later_point_of_a_step_counts() -> None:
     both = columns([("loss", 1, 10.0, 5.0), ("loss", 1, 20.0, 4.0)])
     assert (both.step, both.time, both.values) == ([1], [20.0], {"loss": [4.0]})
+
+
+def test_a_spike_that_a_later_attempt_did_not_repeat_is_gone(
+    database: Database, dataset_id: str
+) -> None:
+    points = [("loss", step, 1, 100.0 if step == 50 else 1.0) for step in range(100)]
+    points += [("loss", step, 2, 1.0 + step / 1000) for step in range(40, 100)]
+    thin = shown(database, stored(database, dataset_id, points), 10)
+    assert max(value for value in thin.values["loss"] if value is not None) == 1.099
