@@ -5,14 +5,13 @@ the training resolution, and laid into the upper left of a square. Random crops 
 device from pixels finer than they need, with a bilinear filter that reduces by at most two.
 """
 
-import errno
 import fcntl
 import hashlib
+import io
 import itertools
 import json
 import logging
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from dasl_core.data.cache import CacheFolder
 from dasl_core.data.decode import decode_image
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.sampler import class_balanced_order
@@ -32,8 +32,6 @@ from dasl_core.seeds import stream
 
 log = logging.getLogger(__name__)
 
-# A cache never takes more than this share of what is free on its disk.
-CACHE_SHARE_OF_FREE_DISK = 0.5
 # Raised when older caches must not be read: those of 1 kept unreadable images as black ones.
 CACHE_FORMAT = 2
 
@@ -80,6 +78,7 @@ class Canvases:
         self.unreadable: dict[int, str] = {}
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
         self._pixels: np.ndarray | None = None
+        self._folder: CacheFolder | None = None
         self._heights_widths = _canvas_extents(index.sizes, self.side)
         try:
             self._pixels = self._open_cache(cache)
@@ -102,8 +101,10 @@ class Canvases:
         return torch.from_numpy(pixels), torch.from_numpy(self._heights_widths[positions])
 
     def close(self) -> None:
-        """End the decoding threads."""
+        """End the decoding threads, and let go of the cache."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+        if self._folder is not None:
+            self._folder.close()
 
     def _draw(self, sample: int) -> np.ndarray | str:
         """An image's canvas, or why there is none."""
@@ -168,7 +169,7 @@ class Canvases:
 
     def _open_cache(self, cache: Path) -> np.ndarray | None:
         """The pixels of all images; None where so few can be read that a cache is not worth it."""
-        cache.mkdir(parents=True, exist_ok=True)
+        self._folder = CacheFolder(cache)
         target = self._cache_file(cache)
         # Ranks of one machine, and jobs on one data set, meet here: one builds, the others wait.
         with open(target.with_suffix(".lock"), "w", encoding="utf-8") as lock:
@@ -178,22 +179,24 @@ class Canvases:
             elif too_many(len(self._missing()), len(self.index)):
                 return None
             else:
-                self._build_cache(target)
+                self._build_cache(self._folder, target)
         pixels: np.ndarray = np.load(target, mmap_mode="r")
         return pixels
 
-    def _build_cache(self, target: Path) -> None:
+    def _build_cache(self, folder: CacheFolder, target: Path) -> None:
         # One name for all, who hold the lock: what a killed process left is written over.
         partial = target.with_suffix(".partial")
         partial.unlink(missing_ok=True)
-        needed = int(np.prod(self._shape(), dtype=np.int64))
-        if needed > shutil.disk_usage(target.parent).free * CACHE_SHARE_OF_FREE_DISK:
-            raise OSError(errno.ENOSPC, f"they take {needed >> 20} MiB")
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(
+            header, {"descr": "|u1", "fortran_order": False, "shape": self._shape()}
+        )
+        pixels = int(np.prod(self._shape(), dtype=np.int64))
         unreadable: dict[int, str] = {}
         try:
-            with open(partial, "wb") as file:
-                header = {"descr": "|u1", "fortran_order": False, "shape": self._shape()}
-                np.lib.format.write_array_header_1_0(file, header)
+            folder.reserve(partial, len(header.getvalue()) + pixels)
+            with open(partial, "r+b") as file:
+                file.write(header.getvalue())
                 canvases = self._pool.map(self._draw, range(len(self.index)))
                 for sample, canvas in enumerate(canvases):
                     if isinstance(canvas, str):

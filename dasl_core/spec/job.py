@@ -15,6 +15,7 @@ PositiveInt = Annotated[int, Field(ge=1, le=1_000_000_000)]
 # Far above any rate, decay or weight that trains; beyond them float32 soon overflows, and a run would
 # find it out only after its start.
 LARGEST_RATE, LARGEST_DECAY, LARGEST_WEIGHT = 1e4, 100.0, 1e6
+Weight = Annotated[float, Field(ge=0, le=LARGEST_WEIGHT)]
 Rate = Annotated[float, Field(gt=0, le=LARGEST_RATE)]
 Decay = Annotated[float, Field(ge=0, le=LARGEST_DECAY)]
 
@@ -138,11 +139,12 @@ class Clusters(Part):
 class DAR(Part):
     """Difference alignment regularization (Chen et al., ICLR 2024), added to the method's loss."""
 
-    weight: float = Field(
-        0.003,
-        ge=0,
-        le=LARGEST_WEIGHT,
-        description="lambda; 0 leaves the run bit-identical to null.",
+    weight: Weight | Auto = Field(
+        "auto",
+        description=(
+            'lambda; 0 leaves the run bit-identical to null; "auto": one that goes with the norm and the '
+            "difference."
+        ),
     )
     labels: Literal["instance", "cluster", "class"] = Field(
         "instance",
@@ -174,14 +176,26 @@ class DAR(Part):
         True, description="L2-normalise embeddings first; false risks collapse."
     )
 
+    @property
+    def active(self) -> bool:
+        """Whether it adds anything to the loss of a resolved spec."""
+        assert not isinstance(self.weight, str), "resolve the spec first"
+        return self.weight > 0
+
 
 class SEC(Part):
     """Spherical embedding constraint (Zhang et al., NeurIPS 2020) on the raw embedding norms."""
 
-    weight: float = Field(0.5, ge=0, le=LARGEST_WEIGHT, description="eta.")
+    weight: Weight = Field(0.5, description="eta.")
     target: Literal["mean", "zero"] = "mean"
     momentum: float = Field(1.0, gt=0, le=1, description="rho; 1 uses the batch's own mean norm.")
-    ramp: bool = Field(True, description="Grow the weight linearly from 0 over the training.")
+    ramp: bool | Auto = Field(
+        "auto",
+        description=(
+            'Grow the weight linearly from 0 over the training; "auto": as its authors do, with '
+            "self-supervised methods and not with supervised ones."
+        ),
+    )
 
 
 class Optimizer(Part):

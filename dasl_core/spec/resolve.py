@@ -13,6 +13,7 @@ from dasl_core.spec.errors import FieldProblem, SpecError
 from dasl_core.spec.job import (
     DAR,
     LARGEST_RATE,
+    SEC,
     Augment,
     Backbone,
     Clip,
@@ -37,6 +38,13 @@ BLUR_FROM = SMALL_STEM_UP_TO + 1
 # sgd: lightly's CIFAR SimCLR (0.06 at 128). lars: SimCLR's 0.3. adamw: MoCo v3's ViT 1.5e-4 is for
 # 300 epochs at 4096; 5e-4 is the usual for ViTs at 256 (DINO, DeiT).
 BASE_LR = {"sgd": 0.12, "lars": 0.3, "adamw": 5e-4}
+# lambda by norm, or for distances. 0.003 and 1.0 are first measurements on emoji (docs/spec.md). l2 and
+# sq_l2 of 128 coordinates are about a tenth of their l1.
+DAR_WEIGHTS = {"l1": 0.003, "l2": 0.03, "sq_l2": 0.03, "distance": 1.0}
+# All pairs of 1,024 embeddings are 524 thousand columns, 268 MB at a width of 128. l2 compares each with
+# each: 128 embeddings have about the columns of a chain of 8,192.
+FULL_LIMIT, FULL_L2_LIMIT = 1024, 128
+GLOBAL_VIEWS = 2  # whose embeddings DAR and SEC see; local crops only train the student
 WEIGHT_DECAY = {"sgd": 5e-4, "lars": 1e-6, "adamw": 0.05}
 
 
@@ -71,6 +79,7 @@ def resolve(spec: JobSpec, facts: DatasetFacts) -> JobSpec:
     train = _train(spec, facts, problems)
     evaluate = _evaluate(spec, facts, train, problems)
     _check_labels(spec, facts, problems)
+    _check_dar(spec, int(train.batch_size), problems)
     info = BACKBONES[backbone.name]
     patch = info.patch_size
     if patch is not None and backbone.stem == "small":
@@ -94,6 +103,7 @@ def resolve(spec: JobSpec, facts: DatasetFacts) -> JobSpec:
             "augment": _augment(spec.augment, spec.method, int(backbone.image_size)),
             "method": spec.method.resolve(given),
             "dar": _dar(spec, given.train_images),
+            "sec": _sec(spec),
         }
     )
 
@@ -359,8 +369,44 @@ def _dar(spec: JobSpec, images: int) -> DAR | None:
     if source == "auto":
         source = "prototypes" if spec.method.has_prototypes else "kmeans"
     k = choose_k(images) if clusters.k == "auto" else clusters.k
+    weight = spec.dar.weight
+    if weight == "auto":
+        weight = DAR_WEIGHTS["distance" if spec.dar.difference == "distance" else spec.dar.norm]
     resolved = clusters.model_copy(update={"source": source, "k": k})
-    return spec.dar.model_copy(update={"clusters": resolved})
+    return spec.dar.model_copy(update={"clusters": resolved, "weight": weight})
+
+
+def _sec(spec: JobSpec) -> SEC | None:
+    if spec.sec is None or spec.sec.ramp != "auto":
+        return spec.sec
+    return spec.sec.model_copy(update={"ramp": not spec.method.supervised})
+
+
+def _check_dar(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> None:
+    """What would be no sensible run: a weight of another scale, more pairs than memory holds."""
+    dar = spec.dar
+    if dar is None:
+        return
+    if dar.weight == "auto" and dar.reduction == "sum":
+        problems.append(
+            FieldProblem(
+                "dar.weight",
+                "grows with the square of the batch under dar.reduction: sum, so that no default fits",
+                "'auto'",
+                "a number",
+            )
+        )
+    embeddings = batch * min(spec.method.num_views, GLOBAL_VIEWS)
+    most = FULL_L2_LIMIT if dar.norm == "l2" and dar.difference != "distance" else FULL_LIMIT
+    if dar.estimator == "full" and embeddings > most:
+        problems.append(
+            FieldProblem(
+                "dar.estimator",
+                f"takes all pairs of the {embeddings:,} embeddings of a batch",
+                "'full'",
+                f"'chain' or 'unbiased', or at most {most:,} embeddings",
+            )
+        )
 
 
 def _check_local_crops(spec: JobSpec, patch: int | None, problems: list[FieldProblem]) -> None:

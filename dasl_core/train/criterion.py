@@ -40,7 +40,7 @@ class Criterion:
     ) -> None:
         self.method, self.pseudo_labels = method, pseudo_labels
         self.name, self.seed, self.sec = spec.method.name, spec.train.seed, spec.sec
-        self.dar = spec.dar if spec.dar is not None and spec.dar.weight > 0 else None
+        self.dar = spec.dar if spec.dar is not None and spec.dar.active else None
         self.columns: int | None = None
         """Pairs that DAR took from the last batch: the columns of its matrix."""
         self.constraint: SphericalEmbeddingConstraint | None = None
@@ -87,6 +87,7 @@ class Criterion:
             normalize=dar.normalize,
             generator=stream(self.seed, "dar", step.index),
         )
+        assert not isinstance(dar.weight, str), "resolve the spec first"
         return weight_at(dar.weight, dar.schedule, step.progress) * alignment
 
     def _labels(self, dar: DAR, outputs: Outputs, step: Step) -> Tensor:

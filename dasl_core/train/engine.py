@@ -4,6 +4,7 @@ import math
 import os
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -200,7 +201,7 @@ class Run:
                 gradient_as_bucket_view=True,
             )
         self.pseudo_labels: PseudoLabels | None = None
-        dar = spec.dar if spec.dar is not None and spec.dar.weight > 0 else None
+        dar = spec.dar if spec.dar is not None and spec.dar.active else None
         if dar is not None and dar.labels == "cluster" and dar.clusters.source == "kmeans":
             self.pseudo_labels = PseudoLabels(
                 dar.clusters,
@@ -241,10 +242,9 @@ class Run:
         if self.files.resume is not None:
             self.load(self.files.resume)
         else:
-            if self.evaluator is None and self.reporter is not None:
-                self.reporter.event(
-                    "nothing_held_out", *nothing_held_out(self.spec, len(self.data.index))
-                )
+            if self.reporter is not None:
+                for event in unmeasured(self.spec, len(self.data.index), self.evaluator):
+                    self.reporter.event(*event)
             self.evaluate_baselines()
         train = self.spec.train
         while self.progress.step < self.total_steps:
@@ -659,11 +659,23 @@ def without_start(spec: JobSpec) -> JobSpec:
     return spec.model_copy(update={"backbone": backbone})
 
 
-def nothing_held_out(spec: JobSpec, images: int) -> tuple[str, dict[str, Any]]:
-    """Message and data of the event that says why a run measures nothing but its loss."""
-    fraction = spec.evaluate.holdout.fraction
-    message = (
-        f"evaluate.holdout.fraction {fraction:g} of {images} images is none: nothing is held out, "
-        "and only the loss is measured"
-    )
-    return message, {"images": images, "fraction": fraction}
+def unmeasured(
+    spec: JobSpec, images: int, evaluator: Evaluator | None
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Type, message and data of the events that say what a run will not measure, and why."""
+    if evaluator is None:
+        fraction = spec.evaluate.holdout.fraction
+        message = (
+            f"evaluate.holdout.fraction {fraction:g} of {images} images is none: nothing is held out, "
+            "and only the loss is measured"
+        )
+        yield "nothing_held_out", message, {"images": images, "fraction": fraction}
+    elif evaluator.train_labels is None:
+        asked = [name for name in ("linear", "finetune") if getattr(spec.evaluate, name)]
+        if asked:
+            names = " and ".join(f"evaluate.{name}" for name in asked)
+            message = (
+                f"{names} will not be measured: a classifier needs held-out images of classes that "
+                "are trained on, too"
+            )
+            yield "classifier_not_measured", message, {"evaluations": asked}

@@ -515,6 +515,57 @@ def test_specs_never_change_once_made() -> None:
     assert spec.priority == 0
 
 
+@pytest.mark.parametrize(
+    ("dar", "weight"),
+    [
+        ({}, 0.003),
+        ({"difference": "signed"}, 0.003),
+        ({"norm": "l2"}, 0.03),
+        ({"norm": "sq_l2"}, 0.03),
+        ({"difference": "distance"}, 1.0),
+        ({"difference": "distance", "norm": "l2"}, 1.0),
+        ({"weight": 0.5}, 0.5),
+        ({"weight": 2.0, "reduction": "sum"}, 2.0),
+    ],
+)
+def test_the_weight_of_dar_goes_with_what_it_weighs(dar: dict[str, Any], weight: float) -> None:
+    found = resolve(JobSpec.model_validate({"dataset": "x", "dar": dar}), FACTS).dar
+    assert found is not None
+    assert found.weight == weight
+    assert resolve(JobSpec(dataset="x", dar=found), FACTS).dar == found
+
+
+@pytest.mark.parametrize(
+    ("dar", "batch", "message"),
+    [
+        ({"reduction": "sum"}, 64, r"dar\.weight.*square of the batch.*expected a number"),
+        ({"estimator": "full"}, 1024, r"dar\.estimator.*2,048 embeddings.*at most 1,024"),
+        ({"estimator": "full", "norm": "l2"}, 128, r"dar\.estimator.*256 embeddings.*at most 128"),
+    ],
+)
+def test_a_dar_that_would_be_no_sensible_run_is_refused(
+    dar: dict[str, Any], batch: int, message: str
+) -> None:
+    spec = {"dataset": "x", "dar": dar, "train": {"batch_size": batch}}
+    with pytest.raises(SpecError, match=message):
+        resolve(JobSpec.model_validate(spec), FACTS)
+    spec["train"] = {"batch_size": batch // 2 if "estimator" in dar else batch}
+    resolve(JobSpec.model_validate(spec | {"dar": dar | {"weight": 1.0}}), FACTS)
+
+
+def test_sec_grows_with_self_supervised_methods_only() -> None:
+    for method, setting, ramp in (
+        ("simclr", "auto", True),
+        ("npair", "auto", False),
+        ("npair", True, True),
+        ("simclr", False, False),
+    ):
+        spec = {"dataset": "x", "method": {"name": method}, "sec": {"ramp": setting}}
+        sec = resolve(JobSpec.model_validate(spec), FACTS).sec
+        assert sec is not None
+        assert sec.ramp is ramp
+
+
 def test_clusters_follow_the_number_of_images() -> None:
     assert [choose_k(n) for n in (2, 5_236, 126_689, 1_281_167)] == [2, 72, 356, 1132]
     assert choose_k(10**9) == 10_000

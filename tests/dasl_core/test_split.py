@@ -95,3 +95,22 @@ def test_a_run_that_holds_nothing_out_says_so(tmp_path: Path) -> None:
     assert (kind, data) == ("nothing_held_out", {"images": 3, "fraction": 0.1})
     assert "evaluate.holdout.fraction 0.1 of 3 images is none" in message
     assert reporter.evaluations == []
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_a_probe_that_nothing_can_be_probed_with_is_told_of(tmp_path: Path) -> None:
+    index = ingest(picture_folder(tmp_path / "pictures", classes=4, per_class=4))
+    by_class = {"holdout": {"fraction": 0.5, "by": "class"}, "linear": True, "finetune": True}
+    for number, (evaluate, told) in enumerate(
+        (
+            (by_class, [["linear", "finetune"]]),
+            (by_class | {"finetune": False}, [["linear"]]),
+            (by_class | {"linear": False, "finetune": False}, []),
+        )
+    ):
+        reporter = Recorder(tmp_path / str(number))
+        spec = resolved(index, evaluate=evaluate, train={"batch_size": 4, "epochs": 1})
+        run(spec, index, tmp_path / "cache", reporter)
+        events = [event for event in reporter.events if event[0] == "classifier_not_measured"]
+        assert [data["evaluations"] for _, _, data in events] == told
+        assert all("evaluate.linear" in message for _, message, _ in events)
