@@ -300,7 +300,7 @@ def _counts(database: Database) -> dict[str, Any]:
     with database.read() as session:
         attempts = session.execute(select(Attempt.state, func.count()).group_by(Attempt.state))
         return {
-            "attempts": dict(attempts.tuples().all()),
+            "attempts": {str(state): int(count) for state, count in attempts},
             "checkpoints": session.scalar(select(func.count()).select_from(Checkpoint)),
             "events": session.scalar(select(func.count()).select_from(Event)),
         }
