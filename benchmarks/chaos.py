@@ -29,6 +29,7 @@ from benchmarks.deployment import DATASET, deployed, until
 from benchmarks.hammer import Hammer
 from benchmarks.machine import machine
 from benchmarks.postgres import postgres
+from benchmarks.standin.jobs_api import StandInRay
 from service.client import Client
 from service.client.models import Job
 from service.cluster.service import DISPATCHER_LEASE
@@ -47,6 +48,11 @@ def main() -> int:
     """Run the trials and write what they measured; 1 when a promise was broken."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=TRIALS, action="append")
+    parser.add_argument(
+        "--standin",
+        action="store_true",
+        help=f"no Ray and no training, see benchmarks.standin; only for {' and '.join(STANDIN)}",
+    )
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
     own_all_processes()
@@ -56,11 +62,12 @@ def main() -> int:
         # What is set for Ray from outside may change what is measured.
         before |= {name: value for name, value in os.environ.items() if name[:4] == "RAY_"}
         with tempfile.TemporaryDirectory(prefix="dasl-chaos-") as folder:
-            result = TRIALS[name](Path(folder))
+            result = TRIALS[name](Path(folder), given.standin and name in STANDIN)
         left = [
             " ".join(words)[:200] for words in processes.commands(os.getpid()).values() if words[0]
         ]
-        result |= {"left_behind": left, "ok": result["ok"] and not left}
+        ray = "stand-in" if given.standin and name in STANDIN else "real"
+        result |= {"ray": ray, "left_behind": left, "ok": result["ok"] and not left}
         print(json.dumps({name: result}, indent=2), flush=True)
         kept[name] = {"machine": before, "result": result}
         given.output.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +75,7 @@ def main() -> int:
     return 0 if all(kept[name]["result"]["ok"] for name in given.only or TRIALS) else 1
 
 
-def ray_head(folder: Path) -> dict[str, Any]:
+def ray_head(folder: Path, standin: bool) -> dict[str, Any]:
     """GCS and raylet of `dasl serve` are killed under two running jobs; both must finish."""
     with startup.served(folder) as on:
         jobs = [on.client.jobs.submit(small(epochs=400, seed=seed)) for seed in range(2)]
@@ -107,10 +114,13 @@ def ray_head(folder: Path) -> dict[str, Any]:
     }
 
 
-def dispatcher(folder: Path) -> dict[str, Any]:
+def dispatcher(folder: Path, standin: bool) -> dict[str, Any]:
     """kill -9 of the dispatcher, with the default lease: the job goes on, and is adopted."""
     url = f"sqlite:///{folder / 'dasl.db'}"
-    with deployed(folder, url, cpus=2, settings={}) as running, running.client() as client:
+    with (
+        deployed(folder, url, cpus=2, settings={}, ray=_ray(folder, standin)) as running,
+        running.client() as client,
+    ):
         database = Database(url)
         job = client.jobs.submit(small(epochs=100_000))
         until(lambda: last_step(client, job) or None, "the first step", PATIENCE_SECONDS)
@@ -147,11 +157,11 @@ def dispatcher(folder: Path) -> dict[str, Any]:
     }
 
 
-def database(folder: Path) -> dict[str, Any]:
+def database(folder: Path, standin: bool) -> dict[str, Any]:
     """PostgreSQL is stopped at once and started, under requests and a training."""
     with (
         postgres() as server,
-        deployed(folder, server.url, cpus=2, settings={}) as running,
+        deployed(folder, server.url, cpus=2, settings={}, ray=_ray(folder, standin)) as running,
         running.client() as client,
     ):
         job = client.jobs.submit(small(epochs=400, workers=2))
@@ -175,7 +185,7 @@ def database(folder: Path) -> dict[str, Any]:
     }
 
 
-def cancel(folder: Path) -> dict[str, Any]:
+def cancel(folder: Path, standin: bool) -> dict[str, Any]:
     """A job of two ranks whose steps take about a second is cancelled."""
     url = f"sqlite:///{folder / 'dasl.db'}"
     with deployed(folder, url, cpus=2, settings={}) as running, running.client() as client:
@@ -212,12 +222,16 @@ def cancel(folder: Path) -> dict[str, Any]:
     }
 
 
-TRIALS: dict[str, Callable[[Path], dict[str, Any]]] = {
+TRIALS: dict[str, Callable[[Path, bool], dict[str, Any]]] = {
     "cancel": cancel,
     "dispatcher": dispatcher,
     "ray_head": ray_head,
     "database": database,
 }
+
+
+# Those whose promise is the control plane's alone.
+STANDIN = ("dispatcher", "database")
 
 
 def small(*, epochs: int, workers: int = 1, seed: int = 0) -> dict[str, Any]:
@@ -252,6 +266,10 @@ def _restart(stop: Callable[[], None], start: Callable[[], None]) -> float:
     seconds = time.monotonic() - began
     time.sleep(5)
     return round(seconds, 1)
+
+
+def _ray(folder: Path, standin: bool) -> StandInRay | None:
+    return StandInRay(folder / "ray.log", 2) if standin else None
 
 
 def _ranks() -> list[int]:

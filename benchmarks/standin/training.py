@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.history import FINAL_WEIGHTS
-from service.client.worker import AttemptStart, WorkerClient
+from service.client.worker import AttemptStart, Desired, Outcome, WorkerClient
 from workers import run
 from workers.artifacts import download
 from workers.reporter import HomeReporter
@@ -25,6 +25,7 @@ from workers.reporter import HomeReporter
 STEPS_AN_EPOCH = 4
 _STEP_SECONDS = 0.02
 _STEPS_A_REPORT = 10
+_OUTCOMES: dict[Desired, Outcome] = {"run": "succeeded", "cancel": "cancelled", "pause": "paused"}
 # Ray ends the ranks of a driver that was killed, but not at once.
 _ORPHANED_FOR_SECONDS = 1.0
 
@@ -53,6 +54,7 @@ def train(config: dict[str, Any]) -> None:
     ):
         first, weights = _state(start, Path(scratch))
         points: list[dict[str, Any]] = []
+        desired: Desired = "run"
         for step in range(first + 1, total + 1):
             weights = hashlib.sha256(f"{weights} {start.spec.train.seed}".encode()).hexdigest()
             time.sleep(_STEP_SECONDS)
@@ -62,7 +64,8 @@ def train(config: dict[str, Any]) -> None:
                 os._exit(1)
             value = int(weights[:8], 16) / 2**32
             points.append({"step": step, "time": time.time(), "values": {"loss": value}})
-            saves = step == total or step % every == 0
+            desired = reporter.desired()
+            saves = step == total or step % every == 0 or desired != "run"
             if saves or len(points) == _STEPS_A_REPORT:
                 reporter.metrics(points)
                 reporter.progress({"step": step, "total_steps": total})
@@ -73,9 +76,10 @@ def train(config: dict[str, Any]) -> None:
                 (folder / FINAL_WEIGHTS).write_text(weights)
                 (folder / "progress.json").write_text(json.dumps({"step": step}))
                 reporter.checkpoint(folder, step, step / STEPS_AN_EPOCH, {}, step == total)
-            reporter.desired()
+            if desired != "run":
+                break
         reporter.flush()
-        client.finish("succeeded")
+        client.finish(_OUTCOMES[desired])
     client.close()
 
 
