@@ -116,7 +116,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Start docker-compose.yml for real and test it.")
     parser.add_argument("--compose", default="docker compose", help="how compose is called here")
     parser.add_argument("--port", type=int, default=18000, help="of loopback, for the API")
-    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument(
+        "--seconds", type=float, default=400, help="that the job would train if nothing were killed"
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/compose.json")
     given = parser.parse_args()
     figures: dict[str, Any] = {"machine": machine("ray", "torch")}
@@ -131,7 +133,7 @@ def main() -> None:
         token = deployment.compose("exec", "-T", "api", "dasl", "db", "admin-token", "test").strip()
         with Client(deployment.url, token, patience=60) as client:
             client.datasets.add("/data/emoji", "emoji").wait()
-            job = client.jobs.submit({**SPEC, "train": {**SPEC["train"], "epochs": given.epochs}})
+            job = submit(client, epochs_of(client, given.seconds))
             figures["recovery"] = outlive(deployment, client, job)
             job = until(lambda: ended(client, job), "the job ends")
             check(job.status == "succeeded", f"the job succeeded, with {job.restarts} restarts")
@@ -242,6 +244,21 @@ def measure(deployment: Deployment) -> dict[str, Any]:
     return {"image_bytes": sizes, "idle_memory": memory}
 
 
+def submit(client: Client, epochs: int) -> Job:
+    """A job that trains for so long."""
+    return client.jobs.submit({**SPEC, "train": {**SPEC["train"], "epochs": epochs}})
+
+
+def epochs_of(client: Client, seconds: float) -> int:
+    """How many epochs take so long here; a short job tells."""
+    short = submit(client, 2).wait()
+    assert short.progress is not None
+    speed = short.progress.images_per_second
+    check(speed is not None, f"a short job succeeded, at {speed} images a second")
+    images = short.progress.total_steps / 2 * SPEC["train"]["batch_size"]
+    return max(20, round(seconds * speed / images))
+
+
 def outlive(deployment: Deployment, client: Client, job: Job) -> dict[str, Any]:
     """Kill each container in turn under the job; seconds until all is ready, and training, again."""
     seconds = {}
@@ -278,7 +295,7 @@ def trained(client: Client, job: Job, step: int) -> int | None:
         return None
     if now.done:
         raise SystemExit(
-            f"the job has ended too early: {now.status}, {now.error}; try more --epochs"
+            f"the job has ended too early: {now.status}, {now.error}; try more --seconds"
         )
     reached = now.progress.step if now.progress and now.status == "running" else None
     return reached if reached is not None and reached >= step else None
