@@ -54,4 +54,7 @@ def test_kill_9_at_random_points_loses_nothing_and_does_nothing_twice(
 def test_a_dispatcher_that_is_killed_costs_no_step(tmp_path: Path) -> None:
     words = ("--only", "dispatcher", "--standin")
     result = run(tmp_path, "benchmarks.chaos", *words)["dispatcher"]["result"]
-    assert result["ok"], result
+    # How soon it is adopted is the benchmark's affair: here the machine may be busy.
+    assert (result["status"], result["attempt"], result["restarts"]) == ("running", 1, 0), result
+    assert result["every_step_once_and_in_order"], result
+    assert result["left_behind"] == []
