@@ -45,7 +45,8 @@ class CacheFolder:
         self.path = path
         while True:
             path.mkdir(parents=True, exist_ok=True)
-            self._use = open(path / _IN_USE, "a", encoding="utf-8")
+            # Held until `close`, or until the process ends, however it does.
+            self._use = open(path / _IN_USE, "a", encoding="utf-8")  # noqa: SIM115
             fcntl.flock(self._use, fcntl.LOCK_SH)
             if _is_there(self._use, path / _IN_USE):
                 break

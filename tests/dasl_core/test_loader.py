@@ -14,7 +14,7 @@ from gloo_pool import GlooPool
 from PIL import Image
 from training_world import ingest, picture_folder
 
-from dasl_core.data import loader
+from dasl_core.data import cache as cache_module
 from dasl_core.data.decode import decode_image
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import Batch, Canvases, EpochLoader
@@ -29,7 +29,7 @@ def everything(canvases: Canvases) -> np.ndarray:
 
 
 def cache_files(cache: Path) -> list[str]:
-    return sorted(file.suffix for file in cache.iterdir())
+    return sorted(file.suffix for file in cache.glob("canvases-*"))
 
 
 # --- order
@@ -203,7 +203,7 @@ def read_everything(index: DatasetIndex, cache: Path) -> np.ndarray:
 def read_and_count_builds(index: DatasetIndex, cache: Path) -> tuple[np.ndarray, int]:
     builds = []
     build = Canvases._build_cache
-    Canvases._build_cache = lambda self, target: builds.append(1) or build(self, target)
+    Canvases._build_cache = lambda self, *of: builds.append(1) or build(self, *of)
     try:
         return read_everything(index, cache), len(builds)
     finally:
@@ -243,7 +243,7 @@ def test_a_cache_takes_no_more_than_its_share_of_the_disk(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(loader, "CACHE_SHARE_OF_FREE_DISK", 0.0)
+    monkeypatch.setattr(cache_module, "SHARE_OF_FREE_DISK", 0.0)
     with caplog.at_level(logging.WARNING):
         pixels = read_everything(pictures, tmp_path)
     assert "every epoch decodes them anew" in caplog.text

@@ -11,6 +11,7 @@ import pytest
 from gloo_pool import GlooPool
 from training_world import Recorder, ingest, picture_folder, resolved, run
 
+from dasl_core.data import cache as cache_module
 from dasl_core.data import loader
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import Canvases
@@ -95,7 +96,7 @@ def test_a_cache_never_keeps_black_images_as_if_they_were_images(
     assert unreadable == {}
     np.testing.assert_array_equal(pixels, everything)
     assert file.stat().st_ino == inode
-    assert sorted(path.suffix for path in cache.iterdir()) == [".lock", ".npy"]
+    assert sorted(path.suffix for path in cache.glob("canvases-*")) == [".lock", ".npy"]
     shutil.rmtree(index.root)  # from here on the cache is all there is, and it is whole
     np.testing.assert_array_equal(read_all(index, cache)[0], everything)
 
@@ -105,7 +106,7 @@ def test_an_image_that_became_a_link_out_of_the_folder_is_black(
     index: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cached: bool
 ) -> None:
     if not cached:
-        monkeypatch.setattr(loader, "CACHE_SHARE_OF_FREE_DISK", 0)
+        monkeypatch.setattr(cache_module, "SHARE_OF_FREE_DISK", 0)
     image = index.path(4)
     secret = shutil.copy(image, tmp_path / "secret.png")
     image.unlink()

@@ -1,0 +1,99 @@
+"""Caches of several data sets: within a bound, and never under the feet of who uses one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dasl_core.data.cache import MAX_BYTES, MAX_BYTES_VARIABLE, CacheFolder, max_bytes
+
+SIZE = 1000
+
+
+def filled(root: Path, name: str, used_at: float) -> Path:
+    """A data set's folder with a cache, last used at this time, and nobody in it."""
+    folder = CacheFolder(root / name)
+    folder.reserve(folder.path / "canvases-1.partial", SIZE)
+    (folder.path / "canvases-1.partial").rename(folder.path / "canvases-1.npy")
+    folder.close()
+    os.utime(folder.path / "in-use", (used_at, used_at))
+    return folder.path
+
+
+@pytest.fixture(autouse=True)
+def _bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MAX_BYTES_VARIABLE, str(3 * SIZE))
+
+
+def reserve(folder: CacheFolder, size: int = SIZE) -> Path:
+    file = folder.path / "canvases-2.partial"
+    folder.reserve(file, size)
+    assert file.stat().st_size == size
+    return file
+
+
+def test_what_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
+    paths = [filled(tmp_path, name, at) for name, at in (("a", 200.0), ("b", 100.0), ("c", 300.0))]
+    new = CacheFolder(tmp_path / "new")
+    reserve(new)
+    assert [path.exists() for path in paths] == [True, False, True]
+    new.close()
+
+
+def test_opening_a_folder_is_a_use(tmp_path: Path) -> None:
+    paths = [filled(tmp_path, name, at) for name, at in (("a", 100.0), ("b", 200.0), ("c", 300.0))]
+    CacheFolder(paths[0]).close()
+    new = CacheFolder(tmp_path / "new")
+    reserve(new)
+    assert [path.exists() for path in paths] == [True, False, True]
+    new.close()
+
+
+def test_a_folder_that_somebody_uses_stays(tmp_path: Path) -> None:
+    paths = [filled(tmp_path, name, at) for name, at in (("a", 100.0), ("b", 200.0), ("c", 300.0))]
+    user, new = CacheFolder(paths[1]), CacheFolder(tmp_path / "new")
+    reserve(new, 2 * SIZE)
+    assert [path.exists() for path in paths] == [False, True, False]
+    user.close()
+    new.close()
+
+
+def test_what_does_not_fit_evicts_nobody(tmp_path: Path) -> None:
+    path = filled(tmp_path, "a", 100.0)
+    new = CacheFolder(tmp_path / "new")
+    with pytest.raises(OSError, match=MAX_BYTES_VARIABLE):
+        reserve(new, 3 * SIZE + 1)
+    assert (path / "canvases-1.npy").exists()
+    new.close()
+
+
+def test_other_files_are_never_removed(tmp_path: Path) -> None:
+    path = filled(tmp_path, "a", 100.0)
+    (path / "thesis.txt").write_text("all of it")
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_bytes(b"x" * 10 * SIZE)
+    new = CacheFolder(tmp_path / "new")
+    reserve(new, 3 * SIZE)
+    assert [file.name for file in path.iterdir()] == ["thesis.txt"]
+    assert (tmp_path / "photos" / "cat.jpg").exists()
+    new.close()
+
+
+def test_a_reserved_file_counts_before_it_is_written(tmp_path: Path) -> None:
+    first, second = CacheFolder(tmp_path / "first"), CacheFolder(tmp_path / "second")
+    reserve(first, 2 * SIZE)
+    with pytest.raises(OSError, match="in use"):
+        reserve(second, 2 * SIZE)
+    first.close()
+    second.close()
+
+
+def test_the_bound_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert max_bytes() == 3 * SIZE
+    monkeypatch.delenv(MAX_BYTES_VARIABLE)
+    assert max_bytes() == MAX_BYTES
+    monkeypatch.setenv(MAX_BYTES_VARIABLE, "100 GB")
+    with pytest.raises(ValueError, match="must be a number of bytes; given '100 GB'"):
+        max_bytes()
