@@ -32,7 +32,8 @@ _SPAWN = multiprocessing.get_context("spawn")
 _TROUBLE = re.compile(
     r"database is locked|deadlock|lock timeout|could not serialize", re.IGNORECASE
 )
-_ERROR = re.compile(r"^Traceback|\b(ERROR|CRITICAL|FATAL|PANIC)\b")
+# PostgreSQL says of its own housekeeping that it gave way to somebody.
+_ERROR = re.compile(r"^Traceback|\b(ERROR|CRITICAL|FATAL|PANIC)\b(?!:  canceling autovacuum task)")
 
 
 @dataclass

@@ -76,7 +76,8 @@ class Sender:
 
     async def __aenter__(self) -> Sender:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
+            # Shorter than uvicorn's 5 s: else a request may go out as the server closes.
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=3),
             timeout=aiohttp.ClientTimeout(total=_PATIENCE_SECONDS),
         )
         return self
