@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -25,11 +24,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
-import numpy as np
-from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.deployment import free_port, write_images
 from benchmarks.machine import machine
 from dasl_core.data.ingest import ingest_folder
 from service.client import Client
@@ -95,9 +93,7 @@ def main() -> int:
 
 def livez() -> float:
     """Seconds from starting `dasl serve` to its first answer; it is ended before Ray is there."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
 
     def answers() -> bool | None:
         try:
@@ -256,16 +252,6 @@ def until(found: Callable[[], T | None]) -> T:
             raise TimeoutError(f"waited for {PATIENCE_SECONDS:g} s in vain")
         time.sleep(0.05)
     return result
-
-
-def write_images(folder: Path, count: int) -> None:
-    """Noise of two classes: what is learned does not matter here."""
-    random = np.random.default_rng(0)
-    for number in range(count):
-        target = folder / f"class-{number % 2}"
-        target.mkdir(parents=True, exist_ok=True)
-        pixels = random.integers(0, 256, (32, 32, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(target / f"{number:03d}.png")
 
 
 def show(result: dict[str, Any]) -> None:

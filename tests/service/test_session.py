@@ -91,19 +91,20 @@ def test_postgresql_refuses_a_write_in_a_read(postgres: Callable[[], str]) -> No
 
 
 def test_a_connection_that_died_while_nobody_used_it_is_replaced(
-    database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
+    postgres: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if database.engine.dialect.name == "sqlite":
-        pytest.skip("its connections are to a file")
+    url = postgres()
+    database = Database(url)
     monkeypatch.setattr("service.db.session._TRUSTED_SECONDS", 0.0)
     with database.read() as session:
         mine = session.execute(text("SELECT pg_backend_pid()")).scalar_one()
-    other = Database(database_url)
+    other = Database(url)
     with other.read() as session:
         session.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": mine})
     other.dispose()
     with database.read() as session:
         assert session.execute(text("SELECT pg_backend_pid()")).scalar_one() != mine
+    database.dispose()
 
 
 def test_a_look_sees_what_is_committed_at_each_query(database: Database) -> None:
