@@ -226,12 +226,12 @@ def crash(
                 if time.monotonic() - first_kill > 60 * minutes:
                     break
                 stream.feed()
-                if _kill(running, target, wait, chance):
-                    seconds = round(time.monotonic() - first_kill, 1)
-                    done.append({"target": target, "at_seconds": seconds})
-                    print(f"{seconds:8.1f} s  kill {len(done)}: {target}", flush=True)
-                    if chance.random() < 0.2:
-                        stream.repeat()
+                _kill(running, stream, target, wait, chance)
+                seconds = round(time.monotonic() - first_kill, 1)
+                done.append({"target": target, "at_seconds": seconds})
+                print(f"{seconds:8.1f} s  kill {len(done)}: {target}", flush=True)
+                if chance.random() < 0.2:
+                    stream.repeat()
             last_kill = time.monotonic()
             until(stream.ended, "the end of all jobs", _END_PATIENCE_SECONDS)
         until(lambda: not processes.training(os.getpid()) or None, "the end of all processes", 120)
@@ -263,27 +263,36 @@ def crash(
     }
 
 
-def _kill(running: Deployment, target: Target, wait: float, chance: random.Random) -> bool:
-    """Kill one, `wait` seconds after there is one; `False`: for minutes there was none."""
+def _kill(
+    running: Deployment, stream: Stream, target: Target, wait: float, chance: random.Random
+) -> None:
+    """Kill one, `wait` seconds after there is one.
+
+    Raises:
+        TimeoutError: for minutes there was none, though jobs waited.
+    """
     if target == "api" or target == "dispatcher":
         time.sleep(wait)
         running.kill(target)
         running.start(target)
-        return True
+        return
     part = "driver" if target == "driver" else "rank"
 
     def of_that_kind() -> list[int] | None:
+        # All jobs may end while one is looked for; without new ones there would never be any.
+        stream.feed()
         return sorted(p.pid for p in processes.training(os.getpid()) if p.part == part) or None
 
-    try:
-        until(of_that_kind, f"a {part}", _TARGET_PATIENCE_SECONDS)
-        # Not at its birth, which under load would be the only moment that is ever hit.
-        time.sleep(wait)
+    until(of_that_kind, f"a {part}", _TARGET_PATIENCE_SECONDS)
+    # Not at its birth, which under load would be the only moment that is ever hit.
+    time.sleep(wait)
+    while True:
         victims = until(of_that_kind, f"a {part}", _TARGET_PATIENCE_SECONDS)
-        os.kill(chance.choice(victims), signal.SIGKILL)
-    except (ProcessLookupError, TimeoutError):
-        return False
-    return True
+        try:
+            os.kill(chance.choice(victims), signal.SIGKILL)
+        except ProcessLookupError:
+            continue  # It ended by itself between the look and the kill.
+        return
 
 
 def _left_behind() -> list[str]:

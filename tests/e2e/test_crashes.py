@@ -35,7 +35,7 @@ OPTIONS = ("--seed", "14", "--width", "2", "--mean-wait", "3")
 @pytest.mark.parametrize(
     ("kills", "options"),
     [
-        pytest.param(6, ("--database", "sqlite"), id="ray"),
+        pytest.param(4, ("--database", "sqlite"), id="ray"),
         pytest.param(8, ("--database", "sqlite", "--standin"), id="sqlite"),
         pytest.param(8, ("--database", "postgresql", "--standin"), id="postgresql"),
     ],
