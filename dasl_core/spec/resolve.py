@@ -17,8 +17,10 @@ from dasl_core.spec.job import (
     Augment,
     Backbone,
     Clip,
+    Clusters,
     Evaluate,
     FineTune,
+    Holdout,
     JobSpec,
     LinearProbe,
     Optimizer,
@@ -44,6 +46,8 @@ DAR_WEIGHTS = {"l1": 0.003, "l2": 0.03, "sq_l2": 0.03, "distance": 1.0}
 # All pairs of 1,024 embeddings are 524 thousand columns, 268 MB at a width of 128. l2 compares each with
 # each: 128 embeddings have about the columns of a chain of 8,192.
 FULL_LIMIT, FULL_L2_LIMIT = 1024, 128
+# Triplets of N images are found in a tensor of N^3 booleans: 1.1 GB.
+TRIPLETS_LIMIT = 1024
 GLOBAL_VIEWS = 2  # whose embeddings DAR and SEC see; local crops only train the student
 WEIGHT_DECAY = {"sgd": 5e-4, "lars": 1e-6, "adamw": 0.05}
 
@@ -80,6 +84,8 @@ def resolve(spec: JobSpec, facts: DatasetFacts) -> JobSpec:
     evaluate = _evaluate(spec, facts, train, problems)
     _check_labels(spec, facts, problems)
     _check_dar(spec, int(train.batch_size), problems)
+    _check_triplets(spec, int(train.batch_size), problems)
+    _check_ignored(spec, facts, train, problems)
     info = BACKBONES[backbone.name]
     patch = info.patch_size
     if patch is not None and backbone.stem == "small":
@@ -364,16 +370,19 @@ def _augment(augment: Augment, method: MethodPart, image_size: int) -> Augment:
 def _dar(spec: JobSpec, images: int) -> DAR | None:
     if spec.dar is None:
         return None
-    clusters = spec.dar.clusters
-    source = clusters.source
-    if source == "auto":
-        source = "prototypes" if spec.method.has_prototypes else "kmeans"
-    k = choose_k(images) if clusters.k == "auto" else clusters.k
     weight = spec.dar.weight
     if weight == "auto":
         weight = DAR_WEIGHTS["distance" if spec.dar.difference == "distance" else spec.dar.norm]
-    resolved = clusters.model_copy(update={"source": source, "k": k})
-    return spec.dar.model_copy(update={"clusters": resolved, "weight": weight})
+    clusters = _clusters(spec.dar.clusters, spec.method, images)
+    return spec.dar.model_copy(update={"clusters": clusters, "weight": weight})
+
+
+def _clusters(clusters: Clusters, method: MethodPart, images: int) -> Clusters:
+    source = clusters.source
+    if source == "auto":
+        source = "prototypes" if method.has_prototypes else "kmeans"
+    k = choose_k(images) if clusters.k == "auto" else clusters.k
+    return clusters.model_copy(update={"source": source, "k": k})
 
 
 def _sec(spec: JobSpec) -> SEC | None:
@@ -407,6 +416,50 @@ def _check_dar(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> None:
                 f"'chain' or 'unbiased', or at most {most:,} embeddings",
             )
         )
+
+
+def _check_triplets(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> None:
+    if spec.method.name == "triplet" and batch > TRIPLETS_LIMIT:
+        problems.append(
+            FieldProblem(
+                "train.batch_size",
+                f"has {batch**3:.1e} triplets, all of which the method triplet looks at",
+                str(batch),
+                f"at most {TRIPLETS_LIMIT:,}",
+            )
+        )
+
+
+def _check_ignored(
+    spec: JobSpec, facts: DatasetFacts, train: Train, problems: list[FieldProblem]
+) -> None:
+    """Settings that something else keeps from having any effect: whoever gave them expects one.
+
+    What `resolve` itself writes there is no such setting: a resolved spec may be resolved again.
+    """
+    dar, sec, optimizer = spec.dar, spec.sec, train.optimizer
+    if dar is not None and dar.labels != "cluster":
+        written = _clusters(Clusters(), spec.method, training_images(spec, facts))
+        for name in Clusters.model_fields:
+            given = getattr(dar.clusters, name)
+            if given not in (getattr(Clusters(), name), getattr(written, name)):
+                problems.append(
+                    _ignored(f"dar.clusters.{name}", given, f"dar.labels: {dar.labels}")
+                )
+    if sec is not None and sec.target == "zero" and sec.momentum != 1:
+        problems.append(_ignored("sec.momentum", sec.momentum, "sec.target: zero"))
+    if optimizer.name == "adamw" and optimizer.momentum != Optimizer().momentum:
+        problems.append(
+            _ignored("train.optimizer.momentum", optimizer.momentum, "train.optimizer.name: adamw")
+        )
+    if spec.evaluate.dataset is not None and spec.evaluate.holdout != Holdout():
+        problems.append(_ignored("evaluate.holdout", "a holdout", "evaluate.dataset"))
+
+
+def _ignored(field: str, given: object, because: str) -> FieldProblem:
+    return FieldProblem(
+        field, f"has no effect with {because}", str(given), f"to be left out, or not {because}"
+    )
 
 
 def _check_local_crops(spec: JobSpec, patch: int | None, problems: list[FieldProblem]) -> None:

@@ -553,6 +553,45 @@ def test_a_dar_that_would_be_no_sensible_run_is_refused(
     resolve(JobSpec.model_validate(spec | {"dar": dar | {"weight": 1.0}}), FACTS)
 
 
+@pytest.mark.parametrize(
+    ("parts", "field", "because"),
+    [
+        ({"dar": {"clusters": {"k": 7}}}, "dar.clusters.k", "dar.labels: instance"),
+        ({"dar": {"clusters": {"every_epochs": 3}}}, "dar.clusters.every_epochs", "dar.labels"),
+        ({"sec": {"target": "zero", "momentum": 0.5}}, "sec.momentum", "sec.target: zero"),
+        (
+            {"train": {"optimizer": {"name": "adamw", "momentum": 0.5}}},
+            "train.optimizer.momentum",
+            "train.optimizer.name: adamw",
+        ),
+        (
+            {"evaluate": {"dataset": "y", "holdout": {"fraction": 0.5}}},
+            "evaluate.holdout",
+            "evaluate.dataset",
+        ),
+    ],
+)
+def test_a_setting_without_effect_is_refused(
+    parts: dict[str, Any], field: str, because: str
+) -> None:
+    with pytest.raises(SpecError, match=rf"{field}: has no effect with {because}"):
+        resolve(JobSpec.model_validate({"dataset": "x"} | parts), FACTS)
+
+
+@pytest.mark.parametrize("method", ["simclr", "swav"])
+def test_what_resolve_wrote_itself_is_no_setting_without_effect(method: str) -> None:
+    spec = {"dataset": "x", "method": {"name": method}, "dar": {}, "sec": {"target": "zero"}}
+    spec["train"] = {"optimizer": {"name": "adamw"}}
+    resolved = resolve(JobSpec.model_validate(spec), FACTS)
+    assert resolve(resolved, FACTS) == resolved
+
+
+def test_more_triplets_than_memory_holds_are_refused() -> None:
+    spec = {"dataset": "x", "method": {"name": "triplet"}, "train": {"batch_size": 2048}}
+    with pytest.raises(SpecError, match=r"train\.batch_size.*triplets.*expected at most 1,024"):
+        resolve(JobSpec.model_validate(spec), FACTS)
+
+
 def test_sec_grows_with_self_supervised_methods_only() -> None:
     for method, setting, ramp in (
         ("simclr", "auto", True),
