@@ -14,6 +14,7 @@ from PIL import Image
 from training_world import Recorder, assert_same, ingest, picture_folder, resolved, run
 
 from dasl_core.data.index import DatasetIndex
+from dasl_core.methods import REGISTRY
 from dasl_core.train.checkpoint import load_state
 from dasl_core.train.engine import CollapsedError, DivergedError, Run, RunFiles
 from dasl_core.train.evaluation import DISTANCES, Evaluator
@@ -26,12 +27,15 @@ STEPS, TOTAL = 3, 9  # of `training_world.settings` on `pictures`: 24 images, ba
 # --- the loss
 
 
+@pytest.mark.parametrize("method", REGISTRY)
 def test_weight_zero_is_bit_identical_to_none(
-    pictures: DatasetIndex, cache: Path, tmp_path: Path
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, method: str
 ) -> None:
     plain, zero = Recorder(tmp_path / "plain"), Recorder(tmp_path / "zero")
-    run(resolved(pictures), pictures, cache, plain)
-    run(resolved(pictures, dar={"weight": 0}, sec={"weight": 0}), pictures, cache, zero)
+    spec = {"method": {"name": method}, "train": {"epochs": 2}}
+    without = {"dar": {"weight": 0, "labels": "cluster"}, "sec": {"weight": 0}}
+    run(resolved(pictures, **spec), pictures, cache, plain)
+    run(resolved(pictures, **spec, **without), pictures, cache, zero)
     states = [load_state(reporter.last_checkpoint) for reporter in (plain, zero)]
     assert_same(states[0]["method"], states[1]["method"], "method")
     assert plain.curve() == zero.curve()
