@@ -5,7 +5,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -28,12 +28,7 @@ from dasl_core.models.checkpointing import checkpoint_blocks
 from dasl_core.regularizers import angular_update
 from dasl_core.seeds import derive_seed
 from dasl_core.spec import JobSpec
-from dasl_core.train.checkpoint import (
-    load_state,
-    random_state,
-    restore_random_state,
-    save_state,
-)
+from dasl_core.train.checkpoint import save_state
 from dasl_core.train.collapse import CollapseAlarm
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.data import TrainingData
@@ -43,6 +38,7 @@ from dasl_core.train.gradients import GradientComputer, total
 from dasl_core.train.optim import build_optimizer, learning_rate_factors, set_schedules
 from dasl_core.train.pseudo_labels import PseudoLabels
 from dasl_core.train.reporting import Reporter
+from dasl_core.train.state import Progress, TrainingState
 from dasl_core.train.update import Updater
 from dasl_core.train.views import ViewMaker
 
@@ -54,30 +50,12 @@ REPORT_EVERY_STEPS = 10
 PROBE_IMAGES = 32
 
 
-# Of the training state; raised when an older one can no longer be read.
-FORMAT = 2
-
-
 class CollapsedError(ValueError):
     """The representation has collapsed, and the job asked to be ended then."""
 
 
 class DivergedError(ValueError):
     """The loss is no longer a number; going on, or trying again, would not help."""
-
-
-@dataclass
-class Progress:
-    """Where a run is. Saved with every checkpoint."""
-
-    step: int = 0
-    losses: list[float] = field(default_factory=list)  # mean of each finished epoch
-    evaluations: list[dict[str, Any]] = field(default_factory=list)
-    epoch_loss_sum: float = 0.0  # of the epoch under way
-    epoch_loss_steps: int = 0
-    skipped: int = 0  # steps left out because their gradients were not finite
-    skipped_in_a_row: int = 0
-    collapse: dict[str, Any] = field(default_factory=dict)  # what the alarm remembers
 
 
 @dataclass(frozen=True)
@@ -153,7 +131,7 @@ class Run:
     ) -> None:
         self.spec, self.reporter, self.files, self.device = spec, reporter, files, device
         self.dtype = torch.float64 if spec.train.precision == "fp64" else torch.float32
-        self.progress = Progress()
+        self.progress = Progress()  # `self.state` reads and restores it
         self.saved_step: int | None = None
         self.collapsed: str | None = None  # why the run is to end
         self.latest: dict[str, float] | None = None  # figures of the last reported step
@@ -229,6 +207,18 @@ class Run:
             autocast=partial(autocast, spec, device),
             scale=self.updater.scaler.scale,
         )
+        self.state = TrainingState(
+            spec,
+            len(self.data.train.samples),
+            self.total_steps,
+            device,
+            self.progress,
+            self.method,
+            self.criterion,
+            self.pseudo_labels,
+            self.optimizer,
+            self.updater.scaler,
+        )
         # Decisions of rank 0 travel between CPUs, so that no step waits for a GPU to hear them.
         self.control: dist.ProcessGroup | None = None
         if world_size() > 1:
@@ -240,7 +230,10 @@ class Run:
         """Epochs of steps; evaluations and checkpoints between epochs."""
         self.data.check_images(self.reporter, self.control)
         if self.files.resume is not None:
-            self.load(self.files.resume)
+            self.state.load(self.files.resume, branch=self.files.branch)
+            self.saved_step = self.progress.step
+            if self.progress.collapse:
+                self.alarm.load_state_dict(self.progress.collapse)
         else:
             if self.reporter is not None:
                 for event in unmeasured(self.spec, len(self.data.index), self.evaluator):
@@ -488,12 +481,12 @@ class Run:
         """
         if self.saved_step == self.progress.step:
             return  # a cancel right after a save finds it done
-        ranks = gather_objects_at_first(self.rank_state(), self.control)
+        ranks = gather_objects_at_first(self.state.of_rank(), self.control)
         saved = torch.tensor(True)
         if self.reporter is not None:
             assert ranks is not None, "rank 0 has the reporter"
             try:
-                self.hand_over(self.state(ranks), self.reporter)
+                self.hand_over(self.state.collect(ranks), self.reporter)
             except (OSError, SafetensorError) as error:
                 if required:
                     raise
@@ -531,103 +524,6 @@ class Run:
             if missing is not None:
                 reporter.event("onnx_missing", missing, {"step": progress.step})
             reporter.checkpoint(folder, progress.step, epoch, latest, final)
-
-    def rank_state(self) -> dict[str, Any]:
-        """What the next step depends on and is this rank's own."""
-        bank = None if self.pseudo_labels is None else self.pseudo_labels.rank_state()
-        return {"random": random_state(self.device), "bank": bank}
-
-    def state(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-        """All that the next step depends on. The schedule, the order of images, the views and the
-        chain are functions of the step, so the step is their state."""
-        return {
-            "format": FORMAT,
-            "spec": self.deciding_parts(),
-            "progress": vars(self.progress).copy(),
-            "method": dict(self.method.state_dict()),
-            "criterion": self.criterion.state_dict(),
-            "clusters": None if self.pseudo_labels is None else self.pseudo_labels.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "scaler": self.updater.scaler.state_dict(),
-            "ranks": ranks,
-        }
-
-    def deciding_parts(self) -> dict[str, Any]:
-        """The settings that decide every step, JSON-ready."""
-        parts = {"method", "backbone", "augment", "dar", "sec", "train"}
-        return self.spec.model_dump(mode="json", include=parts) | {
-            "train_images": len(self.data.train.samples)
-        }
-
-    def load(self, folder: Path) -> None:
-        """Go on from a checkpoint: exactly, or with what still fits of another run's."""
-        state = load_state(folder)
-        if state.get("format") != FORMAT:
-            raise ValueError(f"{folder} holds the training state of another version")
-        own, branch = self.deciding_parts(), self.files.branch
-        changed = {part for part in own if state["spec"][part] != own[part]}
-        ranks = state["ranks"]
-        if changed and not branch:
-            raise ValueError(
-                "the checkpoint is of a run with other settings and cannot go on exactly: "
-                f"{', '.join(part for part in own if part in changed)} differ"
-            )
-        if len(ranks) != world_size() and not branch:
-            raise ValueError(
-                f"the checkpoint was written by {len(ranks)} workers and cannot go on "
-                f"exactly with {world_size()}"
-            )
-        self.progress = Progress(**state["progress"])
-        if self.progress.collapse:
-            self.alarm.load_state_dict(self.progress.collapse)
-        self.saved_step = self.progress.step
-        if branch:
-            self.check_branch(state)
-        self.method.load_state_dict(state["method"])
-        if "sec" not in changed:
-            self.criterion.load_state_dict(state["criterion"])
-        settings = [dict(group) for group in self.optimizer.param_groups]
-        sizes = [len(group["params"]) for group in state["optimizer"]["param_groups"]]
-        before = state["spec"]["train"]["optimizer"]["name"]
-        # Another optimizer, or other groups for layer-wise decay, begins anew.
-        if before == self.spec.train.optimizer.name and sizes == [
-            len(g["params"]) for g in settings
-        ]:
-            self.optimizer.load_state_dict(state["optimizer"])
-            for group, asked in zip(self.optimizer.param_groups, settings, strict=True):
-                # Its state is the checkpoint's; momentum and what else is asked of it are the spec's.
-                group.update({name: asked[name] for name in asked.keys() - {"params"}})
-        if state["spec"]["train"]["precision"] == self.spec.train.precision:
-            self.updater.scaler.load_state_dict(state["scaler"])
-        if len(ranks) == world_size():
-            mine = ranks[rank()]
-            if self.pseudo_labels is not None and "dar" not in changed:
-                self.pseudo_labels.load_state_dict(state["clusters"], mine["bank"], self.device)
-            restore_random_state(mine["random"], self.device)
-
-    def check_branch(self, state: dict[str, Any]) -> None:
-        """Whether another run's training state fits this one.
-
-        Raises:
-            ValueError: weights have other shapes, the data set another size, or no step is left.
-        """
-        images, before = len(self.data.train.samples), state["spec"]["train_images"]
-        if images != before:
-            raise ValueError(
-                f"dataset: {images} images to train on, and the checkpoint's had {before}"
-            )
-        if self.progress.step >= self.total_steps:
-            raise ValueError(
-                f"train.epochs: the checkpoint is of step {self.progress.step}, and "
-                f"{self.spec.train.epochs} epochs end with step {self.total_steps}"
-            )
-        own = {name: tensor.shape for name, tensor in self.method.state_dict().items()}
-        theirs = {name: tensor.shape for name, tensor in state["method"].items()}
-        if own != theirs:
-            odd = min(
-                name for name in own.keys() | theirs.keys() if own.get(name) != theirs.get(name)
-            )
-            raise ValueError(f"the checkpoint does not fit this method and backbone: {odd} differs")
 
     def draw_pictures(self) -> None:
         """Curves, and the nearest neighbours of a few held-out images, as artifacts."""

@@ -13,6 +13,7 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.spec import branch_problems
 from dasl_core.train.checkpoint import load_state, save_state
 from dasl_core.train.engine import Run
+from dasl_core.train.state import TrainingState
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 SOURCE: dict[str, Any] = {
@@ -52,7 +53,7 @@ def changed(**parts: Any) -> dict[str, Any]:
         {"train": {"optimizer": {"name": "sgd", "lr": 0.05, "layer_decay": 0.5}}},
         {"train": {"precision": "bf16"}},
         {"dar": {"weight": 0.1, "labels": "cluster", "clusters": {"k": 3}}},
-        {"sec": {"weight": 0.1, "target": "zero"}},
+        {"sec": {"weight": 0.1, "target": "zero", "momentum": 1.0}},
         {"augment": {"jitter": 0.1}, "method": {"teacher_momentum": 0.5}},
     ],
     ids=str,
@@ -63,16 +64,16 @@ def test_it_goes_on_with_the_weights_at_the_step(
     spec = resolved(pictures, **changed(**changes))
     assert branch_problems(resolved(pictures, **SOURCE), spec) == []
     began: dict[str, Any] = {}
-    load = Run.load
+    load = TrainingState.load
 
-    def seen(engine: Run, folder: Path) -> None:
-        load(engine, folder)
-        began["method"] = copy.deepcopy(dict(engine.method.state_dict()))
-        began["optimizer"] = copy.deepcopy(engine.optimizer.state_dict())
+    def seen(state: TrainingState, folder: Path, *, branch: bool) -> None:
+        load(state, folder, branch=branch)
+        began["method"] = copy.deepcopy(dict(state.method.state_dict()))
+        began["optimizer"] = copy.deepcopy(state.optimizer.state_dict())
 
     reporter = Recorder(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, "load", seen)
+        patch.setattr(TrainingState, "load", seen)
         ended = run(spec, pictures, cache, reporter, source.last_checkpoint, branch=True)
     assert ended == "succeeded"
     steps = [point["step"] for point in reporter.points if "loss" in point["values"]]
