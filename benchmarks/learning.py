@@ -83,7 +83,10 @@ COMMON: dict[str, dict[str, Any]] = {
 
 # Without negatives, or with few prototypes, images drift apart more slowly: more epochs, and SGD, with
 # which they went further in each.
-LONGER = {"emoji": {"epochs": 80, "optimizer": {"name": "sgd", "lr": 0.1}}}
+LONGER = {
+    "emoji": {"epochs": 80, "optimizer": {"name": "sgd", "lr": 0.1}},
+    "fashion": {"epochs": 60},
+}
 # What a method changes of it: settings for minutes on one core, not those of its paper. Local crops of so
 # small images show next to nothing.
 METHODS: dict[str, dict[str, Any]] = {
@@ -111,10 +114,11 @@ METHODS: dict[str, dict[str, Any]] = {
                     "weight_decay": 0.0001,
                     "weight_decay_end": 0.0001,
                 },
-            }
+            },
+            "fashion": {"epochs": 60},
         },
     },
-    "swav": {"method": {"local_crops": 0}, "train": LONGER},
+    "swav": {"method": {"local_crops": 0}, "train": {"emoji": LONGER["emoji"]}},
     "npair": {},
     # Proxies learn from a class's images together: more of them in a batch.
     "proxy_anchor": {"train": {"emoji": {"batch_size": 64, "epochs": 30}}},
