@@ -1,8 +1,9 @@
 """How much of DAR and of SEC? ``python -m benchmarks.sweep``.
 
-Every method on the emoji of `benchmarks.learning`, in short runs of the same recipes: alone, with DAR of
-several weights in both kinds of difference, and with SEC. Then SimCLR with SGD and with Adam, alone and
-with SEC: how long its embeddings become and how far a step turns them, which SEC's reviewers asked for.
+Every method on the emoji of `benchmarks.learning`, in short runs of the same recipes at 32 pixels: alone,
+with DAR of several weights in both kinds of difference, and with SEC. Then SimCLR with SGD and with Adam,
+alone and with SEC: how long its embeddings become and how far a step turns them, which SEC's reviewers
+asked for.
 """
 
 from __future__ import annotations
@@ -67,8 +68,9 @@ def main() -> int:
 
 
 def short(method: str, seed: int) -> dict[str, Any]:
-    """The recipe of `benchmarks.learning` in `EPOCHS` epochs."""
+    """The recipe of `benchmarks.learning` in `EPOCHS` epochs of small images."""
     spec = spec_of("emoji", method, seed)
+    spec["backbone"] |= {"image_size": 32}
     spec["train"] |= {"epochs": EPOCHS}
     spec["evaluate"] |= {"every_epochs": EPOCHS}
     return spec
