@@ -29,6 +29,8 @@ class Caller:
     token_id: str
     tenant: str
     scopes: tuple[str, ...]
+    has_queue_limit: bool
+    """Whether there is a limit on its queued jobs: submissions then wait for one another."""
 
     def may(self, scope: Scope) -> bool:
         """Whether the caller's scopes include this one."""
@@ -88,7 +90,7 @@ def _require(scope: Scope) -> Callable[..., Caller]:
             known = row is not None and token_matches(token, row.hash) and row.revoked_at is None
             if row is None or not known:
                 raise unauthenticated("The token is not known here, or was revoked")
-            caller = Caller(row.id, row.tenant, tuple(row.scopes))
+            caller = Caller(row.id, row.tenant, tuple(row.scopes), row.max_queued_jobs is not None)
         request.state.caller = caller
         if not caller.may(scope):
             with context.database.write() as session:

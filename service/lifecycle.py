@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Literal
 
-from sqlalchemy import select, update
+from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
 from service.checkpoints import repository as checkpoints
@@ -100,9 +100,16 @@ def enqueue(session: Session, job: Job) -> None:
     job.next_event = 2
     session.add(job)
     session.flush()
-    data = {"from": None, "to": JobStatus.QUEUED, "attempt": 0}
-    session.add(_event(job.id, 1, job.created_at, "status", "Job queued", data))
-    session.flush()
+    session.execute(
+        insert(Event).values(
+            job_id=job.id,
+            seq=1,
+            at=job.created_at,
+            type="status",
+            message="Job queued",
+            data={"from": None, "to": JobStatus.QUEUED, "attempt": 0},
+        )
+    )
 
 
 def start_attempt(session: Session, job_id: str, token_hash: str) -> Attempt | None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from urllib.parse import quote
 
 from fastapi import Request
+from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
 from service import ids
@@ -32,8 +33,8 @@ def record_change(session: Session, request: Request) -> None:
 
 def record(session: Session, request: Request, tenant: str, token_id: str, status: int) -> None:
     """Add a row: neither the request's body and query nor its headers are kept."""
-    session.add(
-        AuditEntry(
+    session.execute(
+        insert(AuditEntry).values(
             id=ids.new_id("aud"),
             at=datetime.now(UTC),
             tenant=tenant,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, delete, func, insert, or_, select, union_all
+from sqlalchemy.dialects.postgresql import insert as insert_of_postgresql
+from sqlalchemy.dialects.sqlite import insert as insert_of_sqlite
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from service.db.models import (
@@ -101,6 +104,20 @@ def add_tags(session: Session, job: Job) -> None:
 def idempotency_key(session: Session, tenant: str, key: str) -> IdempotencyKey | None:
     """What was answered to an Idempotency-Key, if it was used."""
     return session.get(IdempotencyKey, (tenant, key), populate_existing=True)
+
+
+def keep_answer(session: Session, answer: dict[str, Any]) -> bool:
+    """Store what is answered to an Idempotency-Key, the columns of `IdempotencyKey`; `False`: another
+    request has stored its answer."""
+    sqlite = session.get_bind().dialect.name == "sqlite"
+    insert_or_not = insert_of_sqlite if sqlite else insert_of_postgresql
+    stored = session.execute(
+        insert_or_not(IdempotencyKey)
+        .values(answer)
+        .on_conflict_do_nothing()
+        .returning(IdempotencyKey.key)
+    )
+    return stored.one_or_none() is not None
 
 
 def attempts(session: Session, job_id: str) -> Sequence[Attempt]:

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from dasl_core.spec import (
@@ -113,7 +112,9 @@ def submit(
     submitted = spec.model_dump(mode="json", exclude_unset=True)
     body = json.dumps(submitted if asked is None else asked, sort_keys=True)
     body_hash = hashlib.sha256(body.encode()).hexdigest()
-    queue_limit = tokens.lock_queue_limit(session, caller.token_id)
+    queue_limit = (
+        tokens.lock_queue_limit(session, caller.token_id) if caller.has_queue_limit else None
+    )
     if key is not None:
         seen = repository.idempotency_key(session, tenant, key)
         if seen is not None:
@@ -138,24 +139,23 @@ def submit(
         token_id=caller.token_id,
         start_checkpoint_id=start and start.id,
     )
-    try:
-        with session.begin_nested():
-            lifecycle.enqueue(session, job)
-            repository.add_tags(session, job)
-            view = JobView.of(job, planned.dataset.name)
-            if key is not None:
-                answer = view.model_dump(mode="json")
-                session.add(
-                    IdempotencyKey(
-                        tenant=tenant, key=key, body_hash=body_hash, answer=answer, created_at=now
-                    )
-                )
-    except IntegrityError:
-        # Another request with the same key was in flight and has committed: it is the first.
-        seen = repository.idempotency_key(session, tenant, key) if key is not None else None
-        if seen is None:
-            raise
-        return _answer_again(seen, body_hash), True
+    lifecycle.enqueue(session, job)
+    repository.add_tags(session, job)
+    view = JobView.of(job, planned.dataset.name)
+    if key is not None:
+        answer = {
+            "tenant": tenant,
+            "key": key,
+            "body_hash": body_hash,
+            "answer": view.model_dump(mode="json"),
+            "created_at": now,
+        }
+        if not repository.keep_answer(session, answer):
+            # Another request with the same key was in flight and has committed: it is the first.
+            session.rollback()
+            seen = repository.idempotency_key(session, tenant, key)
+            assert seen is not None, "its row was in the way"
+            return _answer_again(seen, body_hash), True
     return view, False
 
 
