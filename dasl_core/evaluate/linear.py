@@ -97,8 +97,14 @@ def linear_probe(
     device = device or train_x.device
     train_y = inputs.labels(train_y, "train_y", train_x.shape[0], device)
     test_y = inputs.labels(test_y, "test_y", test_x.shape[0], device)
-    if not learning_rates or not all(0 < rate < math.inf for rate in learning_rates):
-        raise ValueError(f"learning_rates must hold numbers above 0; given {list(learning_rates)}")
+    if (
+        not isinstance(learning_rates, Sequence)
+        or not learning_rates
+        or not all(0 < rate < math.inf for rate in learning_rates)
+    ):
+        raise ValueError(
+            f"learning_rates must be a list of numbers above 0; given {learning_rates!r}"
+        )
     for name, value, least in (
         ("epochs", epochs, 1),
         ("batch_size", batch_size, 1),

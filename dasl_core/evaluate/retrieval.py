@@ -35,12 +35,15 @@ def recall_at_k(
     Raises:
         ValueError: when shapes or numbers do not fit; the message names the argument.
     """
+    given = ks
     x = inputs.features(x, "x", min_rows=2)
     num_samples = x.shape[0]
     y = inputs.labels(y, "y", num_samples, x.device)
-    ks = list(ks)
+    ks = list(ks) if isinstance(ks, Iterable) else []
     if not ks or min(ks) < 1:
-        raise ValueError(f"ks must hold numbers of at least 1; given {ks}")
+        raise ValueError(
+            f"ks must be a list of numbers of at least 1, such as [1, 5]; given {given}"
+        )
 
     # In the order of classes, a block's own classes are a range of columns.
     order = torch.argsort(y, stable=True)

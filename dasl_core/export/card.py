@@ -78,7 +78,7 @@ def _card(spec: JobSpec, model: dict[str, Any], metrics: dict[str, Any], load: s
 # {spec.name}
 
 `{spec.backbone.name}` pretrained with {spec.method.name}{_regularizers(spec)} on `{spec.dataset}`,
-{metrics["epoch"]:g} of {spec.train.epochs} epochs. The weights are yours.
+{metrics["epoch"]:g} of {spec.train.epochs} epochs, from {_start(spec)}. The weights are yours.
 
 ## Load
 
@@ -90,7 +90,7 @@ divided by {images["std"]}. No exported network does this itself.
 
 ## Measured on held-out images
 
-{_results(metrics)}
+{_results(spec, metrics)}
 
 All evaluations and the loss of every epoch are in `metrics.json` of the checkpoint.
 
@@ -108,6 +108,11 @@ All evaluations and the loss of every epoch are in `metrics.json` of the checkpo
 {spec.model_dump_json(indent=2)}
 ```
 """
+
+
+def _start(spec: JobSpec) -> str:
+    start = spec.backbone.pretrained
+    return "random weights" if start is None else f"the weights of `{start}`"
 
 
 def _header(spec: JobSpec) -> str:
@@ -132,7 +137,7 @@ def _regularizers(spec: JobSpec) -> str:
     return f" with {' and '.join(names)}" if names else ""
 
 
-def _results(metrics: dict[str, Any]) -> str:
+def _results(spec: JobSpec, metrics: dict[str, Any]) -> str:
     """A column for each subject, at its last epoch: the baselines stand beside what was trained."""
     last = {evaluation["subject"]: evaluation for evaluation in metrics["evaluations"]}
     if not last:
@@ -140,7 +145,7 @@ def _results(metrics: dict[str, Any]) -> str:
     names = dict.fromkeys(name for evaluation in last.values() for name in evaluation["metrics"])
     titles = {
         "raw": "raw pixels",
-        "untrained": "untrained",
+        "untrained": "untrained" if spec.backbone.pretrained is None else "at the start",
         "backbone": f"epoch {last['backbone']['epoch']:g}" if "backbone" in last else "",
     }
     rows = [

@@ -12,7 +12,7 @@ from dasl_core.methods.simclr import SimCLR, nt_xent
 from dasl_core.methods.swav import SwAV, sinkhorn, swapped_prediction
 from dasl_core.methods.triplet import Triplet
 from dasl_core.methods.vicreg import VICReg, vicreg_loss
-from dasl_core.spec import JobSpec
+from dasl_core.spec import METHODS, JobSpec
 
 REGISTRY: dict[str, type[Method]] = {
     "byol": BYOL,
@@ -27,6 +27,7 @@ REGISTRY: dict[str, type[Method]] = {
     "multi_similarity": MultiSimilarity,
     "hcl": HCL,
 }
+assert REGISTRY.keys() == METHODS.keys(), "every method has settings and code"
 
 __all__ = [
     "BYOL",

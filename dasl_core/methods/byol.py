@@ -12,7 +12,7 @@ from dasl_core.methods.taught import TaughtMethod
 from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.ema import Teacher
 from dasl_core.models.heads import projection_head
-from dasl_core.regularizers.norms import full_precision
+from dasl_core.regularizers.norms import check_two_views, full_precision
 from dasl_core.spec import JobSpec
 from dasl_core.spec import methods as settings_of
 
@@ -84,6 +84,8 @@ def byol_loss(predictions: Tensor, targets: Tensor) -> Tensor:
         predictions: (2, B, h), raw; float16 and bfloat16 are computed in float32.
         targets: (2, B, h), raw; they get no gradient.
     """
+    check_two_views("predictions", predictions)
+    check_two_views("targets", targets)
     with torch.autocast(predictions.device.type, enabled=False):
         others = full_precision(targets.detach()).flip(0)
         cosines = F.cosine_similarity(full_precision(predictions), others, dim=-1)  # (2, B)

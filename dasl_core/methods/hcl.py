@@ -12,7 +12,7 @@ from dasl_core.distributed import gather_views, rank
 from dasl_core.methods.base import Method, Outputs, Step
 from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.heads import projection_head
-from dasl_core.regularizers.norms import full_precision
+from dasl_core.regularizers.norms import check_two_views, full_precision
 from dasl_core.spec import JobSpec
 from dasl_core.spec import methods as settings_of
 
@@ -78,6 +78,7 @@ def hard_negative_loss(
         tau_plus: probability that a negative is of the anchor's class, at least 0, below 1.
         beta: how much harder negatives weigh more; 0: all alike.
     """
+    check_two_views("embeddings", embeddings)
     embeddings = full_precision(embeddings)
     with torch.autocast(embeddings.device.type, enabled=False):
         z = F.normalize(embeddings, dim=-1)

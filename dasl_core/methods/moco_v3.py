@@ -13,7 +13,7 @@ from dasl_core.methods.taught import TaughtMethod
 from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.ema import Teacher
 from dasl_core.models.heads import deep_head
-from dasl_core.regularizers.norms import full_precision
+from dasl_core.regularizers.norms import check_two_views, full_precision
 from dasl_core.spec import BACKBONES, JobSpec
 from dasl_core.spec import methods as settings_of
 
@@ -98,6 +98,8 @@ def moco_v3_loss(queries: Tensor, keys: Tensor, temperature: float) -> Tensor:
         keys: (2, B, h), raw; they get no gradient.
         temperature: divides the cosine similarities.
     """
+    check_two_views("queries", queries)
+    check_two_views("keys", keys)
     with torch.autocast(queries.device.type, enabled=False):
         q = F.normalize(full_precision(queries), dim=-1)
         k = gather_views(F.normalize(full_precision(keys.detach()), dim=-1)).flip(0)

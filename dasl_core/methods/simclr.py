@@ -11,6 +11,7 @@ from dasl_core.distributed import gather_views, rank
 from dasl_core.methods.base import Method, Outputs, Step
 from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.heads import projection_head
+from dasl_core.regularizers.norms import check_two_views, full_precision
 from dasl_core.spec import JobSpec
 from dasl_core.spec import methods as settings_of
 
@@ -55,8 +56,8 @@ def nt_xent(embeddings: Tensor, temperature: float) -> Tensor:
         embeddings: (2, B, h), raw; float16 and bfloat16 are computed in float32.
         temperature: divides the cosine similarities.
     """
-    if embeddings.dtype not in (torch.float32, torch.float64):
-        embeddings = embeddings.float()
+    check_two_views("embeddings", embeddings)
+    embeddings = full_precision(embeddings)
     with torch.autocast(embeddings.device.type, enabled=False):
         z = F.normalize(embeddings, dim=-1)
         candidates = gather_views(z)

@@ -11,7 +11,7 @@ from dasl_core.distributed import gather_views, rank, world_size
 from dasl_core.methods.base import Method, Outputs, Step
 from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.heads import deep_head
-from dasl_core.regularizers.norms import full_precision
+from dasl_core.regularizers.norms import check_two_views, full_precision
 from dasl_core.spec import JobSpec
 from dasl_core.spec import methods as settings_of
 
@@ -78,6 +78,7 @@ def vicreg_loss(
         embeddings: (2, B, D), raw; float16 and bfloat16 are computed in float32.
         invariance, variance, covariance: weights.
     """
+    check_two_views("embeddings", embeddings)
     with torch.autocast(embeddings.device.type, enabled=False):
         own = full_precision(embeddings)
         everyone = gather_views(own)  # (2, N, D)

@@ -26,8 +26,8 @@ class SphericalEmbeddingConstraint(nn.Module):
     Args:
         target: ``"mean"``: mu is a moving average of the mean norm, kept in the buffer ``mean`` and
             saved with the module; ``"zero"``: mu = 0, the L2-regularization variant.
-        momentum: rho in ``mu_t = (1 - rho) mu_{t-1} + rho mean(||f||)``, from 0 to 1; the first batch
-            sets mu. The paper's default is 1: mu is the mean norm of the current batch.
+        momentum: rho in ``mu_t = (1 - rho) mu_{t-1} + rho mean(||f||)``, above 0 and at most 1; the
+            first batch sets mu. The paper's default is 1: mu is the mean norm of the current batch.
 
     Raises:
         ValueError: when an argument is none of these; the message names it.
@@ -39,8 +39,8 @@ class SphericalEmbeddingConstraint(nn.Module):
     def __init__(self, target: Target = "mean", momentum: float = 1.0) -> None:
         super().__init__()
         check_choice("target", target, get_args(Target))
-        if not 0.0 <= momentum <= 1.0:
-            raise ValueError(f"momentum must be a number from 0 to 1; given {momentum!r}")
+        if not 0.0 < momentum <= 1.0:
+            raise ValueError(f"momentum must be a number above 0, at most 1; given {momentum!r}")
         self.target = target
         self.momentum = float(momentum)
         # float64, so that a float64 run is not rounded by its own state.

@@ -99,6 +99,9 @@ def _translate(detail: ErrorDetails, model: type[BaseModel] | None) -> FieldProb
     match detail["type"]:
         case "extra_forbidden":
             near = closest(str(kept[0]), _known_keys(model, whole))
+            if not near and model is not None:
+                places = [path for path in _paths(model) if path.endswith(f".{kept[0]}")]
+                near = f"; did you mean {places[0]!r}?" if places else ""
             return FieldProblem(field, f"is not a known key{near}", given, "no such key")
         case "missing":
             return FieldProblem(field, "is required", "nothing", "a value")
@@ -117,7 +120,8 @@ def _translate(detail: ErrorDetails, model: type[BaseModel] | None) -> FieldProb
             expected = _expected(kind, context) or detail["msg"]
             named = kind in _OF_SETTINGS and "name" in _known_keys(model, whole)
             if named and isinstance(detail["input"], str):  # `backbone: resnet18`
-                expected += f", such as {{name: {shorten(detail['input'])[1:-1]}}}"
+                name = _nearest_name(detail["input"], model, whole)
+                expected += f", such as {{name: {shorten(name)[1:-1]}}}"
             return FieldProblem(field, "is not valid", given, expected)
 
 
@@ -140,6 +144,33 @@ def _expected(kind: str, context: Mapping[str, Any]) -> str | None:
 
 def _known_keys(model: type[BaseModel] | None, path: Iterable[int | str]) -> list[str]:
     """The fields at a path of a report, which may name branches of unions, too."""
+    return [name for known in _models_at(model, path) for name in known.model_fields]
+
+
+def _nearest_name(given: str, model: type[BaseModel] | None, path: Iterable[int | str]) -> str:
+    """What was given as a `name`, or the choice nearest to it where there are choices."""
+    choices = [
+        str(choice)
+        for known in _models_at(model, path)
+        if "name" in known.model_fields
+        for part in get_args(known.model_fields["name"].annotation)
+        for choice in (get_args(part) or [part])
+        if choice != "auto"
+    ]
+    near = difflib.get_close_matches(given, choices, n=1, cutoff=0)
+    return near[0] if near else given
+
+
+def _paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Dotted paths of all fields, but for those of methods, of which only one is there."""
+    for name, known in model.model_fields.items():
+        yield f"{prefix}{name}"
+        if name != "method":
+            for inner in _models(known.annotation):
+                yield from _paths(inner, f"{prefix}{name}.")
+
+
+def _models_at(model: type[BaseModel] | None, path: Iterable[int | str]) -> list[type[BaseModel]]:
     found = [] if model is None else [model]
     for part in path:
         inner = [
@@ -150,7 +181,7 @@ def _known_keys(model: type[BaseModel] | None, path: Iterable[int | str]) -> lis
         ]
         branches = [one for one in found if one.__name__ == part or METHODS.get(str(part)) is one]
         found = inner or branches or found
-    return [name for known in found for name in known.model_fields]
+    return found
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -176,6 +176,17 @@ class DAR(Part):
         True, description="L2-normalise embeddings first; false risks collapse."
     )
 
+    @model_validator(mode="after")
+    def _sum_has_a_weight(self) -> Self:
+        if self.weight == "auto" and self.reduction == "sum":
+            raise problem(
+                "grows with the square of the batch under dar.reduction: sum, so that no default fits",
+                self.weight,
+                "a number",
+                field="dar.weight",
+            )
+        return self
+
     @property
     def active(self) -> bool:
         """Whether it adds anything to the loss of a resolved spec."""
@@ -379,7 +390,8 @@ class Evaluate(Part):
         (1, 5), description="The K of each R@K; [] for none."
     )
     every_epochs: PositiveInt | Auto = Field(
-        "auto", description='"auto": a tenth of epochs. The untrained and the last epoch always.'
+        "auto",
+        description='"auto": a tenth of epochs. At the start and after the last epoch always.',
     )
 
 
@@ -439,6 +451,23 @@ class JobSpec(Part):
                 field="method.name",
             )
         return method
+
+    @model_validator(mode="after")
+    def _has_the_prototypes(self) -> Self:
+        dar = self.dar
+        if (
+            dar is not None
+            and dar.labels == "cluster"
+            and dar.clusters.source == "prototypes"
+            and not self.method.has_prototypes
+        ):
+            raise problem(
+                f"the method {self.method.name} has no prototypes",
+                "prototypes",
+                "'kmeans', or the method 'swav'",
+                field="dar.clusters.source",
+            )
+        return self
 
     @model_validator(mode="after")
     def _batch_divides(self) -> Self:

@@ -25,7 +25,7 @@ def local_path(location: str) -> Path:
         except ValueError:
             raise ValueError("is not a URI") from None
         if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
-            raise ValueError("is not a folder of this machine")
+            raise ValueError("is not a place on this machine")
         if parts.query or parts.fragment:
             raise ValueError("has a query or a fragment; write ? as %3F and # as %23")
         path = unquote(parts.path)

@@ -392,19 +392,10 @@ def _sec(spec: JobSpec) -> SEC | None:
 
 
 def _check_dar(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> None:
-    """What would be no sensible run: a weight of another scale, more pairs than memory holds."""
+    """Whether memory holds its pairs."""
     dar = spec.dar
     if dar is None:
         return
-    if dar.weight == "auto" and dar.reduction == "sum":
-        problems.append(
-            FieldProblem(
-                "dar.weight",
-                "grows with the square of the batch under dar.reduction: sum, so that no default fits",
-                "'auto'",
-                "a number",
-            )
-        )
     embeddings = batch * min(spec.method.num_views, GLOBAL_VIEWS)
     most = FULL_L2_LIMIT if dar.norm == "l2" and dar.difference != "distance" else FULL_LIMIT
     if dar.estimator == "full" and embeddings > most:
@@ -478,7 +469,7 @@ def _check_local_crops(spec: JobSpec, patch: int | None, problems: list[FieldPro
 
 
 def _check_labels(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> None:
-    """What needs classes, or a method's prototypes, or fewer clusters than images."""
+    """What needs classes, or fewer clusters than images."""
     classes, had = training_classes(spec, facts), facts.num_classes or 0
     left = "" if classes == had else f", {classes} of them for training"
     needing = []
@@ -501,15 +492,6 @@ def _check_labels(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProble
     if spec.dar is None or spec.dar.labels != "cluster":
         return
     clusters, images = spec.dar.clusters, training_images(spec, facts)
-    if clusters.source == "prototypes" and not spec.method.has_prototypes:
-        problems.append(
-            FieldProblem(
-                "dar.clusters.source",
-                f"the method {spec.method.name} has no prototypes",
-                "'prototypes'",
-                "'kmeans', or the method 'swav'",
-            )
-        )
     if clusters.k != "auto" and clusters.k > images:
         problems.append(
             FieldProblem(

@@ -4,9 +4,13 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -28,13 +32,22 @@ class ConsoleReporter:
 
     def __init__(self, output: Path) -> None:
         self.output = output
+        self.shown_step = -1
+        self.began_after: int | None = None  # the step of the checkpoint that it goes on from
+        self.interrupted = False
         output.mkdir(parents=True, exist_ok=True)
 
     def metrics(self, points: list[dict[str, Any]]) -> None:
+        if self.began_after is not None:
+            self._forget_after(self.began_after)
+            self.began_after = None
         with open(self.output / METRICS, "a", encoding="utf-8") as file:
             file.writelines(json.dumps(point) + "\n" for point in points)
 
     def progress(self, progress: dict[str, Any]) -> None:
+        if progress["step"] == self.shown_step:
+            return  # an evaluation has updated it, and has a line of its own
+        self.shown_step = progress["step"]
         print(
             f"epoch {progress['epoch']:.2f}/{progress['epochs']}  step {progress['step']}/"
             f"{progress['total_steps']}  loss {progress['loss']:.4f}  "
@@ -71,7 +84,19 @@ class ConsoleReporter:
         print(f"{type}: {message}", flush=True)
 
     def desired(self) -> Desired:
-        return "run"
+        return "cancel" if self.interrupted else "run"
+
+    def _forget_after(self, step: int) -> None:
+        """Drop the figures of later steps: they come again."""
+        file = self.output / METRICS
+        if file.exists():
+            lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+            # A process that is killed leaves half a line.
+            whole = [line for line in lines if line.endswith("\n")]
+            kept = "".join(line for line in whole if json.loads(line)["step"] <= step)
+            partial = file.with_suffix(".partial")
+            partial.write_text(kept, encoding="utf-8")
+            partial.replace(file)
 
 
 def main(
@@ -114,23 +139,27 @@ def main(
 def _train(spec: JobSpec, data: Path, output: Path, resume: bool, device: torch.device) -> int:
     if spec.evaluate.dataset is not None:
         raise ValueError("evaluate.dataset names a registered data set, which needs the service")
-    if not resume and (output / CHECKPOINTS).exists():
-        raise ValueError(
-            f"{output} holds the checkpoints of a run: give --resume to go on with it, "
-            "or another --output"
-        )
+    used = [name for name in (CHECKPOINTS, METRICS, SPEC) if (output / name).exists()]
+    if used and not resume:
+        how = "give --resume to go on with it, or " if CHECKPOINTS in used else "give "
+        raise ValueError(f"{output} holds {used[0]} of a run: {how}another --output")
+    start = _newest_checkpoint(output) if resume else None
     index = ingest_folder(data)
     spec = resolve(spec, index.facts())
+    if dist.is_initialized():
+        dist.barrier()  # every rank has looked at the folder before one writes to it
     reporter = None
     if rank() == 0:
         reporter = ConsoleReporter(output)
-        (output / SPEC).write_text(spec.model_dump_json(indent=2), encoding="utf-8")
+        if start is None:
+            (output / SPEC).write_text(spec.model_dump_json(indent=2), encoding="utf-8")
+        else:
+            reporter.began_after = int(start.name.removeprefix("step-"))
         for skipped in index.skipped:
             print(f"skipped {skipped.path}: {skipped.reason}", file=sys.stderr)
-    start = _newest_checkpoint(output) if resume else None
-    with tempfile.TemporaryDirectory(prefix="dasl-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="dasl-") as scratch, _ends_on_ctrl_c(reporter):
         files = RunFiles(cache=_cache_folder(index), scratch=Path(scratch), resume=start)
-        pretrain(
+        outcome = pretrain(
             spec,
             index,
             reporter,
@@ -138,7 +167,29 @@ def _train(spec: JobSpec, data: Path, output: Path, resume: bool, device: torch.
             device=device,
             threads=spec.resources.cpus_per_worker,
         )
-    return 0
+    if reporter is not None:
+        if outcome == "cancelled":
+            print("interrupted: go on with --resume", file=sys.stderr)
+        elif start is not None and reporter.shown_step < 0:
+            print(f"nothing was left to do: {start} is the end of the run")
+    return 0 if outcome == "succeeded" else 130
+
+
+@contextmanager
+def _ends_on_ctrl_c(reporter: ConsoleReporter | None) -> Iterator[None]:
+    """Ctrl-C ends the run after its current step, with a checkpoint; a second one at once."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, before)
+        if reporter is not None:
+            reporter.interrupted = True
+            print("ends after this step; Ctrl-C again ends at once", file=sys.stderr)
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _match_ranks(spec: JobSpec) -> JobSpec:
@@ -187,5 +238,5 @@ def _newest_checkpoint(output: Path) -> Path:
 
 def _fail(message: str) -> int:
     if os.environ.get("RANK", "0") == "0":  # one of torchrun's ranks, which may not have met yet
-        print(f"error: {message}", file=sys.stderr)
+        print(f"Error: {message}", file=sys.stderr)
     return 1

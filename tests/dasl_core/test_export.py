@@ -88,7 +88,7 @@ def test_what_a_run_hands_over_is_the_backbone_it_trained(
     card = (folder / "README.md").read_text()
     assert "\n# tiny\n" in card
     assert "simclr with DAR and SEC on `pictures`" in card
-    assert "3 of 3 epochs" in card
+    assert "3 of 3 epochs, from random weights" in card
     last = {
         e["subject"]: e for e in json.loads((folder / "metrics.json").read_text())["evaluations"]
     }

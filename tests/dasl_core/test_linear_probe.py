@@ -179,7 +179,14 @@ def test_wrong_arguments_are_named() -> None:
         ),
         (lambda: linear_probe(x, y[:3], x, y), r"train_y must have the shape \(320,\)"),
         (lambda: linear_probe(x[:1], y[:1], x, y), "train_x must have at least 2 rows; given 1"),
-        (lambda: linear_probe(x, y, x, y, learning_rates=[]), "learning_rates must hold numbers"),
+        (
+            lambda: linear_probe(x, y, x, y, learning_rates=[]),
+            "learning_rates must be a list of numbers",
+        ),
+        (
+            lambda: linear_probe(x, y, x, y, learning_rates=0.1),
+            "a list of numbers above 0; given 0.1",
+        ),  # type: ignore[arg-type]
         (lambda: linear_probe(x, y, x, y, learning_rates=[0.1, 0]), r"above 0; given \[0.1, 0\]"),
         (lambda: linear_probe(x, y, x, y, epochs=0), "epochs must be at least 1; given 0"),
         (lambda: linear_probe(x, y, x, y, batch_size=0), "batch_size must be at least 1"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -103,7 +105,13 @@ def test_resume_goes_on_from_the_newest_checkpoint(
         patch.setattr(Run, "step", killed)
         with pytest.raises(Killed):
             train(folder)
+    figures = folder / "out" / "metrics.jsonl"
+    with figures.open("a") as file:  # the step that was not saved, and half of the next one
+        file.write('{"step": 7, "values": {"loss": -1}}\n{"step": 8, "va')
     assert train(folder, resume=True) == 0
+    steps = [json.loads(line) for line in figures.read_text().splitlines()]
+    assert [point["step"] for point in steps] == list(range(1, 10))
+    assert all(point["values"]["loss"] > 0 for point in steps)
     expected, resumed = weights(folder / "undisturbed"), weights(folder / "out")
     assert expected.keys() == resumed.keys()
     assert all(torch.equal(expected[name], resumed[name]) for name in expected)
@@ -115,11 +123,40 @@ def test_a_run_is_not_mixed_with_an_earlier_one(
 ) -> None:
     assert train(folder, "train.epochs=1") == 0
     assert train(folder, "train.epochs=1") == 1
-    assert "holds the checkpoints of a run: give --resume" in capsys.readouterr().err
+    assert "holds checkpoints of a run: give --resume" in capsys.readouterr().err
+    before = (folder / "out" / "spec.json").read_text()
     assert train(folder, "train.epochs=1", "train.seed=9", resume=True) == 1
     assert "other settings" in capsys.readouterr().err
+    assert (folder / "out" / "spec.json").read_text() == before
+    assert train(folder, "train.epochs=1", resume=True) == 0
+    assert "nothing was left to do" in capsys.readouterr().out
+    shutil.rmtree(folder / "out" / "checkpoints")  # as of a run that ended before its first
+    assert train(folder, "train.epochs=1") == 1
+    assert "holds metrics.jsonl of a run: give another --output" in capsys.readouterr().err
     assert train(folder, "train.epochs=1", resume=True, output="empty") == 1
     assert "there is no checkpoint in" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_ctrl_c_saves_and_the_run_goes_on_from_there(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(folder, output="undisturbed") == 0
+    step = Run.step
+
+    def interrupted(run: Run, *arguments: Any) -> Any:
+        if run.progress.step == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(run, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "step", interrupted)
+        assert train(folder) == 130
+    assert "interrupted: go on with --resume" in capsys.readouterr().err
+    assert (folder / "out" / "checkpoints" / "step-000000005").is_dir()
+    assert train(folder, resume=True) == 0
+    expected, resumed = weights(folder / "undisturbed"), weights(folder / "out")
+    assert all(torch.equal(expected[name], resumed[name]) for name in expected)
 
 
 BAD: list[tuple[list[str], str]] = [

@@ -120,6 +120,8 @@ def test_recall_equals_the_naive_search_and_scikit_learn() -> None:
     assert list(recall) == list(ks)
     assert sorted(recall.values()) == list(recall.values())
     assert evaluate.recall_at_k(x, y, [31, 500]) == {31: 31 / 32, 500: 31 / 32}
+    with pytest.raises(ValueError, match=r"ks must be a list .*such as \[1, 5\]; given 5"):
+        evaluate.recall_at_k(x, y, 5)  # type: ignore[arg-type]
 
 
 def test_a_query_never_finds_itself_even_when_all_others_are_opposite() -> None:
@@ -379,8 +381,8 @@ def test_wrong_arguments_are_named() -> None:
         (lambda: evaluate.knn_accuracy(x, y, x, y, k=0), "k must be at least 1; given 0"),
         (lambda: evaluate.knn_accuracy(x, y, x, y, temperature=0), "temperature must be above 0"),
         (lambda: evaluate.knn_accuracy(x * torch.nan, y, x, y), "train_x holds NaN"),
-        (lambda: evaluate.recall_at_k(x, y, []), "ks must hold numbers of at least 1"),
-        (lambda: evaluate.recall_at_k(x, y, [1, 0]), "ks must hold numbers of at least 1"),
+        (lambda: evaluate.recall_at_k(x, y, []), "ks must be a list of numbers of at least 1"),
+        (lambda: evaluate.recall_at_k(x, y, [1, 0]), "ks must be a list of numbers of at least 1"),
         (lambda: evaluate.recall_at_k(x[:1], y[:1], [1]), "x must have at least 2 rows; given 1"),
         (lambda: evaluate.nmi(x[0], y), r"x must have the shape \(N, d\); given \(8,\)"),
         (lambda: evaluate.nmi([1], y), "x must be a torch tensor or a numeric NumPy array"),  # type: ignore[arg-type]

@@ -44,6 +44,9 @@ def test_a_job_starts_from_our_checkpoint(
     reporter = Recorder(tmp_path)
     spec = resolved(pictures, backbone={"pretrained": str(checkpoint)})
     assert run(spec, pictures, cache, reporter) == "succeeded"
+    card = " ".join((reporter.last_checkpoint / "README.md").read_text().split())
+    assert f"3 of 3 epochs, from the weights of `{checkpoint}`." in card
+    assert "| metric | raw pixels | at the start | epoch 3 |" in card
 
 
 @pytest.mark.parametrize("ending", [".safetensors", ".pth"])
