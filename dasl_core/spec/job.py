@@ -453,6 +453,17 @@ class JobSpec(Part):
         return method
 
     @model_validator(mode="after")
+    def _evaluates_on_others(self) -> Self:
+        if self.evaluate.dataset == self.dataset:
+            raise problem(
+                "is what is trained on: each image would find itself",
+                self.dataset,
+                "another data set, or null, which holds images out",
+                field="evaluate.dataset",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _has_the_prototypes(self) -> Self:
         dar = self.dar
         if (

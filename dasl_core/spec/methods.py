@@ -11,11 +11,13 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from dasl_core.spec.base import Auto, Part, problem
 
 Width = Annotated[int, Field(ge=1, le=65_536)]
+# Below it cosines become numbers that float32 does not hold.
+Temperature = Annotated[float, Field(ge=1e-3, le=10)]
 EmbeddingWidth = Annotated[int, Field(ge=2, le=65_536)]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 
@@ -143,7 +145,7 @@ class SimCLR(Projected):
     """SimCLR: NT-Xent over two views (Chen et al., ICML 2020, https://arxiv.org/abs/2002.05709)."""
 
     name: Literal["simclr"] = "simclr"
-    temperature: float = Field(0.2, gt=0, le=10, description="Divides the cosine similarities.")
+    temperature: Temperature = Field(0.2, description="Divides the cosine similarities.")
 
 
 class SwAV(MultiCrop, Projected):
@@ -159,8 +161,8 @@ class SwAV(MultiCrop, Projected):
     has_prototypes: ClassVar[bool] = True
 
     name: Literal["swav"] = "swav"
-    temperature: float = Field(
-        0.1, gt=0, le=10, description="Divides the cosines with prototypes in the prediction."
+    temperature: Temperature = Field(
+        0.1, description="Divides the cosines with prototypes in the prediction."
     )
     prototypes: Annotated[int, Field(ge=2, le=1_000_000)] | Auto = Field(
         "auto",
@@ -293,18 +295,18 @@ class DINO(MultiCrop, WithTeacher):
         description='Number of outputs that an image is distributed over; "auto": the largest power '
         "of two of which the training images are 16 times as many, from 1024 to 65,536 (ImageNet).",
     )
-    student_temperature: float = Field(
-        0.1, gt=0, le=10, description="Divides the student's outputs before the softmax."
+    student_temperature: Temperature = Field(
+        0.1, description="Divides the student's outputs before the softmax."
     )
-    teacher_temperature: Annotated[float, Field(gt=0, le=10)] | Auto = Field(
+    teacher_temperature: Temperature | Auto = Field(
         "auto",
         description='The same for the teacher, once it is warm: sharper targets. "auto": 0.07; in a '
         "training of under 10,000 steps as in its first epoch.",
     )
-    teacher_temperature_start: float = Field(
-        0.04, gt=0, le=10, description="The teacher's temperature in the first epoch."
+    teacher_temperature_start: Temperature = Field(
+        0.04, description="The teacher's temperature in the first epoch."
     )
-    teacher_temperature_epochs: Annotated[int, Field(ge=0)] | Auto = Field(
+    teacher_temperature_epochs: Annotated[int, Field(ge=0, le=100_000)] | Auto = Field(
         "auto",
         description='Epochs in which the teacher\'s temperature grows linearly; "auto": 30% of all, '
         "at most 30.",
@@ -359,7 +361,7 @@ class MoCoV3(WithTeacher):
     )
 
     name: Literal["moco_v3"] = "moco_v3"
-    temperature: float = Field(0.2, gt=0, le=10, description="Divides the cosine similarities.")
+    temperature: Temperature = Field(0.2, description="Divides the cosine similarities.")
     projection_dim: EmbeddingWidth = Field(256, description="Width of queries and keys.")
     hidden_dim: Width | Auto = Field(
         "auto",
@@ -417,6 +419,17 @@ class VICReg(MethodPart):
     covariance: float = Field(
         1.0, ge=0, le=1e6, description="Weight of the squared covariances between coordinates."
     )
+
+    @model_validator(mode="after")
+    def _learns_something(self) -> Self:
+        if not self.invariance + self.variance + self.covariance:
+            raise problem(
+                "is 0 like the other two weights, so that there is nothing to learn",
+                self.invariance,
+                "one weight above 0",
+                field="method.invariance",
+            )
+        return self
 
     def resolve(self, given: Given) -> Self:
         """An expander four times as wide as the features."""
@@ -520,7 +533,7 @@ class Triplet(MetricLearningPart):
         description='"semihard": negatives farther than the positive but within the margin; "all": '
         "all triplets of the batch.",
     )
-    margin: Annotated[float, Field(gt=0, le=4)] | Auto = Field(
+    margin: Annotated[float, Field(ge=1e-3, le=4)] | Auto = Field(
         "auto",
         description='Between squared distances; "auto": 0.2 for semihard, 1 for all (SEC\'s paper).',
     )

@@ -195,10 +195,21 @@ def _train(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> 
     batch, per_class = train.batch_size, train.samples_per_class
     if per_class == "auto":
         per_class = spec.method.samples_per_class
+    if per_class is not None and per_class > images:
+        problems.append(
+            FieldProblem(
+                "train.samples_per_class",
+                f"is more than the {images} images that the data set leaves for training",
+                str(per_class),
+                f"at most {images}",
+            )
+        )
+        per_class = None
     if isinstance(batch, str):
         parts, together = workers * train.micro_batches, per_class or 1
         # Two images, or two classes: one alone has nothing to be compared with.
-        batch = _fitting_batch(images, math.lcm(parts, together), 2 * together)
+        least = max(2 * together, 2 * train.micro_batches)
+        batch = _fitting_batch(images, math.lcm(parts, together), least)
         if batch > images:
             problems.append(_too_few_images(spec, facts, batch))
     elif batch > images:
@@ -208,6 +219,16 @@ def _train(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> 
                 f"is larger than the {images} images that the data set leaves for training",
                 str(batch),
                 f"at most {images}",
+            )
+        )
+    if batch // train.micro_batches < 2 and _has_small_passes(spec.method):
+        problems.append(
+            FieldProblem(
+                "train.micro_batches",
+                f"leaves one image of the batch of {batch} for each pass through the network, and a "
+                "batch norm needs two",
+                str(train.micro_batches),
+                f"at most {max(1, batch // 2)}",
             )
         )
     if per_class is not None:
@@ -234,6 +255,11 @@ def _train(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> 
             ),
         }
     )
+
+
+def _has_small_passes(method: MethodPart) -> bool:
+    """Whether some pass takes one view of an image alone."""
+    return method.num_views == 1 or (isinstance(method, MultiCrop) and method.local_crops == 1)
 
 
 def _too_few_images(spec: JobSpec, facts: DatasetFacts, needed: int) -> FieldProblem:
@@ -373,7 +399,9 @@ def _dar(spec: JobSpec, images: int) -> DAR | None:
     weight = spec.dar.weight
     if weight == "auto":
         weight = DAR_WEIGHTS["distance" if spec.dar.difference == "distance" else spec.dar.norm]
-    clusters = _clusters(spec.dar.clusters, spec.method, images)
+    clusters = spec.dar.clusters
+    if spec.dar.labels == "cluster":  # else nothing asks for them
+        clusters = _clusters(clusters, spec.method, images)
     return spec.dar.model_copy(update={"clusters": clusters, "weight": weight})
 
 
@@ -381,6 +409,8 @@ def _clusters(clusters: Clusters, method: MethodPart, images: int) -> Clusters:
     source = clusters.source
     if source == "auto":
         source = "prototypes" if method.has_prototypes else "kmeans"
+    if source == "prototypes":
+        return clusters.model_copy(update={"source": source})
     k = choose_k(images) if clusters.k == "auto" else clusters.k
     return clusters.model_copy(update={"source": source, "k": k})
 
@@ -424,19 +454,25 @@ def _check_triplets(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> 
 def _check_ignored(
     spec: JobSpec, facts: DatasetFacts, train: Train, problems: list[FieldProblem]
 ) -> None:
-    """Settings that something else keeps from having any effect: whoever gave them expects one.
-
-    What `resolve` itself writes there is no such setting: a resolved spec may be resolved again.
-    """
+    """Settings that something else keeps from having any effect: whoever gave them expects one."""
     dar, sec, optimizer = spec.dar, spec.sec, train.optimizer
-    if dar is not None and dar.labels != "cluster":
-        written = _clusters(Clusters(), spec.method, training_images(spec, facts))
-        for name in Clusters.model_fields:
+    if dar is not None:
+        for name, field in Clusters.model_fields.items():
             given = getattr(dar.clusters, name)
-            if given not in (getattr(Clusters(), name), getattr(written, name)):
+            if dar.labels != "cluster" and given != field.default:
                 problems.append(
                     _ignored(f"dar.clusters.{name}", given, f"dar.labels: {dar.labels}")
                 )
+        by_kmeans = _clusters(dar.clusters, spec.method, images=2).source == "kmeans"
+        if dar.labels == "cluster" and by_kmeans and dar.clusters.every_epochs >= train.epochs:
+            problems.append(
+                FieldProblem(
+                    "dar.clusters.every_epochs",
+                    f"is not before the end of the {train.epochs} epochs: no step would see a cluster",
+                    str(dar.clusters.every_epochs),
+                    "less than train.epochs",
+                )
+            )
     if sec is not None and sec.target == "zero" and sec.momentum != 1:
         problems.append(_ignored("sec.momentum", sec.momentum, "sec.target: zero"))
     if optimizer.name == "adamw" and optimizer.momentum != Optimizer().momentum:

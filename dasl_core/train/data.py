@@ -1,5 +1,6 @@
 """The images of a run: which are trained on, which are held out, and in what order they come."""
 
+import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,7 +52,8 @@ class TrainingData:
         """Of a resolved spec; images are decoded into `cache` where that was not done before.
 
         Raises:
-            ValueError: fewer images are left for training than a batch has.
+            ValueError: fewer images are left for training than a batch has, or fewer than two classes
+                for what learns from classes.
         """
         batch_size, per_class = spec.train.batch_size, spec.train.samples_per_class
         assert isinstance(spec.backbone.image_size, int), "resolve the spec first"
@@ -69,9 +71,7 @@ class TrainingData:
             train, held_out = ImageSet(own, parts.train), ImageSet(own, parts.held_out)
         else:
             assert spec.evaluate.dataset is not None, "it names what to evaluate on"
-            other = own
-            if spec.evaluate.dataset != spec.dataset:
-                other = sets[spec.evaluate.dataset] = canvases(evaluate_on)
+            other = sets[spec.evaluate.dataset] = canvases(evaluate_on)
             train = ImageSet(own, np.arange(len(index)))
             held_out = ImageSet(other, np.arange(len(evaluate_on)))
 
@@ -84,6 +84,7 @@ class TrainingData:
             num_classes, of_train = len(classes), torch.from_numpy(numbers)
             labels = torch.full((len(index),), -1)
             labels[samples] = of_train
+        check_classes(spec, num_classes)
         loader = EpochLoader(
             own,
             train.samples,
@@ -123,7 +124,32 @@ class TrainingData:
             "held_out_images": len(self.held_out.samples),
         }
 
+    def digest(self) -> str:
+        """Of the names and sizes of the images to train on, in order."""
+        index = self.index
+        content = hashlib.blake2b(digest_size=16)
+        for sample in self.train.samples.tolist():
+            height, width = index.sizes[sample]
+            content.update(f"{index.paths[sample]}\0{height} {width}\n".encode())
+        return content.hexdigest()
+
     def close(self) -> None:
         """End the threads that decode."""
         for canvases in self.sets.values():
             canvases.close()
+
+
+def check_classes(spec: JobSpec, classes: int | None) -> None:
+    """Whether enough classes are left for what learns from them; which are held out is known now.
+
+    Raises:
+        ValueError: one class or none is left; the message names the field.
+    """
+    by_class = spec.dar is not None and spec.dar.labels == "class" and spec.dar.active
+    if (classes or 0) >= 2 or not (spec.method.supervised or by_class):
+        return
+    field = "method.name" if spec.method.supervised else "dar.labels"
+    raise ValueError(
+        f"{field}: learns from at least two classes, and evaluate.holdout leaves {classes or 0} of "
+        "them to train on; hold less out, or add images of other classes"
+    )

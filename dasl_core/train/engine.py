@@ -210,6 +210,7 @@ class Run:
         self.state = TrainingState(
             spec,
             len(self.data.train.samples),
+            self.data.digest(),
             self.total_steps,
             device,
             self.progress,
@@ -252,6 +253,7 @@ class Run:
                 if self.progress.step % self.loader.steps:  # else the epoch is closed first
                     self.end_if_collapsed()
             self.end_epoch()
+            self.end_if_never_updated()
             done = epoch + 1
             last = done == train.epochs
             if last or done % int(self.spec.evaluate.every_epochs) == 0:
@@ -299,7 +301,9 @@ class Run:
             | self.method.figures(outputs, step)
             | turned
         )
-        if not self.updater.overflowed:
+        if self.updater.overflowed:
+            self.progress.overflowed += 1
+        else:
             self.count_skipped(updated, batch)
         if reported:
             # Only here, at steps that a run which was stopped and goes on reports, too.
@@ -380,6 +384,18 @@ class Run:
             self.save(required=True)
             raise CollapsedError(self.collapsed)
 
+    def end_if_never_updated(self) -> None:
+        """What no step has changed is no result."""
+        progress = self.progress
+        if progress.skipped + progress.overflowed < self.total_steps:
+            return
+        if progress.overflowed:
+            raise DivergedError(
+                f"no loss scale of float16 was found in {self.total_steps} steps, so none of them "
+                "changed a weight; train for more steps, or with train.precision bf16"
+            )
+        raise self.diverged(f"none of the {self.total_steps} steps had finite gradients")
+
     def diverged(self, what: str) -> DivergedError:
         """The error that ends a run, with what a person can do."""
         lr = self.spec.train.optimizer.lr
@@ -420,7 +436,8 @@ class Run:
         """Close the epoch's mean loss."""
         self.data.check_images(self.reporter, self.control)
         progress = self.progress
-        progress.losses.append(progress.epoch_loss_sum / max(1, progress.epoch_loss_steps))
+        steps = progress.epoch_loss_steps
+        progress.losses.append(progress.epoch_loss_sum / steps if steps else None)
         progress.epoch_loss_sum, progress.epoch_loss_steps = 0.0, 0
         if self.pseudo_labels is not None:
             figures = self.pseudo_labels.end_epoch(len(progress.losses), self.data.labels)
@@ -537,7 +554,8 @@ class Run:
         from dasl_core.train.pictures import draw_curves, draw_neighbours
 
         curves = self.files.scratch / "curves.png"
-        draw_curves(self.progress.losses, self.progress.evaluations, self.spec.name, curves)
+        losses = [math.nan if loss is None else loss for loss in self.progress.losses]
+        draw_curves(losses, self.progress.evaluations, self.spec.name, curves)
         self.reporter.artifact(curves)
         if features is not None:
             neighbours = self.files.scratch / "neighbours.png"

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -21,6 +22,7 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.distributed import rank
 from dasl_core.spec import JobSpec, SpecError, apply_overrides, field_problems, load_spec, resolve
+from dasl_core.train.checkpoint import load_state
 from dasl_core.train.engine import RunFiles, pretrain
 from dasl_core.train.reporting import Desired, Subject
 
@@ -93,7 +95,7 @@ class ConsoleReporter:
             lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
             # A process that is killed leaves half a line.
             whole = [line for line in lines if line.endswith("\n")]
-            kept = "".join(line for line in whole if json.loads(line)["step"] <= step)
+            kept = "".join(line for line in whole if _step_of(line) <= step)
             partial = file.with_suffix(".partial")
             partial.write_text(kept, encoding="utf-8")
             partial.replace(file)
@@ -139,18 +141,20 @@ def main(
 def _train(spec: JobSpec, data: Path, output: Path, resume: bool, device: torch.device) -> int:
     if spec.evaluate.dataset is not None:
         raise ValueError("evaluate.dataset names a registered data set, which needs the service")
+    if output.resolve().is_relative_to(data.resolve()):
+        raise ValueError(f"--output {output} lies among the images of {data}: give another one")
     used = [name for name in (CHECKPOINTS, METRICS, SPEC) if (output / name).exists()]
     if used and not resume:
         how = "give --resume to go on with it, or " if CHECKPOINTS in used else "give "
         raise ValueError(f"{output} holds {used[0]} of a run: {how}another --output")
     start = _newest_checkpoint(output) if resume else None
-    index = ingest_folder(data)
-    spec = resolve(spec, index.facts())
     if dist.is_initialized():
         dist.barrier()  # every rank has looked at the folder before one writes to it
-    reporter = None
-    if rank() == 0:
-        reporter = ConsoleReporter(output)
+    # A place where nothing can be written is told of before all images are read.
+    reporter = ConsoleReporter(output) if rank() == 0 else None
+    index = ingest_folder(data)
+    spec = resolve(spec, index.facts())
+    if reporter is not None:
         if start is None:
             (output / SPEC).write_text(spec.model_dump_json(indent=2), encoding="utf-8")
         else:
@@ -230,10 +234,25 @@ def _cache_folder(index: DatasetIndex) -> Path:
 
 
 def _newest_checkpoint(output: Path) -> Path:
-    found = sorted((output / CHECKPOINTS).glob("step-*"))
-    if not found:
-        raise ValueError(f"--resume: there is no checkpoint in {output / CHECKPOINTS}")
-    return found[-1]
+    """The newest one that can be read."""
+    found = sorted((output / CHECKPOINTS).glob("step-" + 9 * "[0-9]"), reverse=True)
+    for folder in found:
+        try:
+            load_state(folder)
+        except ValueError as error:
+            print(f"left out: {error}", file=sys.stderr)
+        else:
+            return folder
+    which = "checkpoint that can be read" if found else "checkpoint"
+    raise ValueError(f"--resume: there is no {which} in {output / CHECKPOINTS}")
+
+
+def _step_of(line: str) -> float:
+    """The step of a line of the figures; of a damaged line, one after all others."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, TypeError, KeyError):
+        return math.inf
 
 
 def _fail(message: str) -> int:

@@ -14,7 +14,7 @@ from dasl_core.train.criterion import Criterion
 from dasl_core.train.pseudo_labels import PseudoLabels
 
 # Raised when an older training state can no longer be read.
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass
@@ -22,12 +22,14 @@ class Progress:
     """Where a run is. Saved with every checkpoint."""
 
     step: int = 0
-    losses: list[float] = field(default_factory=list)  # mean of each finished epoch
+    # Mean of each finished epoch; None where no step of it had a finite loss.
+    losses: list[float | None] = field(default_factory=list)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     epoch_loss_sum: float = 0.0  # of the epoch under way
     epoch_loss_steps: int = 0
     skipped: int = 0  # steps left out because their gradients were not finite
     skipped_in_a_row: int = 0
+    overflowed: int = 0  # steps left out in the search for float16's loss scale
     collapse: dict[str, Any] = field(default_factory=dict)  # what the alarm remembers
 
 
@@ -41,6 +43,8 @@ class TrainingState:
 
     spec: JobSpec
     train_images: int
+    images_digest: str
+    """Of their names and sizes, in order: a sample is known by its position."""
     total_steps: int
     device: torch.device
     progress: Progress
@@ -73,7 +77,8 @@ class TrainingState:
         """The settings that decide every step, JSON-ready."""
         parts = {"method", "backbone", "augment", "dar", "sec", "train"}
         return self.spec.model_dump(mode="json", include=parts) | {
-            "train_images": self.train_images
+            "train_images": self.train_images,
+            "images": self.images_digest,
         }
 
     def load(self, folder: Path, *, branch: bool) -> None:
@@ -135,6 +140,8 @@ class TrainingState:
             raise ValueError(
                 f"dataset: {images} images to train on, and the checkpoint's had {before}"
             )
+        if state["spec"]["images"] != self.images_digest:
+            raise ValueError("dataset: its images are others than the checkpoint's")
         if step >= self.total_steps:
             raise ValueError(
                 f"train.epochs: the checkpoint is of step {step}, and "

@@ -69,6 +69,13 @@ def plan(
     if spec.evaluate.dataset is not None:
         name = spec.evaluate.dataset
         evaluate_dataset = _ready_dataset(session, tenant, name, "evaluate.dataset", keep)
+        if evaluate_dataset.id == dataset.id:  # once by name, once by id
+            raise field_problem(
+                "evaluate.dataset",
+                "is what is trained on: each image would find itself",
+                name,
+                "another data set, or null, which holds images out",
+            )
     facts = DatasetFacts.model_validate(dataset.facts)
     problems = [*known, *cluster.misfits(session, spec.resources)]
     try:

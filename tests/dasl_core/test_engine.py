@@ -6,6 +6,7 @@ import json
 import math
 from itertools import chain, repeat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from PIL import Image
 from training_world import Recorder, assert_same, ingest, picture_folder, resolved, run
 
 from dasl_core.data.index import DatasetIndex
+from dasl_core.data.split import split
 from dasl_core.methods import REGISTRY
+from dasl_core.spec import Holdout
 from dasl_core.train.checkpoint import load_state
 from dasl_core.train.engine import CollapsedError, DivergedError, Run, RunFiles
 from dasl_core.train.evaluation import DISTANCES, Evaluator
@@ -194,6 +197,31 @@ def test_another_data_set_to_evaluate_on(
     assert run(spec, pictures, cache, reporter, evaluate_on=other) == "succeeded"
     assert [point["step"] for point in reporter.points] == [1]  # all 27 images train
     assert "knn_top1" in reporter.evaluations[-1][3]  # classes are matched by name
+
+
+@pytest.mark.parametrize(
+    ("parts", "field"),
+    [
+        ({"method": {"name": "triplet"}}, "method.name"),
+        ({"dar": {"weight": 0.1, "labels": "class"}}, "dar.labels"),
+    ],
+)
+def test_one_class_that_is_left_is_not_enough_to_learn_from(
+    tmp_path: Path, cache: Path, parts: dict[str, Any], field: str
+) -> None:
+    folder = picture_folder(tmp_path / "pictures", classes=2, per_class=12)
+    for file in sorted((folder / "class-1").iterdir())[1:]:
+        file.unlink()
+    index = ingest(folder)
+    # A share of which the one image of its class is held out.
+    fraction = next(
+        share / 100
+        for share in range(10, 60)
+        if 12 in split(index, Holdout(fraction=share / 100)).held_out
+    )
+    spec = resolved(index, evaluate={"holdout": {"fraction": fraction}}, **parts)
+    with pytest.raises(ValueError, match=rf"{field}: learns from at least two classes"):
+        run(spec, index, cache, Recorder(tmp_path / "kept"))
 
 
 def test_checkpoints_hold_no_pickle(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:

@@ -159,6 +159,34 @@ def test_ctrl_c_saves_and_the_run_goes_on_from_there(
     assert all(torch.equal(expected[name], resumed[name]) for name in expected)
 
 
+@pytest.mark.usefixtures("without_pictures")
+def test_resume_leaves_out_what_is_damaged(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(folder) == 0
+    expected = weights(folder / "out")
+    checkpoints = folder / "out" / "checkpoints"
+    shutil.rmtree(checkpoints / "step-000000006")
+    (checkpoints / "step-000000009" / "training_state.safetensors").write_bytes(b"half")
+    (checkpoints / "step-notes").mkdir()
+    with (folder / "out" / "metrics.jsonl").open("a") as file:
+        file.write("no figures\n")
+    assert train(folder, resume=True) == 0
+    assert "left out: " in capsys.readouterr().err
+    again = weights(folder / "out")
+    assert all(torch.equal(expected[name], again[name]) for name in expected)
+    points = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").open()]
+    assert [point["step"] for point in points] == list(range(1, 10))
+
+
+def test_an_output_among_the_images_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(folder, output="pictures/out") == 1
+    assert "lies among the images of" in capsys.readouterr().err
+    assert not (folder / "pictures" / "out").exists()
+
+
 BAD: list[tuple[list[str], str]] = [
     (["method.name=simclrr"], "method.name: is not a known method; did you mean 'simclr'?"),
     (["train.bach_size=4"], "train.bach_size: is not a known key"),

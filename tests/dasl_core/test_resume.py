@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from training_world import Recorder, assert_same, resolved, run
+from training_world import Recorder, assert_same, ingest, resolved, run
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import REGISTRY, Outputs, SimCLR
@@ -185,6 +186,23 @@ def test_a_checkpoint_of_other_settings_is_refused(
     other = resolved(pictures, **(fixed | changes))
     with pytest.raises(ValueError, match=f"other settings.*{named}"):
         run(other, pictures, cache, None, stopped.last_checkpoint)
+
+
+def test_a_checkpoint_of_other_images_is_refused(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    """As many as before, of other names: which of them are held out is another choice."""
+    stopped = Recorder(tmp_path / "stopped", stop_at(1))
+    spec = resolved(pictures)
+    run(spec, pictures, cache, stopped)
+    folder = tmp_path / "others"
+    shutil.copytree(pictures.root, folder)
+    (folder / "class-0" / "00.png").rename(folder / "class-0" / "000.png")
+    others = ingest(folder)
+    with pytest.raises(ValueError, match=r"other settings.*images differ"):
+        run(spec, others, cache, None, stopped.last_checkpoint)
+    with pytest.raises(ValueError, match="dataset: its images are others than the checkpoint's"):
+        run(spec, others, cache, None, stopped.last_checkpoint, branch=True)
 
 
 def test_a_damaged_checkpoint_is_refused(

@@ -49,7 +49,7 @@ def spec_of(**parts: Any) -> JobSpec:
 BAD: list[tuple[dict[str, Any], str, str, str]] = [
     ({"method": {"name": "simclrr"}}, "method.name", "'simclrr'", "simclr"),
     ({"method": {"name": 5}}, "method.name", "5", "simclr"),
-    ({"method": {"temperature": 0}}, "method.temperature", "0", "> 0"),
+    ({"method": {"temperature": 0}}, "method.temperature", "0", ">= 0.001"),
     ({"method": {"temprature": 1}}, "method.temprature", "1", "no such key"),
     ({"method": "simclr"}, "method", "'simclr'", "settings"),
     ({"metod": {}}, "metod", "{}", "no such key"),
@@ -68,6 +68,24 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
         "settings, such as {name: adamw}",
     ),
     ({"dar": {"reduction": "sum"}}, "dar.weight", "'auto'", "a number"),
+    (
+        {"dataset": "x", "evaluate": {"dataset": "x"}},
+        "evaluate.dataset",
+        "'x'",
+        "another data set, or null, which holds images out",
+    ),
+    (
+        {"method": {"name": "vicreg", "invariance": 0, "variance": 0, "covariance": 0}},
+        "method.invariance",
+        "0.0",
+        "one weight above 0",
+    ),
+    (
+        {"method": {"name": "simclr", "temperature": 1e-30}},
+        "method.temperature",
+        "1e-30",
+        "a number >= 0.001",
+    ),
     ({"train": "fast"}, "train", "'fast'", "settings"),
     ({"backbone": {"name": "resnet81"}}, "backbone.name", "'resnet81'", "'resnet50'"),
     ({"backbone": {"image_size": 4}}, "backbone.image_size", "4", ">= 8, or 'auto'"),
@@ -365,7 +383,12 @@ def test_resolving_leaves_only_numbers_and_does_so_once(
 ) -> None:
     spec = JobSpec.model_validate(raw)
     resolved = resolve(spec, facts)
-    assert "auto" not in leaves(resolved.model_dump())
+    dumped = resolved.model_dump()
+    if resolved.dar is not None and resolved.dar.labels != "cluster":
+        del dumped["dar"]["clusters"]  # nothing asks for them
+    elif resolved.dar is not None and resolved.dar.clusters.source == "prototypes":
+        del dumped["dar"]["clusters"]["k"]
+    assert "auto" not in leaves(dumped)
     assert resolve(resolved, facts) == resolved
     assert JobSpec.model_validate_json(resolved.model_dump_json()) == resolved
     assert JobSpec.model_validate(resolved.model_dump(mode="json")) == resolved
@@ -591,6 +614,45 @@ def test_what_resolve_wrote_itself_is_no_setting_without_effect(method: str) -> 
     spec["train"] = {"optimizer": {"name": "adamw"}}
     resolved = resolve(JobSpec.model_validate(spec), FACTS)
     assert resolve(resolved, FACTS) == resolved
+    larger = FACTS.model_copy(update={"num_images": 10 * FACTS.num_images})
+    assert resolve(resolved, larger) == resolved
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (
+            {"dar": {"labels": "cluster"}, "train": {"epochs": 1}},
+            r"dar\.clusters\.every_epochs: .*no step would see a cluster",
+        ),
+        (
+            {"train": {"batch_size": 4, "micro_batches": 4}, "method": {"name": "npair"}},
+            r"train\.micro_batches: leaves one image .*expected at most 2",
+        ),
+        (
+            {
+                "train": {"batch_size": 4, "micro_batches": 4},
+                "method": {"name": "dino", "local_crops": 1},
+            },
+            r"train\.micro_batches: leaves one image",
+        ),
+        (
+            {"train": {"samples_per_class": 10**6}, "method": {"name": "npair"}},
+            r"train\.samples_per_class: is more than the \d+ images",
+        ),
+    ],
+)
+def test_what_would_not_train_as_meant_is_refused(parts: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        resolve(JobSpec.model_validate({"dataset": "x"} | parts), FACTS)
+
+
+def test_parts_of_an_automatic_batch_hold_two_images() -> None:
+    spec = {"dataset": "x", "train": {"micro_batches": 4}, "method": {"name": "npair"}}
+    few = FACTS.model_copy(update={"num_images": 20, "num_classes": 4})
+    batch = resolve(JobSpec.model_validate(spec), few).train.batch_size
+    assert isinstance(batch, int)
+    assert batch >= 8
 
 
 def test_more_triplets_than_memory_holds_are_refused() -> None:

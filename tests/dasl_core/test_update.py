@@ -210,3 +210,23 @@ def test_an_epoch_without_a_good_step_clusters_nothing(
     reporter = Recorder(tmp_path)
     assert run(spec, pictures, cache, reporter) == "succeeded"
     assert len(reporter.curve("clusters_size_max")) == 2
+
+
+def test_a_run_in_which_no_step_counted_fails(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SimCLR, "forward", poisoned({1, 2, 3}))
+    reporter = Recorder(tmp_path)
+    spec = resolved(pictures, train={"epochs": 1, "skip_not_finite": 10})
+    with pytest.raises(DivergedError, match="none of the 3 steps had finite gradients"):
+        run(spec, pictures, cache, reporter)
+    assert not reporter.checkpoints
+
+
+def test_a_run_that_never_found_a_loss_scale_fails(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SimCLR, "forward", poisoned({1, 2, 3}))
+    spec = resolved(pictures, train={"epochs": 1, "precision": "fp16"})
+    with pytest.raises(DivergedError, match="no loss scale of float16 was found in 3 steps"):
+        run(spec, pictures, cache, Recorder(tmp_path))
