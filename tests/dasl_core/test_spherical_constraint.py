@@ -153,7 +153,9 @@ def test_computed_in_float32_under_autocast_and_finite_at_zero() -> None:
 def test_wrong_arguments_are_named() -> None:
     with pytest.raises(ValueError, match="target must be one of 'mean', 'zero'; given 'max'"):
         SphericalEmbeddingConstraint("max")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"momentum must be a number above 0, at most 1; given 1\.5"):
+    with pytest.raises(
+        ValueError, match=r"momentum must be a number above 0, at most 1; given 1\.5"
+    ):
         SphericalEmbeddingConstraint(momentum=1.5)
     with pytest.raises(ValueError, match=r"embeddings must have the shape \(N, h\); given \(3,\)"):
         SphericalEmbeddingConstraint()(torch.zeros(3))
