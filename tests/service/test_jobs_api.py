@@ -68,6 +68,14 @@ def test_bad_spec_is_refused_and_names_the_field(
     assert api.client.get("/v1/jobs").json()["data"] == []
 
 
+def test_a_job_is_not_evaluated_on_what_it_trains_on(api: Api) -> None:
+    dataset_id = api.dataset()
+    for name in ("emoji", dataset_id):
+        spec = {"dataset": "emoji", "evaluate": {"dataset": name}}
+        problem = refused(api.client.post("/v1/jobs", json=spec), 422, "evaluate.dataset")
+        assert "each image would find itself" in problem["errors"][0]["message"]
+
+
 @pytest.mark.parametrize(
     ("body", "status"),
     [
