@@ -118,7 +118,7 @@ METHODS: dict[str, dict[str, Any]] = {
             "fashion": {"epochs": 60},
         },
     },
-    "swav": {"method": {"local_crops": 0}, "train": {"emoji": LONGER["emoji"]}},
+    "swav": {"method": {"local_crops": 0}, "train": LONGER},
     "npair": {},
     # Proxies learn from a class's images together: more of them in a batch.
     "proxy_anchor": {"train": {"emoji": {"batch_size": 64, "epochs": 30}}},
