@@ -1,17 +1,20 @@
 """timm backbones, with a stem that suits the image size."""
 
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import timm
 import torch
-from safetensors import SafetensorError
-from timm.models import load_state_dict
 from timm.models.vision_transformer import checkpoint_filter_fn
 from torch import nn
 
-from dasl_core.models.warm_start import load_checkpoint, pretrained_path
+from dasl_core.models.warm_start import (
+    check_finite,
+    have_the_shapes,
+    load_checkpoint,
+    pretrained_path,
+    read_weights,
+)
 from dasl_core.spec import BACKBONES, Backbone
 from dasl_core.spec.resolve import SMALL_STEM_PATCHES
 
@@ -25,42 +28,86 @@ def build_backbone(backbone: Backbone, *, any_size: bool = False) -> nn.Module:
             position embeddings; parameters and their names stay the same.
 
     Raises:
-        ValueError: the pretrained weights are not there or do not fit.
+        ValueError: the pretrained weights are not there, cannot be read, are not finite or do not
+            fit; the message names `backbone.pretrained` and the file.
     """
     extra: dict[str, Any] = {"drop_path_rate": backbone.drop_path} if backbone.drop_path else {}
     if any_size and BACKBONES[backbone.name].family == "vit":
         extra["dynamic_img_size"] = True
     arguments, stem = timm_arguments(backbone), stem_lines(backbone)
-    start = None if backbone.pretrained is None else pretrained_path(backbone.pretrained)
-    if start is not None and start.is_file():
-        model = _from_timm_file(start, arguments | extra)
+    model: nn.Module = timm.create_model(**arguments, **extra)
+    _change_stem(model, stem)
+    if backbone.pretrained is None:
+        return model
+    start = pretrained_path(backbone.pretrained)
+    if start.is_dir():
+        load_checkpoint(model, start, {"timm": arguments, "stem": stem})
+    elif have_the_shapes(weights := read_weights(start), model):
+        model.load_state_dict(weights)  # such as the file of one of our checkpoints
     else:
-        model = timm.create_model(**arguments, **extra)
-    for line in stem:
+        model = _from_timm_file(start, weights, arguments | extra)
+        _keep_all_in_stem(model, stem, start, backbone.name)
+    check_finite(model, start)
+    return model
+
+
+def _change_stem(model: nn.Module, lines: list[str]) -> None:
+    for line in lines:
         # The very lines that the model card gives to its reader: what is run is what is said.
         exec(line, {"torch": torch, "model": model})
-    if start is not None and start.is_dir():
-        load_checkpoint(model, start, {"timm": arguments, "stem": stem})
-    return model
 
 
-def _from_timm_file(file: Path, arguments: dict[str, Any]) -> nn.Module:
-    """timm fits its own weights: input channels, a ViT's positions and patches, no classifier."""
+def _from_timm_file(file: Path, weights: dict[str, Any], arguments: dict[str, Any]) -> nn.Module:
+    """timm fits its own weights: input channels, a ViT's positions and patches, no classifier.
+
+    Args:
+        weights: what the file holds.
+    """
+    name = arguments["model_name"]
     try:
         model: nn.Module = timm.create_model(
-            **(arguments | {"pretrained": True}), pretrained_cfg_overlay={"file": str(file)}
+            **(arguments | {"pretrained": True}),
+            # The first weights of some ViTs were arrays of JAX, for which timm would take the file.
+            pretrained_cfg_overlay={"file": str(file), "custom_load": False},
         )
-        found = load_state_dict(str(file))
-        if BACKBONES[arguments["model_name"]].family == "vit":
-            found = checkpoint_filter_fn(found, model)
-        # timm lets what is missing stay random, without a word.
-        if missing := model.state_dict().keys() - found.keys():
+        if BACKBONES[name].family == "vit":
+            weights = checkpoint_filter_fn(weights, model)
+        own = model.state_dict().keys()
+        classifier = tuple(f"{part}." for part in _classifiers(model))
+        # timm lets what is missing stay random, and drops what is too much, without a word.
+        if missing := own - weights.keys():
             raise ValueError(f"it has no {min(missing)}")
-    except (RuntimeError, ValueError, KeyError, OSError, UnpicklingError, SafetensorError) as error:
-        raise ValueError(
-            f"backbone.pretrained: {file} does not fit {arguments['model_name']}: {error}"
-        ) from error
+        if other := {key for key in weights.keys() - own if not key.startswith(classifier)}:
+            raise ValueError(f"it is of another network, which has {min(other)}")
+    except Exception as error:  # what is no weights goes wrong in every way
+        raise ValueError(f"backbone.pretrained: {file} does not fit {name}: {error}") from error
     return model
+
+
+def _classifiers(model: nn.Module) -> tuple[str, ...]:
+    """Names of the layers that a timm model with classes has after its features."""
+    facts = model.pretrained_cfg
+    assert isinstance(facts, dict), "timm keeps its models' configuration"
+    names = facts.get("classifier") or ()
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _keep_all_in_stem(model: nn.Module, lines: list[str], file: Path, name: str) -> None:
+    """Change the stem, unless that would put random weights in place of those of the file.
+
+    Raises:
+        ValueError: it would.
+    """
+    before = model.state_dict(keep_vars=True)  # the very tensors
+    _change_stem(model, lines)
+    after = model.state_dict(keep_vars=True)
+    lost = [key for key, value in before.items() if after.get(key) is not value]
+    if lost:
+        raise ValueError(
+            f"backbone.pretrained: {file} holds weights for the standard stem of {name}, whose "
+            f"{lost[0]} backbone.stem: small would replace with random ones; set backbone.stem: "
+            "standard"
+        )
 
 
 def feature_width(backbone: nn.Module) -> int:

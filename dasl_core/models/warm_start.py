@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import nn
+from timm.models import load_state_dict
+from torch import Tensor, nn
 
 from dasl_core.spec.locations import local_path
 
@@ -26,6 +26,16 @@ def pretrained_path(location: str) -> Path:
         path = local_path(location) if "://" in location else Path(location)
     except ValueError as error:
         raise ValueError(f"backbone.pretrained: {location} {error}") from error
+    try:
+        _check_kind(path)
+    except OSError as error:
+        raise ValueError(
+            f"backbone.pretrained: {path} cannot be read: {error.strerror or error}"
+        ) from error
+    return path
+
+
+def _check_kind(path: Path) -> None:
     if path.is_dir():
         if not (path / WEIGHTS).is_file() or not (path / MODEL).is_file():
             raise ValueError(
@@ -38,7 +48,37 @@ def pretrained_path(location: str) -> Path:
         raise ValueError(
             f"backbone.pretrained: {path} must end in one of {', '.join(TIMM_ENDINGS)}"
         )
-    return path
+
+
+def read_weights(file: Path) -> dict[str, Any]:
+    """What a file of weights holds, by name; pickled code in it is not run.
+
+    Raises:
+        ValueError: it cannot be read, or holds something else.
+    """
+    try:
+        weights: dict[str, Any] = load_state_dict(str(file))
+    except Exception as error:  # what is no weights goes wrong in every way
+        what = "holds no weights by name" if isinstance(error, AttributeError) else "cannot be read"
+        detail = str(error) or type(error).__name__
+        raise ValueError(f"backbone.pretrained: {file} {what}: {detail}") from error
+    return weights
+
+
+def have_the_shapes(weights: dict[str, Any], model: nn.Module) -> bool:
+    """Whether the weights are those of a network like `model`, with nothing to fit."""
+    own = model.state_dict()
+    return weights.keys() == own.keys() and all(
+        isinstance(value, Tensor) and value.shape == own[name].shape
+        for name, value in weights.items()
+    )
+
+
+def check_finite(model: nn.Module, start: Path) -> None:
+    """Raise ValueError unless all weights that were loaded from `start` are finite."""
+    for name, value in model.state_dict().items():
+        if not bool(value.isfinite().all()):
+            raise ValueError(f"backbone.pretrained: {start} holds NaN or infinity in {name}")
 
 
 def load_checkpoint(model: nn.Module, folder: Path, own: dict[str, Any]) -> None:
@@ -54,7 +94,9 @@ def load_checkpoint(model: nn.Module, folder: Path, own: dict[str, Any]) -> None
     try:
         theirs = json.loads((folder / MODEL).read_text(encoding="utf-8"))
         weights = load_file(folder / WEIGHTS)
-    except (ValueError, SafetensorError) as error:
+        if not isinstance(theirs, dict):
+            raise ValueError(f"{MODEL} must hold settings, not {type(theirs).__name__}")
+    except Exception as error:  # safetensors raises a type of its own, json RecursionError
         raise ValueError(f"backbone.pretrained: {folder} cannot be read: {error}") from error
     for part, value in own.items():
         if theirs.get(part) != value:
@@ -62,4 +104,7 @@ def load_checkpoint(model: nn.Module, folder: Path, own: dict[str, Any]) -> None
                 f"backbone.pretrained: the checkpoint {folder} is of another network: its {part} is "
                 f"{theirs.get(part)}, this job's {value}"
             )
-    model.load_state_dict(weights)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:  # a tensor is missing, or has another shape
+        raise ValueError(f"backbone.pretrained: {folder / WEIGHTS} is damaged: {error}") from error

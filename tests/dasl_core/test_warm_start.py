@@ -94,9 +94,142 @@ def test_what_does_not_fit_is_refused(checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x")
     assert "must end in" in refused(tmp_path / "a.txt")
     (tmp_path / "b.safetensors").write_bytes(b"no weights")
-    assert "does not fit test_resnet" in refused(tmp_path / "b.safetensors")
+    assert "b.safetensors cannot be read" in refused(tmp_path / "b.safetensors")
     save_file(timm.create_model("test_vit").state_dict(), tmp_path / "c.safetensors")
     assert "does not fit test_resnet" in refused(tmp_path / "c.safetensors")
+
+
+@pytest.mark.parametrize("ending", [".safetensors", ".pth"])
+def test_a_stem_that_would_discard_weights_is_refused(tmp_path: Path, ending: str) -> None:
+    file = tmp_path / f"weights{ending}"
+    published = timm.create_model("resnet18")
+    if ending == ".pth":
+        torch.save(published.state_dict(), file)
+    else:
+        save_file(published.state_dict(), file)
+    small = {"name": "resnet18", "image_size": 32, "stem": "small"}
+    message = refused(file, **small)
+    assert str(file) in message
+    assert "conv1.weight" in message
+    assert "set backbone.stem: standard" in message
+    model = build_backbone(backbone(pretrained=str(file), **(small | {"stem": "standard"})))
+    assert torch.equal(model.state_dict()["conv1.weight"], published.state_dict()["conv1.weight"])
+    # A deep stem keeps its weights: only a stride changes.
+    deep = timm.create_model("test_resnet").state_dict()
+    save_file(deep, tmp_path / "deep.safetensors")
+    fitted = build_backbone(
+        backbone(image_size=32, stem="small", pretrained=str(tmp_path / "deep.safetensors"))
+    )
+    assert torch.equal(fitted.state_dict()["conv1.0.weight"], deep["conv1.0.weight"])
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_file_of_our_small_stem_fits_the_same_stem(tmp_path: Path, channels: int) -> None:
+    changes = {"name": "resnet18", "image_size": 32, "stem": "small", "in_channels": channels}
+    ours = build_backbone(backbone(**changes)).state_dict()
+    file = tmp_path / "backbone.safetensors"
+    save_file(ours, file)
+    theirs = build_backbone(backbone(pretrained=str(file), **changes)).state_dict()
+    assert ours["conv1.weight"].shape == (64, channels, 3, 3)
+    assert all(torch.equal(theirs[name], value) for name, value in ours.items())
+    assert "does not fit resnet18" in refused(file, **(changes | {"stem": "standard"}))
+
+
+@pytest.mark.parametrize(
+    ("larger", "smaller", "of_it"),
+    [("resnet34", "resnet18", "layer1.2."), ("resnet18", "resnet34", "has no layer1.2.")],
+)
+def test_a_file_of_another_network_is_refused(
+    tmp_path: Path, larger: str, smaller: str, of_it: str
+) -> None:
+    file = tmp_path / "weights.safetensors"
+    save_file(timm.create_model(larger).state_dict(), file)
+    message = refused(file, name=smaller)
+    assert f"{file} does not fit {smaller}: it" in message
+    assert of_it in message
+
+
+def test_a_vit_whose_first_weights_were_jaxs_takes_a_file(tmp_path: Path) -> None:
+    name = "vit_tiny_patch16_224"
+    published = timm.create_model(name)
+    assert published.pretrained_cfg["custom_load"]
+    file = tmp_path / "weights.safetensors"
+    save_file(published.state_dict(), file)
+    model = build_backbone(backbone(name=name, image_size=64, pretrained=str(file)))
+    assert torch.equal(model.state_dict()["cls_token"], published.state_dict()["cls_token"])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [1, 2],
+        torch.ones(3),
+        {1: torch.ones(3)},
+        {"conv1.0.weight": "text"},
+        {"state_dict": None},
+        5,
+    ],
+)
+@pytest.mark.parametrize("name", ["test_resnet", "test_vit"])
+def test_a_pickle_that_holds_no_weights_is_refused(tmp_path: Path, content: Any, name: str) -> None:
+    file = tmp_path / "weights.pth"
+    torch.save(content, file)
+    size = {"test_resnet": 64, "test_vit": 160}[name]
+    assert str(file) in refused(file, name=name, image_size=size)
+
+
+@pytest.mark.parametrize("ending", [".bin", ".pt", ".pth", ".safetensors"])
+def test_an_empty_file_or_one_that_cannot_be_read_is_refused(
+    tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / f"weights{ending}"
+    file.touch()
+    assert f"{file} cannot be read" in refused(file)
+    assert "cannot be read" in refused(Path("x" * 5000 + ending))
+
+    def denied(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_dir", denied)
+    assert f"{file} cannot be read: Permission denied" in refused(file)
+
+
+@pytest.mark.parametrize("content", ["[]", "null", "5", "{", "[" * 100_000])
+def test_a_checkpoint_with_a_damaged_description_is_refused(
+    checkpoint: Path, tmp_path: Path, content: str
+) -> None:
+    (tmp_path / "backbone.safetensors").write_bytes(
+        (checkpoint / "backbone.safetensors").read_bytes()
+    )
+    (tmp_path / "model.json").write_text(content)
+    assert f"{tmp_path} cannot be read" in refused(tmp_path, image_size=16, stem="small")
+
+
+@pytest.mark.parametrize("damage", ["missing", "misshapen", "nan"])
+def test_a_checkpoint_with_damaged_weights_is_refused(
+    checkpoint: Path, tmp_path: Path, damage: str
+) -> None:
+    weights = load_file(checkpoint / "backbone.safetensors")
+    if damage == "missing":
+        del weights["conv1.0.weight"]
+    elif damage == "misshapen":
+        weights["conv1.0.weight"] = torch.zeros(2, 3)
+    else:
+        weights["conv1.0.weight"][0, 0] = torch.nan
+    save_file(weights, tmp_path / "backbone.safetensors")
+    (tmp_path / "model.json").write_bytes((checkpoint / "model.json").read_bytes())
+    message = refused(tmp_path, image_size=16, stem="small")
+    assert str(tmp_path) in message
+    assert "conv1.0.weight" in message
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path, bad: float) -> None:
+    weights = timm.create_model("test_resnet").state_dict()
+    weights["layer1.0.conv1.weight"][0, 0, 0, 0] = bad
+    save_file(weights, tmp_path / "weights.safetensors")
+    message = refused(tmp_path / "weights.safetensors")
+    assert "holds NaN or infinity in layer1.0.conv1.weight" in message
 
 
 class Evil:
@@ -109,7 +242,7 @@ class Evil:
 def test_a_pickle_with_code_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save({"state_dict": Evil()}, tmp_path / "evil.pth")
-    assert "does not fit" in refused(tmp_path / "evil.pth")
+    assert "cannot be read" in refused(tmp_path / "evil.pth")
     assert not (tmp_path / "opened").exists()
 
 
