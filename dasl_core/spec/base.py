@@ -1,5 +1,6 @@
 """What all parts of a spec share."""
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -15,9 +16,40 @@ class Part(BaseModel):
 
 
 def shorten(value: Any, limit: int = 80) -> str:
-    """`repr(value)`, cut so that a hostile value cannot fill an error body."""
-    text = repr(value)
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    """`repr(value)`, cut so that a hostile value cannot fill an error body.
+
+    No more of the value is looked at than is shown, however large or deep it is.
+    """
+    text = ""
+    for piece in _pieces(value, limit):
+        text += piece
+        if len(text) > limit:
+            return text[: limit - 3] + "..."
+    return text
+
+
+def _pieces(value: Any, limit: int) -> Iterator[str]:
+    """`repr(value)` from its beginning, a little at a time."""
+    if isinstance(value, str | bytes):
+        yield repr(value[: limit + 1])
+    elif isinstance(value, dict):
+        yield "{"
+        for number, (key, item) in enumerate(value.items()):
+            yield ", " if number else ""
+            yield from _pieces(key, limit)
+            yield ": "
+            yield from _pieces(item, limit)
+        yield "}"
+    elif isinstance(value, list):
+        yield "["
+        for number, item in enumerate(value):
+            yield ", " if number else ""
+            yield from _pieces(item, limit)
+        yield "]"
+    elif isinstance(value, int) and value.bit_length() > 4 * limit:
+        yield hex(value)  # of longer numbers Python gives no decimals
+    else:
+        yield repr(value)
 
 
 def problem(message: str, given: Any, expected: str, field: str = "") -> PydanticCustomError:

@@ -1,23 +1,88 @@
 """Reading a spec from a file, and changing single fields of it from the command line."""
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.composer import ComposerError
+from yaml.constructor import ConstructorError
+
+# A spec is a few levels deep; far more would only be there to exhaust its reader.
+MOST_LEVELS = 40
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain data: no aliases, which can stand for themselves or for gigabytes, and no key twice.
+
+    Numbers are those of YAML 1.2: 010 is ten and 1:30 a text, where 1.1 reads 8 and 90.
+    """
+
+    level = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        refused = None
+        if self.check_event(yaml.AliasEvent):
+            refused = "aliases, such as this one, are not read: write out what it stands for"
+        elif self.level == MOST_LEVELS:
+            refused = f"this is nested more than {MOST_LEVELS} levels deep"
+        if refused is not None:
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise ComposerError(None, None, refused, mark)
+        self.level += 1
+        node = super().compose_node(parent, index)
+        self.level -= 1
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        mapping = super().construct_mapping(node, deep=deep)
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise ConstructorError(None, None, f"{key} is given twice", key_node.start_mark)
+            seen.add(key)
+        return mapping
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        text = self.construct_scalar(node)
+        return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+
+
+_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in forms if tag not in (_INT, _FLOAT)]
+    for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    _INT, re.compile(r"^([-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)$"), list("-+0123456789")
+)
+_Loader.add_implicit_resolver(
+    _FLOAT,
+    re.compile(
+        r"^([-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"
+    ),
+    list("-+.0123456789"),
+)
+_Loader.add_constructor(_INT, _Loader.construct_yaml_int)
 
 
 def load_spec(path: Path) -> dict[str, Any]:
     """The mapping in a YAML or JSON file, not yet validated.
 
     Raises:
-        ValueError: the file cannot be read, is not YAML, or holds something other than a mapping.
+        ValueError: the file cannot be read, is not YAML, holds something other than a mapping, a key
+            twice, an alias, or what is nested too deep.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read {path}: {error}") from error
-    except yaml.YAMLError as error:
+    try:
+        content = _read(text)
+    except ValueError as error:
         raise ValueError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} must hold a mapping of settings, not {type(content).__name__}")
@@ -36,8 +101,8 @@ def apply_overrides(spec: dict[str, Any], overrides: Iterable[str]) -> dict[str,
         if not equals or not path.strip():
             raise ValueError(f"--set {override}: expected field=value, such as train.epochs=10")
         try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+            value = _read(text)
+        except ValueError as error:
             raise ValueError(f"--set {override}: the value is not valid YAML: {error}") from error
         *parents, leaf = path.strip().split(".")
         place = result
@@ -49,6 +114,14 @@ def apply_overrides(spec: dict[str, Any], overrides: Iterable[str]) -> dict[str,
                 raise ValueError(f"--set {override}: {parent} has no fields of its own")
         place[leaf] = value
     return result
+
+
+def _read(text: str) -> Any:
+    """Raises ValueError, with the place, where `text` is not YAML or not plain data."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:  # which is no ValueError
+        raise ValueError(str(error)) from error
 
 
 def _copy(value: Any) -> Any:

@@ -1,0 +1,116 @@
+"""Specs as people, and others, write them in YAML: what could be misread or exhaust a reader."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dasl_core.spec import apply_overrides, load_spec
+from dasl_core.spec.base import shorten
+
+
+def read(folder: Path, text: str) -> dict[str, Any]:
+    file = folder / "spec.yaml"
+    file.write_text(text, encoding="utf-8")
+    return load_spec(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "line"),
+    [
+        ("train: {epochs: 1}\ndataset: x\ntrain: {seed: 2}", "train", 3),
+        ("dataset: x\ntrain:\n  epochs: 1\n  epochs: 2", "epochs", 4),
+        ('{"dataset": "x", "dataset": "y"}', "dataset", 1),
+        ("a: 1\n'a': 2", "a", 2),
+        ("tags: [{b: 1, b: 1}]", "b", 1),
+    ],
+)
+def test_a_repeated_key_is_refused(tmp_path: Path, text: str, key: str, line: int) -> None:
+    with pytest.raises(ValueError, match=rf"(?s)spec\.yaml.*{key} is given twice.*line {line},"):
+        read(tmp_path, text)
+
+
+BOMB = "a0: &a0 [1]\n" + "".join(f"a{n + 1}: &a{n + 1} [*a{n}, *a{n}]\n" for n in range(40))
+
+
+@pytest.mark.parametrize("text", ["a: &a {x: *a}", "a: &a [1]\nb: {<<: *a}", BOMB])
+def test_aliases_are_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ValueError, match=r"(?s)spec\.yaml.*aliases.*not read"):
+        read(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 3000,
+        "a: " + "[" * 200_000,
+        "{a: " * 3000,
+        "\n".join(" " * n + "a:" for n in range(500)),
+    ],
+)
+def test_what_is_nested_too_deep_is_refused_at_once(tmp_path: Path, text: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(ValueError, match="nested more than 40 levels deep"):
+        read(tmp_path, text)
+    assert time.monotonic() - began < 5
+    assert read(tmp_path, "a: " + "[" * 30 + "]" * 30)
+
+
+def test_numbers_are_those_of_yaml_1_2(tmp_path: Path) -> None:
+    text = (
+        "{a: 010, b: 1:30, c: 0o10, d: 0x1F, e: 1e-3, f: 1_000, g: -7, h: +2.5, i: .5, j: 3., k: 0,"
+        " l: 2024-01, m: 1e3, n: '5', o: -.inf, p: 0b1}"
+    )
+    assert read(tmp_path, text) == {
+        "a": 10,
+        "b": "1:30",
+        "c": 8,
+        "d": 31,
+        "e": 0.001,
+        "f": "1_000",
+        "g": -7,
+        "h": 2.5,
+        "i": 0.5,
+        "j": 3.0,
+        "k": 0,
+        "l": "2024-01",
+        "m": 1000.0,
+        "n": "5",
+        "o": float("-inf"),
+        "p": "0b1",
+    }
+    assert apply_overrides({}, ["train.epochs=010"]) == {"train": {"epochs": 10}}
+
+
+@pytest.mark.parametrize("value", ["2024-13-45", "9" * 5000, "!!int x", "? [a]\n: b"])
+def test_a_value_that_none_can_read_names_the_file(tmp_path: Path, value: str) -> None:
+    with pytest.raises(ValueError, match=r"spec\.yaml"):
+        read(tmp_path, f"a: {value}" if "?" not in value else value)
+
+
+def test_an_override_is_read_alike() -> None:
+    for override in ("a={b: 1, b: 2}", "a=[&x 1, *x]", "a=" + "[" * 3000, "a=2024-13-45"):
+        with pytest.raises(ValueError, match="--set a="):
+            apply_overrides({}, [override])
+
+
+def test_of_a_value_only_what_is_shown_is_looked_at() -> None:
+    for value in ("text", 5, None, True, [1, "a", {"b": 2.5}], {}, [], {1: [2]}, (1,), b"x"):
+        assert shorten(value) == repr(value)
+    assert shorten("x" * 201) == repr("x" * 201)[:77] + "..."
+    nested: Any = []
+    for _ in range(100_000):
+        nested = [nested]
+    itself: list[Any] = []
+    itself.append(itself)
+    bomb: Any = "bomb"
+    for _ in range(40):
+        bomb = [bomb, bomb]
+    began = time.monotonic()
+    for hostile in (nested, itself, bomb, 10**10_000, ["x" * 10**7] * 10**6, {"k" * 10**7: 1}):
+        assert len(shorten(hostile)) == 80
+    assert time.monotonic() - began < 2
+    del nested
