@@ -6,6 +6,7 @@ A broken file never ends an ingest, let alone a job: it is skipped and listed wi
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,8 +24,18 @@ EXTENSIONS = frozenset({
 })
 # fmt: on
 
-# First-level folders of these names hold a split, not a class.
-SPLIT_NAMES = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
+# What a folder is called that holds a split and not a class, in whole words: "val2017", "test_images".
+TRAIN_WORDS = frozenset({"train", "training", "trainset", "trainval"})
+# fmt: off
+TEST_WORDS = frozenset({
+    "test", "testing", "testset", "val", "valid", "validation", "valset", "dev", "eval", "evaluation",
+})
+# Words that add nothing to them.
+FILLERS = frozenset({
+    "image", "images", "img", "imgs", "photo", "photos", "picture", "pictures",
+    "set", "split", "data", "dataset", "folder", "jpg", "jpeg", "png",
+})
+# fmt: on
 
 # Files handed to a thread at once: a future per file would cost 1 KB each for millions of files.
 _CHUNK = 32
@@ -57,6 +68,8 @@ def ingest_folder(
             holds no usable image, or is divided into splits ("train", "test", ...): these are data
             sets of their own.
     """
+    if not os.fspath(root):
+        raise ValueError("root is empty; expected the path of a folder of images")
     folder = _checked_root(root, allowed)
     found: list[str] = []
     skipped: list[Skipped] = []
@@ -82,7 +95,12 @@ def ingest_folder(
     if not paths:
         raise ValueError(_no_images(folder, skipped, num_ignored))
 
-    labels, class_names = _labels(folder, paths)
+    if splits := _splits(paths):
+        raise ValueError(
+            f"{folder} is divided into splits, not classes; register each as a data set of its own, "
+            f"so that test images stay out of training: {', '.join(str(folder / s) for s in splits)}"
+        )
+    labels, class_names = _labels(paths)
     return DatasetIndex(
         root=folder,
         paths=paths,
@@ -181,17 +199,44 @@ def _size_or_reason(root: Path, path: str) -> tuple[int, int] | str:
     return width, height
 
 
-def _labels(root: Path, paths: list[str]) -> tuple[list[int] | None, list[str]]:
+def _splits(paths: list[str]) -> list[str]:
+    """The folders that hold splits, relative to the root: at its first level, or in the one folder
+    there that holds all others.
+
+    A class, too, may be called "train" or "test tube". So it takes two folders that differ in the word
+    for the split alone, whatever lies beside them; or that nothing but splits is there.
+    """
+    folders = {path.rpartition("/")[0] for path in paths}
+    outer, inside = "", folders - {""}
+    while inside:
+        names = sorted({folder.partition("/")[0] for folder in inside})
+        kinds = {name: kind for name in names if (kind := _kind_of_split(name)) is not None}
+        trained = {rest for is_train, rest in kinds.values() if is_train}
+        tested = {rest for is_train, rest in kinds.values() if not is_train}
+        only_splits = not outer and "" not in folders and len(kinds) == len(names)
+        if trained & tested or (only_splits and not any(rest for _, rest in kinds.values())):
+            return [outer + name for name in kinds]
+        if len(names) > 1:
+            break
+        outer += f"{names[0]}/"
+        inside = {below for folder in inside if (below := folder.partition("/")[2])}
+    return []
+
+
+def _kind_of_split(name: str) -> tuple[bool, frozenset[str]] | None:
+    """Whether a folder called so is to be trained on, not tested on, and which words say something
+    else; None if no word is that for a split."""
+    words = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)} - FILLERS
+    if not words & (TRAIN_WORDS | TEST_WORDS):
+        return None
+    return bool(words & TRAIN_WORDS), frozenset(words - TRAIN_WORDS - TEST_WORDS)
+
+
+def _labels(paths: list[str]) -> tuple[list[int] | None, list[str]]:
     if any("/" not in path for path in paths):
         return None, []
     first_folders = [path.partition("/")[0] for path in paths]
     class_names = sorted(set(first_folders))
-    if all(name.lower() in SPLIT_NAMES for name in class_names):
-        splits = ", ".join(str(root / name) for name in class_names)
-        raise ValueError(
-            f"{root} is divided into splits, not classes; register each as a data set of its own, "
-            f"so that test images stay out of training: {splits}"
-        )
     if len(class_names) < 2:
         return None, []
     number = {name: index for index, name in enumerate(class_names)}

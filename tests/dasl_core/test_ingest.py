@@ -56,8 +56,63 @@ def test_splits_are_data_sets_of_their_own(tmp_path: Path) -> None:
         ingest_folder(tmp_path)
     assert str(tmp_path / "train") in str(raised.value)
     assert ingest_folder(tmp_path / "train").class_names == ["cat", "dog"]
-    picture(tmp_path / "owl" / "d.png")
-    assert ingest_folder(tmp_path).class_names == ["Test", "owl", "train"]
+
+
+@pytest.mark.parametrize(
+    ("names", "splits"),
+    [
+        (["train/a", "test/b", "cover"], ["test", "train"]),
+        (["ds/train/a", "ds/test/b"], ["ds/test", "ds/train"]),
+        (["ds/inner/train/cat/a", "ds/inner/test/cat/b", "cover"], ["ds/inner/test"]),
+        (["train/a", "test/b", "unlabeled/c"], ["test", "train"]),
+        (["train/a", "val/b", "__MACOSX/c"], ["train", "val"]),
+        (["train/a", "dev/b", "test/c"], ["dev", "test", "train"]),
+        (["train2017/a", "val2017/b"], ["train2017", "val2017"]),
+        (["train_images/a", "test_images/b"], ["test_images", "train_images"]),
+        (["Train Images/a", "test-set/b"], ["Train Images", "test-set"]),
+        (["trainImages/a", "TEST/b"], ["TEST", "trainImages"]),
+        (["cifar10_train/a", "cifar10_test/b"], ["cifar10_test", "cifar10_train"]),
+        (["train/a"], ["train"]),
+        (["val/a", "test/b"], ["test", "val"]),
+    ],
+)
+def test_splits_are_refused_whatever_lies_beside_them(
+    tmp_path: Path, names: list[str], splits: list[str]
+) -> None:
+    for name in names:
+        picture(tmp_path / f"{name}.png")
+    with pytest.raises(ValueError, match="is divided into splits") as raised:
+        ingest_folder(tmp_path)
+    for split in splits:
+        assert str(tmp_path / split) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["bus", "car", "train"],
+        ["bullet_train", "test_tube"],
+        ["train", "test_tube", "dog"],
+        ["test", "owl"],
+        ["val", "owl"],
+        ["strain", "contest"],
+        ["train_red", "train_blue"],
+    ],
+)
+def test_classes_may_be_called_like_splits(tmp_path: Path, names: list[str]) -> None:
+    for name in names:
+        picture(tmp_path / name / "a.png")
+    assert ingest_folder(tmp_path).class_names == sorted(names)
+
+
+def test_an_empty_path_is_not_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture(tmp_path / "a.png")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="root is empty"):
+        ingest_folder("")
+    assert len(ingest_folder(".")) == 1
 
 
 def test_sizes_are_upright_and_the_median_is_of_the_shorter_side(tmp_path: Path) -> None:
