@@ -24,10 +24,13 @@ def kmeans(
         The cluster of each point, (N,) int64, and the centres, (k, d).
 
     Raises:
-        ValueError: when `x` or `k` do not fit; the message names the argument.
+        ValueError: when an argument does not fit; the message names it.
     """
+    x = inputs.features(x, "x")
+    inputs.whole_number(k, "k")
+    inputs.whole_number(max_iterations, "max_iterations")
     found = cluster(
-        inputs.features(x, "x"),
+        x,
         k,
         metric="euclidean",
         seed=seed,

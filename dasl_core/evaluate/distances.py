@@ -23,6 +23,7 @@ def inter_class_distances(x: Tensor | np.ndarray, y: Tensor | np.ndarray) -> dic
     |d(x, x') - d(z, z')| between any two inter-class distances, which DAR lowers: `max_difference`
     is the largest of them and `std` their usual size. Theorem 3 bounds the generalisation error by a
     product with the factor `log_factor`. With a label of its own for every sample, all pairs count.
+    Rows of zeros have no direction and count as one point, in the middle.
 
     Args:
         x: (N, d) features.
@@ -50,7 +51,10 @@ def inter_class_distances(x: Tensor | np.ndarray, y: Tensor | np.ndarray) -> dic
             differ = y[rows, None] != y[columns]
             if rows == columns:
                 differ = differ.triu(1)
-            distances = (2 - 2 * (first @ second.t()))[differ].clamp_(0, 4).sqrt_()
+            squared = -2 * (first @ second.t())
+            squared += inputs.squared_lengths(first)[:, None]
+            squared += inputs.squared_lengths(second)
+            distances = squared[differ].clamp_(0, 4).sqrt_()
             if distances.numel() == 0:
                 continue
             total += distances.sum()

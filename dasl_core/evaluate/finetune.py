@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from dasl_core.distributed import gather, rank, world_size
@@ -80,12 +81,17 @@ def fine_tune(
     ):
         if len(y) == 0 or (isinstance(images, Tensor) and len(images) != len(y)):
             raise ValueError(f"{name} must be at least one, with one label each; given {len(y)}")
+    inputs.whole_number(epochs, "epochs")
+    inputs.whole_number(batch_size, "batch_size")
+    inputs.number(lr, "lr")
+    inputs.number(weight_decay, "weight_decay", zero=True)
     batch_size = min(batch_size, len(train_y)) // world_size() * world_size()
-    for name, value in (("epochs", epochs), ("batch_size", batch_size)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, for each rank; given {value}")
-    if not 0 < lr < math.inf:
-        raise ValueError(f"lr must be above 0; given {lr}")
+    normalises = any(isinstance(layer, _BatchNorm) for layer in backbone.modules())
+    if batch_size < (2 if normalises else 1):
+        what = "2, for the statistics of BatchNorm" if normalises else "1 for each rank"
+        raise ValueError(
+            f"batch_size must be at least {what}; given {batch_size} of {len(train_y)} train_images"
+        )
     classes, train_class = torch.unique(train_y, return_inverse=True)
 
     device = next(backbone.parameters()).device

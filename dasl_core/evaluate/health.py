@@ -23,16 +23,18 @@ def effective_rank(x: Tensor | np.ndarray) -> float:
     decomposition of all features. What float64 leaves of a zero eigenvalue is taken for zero.
     """
     x = inputs.features(x, "x")
+    # The rank is that of any multiple, and this one has squares that neither overflow nor vanish.
+    largest: Tensor = torch.linalg.vector_norm(x, ord=math.inf).double()
+    if float(largest) == 0:
+        return 0.0
     if x.shape[0] < x.shape[1]:
         x = x.t()
     width = x.shape[1]
     gram = torch.zeros(width, width, dtype=torch.float64, device=x.device)
     for rows in inputs.tiles(x.shape[0], width):
-        block = x[rows].double()
+        block = x[rows].double() / largest
         gram.addmm_(block.t(), block)
     eigenvalues: Tensor = torch.linalg.eigvalsh(gram)
-    if float(eigenvalues[-1]) <= 0:
-        return 0.0
     noise = width * torch.finfo(torch.float64).eps * eigenvalues[-1]
     singular_values = eigenvalues.masked_fill(eigenvalues < noise, 0).sqrt()
     share = singular_values / singular_values.sum()
@@ -64,15 +66,19 @@ def uniformity(x: Tensor | np.ndarray) -> float:
     """``log mean exp(-2 ||x_i - x_j||^2)`` over all pairs i < j of L2-normalised features (N, d).
 
     From about -4, spread evenly over the sphere, to 0, all in one point (Wang and Isola, 2020, t = 2).
+    Rows of zeros have no direction and count as one point, in the middle.
     """
     x = inputs.features(x, "x", min_rows=2)
     num_samples = x.shape[0]
     total = torch.zeros((), dtype=torch.float64, device=x.device)
     with inputs.exact(x.device):
         for rows, columns in inputs.pair_tiles(num_samples):
-            similarity = inputs.unit_rows(x[rows]) @ inputs.unit_rows(x[columns]).t()
-            # On the sphere, -2 ||a - b||^2 = 4 (a.b - 1).
-            potential = (4 * (similarity - 1)).exp_()
+            first, second = (inputs.unit_rows(x[part]) for part in (rows, columns))
+            # -2 ||a - b||^2 = 4 (a.b - ||a||^2 / 2 - ||b||^2 / 2)
+            potential = first @ second.t()
+            potential -= inputs.squared_lengths(first)[:, None] / 2
+            potential -= inputs.squared_lengths(second) / 2
+            potential.mul_(4).exp_()
             if rows == columns:
                 potential.triu_(1)
             total += potential.sum(dtype=torch.float64)
@@ -100,5 +106,8 @@ def dimension_std(x: Tensor | np.ndarray) -> float:
 @torch.no_grad()
 def mean_norm(x: Tensor | np.ndarray) -> float:
     """Mean Euclidean length of the raw features (N, d)."""
-    norms: Tensor = torch.linalg.vector_norm(inputs.features(x, "x"), dim=1)
-    return float(norms.mean())
+    x = inputs.features(x, "x")
+    total = torch.zeros((), dtype=torch.float64, device=x.device)
+    for rows in inputs.tiles(*x.shape):
+        total += torch.linalg.vector_norm(x[rows].double(), dim=1).sum()
+    return float(total) / x.shape[0]

@@ -14,6 +14,8 @@ from torch import Tensor
 # Entries of one tile of similarities: 16 MiB in float32, whatever the number of samples. Larger ones
 # are slower on a CPU: the allocator hands them back to the system, and every tile faults its pages in.
 TILE_ENTRIES = 1 << 22
+# Rows whose largest entry lies between can be squared and added up in float32.
+SQUARES_VANISH, SQUARES_OVERFLOW = 1e-10, 1e15
 
 
 class NotFiniteError(ValueError):
@@ -63,8 +65,33 @@ def same_width(train_x: Tensor, test_x: Tensor) -> None:
 
 
 def unit_rows(x: Tensor) -> Tensor:
-    """Rows at length 1; a zero row stays zero."""
-    return F.normalize(x, dim=1)
+    """Rows at length 1, however long or short they are; a zero row stays zero."""
+    largest: Tensor = torch.linalg.vector_norm(x, ord=math.inf, dim=1, keepdim=True)
+    # Squares of what lies far from 1 overflow or vanish; rows of a usual size are divided by 1.
+    usual = (largest == 0) | ((largest > SQUARES_VANISH) & (largest < SQUARES_OVERFLOW))
+    return F.normalize(x / largest.masked_fill(usual, 1), dim=1)
+
+
+def squared_lengths(units: Tensor) -> Tensor:
+    """Of rows from `unit_rows` (n, d): exactly 1, or 0 of a zero row; (n,)."""
+    return units.any(dim=1).to(units.dtype)
+
+
+def whole_number(value: object, name: str, least: int = 1) -> None:
+    """ValueError when an argument is no whole number of at least `least`."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be at least {least}, a whole number; given {value!r}")
+
+
+def number(value: object, name: str, *, zero: bool = False) -> None:
+    """ValueError when an argument is no finite number above 0, or, with `zero`, of at least 0."""
+    if (
+        not isinstance(value, int | float | np.integer | np.floating)
+        or not 0 <= value < math.inf
+        or (value == 0 and not zero)
+    ):
+        bound = "at least 0" if zero else "above 0"
+        raise ValueError(f"{name} must be {bound}, a finite number; given {value!r}")
 
 
 def tiles(rows: int, columns: int) -> Iterator[slice]:

@@ -44,10 +44,8 @@ def knn_accuracy(
     inputs.same_width(bank, queries)
     bank_labels = inputs.labels(train_y, "train_y", bank.shape[0], bank.device)
     query_labels = inputs.labels(test_y, "test_y", queries.shape[0], bank.device)
-    if k < 1:
-        raise ValueError(f"k must be at least 1; given {k}")
-    if not temperature > 0:
-        raise ValueError(f"temperature must be above 0; given {temperature}")
+    inputs.whole_number(k, "k")
+    inputs.number(temperature, "temperature")
 
     classes, bank_classes = torch.unique(bank_labels, return_inverse=True)
     correct = torch.zeros((), dtype=torch.int64, device=bank.device)

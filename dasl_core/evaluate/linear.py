@@ -100,18 +100,14 @@ def linear_probe(
     if (
         not isinstance(learning_rates, Sequence)
         or not learning_rates
-        or not all(0 < rate < math.inf for rate in learning_rates)
+        or not all(isinstance(rate, int | float) and 0 < rate < math.inf for rate in learning_rates)
     ):
         raise ValueError(
             f"learning_rates must be a list of numbers above 0; given {learning_rates!r}"
         )
-    for name, value, least in (
-        ("epochs", epochs, 1),
-        ("batch_size", batch_size, 1),
-        ("weight_decay", weight_decay, 0),
-    ):
-        if not value >= least:
-            raise ValueError(f"{name} must be at least {least}; given {value}")
+    inputs.whole_number(epochs, "epochs")
+    inputs.whole_number(batch_size, "batch_size")
+    inputs.number(weight_decay, "weight_decay", zero=True)
 
     classes, train_class = torch.unique(train_y, return_inverse=True)
     # The class's number; one that was never seen has none.

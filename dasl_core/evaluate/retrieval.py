@@ -40,9 +40,9 @@ def recall_at_k(
     num_samples = x.shape[0]
     y = inputs.labels(y, "y", num_samples, x.device)
     ks = list(ks) if isinstance(ks, Iterable) else []
-    if not ks or min(ks) < 1:
+    if not ks or not all(isinstance(k, int | np.integer) and k >= 1 for k in ks):
         raise ValueError(
-            f"ks must be a list of numbers of at least 1, such as [1, 5]; given {given}"
+            f"ks must be a list of whole numbers of at least 1, such as [1, 5]; given {given!r}"
         )
 
     # In the order of classes, a block's own classes are a range of columns.

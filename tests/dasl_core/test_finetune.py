@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import numpy as np
@@ -205,13 +206,33 @@ def test_ranks_train_as_one_process_with_the_whole_batch(pool: GlooPool, world: 
 def test_wrong_arguments_are_named() -> None:
     images, y = pictures(6)
     network = small_network()
+    with_batchnorm = nn.Sequential(nn.Flatten(), nn.LazyLinear(4), nn.BatchNorm1d(4))
+    with_batchnorm(images)
     for call, expected in (
         (lambda: fine_tune(network, images, y[:3], images, y), "train_images must be at least one"),
         (lambda: fine_tune(network, images, y, images, y[:0]), "test_images must be at least one"),
         (lambda: fine_tune(network, images, y.float(), images, y), "train_y must be integers"),
         (lambda: fine_tune(network, images, y, images, y, epochs=0), "epochs must be at least 1"),
         (lambda: fine_tune(network, images, y, images, y, batch_size=0), "batch_size must be"),
-        (lambda: fine_tune(network, images, y, images, y, lr=0), "lr must be above 0; given 0"),
+        (lambda: fine_tune(network, images, y, images, y, lr=0), "lr must be above 0"),
+        (lambda: fine_tune(network, images, y, images, y, lr=math.nan), "lr must be above 0"),
+        (lambda: fine_tune(network, images, y, images, y, epochs=1.5), "epochs must be .* 1.5"),  # type: ignore[arg-type]
+        (
+            lambda: fine_tune(network, images, y, images, y, weight_decay=-1),
+            "weight_decay must be at least 0",
+        ),
+        (
+            lambda: fine_tune(network, images, y, images, y, weight_decay=math.nan),
+            "weight_decay must be at least 0.* given nan",
+        ),
+        (
+            lambda: fine_tune(with_batchnorm, images, y, images, y, batch_size=1),
+            "batch_size must be at least 2, for the statistics of BatchNorm",
+        ),
+        (
+            lambda: fine_tune(with_batchnorm, images[:1], y[:1], images, y),
+            "batch_size must be at least 2.* given 1 of 1 train_images",
+        ),
     ):
         with pytest.raises(ValueError, match=expected):
             call()

@@ -188,9 +188,13 @@ def test_wrong_arguments_are_named() -> None:
             "a list of numbers above 0; given 0.1",
         ),  # type: ignore[arg-type]
         (lambda: linear_probe(x, y, x, y, learning_rates=[0.1, 0]), r"above 0; given \[0.1, 0\]"),
-        (lambda: linear_probe(x, y, x, y, epochs=0), "epochs must be at least 1; given 0"),
+        (lambda: linear_probe(x, y, x, y, epochs=0), "epochs must be at least 1"),
+        (lambda: linear_probe(x, y, x, y, epochs=1.5), "epochs must be .* whole number"),  # type: ignore[arg-type]
         (lambda: linear_probe(x, y, x, y, batch_size=0), "batch_size must be at least 1"),
+        (lambda: linear_probe(x, y, x, y, batch_size=2.0), "batch_size must be .* whole number"),  # type: ignore[arg-type]
         (lambda: linear_probe(x, y, x, y, weight_decay=-1), "weight_decay must be at least 0"),
+        (lambda: linear_probe(x, y, x, y, weight_decay=np.nan), "weight_decay must be .* nan"),
+        (lambda: linear_probe(x, y, x, y, learning_rates=["1"]), "learning_rates must be a list"),  # type: ignore[list-item]
         (lambda: linear_probe(x * np.nan, y, x, y), "train_x holds NaN"),
     ):
         with pytest.raises(ValueError, match=expected):

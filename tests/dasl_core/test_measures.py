@@ -347,6 +347,47 @@ def test_inter_class_distances_near_a_collapse_and_at_an_equidistant_simplex() -
         evaluate.inter_class_distances(x, torch.zeros(2, dtype=torch.int64))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_of_zeros_are_one_point(dtype: torch.dtype) -> None:
+    zeros = torch.zeros(6, 4, dtype=dtype)
+    assert evaluate.uniformity(zeros) == 0
+    collapsed = evaluate.inter_class_distances(zeros, torch.arange(6))
+    assert collapsed["mean"] == collapsed["max"] == collapsed["max_difference"] == 0
+    some = torch.cat([zeros[:2], torch.eye(4, dtype=dtype)])
+    pairs = torch.pdist(some.double())
+    assert evaluate.uniformity(some) == pytest.approx(
+        math.log(float((-2 * pairs.square()).exp().mean())), rel=1e-6
+    )
+    figures = evaluate.inter_class_distances(some, torch.arange(6))
+    assert figures["mean"] == pytest.approx(float(pairs.mean()))
+    assert (figures["min"], figures["max"]) == pytest.approx((0, math.sqrt(2)))
+
+
+@pytest.mark.parametrize(
+    ("scale", "dtype"),
+    [
+        (1e38, torch.float32),
+        (1e-34, torch.float32),
+        (1e300, torch.float64),
+        (1e-300, torch.float64),
+    ],
+)
+def test_huge_and_tiny_features_are_measured_like_others(scale: float, dtype: torch.dtype) -> None:
+    x, y = clouds(spread=1.2)
+    x = x.to(dtype) / 10
+    scaled = x * scale
+    for measure in (evaluate.uniformity, evaluate.dimension_std, evaluate.effective_rank):
+        assert measure(scaled) == pytest.approx(measure(x), rel=1e-4), measure
+    assert evaluate.alignment(scaled, x) == pytest.approx(0, abs=1e-10)
+    assert evaluate.uniformity(torch.full((6, 4), 2 * scale, dtype=dtype)) == 0
+    assert evaluate.knn_accuracy(scaled, y, scaled, y) == evaluate.knn_accuracy(x, y, x, y)
+    assert evaluate.recall_at_k(scaled, y, [1, 5]) == evaluate.recall_at_k(x, y, [1, 5])
+    theirs = evaluate.inter_class_distances(scaled, y)
+    assert theirs == pytest.approx(evaluate.inter_class_distances(x, y), rel=1e-4)
+    if dtype == torch.float32:
+        assert evaluate.mean_norm(scaled) == pytest.approx(scale * evaluate.mean_norm(x), rel=1e-4)
+
+
 def test_large_arrays_are_read_where_they_lie_and_read_only_ones_are_read_too() -> None:
     array = clouds()[0].numpy()
     assert inputs.features(array, "x").data_ptr() == array.ctypes.data
@@ -378,11 +419,21 @@ def test_wrong_arguments_are_named() -> None:
         (lambda: evaluate.knn_accuracy(x, y, x, y[:3]), r"test_y must have the shape \(60,\)"),
         (lambda: evaluate.knn_accuracy(x[:0], y[:0], x, y), "train_x must have at least 1 rows"),
         (lambda: evaluate.knn_accuracy(x, y.float(), x, y), "train_y must be integers"),
-        (lambda: evaluate.knn_accuracy(x, y, x, y, k=0), "k must be at least 1; given 0"),
+        (lambda: evaluate.knn_accuracy(x, y, x, y, k=0), "k must be at least 1.*; given 0"),
         (lambda: evaluate.knn_accuracy(x, y, x, y, temperature=0), "temperature must be above 0"),
         (lambda: evaluate.knn_accuracy(x * torch.nan, y, x, y), "train_x holds NaN"),
-        (lambda: evaluate.recall_at_k(x, y, []), "ks must be a list of numbers of at least 1"),
-        (lambda: evaluate.recall_at_k(x, y, [1, 0]), "ks must be a list of numbers of at least 1"),
+        (lambda: evaluate.knn_accuracy(x, y, x, y, k=1.5), r"k must be .* whole number; given 1.5"),  # type: ignore[arg-type]
+        (lambda: evaluate.knn_accuracy(x, y, x, y, temperature=math.nan), "temperature must be"),
+        (lambda: evaluate.kmeans(x, 2.0), r"k must be .* whole number; given 2.0"),  # type: ignore[arg-type]
+        (lambda: evaluate.kmeans(x, 61), "k must be"),
+        (lambda: evaluate.kmeans(x, 2, max_iterations=1.5), "max_iterations must be at least 1"),  # type: ignore[arg-type]
+        (
+            lambda: evaluate.recall_at_k(x, y, []),
+            "ks must be a list of whole numbers of at least 1",
+        ),
+        (lambda: evaluate.recall_at_k(x, y, [1, 0]), "ks must be a list of whole numbers"),
+        (lambda: evaluate.recall_at_k(x, y, [1.5]), r"ks must be .* given \[1.5\]"),  # type: ignore[list-item]
+        (lambda: evaluate.recall_at_k(x, y, "ab"), "ks must be .* given 'ab'"),  # type: ignore[arg-type]
         (lambda: evaluate.recall_at_k(x[:1], y[:1], [1]), "x must have at least 2 rows; given 1"),
         (lambda: evaluate.nmi(x[0], y), r"x must have the shape \(N, d\); given \(8,\)"),
         (lambda: evaluate.nmi([1], y), "x must be a torch tensor or a numeric NumPy array"),  # type: ignore[arg-type]
