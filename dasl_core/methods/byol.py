@@ -83,9 +83,16 @@ def byol_loss(predictions: Tensor, targets: Tensor) -> Tensor:
     Args:
         predictions: (2, B, h), raw; float16 and bfloat16 are computed in float32.
         targets: (2, B, h), raw; they get no gradient.
+
+    Raises:
+        ValueError: when the shapes are not these.
     """
     check_two_views("predictions", predictions)
-    check_two_views("targets", targets)
+    if targets.shape != predictions.shape:
+        raise ValueError(
+            f"targets must have the shape of predictions, {tuple(predictions.shape)}; given "
+            f"{tuple(targets.shape)}"
+        )
     with torch.autocast(predictions.device.type, enabled=False):
         others = full_precision(targets.detach()).flip(0)
         cosines = F.cosine_similarity(full_precision(predictions), others, dim=-1)  # (2, B)

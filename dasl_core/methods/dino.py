@@ -1,5 +1,6 @@
 """DINO (Caron et al., ICCV 2021)."""
 
+import math
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Literal, NamedTuple, Self
@@ -169,7 +170,22 @@ def dino_loss(targets: Tensor, outputs: Tensor, temperature: float) -> Tensor:
         outputs: (V, B, K), the student's outputs for the same views and further ones; float16 and
             bfloat16 are computed in float32.
         temperature: divides the student's outputs.
+
+    Raises:
+        ValueError: when the shapes are not these, or no pair of different views is there.
     """
+    if targets.dim() != 3 or outputs.dim() != 3 or targets.shape[1:] != outputs.shape[1:]:
+        raise ValueError(
+            "targets and outputs must have the shapes (T, B, K) and (V, B, K); given "
+            f"{tuple(targets.shape)} and {tuple(outputs.shape)}"
+        )
+    if not 0 < len(targets) <= len(outputs) or len(outputs) < 2:
+        raise ValueError(
+            "outputs must be of at least 2 views, and of all views of targets; given "
+            f"{len(outputs)} and {len(targets)}"
+        )
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"temperature must be a finite number above 0; given {temperature}")
     with torch.autocast(outputs.device.type, enabled=False):
         log_probabilities = F.log_softmax(full_precision(outputs) / temperature, dim=-1)
         pairs = torch.einsum("tbk,vbk->tv", targets.detach(), log_probabilities)

@@ -77,13 +77,26 @@ def hard_negative_loss(
         temperature: T, divides the cosine similarities.
         tau_plus: probability that a negative is of the anchor's class, at least 0, below 1.
         beta: how much harder negatives weigh more; 0: all alike.
+
+    Raises:
+        ValueError: an argument does not fit, or the global batch has no negatives.
     """
     check_two_views("embeddings", embeddings)
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"temperature must be a finite number above 0; given {temperature}")
+    if not 0 <= tau_plus < 1:
+        raise ValueError(f"tau_plus must be at least 0 and below 1; given {tau_plus}")
+    if not 0 <= beta < math.inf:
+        raise ValueError(f"beta must be a finite number of at least 0; given {beta}")
     embeddings = full_precision(embeddings)
     with torch.autocast(embeddings.device.type, enabled=False):
         z = F.normalize(embeddings, dim=-1)
         candidates = gather_views(z)
         local, total = z.shape[1], candidates.shape[1]
+        if total < 2:
+            raise ValueError(
+                f"embeddings must be of at least 2 samples, for there to be negatives; given {total}"
+            )
         logits = z.flatten(0, 1) @ candidates.flatten(0, 1).T / temperature  # (2B, 2N)
         sample = torch.arange(local, device=z.device) + rank() * local
         own = torch.cat([sample, sample + total]).unsqueeze(1)

@@ -1,6 +1,7 @@
 """SwAV (Caron et al., "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments",
 NeurIPS 2020)."""
 
+import math
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Self
@@ -169,7 +170,14 @@ def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
 
     Returns:
         (..., B, K), not negative, with a sum of 1 over prototypes.
+
+    Raises:
+        ValueError: when `epsilon` or `iterations` do not fit.
     """
+    if not 0 < epsilon < math.inf:
+        raise ValueError(f"epsilon must be a finite number above 0; given {epsilon}")
+    if iterations < 1:
+        raise ValueError(f"iterations must be at least 1; given {iterations}")
     codes = torch.exp((scores - 1) / epsilon)
     for _ in range(iterations):
         codes = codes / all_reduce_sum(codes.sum(dim=-2, keepdim=True))
@@ -185,7 +193,22 @@ def swapped_prediction(scores: Tensor, codes: Tensor, temperature: float) -> Ten
         scores: (V, B, K), the global views first.
         codes: (G, B, K) of the G global views.
         temperature: divides the scores.
+
+    Raises:
+        ValueError: when the shapes are not these, or `temperature` is not above 0.
     """
+    if scores.dim() != 3 or codes.dim() != 3 or codes.shape[1:] != scores.shape[1:]:
+        raise ValueError(
+            "scores and codes must have the shapes (V, B, K) and (G, B, K); given "
+            f"{tuple(scores.shape)} and {tuple(codes.shape)}"
+        )
+    if not 0 < len(codes) <= len(scores) or len(scores) < 2:
+        raise ValueError(
+            "scores must be of at least 2 views, and of all views of codes; given "
+            f"{len(scores)} and {len(codes)}"
+        )
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"temperature must be a finite number above 0; given {temperature}")
     logs = F.log_softmax(scores / temperature, dim=-1)
     others = logs.sum(dim=0) - logs[: len(codes)]
     return -(codes * others).sum(dim=-1).mean() / (len(scores) - 1)

@@ -77,11 +77,19 @@ def vicreg_loss(
     Args:
         embeddings: (2, B, D), raw; float16 and bfloat16 are computed in float32.
         invariance, variance, covariance: weights.
+
+    Raises:
+        ValueError: when `embeddings` have another shape, or the global batch has no variance.
     """
     check_two_views("embeddings", embeddings)
     with torch.autocast(embeddings.device.type, enabled=False):
         own = full_precision(embeddings)
         everyone = gather_views(own)  # (2, N, D)
+        if everyone.shape[1] < 2:
+            raise ValueError(
+                "embeddings must be of at least 2 samples, for there to be a variance; given "
+                f"{everyone.shape[1]}"
+            )
         centred = everyone - everyone.mean(dim=1, keepdim=True)
         spread = torch.sqrt(centred.square().sum(dim=1) / (centred.shape[1] - 1) + EPSILON)
         return (

@@ -14,15 +14,17 @@ def weight_at(weight: float, schedule: Schedule, progress: float) -> float:
     """The weight of a step; a function of the position alone, so a resumed run goes on with it.
 
     Args:
-        weight: at the end of the training, and all along when constant.
+        weight: at the end of the training, and all along when constant; at least 0.
         schedule: ``"constant"``; ``"linear"`` from 0 to `weight` at an even pace, as SEC's authors do
             for contrastive losses; ``"cosine"`` from 0 to `weight` along half a cosine,
             ``weight (1 - cos(pi progress)) / 2``, which starts and ends gently.
         progress: from 0 at the first step to 1 at the last.
 
     Raises:
-        ValueError: when `schedule` is none of these or `progress` is not from 0 to 1.
+        ValueError: when an argument is none of these; the message names it.
     """
+    if not 0.0 <= weight < math.inf:
+        raise ValueError(f"weight must be a finite number of at least 0; given {weight!r}")
     check_choice("schedule", schedule, get_args(Schedule))
     if not 0.0 <= progress <= 1.0:
         raise ValueError(f"progress must be a number from 0 to 1; given {progress!r}")

@@ -208,3 +208,9 @@ def test_the_recipe_is_the_papers(pictures: DatasetIndex) -> None:
     assert spec.train.optimizer.lr == pytest.approx(0.2 * 8 / 256)
     assert spec.train.optimizer.weight_decay == 1.5e-6
     assert math.isclose(float(spec.method.teacher_momentum), 0.97)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 5), (2, 4, 1), (1, 4, 5), (4, 5)])
+def test_targets_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="targets must have the shape of predictions"):
+        byol_loss(torch.ones(2, 4, 5), torch.ones(shape))

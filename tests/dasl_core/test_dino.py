@@ -424,3 +424,20 @@ def test_short_trainings_have_faster_and_sharper_teachers() -> None:
     assert Settings().resolve(short._replace(epochs=1000)).teacher_temperature == 0.07
     assert Settings().resolve(short._replace(epochs=400)).teacher_momentum == 0.99
     assert Settings(teacher_momentum=0.5).resolve(short).teacher_momentum == 0.5
+
+
+@pytest.mark.parametrize(
+    ("targets", "outputs", "temperature", "expected"),
+    [
+        ((2, 1, 5), (2, 4, 5), 0.1, "targets and outputs must have the shapes"),
+        ((2, 4), (2, 4), 0.1, "targets and outputs must have the shapes"),
+        ((1, 4, 5), (1, 4, 5), 0.1, "outputs must be of at least 2 views"),
+        ((3, 4, 5), (2, 4, 5), 0.1, "outputs must be of .* all views of targets"),
+        ((2, 4, 5), (2, 4, 5), 0.0, "temperature must be a finite number above 0"),
+    ],
+)
+def test_wrong_arguments_of_the_loss_are_named(
+    targets: tuple[int, ...], outputs: tuple[int, ...], temperature: float, expected: str
+) -> None:
+    with pytest.raises(ValueError, match=expected):
+        dino_loss(torch.ones(targets), torch.ones(outputs), temperature)

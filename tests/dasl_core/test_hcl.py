@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -155,3 +156,25 @@ def test_the_bound_and_the_correction_are_of_the_global_batch(
     # The trap: with the ranks' own negatives alone, loss and bound are those of small batches.
     alone = np.mean([loss_and_gradient(part, tau_plus)[0] for part in np.split(embeddings, 4, 1)])
     assert abs(alone - value) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"embeddings": torch.ones(2, 1, 3)}, "embeddings must be of at least 2 samples"),
+        ({"temperature": 0.0}, "temperature must be a finite number above 0; given 0"),
+        ({"temperature": math.nan}, "temperature must be .* given nan"),
+        ({"tau_plus": 1.0}, "tau_plus must be at least 0 and below 1; given 1"),
+        ({"tau_plus": -0.1}, "tau_plus must be"),
+        ({"beta": -1.0}, "beta must be a finite number of at least 0"),
+    ],
+)
+def test_wrong_arguments_are_named(change: dict[str, Any], expected: str) -> None:
+    arguments: dict[str, Any] = {
+        "embeddings": torch.ones(2, 3, 4),
+        "temperature": 0.5,
+        "tau_plus": 0.1,
+        "beta": 1.0,
+    }
+    with pytest.raises(ValueError, match=expected):
+        hard_negative_loss(**(arguments | change))

@@ -35,3 +35,6 @@ def test_wrong_arguments_are_named(progress: float) -> None:
         weight_at(1.0, "linear", progress)
     with pytest.raises(ValueError, match="schedule must be one of 'constant', 'linear', 'cosine'"):
         weight_at(1.0, "step", 0.5)  # type: ignore[arg-type]
+    for weight in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="weight must be a finite number of at least 0; given"):
+            weight_at(weight, "linear", 0.5)

@@ -314,3 +314,18 @@ def test_sizes_follow_the_data_set() -> None:
     assert resolved(50_000, 256, 10).queue_start_epoch == 1
     given = resolved(1000, 64, prototypes=5, queue_length=3, queue_start_epoch=9)
     assert (given.prototypes, given.queue_length, given.queue_start_epoch) == (5, 3, 9)
+
+
+def test_wrong_arguments_of_the_losses_are_named() -> None:
+    scores = torch.zeros(2, 4, 5)
+    for epsilon in (0.0, -0.05, float("nan")):
+        with pytest.raises(ValueError, match="epsilon must be a finite number above 0"):
+            sinkhorn(scores, epsilon, 3)
+    with pytest.raises(ValueError, match="iterations must be at least 1; given 0"):
+        sinkhorn(scores, 0.05, 0)
+    with pytest.raises(ValueError, match="scores and codes must have the shapes"):
+        swapped_prediction(scores, scores[:, :1], 0.1)
+    with pytest.raises(ValueError, match="scores must be of at least 2 views"):
+        swapped_prediction(scores[:1], scores[:1], 0.1)
+    with pytest.raises(ValueError, match="temperature must be a finite number above 0"):
+        swapped_prediction(scores, scores, 0.0)

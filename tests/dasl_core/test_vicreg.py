@@ -130,3 +130,8 @@ def test_settings(pictures: DatasetIndex) -> None:
     assert (spec.augment.blur, spec.augment.solarize) == ((1.0, 0.1), (0.0, 0.2))
     assert spec.train.optimizer.lr == pytest.approx(0.2 * 8 / 256)
     assert spec.train.optimizer.weight_decay == 1e-6
+
+
+def test_one_sample_has_no_variance() -> None:
+    with pytest.raises(ValueError, match="embeddings must be of at least 2 samples"):
+        vicreg_loss(torch.ones(2, 1, 3), 25, 25, 1)
