@@ -72,7 +72,8 @@ class Method(nn.Module, ABC):
     """
 
     accumulates: ClassVar[bool] = False
-    """Whether `loss` is a mean over samples, so that the losses of parts of a batch add up."""
+    """Whether `loss` is a mean over samples, so that the losses of parts of a batch add up: their mean
+    is that of the batch. Otherwise ``train.micro_batches`` costs a second forward."""
 
     backbone: nn.Module
 
@@ -85,9 +86,20 @@ class Method(nn.Module, ABC):
     def forward(self, views: Sequence[Tensor]) -> Outputs:
         """The network's outputs for the views of a batch, or of a part of it.
 
+        No sample is compared with another here; that is `loss`.
+
         Args:
             views: one batch of images (B, C, H, W) a view, the same samples in each; local crops,
                 where the method has them, come last and are smaller.
+
+        Returns:
+            Tensors (V, B, ...) by name, V views of the same B samples; V may differ from name to name.
+            ``"embeddings"`` (V, B, h) is always among them: the vectors that the loss compares, raw,
+            before it normalises them. DAR and SEC act on them, over all ranks; a method with local
+            crops lists only the global views there. A method with `has_prototypes` also gives
+            ``"assignments"`` (1, B) int64, the prototype of each sample. Everything that `loss` needs
+            of the network must be here: the outputs of parts of a batch (``train.micro_batches``)
+            are joined along dimension 1 before `loss` sees them, unless it `accumulates`.
         """
 
     @abstractmethod
@@ -96,6 +108,12 @@ class Method(nn.Module, ABC):
 
         With a gather whose backward sums over ranks, the mean of the ranks' gradients, which DDP
         takes, is then the gradient of one process that holds the global batch.
+
+        Args:
+            outputs: of `forward`, for this rank's share of the batch. With `accumulates`, and no
+                regularizer beside it, for one of the parts of `train.micro_batches`.
+            step: the position in the run, and samples and labels of the global batch, or of the
+                same part of every rank's share.
         """
 
     @property
