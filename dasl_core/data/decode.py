@@ -102,7 +102,11 @@ def _eight_bit(image: Image.Image) -> Image.Image:
             )
         scale = 1 / 257
     rounded = values.astype(np.float32) * np.float32(scale) + np.float32(0.5)
-    return Image.fromarray(rounded.astype(np.uint8))
+    eight = rounded.astype(np.uint8)
+    # A PNG of 16 bits may name one value that is transparent.
+    if isinstance(clear := image.info.get("transparency"), int):
+        eight[values == clear] = 255
+    return Image.fromarray(eight)
 
 
 def _reason(error: Exception, source: object) -> str:

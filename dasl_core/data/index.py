@@ -116,11 +116,14 @@ class DatasetIndex:
         """Read what `save` wrote.
 
         Raises:
-            ValueError: when the file is no index, or names an image outside its root.
-            FileNotFoundError: when there is no such file.
+            ValueError: when the file is no index, is damaged, or names an image outside its root.
+            OSError: when there is no such file, or it cannot be read.
         """
+        data = Path(path).read_bytes()
         try:
-            content = json.loads(gzip.decompress(Path(path).read_bytes()))
+            content = json.loads(gzip.decompress(data))
+            if not isinstance(content, dict):
+                raise ValueError(f"it must hold a mapping, not {type(content).__name__}")
             if content["format"] != _FORMAT:
                 raise ValueError(f"its format is {content['format']!r}, expected {_FORMAT}")
             index = cls(
@@ -132,17 +135,40 @@ class DatasetIndex:
                 skipped=[Skipped(*entry) for entry in content["skipped"]],
                 num_ignored=content["num_ignored"],
             )
-        except (gzip.BadGzipFile, EOFError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} is not a data set index: {error}") from error
-        index._check(path)
+            index._check_types()
+        except Exception as error:  # what is damaged goes wrong in every way
+            detail = f"it has no {error}" if isinstance(error, KeyError) else error
+            raise ValueError(f"{path} is not a data set index: {detail}") from error
+        index._check_paths(path)
         return index
 
-    def _check(self, path: object) -> None:
+    def _check_types(self) -> None:
+        for name, texts in (
+            ("paths", self.paths),
+            ("class_names", self.class_names),
+            ("skipped", [text for entry in self.skipped for text in (entry.path, entry.reason)]),
+        ):
+            if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+                raise ValueError(f"its {name} must be texts")
         lengths = {len(self.paths), len(self.sizes)}
         if self.labels is not None:
             lengths.add(len(self.labels))
+            classes = range(len(self.class_names))
+            # A set of types: a bool equals a number, but is none.
+            if (
+                not isinstance(self.labels, list)
+                or {*map(type, self.labels)} - {int}
+                or not {*self.labels} <= {*classes}
+            ):
+                raise ValueError(f"its labels must be numbers from 0 to {len(classes) - 1}")
         if len(lengths) != 1:
-            raise ValueError(f"{path} is not a data set index: its lists differ in length")
+            raise ValueError("its lists differ in length")
+        if self.sizes.size and self.sizes.min() < 1:
+            raise ValueError("its sizes must be at least 1")
+        if type(self.num_ignored) is not int or self.num_ignored < 0:
+            raise ValueError("its num_ignored must be a number of at least 0")
+
+    def _check_paths(self, path: object) -> None:
         for name in self.paths:
             parts = PurePosixPath(name)
             if parts.is_absolute() or ".." in parts.parts:

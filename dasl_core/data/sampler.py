@@ -27,8 +27,14 @@ def class_balanced_order(
         (N // batch_size * batch_size,) int64, from 0 to N - 1.
 
     Raises:
-        ValueError: `per_class` does not divide `batch_size`.
+        ValueError: `batch_size` is not from 1 to N, or `per_class` does not divide it.
     """
+    if per_class < 1:
+        raise ValueError(f"per_class must be at least 1; given {per_class}")
+    if not 1 <= batch_size <= len(labels):
+        raise ValueError(
+            f"batch_size must be from 1 to {len(labels)}, the number of images; given {batch_size}"
+        )
     if batch_size % per_class:
         raise ValueError(
             f"batch_size must be a multiple of per_class, which is {per_class}; given {batch_size}"

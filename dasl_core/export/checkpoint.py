@@ -89,6 +89,8 @@ def read_checkpoint(
         metrics = json.loads((folder / METRICS).read_text(encoding="utf-8"))
         spec = JobSpec.model_validate(model["spec"])
         weights = load_file(folder / WEIGHTS)
+        if not isinstance(metrics, dict):
+            raise ValueError(f"{METRICS} holds no figures by name")
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"]))
         raise ExportError(

@@ -20,10 +20,12 @@ def export_checkpoint(folder: Path, format: str, output: Path | None = None) -> 
     Args:
         folder: of a downloaded checkpoint.
         format: one of `FORMATS`.
-        output: a file, for "hf" a folder; written over. By default it lies in `folder`.
+        output: a file, for "hf" a folder; one that is there is written over. By default it lies in
+            `folder`.
 
     Raises:
-        ExportError: `folder` is no checkpoint, or its network has no such format.
+        ExportError: `folder` is no checkpoint, its network has no such format, or `output` cannot
+            be written.
         ValueError: `format` is not known.
     """
     if format not in FORMATS:
@@ -32,11 +34,17 @@ def export_checkpoint(folder: Path, format: str, output: Path | None = None) -> 
     target = output or folder / FORMATS[format]
     if format == "torch-export" and target.suffix != ".pt2":
         raise ExportError(f"{target}: torch.export's files end in .pt2")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if format == "hf":
-        write_hub_folder(weights, spec, model, metrics, target)
-        return target
-    network = exported_network(spec.backbone, weights)
-    write = write_onnx if format == "onnx" else write_torch_program
-    write(network, spec.backbone, target)
+    if target.exists() and target.is_dir() != (format == "hf"):
+        there, expected = ("a folder", "a file") if target.is_dir() else ("a file", "a folder")
+        raise ExportError(f"{target} is {there}; the format {format} is written to {expected}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if format == "hf":
+            write_hub_folder(weights, spec, model, metrics, target)
+        else:
+            network = exported_network(spec.backbone, weights)
+            write = write_onnx if format == "onnx" else write_torch_program
+            write(network, spec.backbone, target)
+    except OSError as error:
+        raise ExportError(f"{target} cannot be written: {error.strerror or error}") from error
     return target

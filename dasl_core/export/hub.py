@@ -37,7 +37,7 @@ def write_hub_folder(
         folder: made if need be.
 
     Raises:
-        ExportError: the backbone is a ResNet with the stem for small images. timm's ResNet has no
+        ExportError: `model` or `metrics` are damaged, or the backbone is a ResNet with the stem for small images. timm's ResNet has no
             argument for its stride of 1 nor for leaving out the pooling, and a deep stem would even
             load without complaint and compute other features.
     """
@@ -47,12 +47,19 @@ def write_hub_folder(
             "argument of timm's ResNet can say, so this folder would load as another network; use "
             "backbone.safetensors with the lines in README.md, or the format onnx"
         )
+    try:
+        card = hub_card(spec, model, metrics)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ExportError(
+            f"the checkpoint's model.json or metrics.json is damaged: its card cannot be made of "
+            f"them ({error!r})"
+        ) from error
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).write_text(
         json.dumps(hub_config(weights, spec), indent=2) + "\n", encoding="utf-8"
     )
     save_file(dict(weights), folder / WEIGHTS, metadata={"format": "pt"})
-    (folder / CARD).write_text(hub_card(spec, model, metrics), encoding="utf-8")
+    (folder / CARD).write_text(card, encoding="utf-8")
 
 
 def hub_config(weights: Mapping[str, Tensor], spec: JobSpec) -> dict[str, Any]:

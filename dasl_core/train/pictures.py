@@ -1,5 +1,9 @@
 """Pictures of a run: its curves, and what its features find alike."""
 
+import logging
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,10 @@ from torch import Tensor
 
 from dasl_core.train.evaluation import ImageSet
 
+log = logging.getLogger(__name__)
+
 QUERIES, NEIGHBOURS = 8, 7
+LARGEST = 1e100
 TRAINED, BASELINE, MISS = "#1f6feb", "#8b949e", "#cf222e"
 PREFERRED = ("recall_at_1", "knn_top1", "effective_rank")
 TITLES = {"recall_at_1": "R@1, held-out", "knn_top1": "k-NN top-1, held-out"}
@@ -22,14 +29,26 @@ def draw_curves(
 ) -> None:
     """Write a PNG of the loss of each epoch and of the held-out metrics beside their baselines.
 
+    A run that is over never fails for its pictures: what cannot be drawn is logged, and the PNG says
+    so.
+
     Args:
         evaluations: dicts with step, epoch, subject and metrics, as the engine records them.
     """
+    with _never_failing(path):
+        _draw_curves(epoch_losses, evaluations, title, path)
+
+
+def _draw_curves(
+    epoch_losses: list[float], evaluations: list[dict[str, Any]], title: str, path: Path
+) -> None:
     names = [n for n in PREFERRED if any(n in e["metrics"] for e in evaluations)][:2]
     figure = Figure(figsize=(5 * (1 + len(names)), 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, 1 + len(names), squeeze=False)[0]
-    axes[0].plot(range(1, len(epoch_losses) + 1), epoch_losses, color=TRAINED)
+    # A scale has no room for more; there is a gap, as for NaN.
+    losses = [loss if abs(loss) < LARGEST else math.nan for loss in epoch_losses]
+    axes[0].plot(range(1, len(losses) + 1), losses, color=TRAINED)
     axes[0].set(xlabel="epoch", ylabel="loss (mean of the epoch)", title="Training loss")
     for axis, name in zip(axes[1:], names, strict=True):
         points = [
@@ -55,11 +74,17 @@ def draw_curves(
 def draw_neighbours(features: Tensor, images: ImageSet, path: Path) -> None:
     """Write a PNG with a row for each of a few held-out images: itself, then its nearest others.
 
-    Neighbours of another class have a red frame, where there are classes.
+    Neighbours of another class have a red frame, where there are classes. As with `draw_curves`,
+    nothing fails.
 
     Args:
         features: (N, d) of the N images, N >= 2.
     """
+    with _never_failing(path):
+        _draw_neighbours(features, images, path)
+
+
+def _draw_neighbours(features: Tensor, images: ImageSet, path: Path) -> None:
     count = len(features)
     queries = torch.linspace(0, count - 1, min(QUERIES, count)).long()
     z = F.normalize(features, dim=1)
@@ -87,3 +112,15 @@ def draw_neighbours(features: Tensor, images: ImageSet, path: Path) -> None:
     if nearest.shape[1]:
         axes[0][1].set_title("nearest", fontsize=8)
     figure.savefig(path, dpi=120)
+
+
+@contextmanager
+def _never_failing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception:  # whatever a plotting library runs into must not cost a run
+        log.warning("%s could not be drawn", path.name, exc_info=True)
+        figure = Figure(figsize=(5, 3.6))
+        FigureCanvasAgg(figure)
+        figure.text(0.5, 0.5, "This picture could not be drawn; see the log.", ha="center")
+        figure.savefig(path, dpi=120)

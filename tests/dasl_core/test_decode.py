@@ -103,6 +103,10 @@ def test_transparency_is_composited_on_white() -> None:
     assert decode_image(stored(palette, "PNG"))[0].tolist() == [[10, 20, 30], [200, 100, 50]]
     with_clear = decode_image(stored(palette, "PNG", transparency=0))
     assert with_clear[0].tolist() == [[255, 255, 255], [200, 100, 50]]
+    deep = Image.fromarray(np.array([[0, 300], [300, 65535]], np.uint16))
+    for channels in (1, 3):
+        on_white = decode_image(stored(deep, "PNG", transparency=300), channels)[..., 0]
+        assert on_white.tolist() == [[0, 255], [255, 255]]
     keyed = stored(Image.new("RGB", (1, 1), (1, 2, 3)), "PNG", transparency=(1, 2, 3))
     assert decode_image(keyed)[0, 0].tolist() == [255, 255, 255]
 

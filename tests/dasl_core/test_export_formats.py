@@ -255,3 +255,48 @@ def test_a_stem_that_timm_has_no_argument_for_is_refused(
     with pytest.raises(ExportError, match=r"no argument of timm's ResNet.*README\.md.*onnx"):
         export_checkpoint(tmp_path / kind, "hf", tmp_path / "hub")
     assert not (tmp_path / "hub").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("metrics.json", "[]"),
+        ("metrics.json", "{}"),
+        ("metrics.json", '{"step": 9, "epoch": null, "evaluations": []}'),
+        ("metrics.json", '{"step": 9, "epoch": 3, "evaluations": [1]}'),
+        ("metrics.json", "{"),
+        ("model.json", "[]"),
+        ("model.json", "null"),
+        ("model.json", "no preprocessing"),
+    ],
+)
+def test_damaged_descriptions_are_refused(
+    pictures: DatasetIndex, tmp_path: Path, name: str, content: str
+) -> None:
+    checkpoint_of(pictures, "resnet-standard", tmp_path / "checkpoint")
+    file = tmp_path / "checkpoint" / name
+    if content == "no preprocessing":
+        content = json.dumps(json.loads(file.read_text()) | {"preprocessing": {}})
+    file.write_text(content)
+    with pytest.raises(ExportError, match=r"no readable checkpoint|damaged"):
+        export_checkpoint(tmp_path / "checkpoint", "hf", tmp_path / "hub")
+    assert not (tmp_path / "hub").exists()
+
+
+def test_an_output_that_is_something_else_is_refused(
+    pictures: DatasetIndex, tmp_path: Path
+) -> None:
+    checkpoint_of(pictures, "resnet-standard", tmp_path / "checkpoint")
+    file, folder = tmp_path / "file", tmp_path / "folder.pt2"
+    file.write_text("mine")
+    folder.mkdir()
+    for format_, output, expected in (
+        ("hf", file, "is a file; the format hf is written to a folder"),
+        ("onnx", folder, "is a folder; the format onnx is written to a file"),
+        ("torch-export", folder, "is a folder; the format torch-export is written to a file"),
+        ("onnx", file / "below.onnx", "cannot be written"),
+        ("hf", file / "below", "cannot be written"),
+    ):
+        with pytest.raises(ExportError, match=expected):
+            export_checkpoint(tmp_path / "checkpoint", format_, output)
+    assert file.read_text() == "mine"

@@ -330,3 +330,52 @@ def test_a_report_names_a_bounded_number_of_classes(tmp_path: Path) -> None:
     index = ingest_folder(tmp_path, workers=1)
     assert index.report(limit=3)["class_names"] == ["class-0", "class-1", "class-2"]
     assert len(index.class_names) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"paths": "ab"}, "its paths must be texts"),
+        ({"paths": [1, 2]}, "its paths must be texts"),
+        ({"class_names": [1, 2]}, "its class_names must be texts"),
+        ({"skipped": [[1, "reason"]]}, "its skipped must be texts"),
+        ({"skipped": [["path"]]}, "is not a data set index"),
+        ({"labels": [0, 2]}, "its labels must be numbers from 0 to 1"),
+        ({"labels": [0, -1]}, "its labels must be numbers from 0 to 1"),
+        ({"labels": [0, True]}, "its labels must be numbers"),
+        ({"labels": [0, "1"]}, "its labels must be numbers"),
+        ({"labels": [0, []]}, "its labels must be numbers"),
+        ({"labels": {0: 0, 1: 1}}, "its labels must be numbers"),
+        ({"labels": 5}, "is not a data set index"),
+        ({"sizes": [[1, 2], [3, 0]]}, "its sizes must be at least 1"),
+        ({"sizes": [[1, 2], [3, 2**40]]}, "is not a data set index"),
+        ({"sizes": {"a": 1}}, "is not a data set index"),
+        ({"num_ignored": -1}, "its num_ignored must be"),
+        ({"num_ignored": "1"}, "its num_ignored must be"),
+        ({"root": 5}, "is not a data set index"),
+    ],
+)
+def test_an_index_of_wrong_types_is_refused(
+    tmp_path: Path, change: dict[str, object], expected: str
+) -> None:
+    for name in ("cat/a.png", "dog/b.png"):
+        picture(tmp_path / "images" / name)
+    file = tmp_path / "index.json.gz"
+    ingest_folder(tmp_path / "images").save(file)
+    content = json.loads(gzip.decompress(file.read_bytes()))
+    file.write_bytes(gzip.compress(json.dumps(content | change).encode()))
+    with pytest.raises(ValueError, match=r"index\.json\.gz is not a data set index") as raised:
+        DatasetIndex.load(file)
+    assert expected in str(raised.value)
+
+
+@pytest.mark.parametrize("content", [b"[]", b"null", b"[" * 100_000, b"\xff", b"{}"])
+def test_a_damaged_index_is_refused(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "index.json.gz"
+    whole = gzip.compress(content)
+    corrupt = bytearray(gzip.compress(os.urandom(1000)))
+    corrupt[10:500] = b"\xff" * 490  # what deflate cannot be
+    for data in (whole, whole[:-9], bytes(corrupt), content):
+        file.write_bytes(data)
+        with pytest.raises(ValueError, match="is not a data set index"):
+            DatasetIndex.load(file)

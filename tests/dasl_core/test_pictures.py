@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import io
+import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from training_world import Recorder, resolved, run
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.spec import Holdout
+from dasl_core.train.pictures import draw_curves, draw_neighbours
 
 
 @pytest.mark.parametrize(("fraction", "held_out"), [(0.01, 0), (0.04, 1), (0.075, 2)])
@@ -49,3 +53,37 @@ def test_pictures_are_pngs_with_something_to_see(
         assert picture.format == "PNG"
         assert min(picture.size) > 200
         assert len(np.unique(np.asarray(picture.convert("L")))) > 10
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [1e308, -1e308],
+        [math.inf, 1.0],
+        [math.nan, math.nan],
+        [],
+        [2.0, 1e300, 1.0],
+    ],
+)
+def test_losses_of_any_size_are_drawn(
+    tmp_path: Path, losses: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    draw_curves(losses, [], "a run", tmp_path / "curves.png")
+    assert Image.open(tmp_path / "curves.png").format == "PNG"
+    assert not caplog.records
+
+
+def test_what_cannot_be_drawn_is_said_and_fails_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken: Any = None
+    draw_neighbours(torch.ones(3, 2), broken, tmp_path / "neighbours.png")
+    metrics = {"knn_top1": 1e308, "recall_at_1": "text"}
+    evaluations = [
+        {"step": 0, "epoch": 0, "subject": "untrained", "metrics": {"knn_top1": -1e308}},
+        {"step": 1, "epoch": 1, "subject": "backbone", "metrics": metrics},
+    ]
+    draw_curves([1.0], evaluations, "a run", tmp_path / "curves.png")
+    for name in ("neighbours.png", "curves.png"):
+        assert min(Image.open(tmp_path / name).size) > 200
+        assert f"{name} could not be drawn" in caplog.text

@@ -129,6 +129,12 @@ def test_the_order_is_a_function_of_its_generator() -> None:
 def test_a_batch_that_does_not_divide_is_refused() -> None:
     with pytest.raises(ValueError, match=r"multiple of per_class, which is 3; given 8"):
         order_of(labels_of([5, 5]), 3, 8)
+    for per_class in (0, -2):
+        with pytest.raises(ValueError, match=f"per_class must be at least 1; given {per_class}"):
+            order_of(labels_of([5, 5]), per_class, 8)
+    for batch_size in (0, 12):
+        with pytest.raises(ValueError, match="batch_size must be from 1 to 10"):
+            order_of(labels_of([5, 5]), 2, batch_size)
 
 
 # --- in the loader
