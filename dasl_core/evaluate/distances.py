@@ -51,10 +51,7 @@ def inter_class_distances(x: Tensor | np.ndarray, y: Tensor | np.ndarray) -> dic
             differ = y[rows, None] != y[columns]
             if rows == columns:
                 differ = differ.triu(1)
-            squared = -2 * (first @ second.t())
-            squared += inputs.squared_lengths(first)[:, None]
-            squared += inputs.squared_lengths(second)
-            distances = squared[differ].clamp_(0, 4).sqrt_()
+            distances = inputs.squared_distances(first, second)[differ].clamp_(0, 4).sqrt_()
             if distances.numel() == 0:
                 continue
             total += distances.sum()

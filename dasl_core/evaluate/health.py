@@ -23,15 +23,15 @@ def effective_rank(x: Tensor | np.ndarray) -> float:
     decomposition of all features. What float64 leaves of a zero eigenvalue is taken for zero.
     """
     x = inputs.features(x, "x")
-    # The rank is that of any multiple, and this one has squares that neither overflow nor vanish.
-    largest: Tensor = torch.linalg.vector_norm(x, ord=math.inf).double()
-    if float(largest) == 0:
-        return 0.0
     if x.shape[0] < x.shape[1]:
         x = x.t()
     width = x.shape[1]
+    largest = max(float(x[rows].abs().max()) for rows in inputs.tiles(*x.shape))
+    if largest == 0:
+        return 0.0
     gram = torch.zeros(width, width, dtype=torch.float64, device=x.device)
     for rows in inputs.tiles(x.shape[0], width):
+        # Every multiple has this rank; the squares of this one neither overflow nor vanish.
         block = x[rows].double() / largest
         gram.addmm_(block.t(), block)
     eigenvalues: Tensor = torch.linalg.eigvalsh(gram)
@@ -74,11 +74,7 @@ def uniformity(x: Tensor | np.ndarray) -> float:
     with inputs.exact(x.device):
         for rows, columns in inputs.pair_tiles(num_samples):
             first, second = (inputs.unit_rows(x[part]) for part in (rows, columns))
-            # -2 ||a - b||^2 = 4 (a.b - ||a||^2 / 2 - ||b||^2 / 2)
-            potential = first @ second.t()
-            potential -= inputs.squared_lengths(first)[:, None] / 2
-            potential -= inputs.squared_lengths(second) / 2
-            potential.mul_(4).exp_()
+            potential = inputs.squared_distances(first, second).mul_(-2).exp_()
             if rows == columns:
                 potential.triu_(1)
             total += potential.sum(dtype=torch.float64)

@@ -66,15 +66,18 @@ def same_width(train_x: Tensor, test_x: Tensor) -> None:
 
 def unit_rows(x: Tensor) -> Tensor:
     """Rows at length 1, however long or short they are; a zero row stays zero."""
-    largest: Tensor = torch.linalg.vector_norm(x, ord=math.inf, dim=1, keepdim=True)
+    largest = x.abs().amax(dim=1, keepdim=True)  # several times as fast as the norm of order inf
     # Squares of what lies far from 1 overflow or vanish; rows of a usual size are divided by 1.
     usual = (largest == 0) | ((largest > SQUARES_VANISH) & (largest < SQUARES_OVERFLOW))
     return F.normalize(x / largest.masked_fill(usual, 1), dim=1)
 
 
-def squared_lengths(units: Tensor) -> Tensor:
-    """Of rows from `unit_rows` (n, d): exactly 1, or 0 of a zero row; (n,)."""
-    return units.any(dim=1).to(units.dtype)
+def squared_distances(first: Tensor, second: Tensor) -> Tensor:
+    """(n, m) of rows from `unit_rows`, (n, d) and (m, d); up to rounding from 0 to 4."""
+    # Of length 1, or 0 of a zero row.
+    lengths, others = (torch.linalg.vector_norm(rows, dim=1).round() for rows in (first, second))
+    squared = torch.addmm(others, first, second.t(), alpha=-2)
+    return squared.add_(lengths[:, None])
 
 
 def whole_number(value: object, name: str, least: int = 1) -> None:
