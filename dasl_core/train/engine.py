@@ -555,12 +555,16 @@ class Run:
 
         curves = self.files.scratch / "curves.png"
         losses = [math.nan if loss is None else loss for loss in self.progress.losses]
-        draw_curves(losses, self.progress.evaluations, self.spec.name, curves)
-        self.reporter.artifact(curves)
-        if features is not None:
-            neighbours = self.files.scratch / "neighbours.png"
-            draw_neighbours(features, self.data.held_out, neighbours)
-            self.reporter.artifact(neighbours)
+        try:
+            draw_curves(losses, self.progress.evaluations, self.spec.name, curves)
+            self.reporter.artifact(curves)
+            if features is not None:
+                neighbours = self.files.scratch / "neighbours.png"
+                draw_neighbours(features, self.data.held_out, neighbours)
+                self.reporter.artifact(neighbours)
+        except OSError as error:  # a disk that is full: the run is over, and its weights are safe
+            message = f"The pictures could not be written: {error}"
+            self.reporter.event("pictures_missing", message, {"step": self.progress.step})
 
     def close(self) -> None:
         """End the threads that decode."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import math
 from pathlib import Path
@@ -87,3 +88,18 @@ def test_what_cannot_be_drawn_is_said_and_fails_nothing(
     for name in ("neighbours.png", "curves.png"):
         assert min(Image.open(tmp_path / name).size) > 200
         assert f"{name} could not be drawn" in caplog.text
+
+
+def test_a_disk_without_room_for_pictures_does_not_fail_a_finished_run(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    class FullDisk(Recorder):
+        def artifact(self, file: Path) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    reporter = FullDisk(tmp_path)
+    assert run(resolved(pictures, train={"epochs": 1}), pictures, cache, reporter) == "succeeded"
+    assert reporter.checkpoints[-1][2]  # final
+    (type, message, data) = reporter.events[-1]
+    assert (type, data) == ("pictures_missing", {"step": 3})
+    assert "No space left on device" in message
