@@ -167,7 +167,7 @@ class SwAV(MultiCrop, Projected):
     prototypes: Annotated[int, Field(ge=2, le=1_000_000)] | Auto = Field(
         "auto",
         description='Number of prototypes; "auto": 2.5 times the square root of the number of '
-        "training images (2,800 for ImageNet, where the paper has 3,000).",
+        "training images (2,830 for ImageNet, where the paper has 3,000).",
     )
     epsilon: float = Field(
         0.05,
