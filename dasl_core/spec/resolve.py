@@ -48,6 +48,8 @@ DAR_WEIGHTS = {"l1": 0.003, "l2": 0.03, "sq_l2": 0.03, "distance": 1.0}
 FULL_LIMIT, FULL_L2_LIMIT = 1024, 128
 # Triplets of N images are found in a tensor of N^3 booleans: 1.1 GB.
 TRIPLETS_LIMIT = 1024
+# What stands where nothing asks for clusters: no "auto" is left, and it is the same for all data.
+UNUSED_CLUSTERS = Clusters(source="kmeans", k=2)
 GLOBAL_VIEWS = 2  # whose embeddings DAR and SEC see; local crops only train the student
 WEIGHT_DECAY = {"sgd": 5e-4, "lars": 1e-6, "adamw": 0.05}
 
@@ -399,9 +401,9 @@ def _dar(spec: JobSpec, images: int) -> DAR | None:
     weight = spec.dar.weight
     if weight == "auto":
         weight = DAR_WEIGHTS["distance" if spec.dar.difference == "distance" else spec.dar.norm]
-    clusters = spec.dar.clusters
-    if spec.dar.labels == "cluster":  # else nothing asks for them
-        clusters = _clusters(clusters, spec.method, images)
+    clusters = UNUSED_CLUSTERS
+    if spec.dar.labels == "cluster":
+        clusters = _clusters(spec.dar.clusters, spec.method, images)
     return spec.dar.model_copy(update={"clusters": clusters, "weight": weight})
 
 
@@ -409,8 +411,6 @@ def _clusters(clusters: Clusters, method: MethodPart, images: int) -> Clusters:
     source = clusters.source
     if source == "auto":
         source = "prototypes" if method.has_prototypes else "kmeans"
-    if source == "prototypes":
-        return clusters.model_copy(update={"source": source})
     k = choose_k(images) if clusters.k == "auto" else clusters.k
     return clusters.model_copy(update={"source": source, "k": k})
 
@@ -459,7 +459,8 @@ def _check_ignored(
     if dar is not None:
         for name, field in Clusters.model_fields.items():
             given = getattr(dar.clusters, name)
-            if dar.labels != "cluster" and given != field.default:
+            unused = (field.default, getattr(UNUSED_CLUSTERS, name))
+            if dar.labels != "cluster" and given not in unused:
                 problems.append(
                     _ignored(f"dar.clusters.{name}", given, f"dar.labels: {dar.labels}")
                 )

@@ -32,6 +32,6 @@ LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("what", LOSSES)
 def test_another_shape_is_refused_by_name(what: str, shape: tuple[int, ...]) -> None:
     name = what.partition(" ")[0]
-    with pytest.raises(ValueError, match=rf"{name} must have the shape \(2, B, h\)"):
+    with pytest.raises(ValueError, match=f"{name} must have the shape"):
         LOSSES[what](torch.randn(shape))
     assert LOSSES[what](TWO).isfinite()
