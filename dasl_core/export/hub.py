@@ -37,9 +37,9 @@ def write_hub_folder(
         folder: made if need be.
 
     Raises:
-        ExportError: `model` or `metrics` are damaged, or the backbone is a ResNet with the stem for small images. timm's ResNet has no
-            argument for its stride of 1 nor for leaving out the pooling, and a deep stem would even
-            load without complaint and compute other features.
+        ExportError: `model` or `metrics` are damaged, or the backbone is a ResNet with the stem for
+            small images. timm's ResNet has no argument for its stride of 1 nor for leaving out the
+            pooling, and a deep stem would even load without complaint and compute other features.
     """
     if stem_lines(spec.backbone):
         raise ExportError(

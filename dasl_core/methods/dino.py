@@ -1,6 +1,5 @@
 """DINO (Caron et al., ICCV 2021)."""
 
-import math
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Literal, NamedTuple, Self
@@ -10,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dasl_core.distributed import mean_over_ranks
+from dasl_core.methods.arguments import check_crops, check_temperature
 from dasl_core.methods.base import Outputs, Step
 from dasl_core.methods.taught import TaughtMethod
 from dasl_core.models.backbone import build_backbone, feature_width
@@ -174,18 +174,8 @@ def dino_loss(targets: Tensor, outputs: Tensor, temperature: float) -> Tensor:
     Raises:
         ValueError: when the shapes are not these, or no pair of different views is there.
     """
-    if targets.dim() != 3 or outputs.dim() != 3 or targets.shape[1:] != outputs.shape[1:]:
-        raise ValueError(
-            "targets and outputs must have the shapes (T, B, K) and (V, B, K); given "
-            f"{tuple(targets.shape)} and {tuple(outputs.shape)}"
-        )
-    if not 0 < len(targets) <= len(outputs) or len(outputs) < 2:
-        raise ValueError(
-            "outputs must be of at least 2 views, and of all views of targets; given "
-            f"{len(outputs)} and {len(targets)}"
-        )
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature must be a finite number above 0; given {temperature}")
+    check_crops("targets", targets, "outputs", outputs)
+    check_temperature(temperature)
     with torch.autocast(outputs.device.type, enabled=False):
         log_probabilities = F.log_softmax(full_precision(outputs) / temperature, dim=-1)
         pairs = torch.einsum("tbk,vbk->tv", targets.detach(), log_probabilities)

@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dasl_core.distributed import gather_views, rank
+from dasl_core.methods.arguments import check_temperature, check_two_views
 from dasl_core.methods.base import Method, Outputs, Step
 from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.heads import projection_head
-from dasl_core.regularizers.norms import check_two_views, full_precision
+from dasl_core.regularizers.norms import full_precision
 from dasl_core.spec import JobSpec
 from dasl_core.spec import methods as settings_of
 
@@ -82,8 +83,7 @@ def hard_negative_loss(
         ValueError: an argument does not fit, or the global batch has no negatives.
     """
     check_two_views("embeddings", embeddings)
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature must be a finite number above 0; given {temperature}")
+    check_temperature(temperature)
     if not 0 <= tau_plus < 1:
         raise ValueError(f"tau_plus must be at least 0 and below 1; given {tau_plus}")
     if not 0 <= beta < math.inf:

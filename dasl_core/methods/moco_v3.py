@@ -8,12 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dasl_core.distributed import gather_views, rank
+from dasl_core.methods.arguments import check_temperature, check_two_views
 from dasl_core.methods.base import Outputs, Step
 from dasl_core.methods.taught import TaughtMethod
 from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.ema import Teacher
 from dasl_core.models.heads import deep_head
-from dasl_core.regularizers.norms import check_two_views, full_precision
+from dasl_core.regularizers.norms import full_precision
 from dasl_core.spec import BACKBONES, JobSpec
 from dasl_core.spec import methods as settings_of
 
@@ -97,9 +98,13 @@ def moco_v3_loss(queries: Tensor, keys: Tensor, temperature: float) -> Tensor:
         queries: (2, B, h), raw; float16 and bfloat16 are computed in float32.
         keys: (2, B, h), raw; they get no gradient.
         temperature: divides the cosine similarities.
+
+    Raises:
+        ValueError: an argument is not as described.
     """
     check_two_views("queries", queries)
     check_two_views("keys", keys)
+    check_temperature(temperature)
     with torch.autocast(queries.device.type, enabled=False):
         q = F.normalize(full_precision(queries), dim=-1)
         k = gather_views(F.normalize(full_precision(keys.detach()), dim=-1)).flip(0)

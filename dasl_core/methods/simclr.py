@@ -8,10 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dasl_core.distributed import gather_views, rank
+from dasl_core.methods.arguments import check_temperature, check_two_views
 from dasl_core.methods.base import Method, Outputs, Step
 from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.heads import projection_head
-from dasl_core.regularizers.norms import check_two_views, full_precision
+from dasl_core.regularizers.norms import full_precision
 from dasl_core.spec import JobSpec
 from dasl_core.spec import methods as settings_of
 
@@ -55,8 +56,12 @@ def nt_xent(embeddings: Tensor, temperature: float) -> Tensor:
     Args:
         embeddings: (2, B, h), raw; float16 and bfloat16 are computed in float32.
         temperature: divides the cosine similarities.
+
+    Raises:
+        ValueError: an argument is not as described.
     """
     check_two_views("embeddings", embeddings)
+    check_temperature(temperature)
     embeddings = full_precision(embeddings)
     with torch.autocast(embeddings.device.type, enabled=False):
         z = F.normalize(embeddings, dim=-1)

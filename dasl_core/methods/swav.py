@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dasl_core.distributed import all_reduce_sum, gather_views, rank, world_size
+from dasl_core.methods.arguments import check_crops, check_temperature
 from dasl_core.methods.base import Method, Outputs, Step
 from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.heads import projection_head
@@ -197,18 +198,8 @@ def swapped_prediction(scores: Tensor, codes: Tensor, temperature: float) -> Ten
     Raises:
         ValueError: when the shapes are not these, or `temperature` is not above 0.
     """
-    if scores.dim() != 3 or codes.dim() != 3 or codes.shape[1:] != scores.shape[1:]:
-        raise ValueError(
-            "scores and codes must have the shapes (V, B, K) and (G, B, K); given "
-            f"{tuple(scores.shape)} and {tuple(codes.shape)}"
-        )
-    if not 0 < len(codes) <= len(scores) or len(scores) < 2:
-        raise ValueError(
-            "scores must be of at least 2 views, and of all views of codes; given "
-            f"{len(scores)} and {len(codes)}"
-        )
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature must be a finite number above 0; given {temperature}")
+    check_crops("codes", codes, "scores", scores)
+    check_temperature(temperature)
     logs = F.log_softmax(scores / temperature, dim=-1)
     others = logs.sum(dim=0) - logs[: len(codes)]
     return -(codes * others).sum(dim=-1).mean() / (len(scores) - 1)

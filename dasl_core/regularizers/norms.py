@@ -55,15 +55,6 @@ def ctv_norm(columns: Tensor, norm: CtvNorm = "l1", reduction: Reduction = "sum"
     return value
 
 
-def check_two_views(name: str, value: Tensor) -> None:
-    """Raise ValueError unless `value` is (2, B, h)."""
-    if value.dim() != 3 or value.shape[0] != 2:
-        raise ValueError(
-            f"{name} must have the shape (2, B, h), two views of each image; given "
-            f"{tuple(value.shape)}"
-        )
-
-
 def full_precision(x: Tensor) -> Tensor:
     """Half and bfloat16 as float32; float32 and float64 as they are."""
     return x if x.dtype == torch.float64 else x.float()

@@ -87,7 +87,7 @@ def resolve(spec: JobSpec, facts: DatasetFacts) -> JobSpec:
     _check_labels(spec, facts, problems)
     _check_dar(spec, int(train.batch_size), problems)
     _check_triplets(spec, int(train.batch_size), problems)
-    _check_ignored(spec, facts, train, problems)
+    _check_ignored(spec, train, problems)
     info = BACKBONES[backbone.name]
     patch = info.patch_size
     if patch is not None and backbone.stem == "small":
@@ -451,9 +451,7 @@ def _check_triplets(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> 
         )
 
 
-def _check_ignored(
-    spec: JobSpec, facts: DatasetFacts, train: Train, problems: list[FieldProblem]
-) -> None:
+def _check_ignored(spec: JobSpec, train: Train, problems: list[FieldProblem]) -> None:
     """Settings that something else keeps from having any effect: whoever gave them expects one."""
     dar, sec, optimizer = spec.dar, spec.sec, train.optimizer
     if dar is not None:

@@ -126,11 +126,10 @@ class TrainingData:
 
     def digest(self) -> str:
         """Of the names and sizes of the images to train on, in order."""
-        index = self.index
-        content = hashlib.blake2b(digest_size=16)
-        for sample in self.train.samples.tolist():
-            height, width = index.sizes[sample]
-            content.update(f"{index.paths[sample]}\0{height} {width}\n".encode())
+        samples = self.train.samples
+        names = "\0".join(self.index.paths[sample] for sample in samples.tolist())
+        content = hashlib.blake2b(names.encode(), digest_size=16)
+        content.update(self.index.sizes[samples].astype("<i4").tobytes())
         return content.hexdigest()
 
     def close(self) -> None:

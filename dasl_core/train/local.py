@@ -240,7 +240,7 @@ def _newest_checkpoint(output: Path) -> Path:
         try:
             load_state(folder)
         except ValueError as error:
-            print(f"left out: {error}", file=sys.stderr)
+            _tell(f"left out: {error}")
         else:
             return folder
     which = "checkpoint that can be read" if found else "checkpoint"
@@ -256,6 +256,11 @@ def _step_of(line: str) -> float:
 
 
 def _fail(message: str) -> int:
-    if os.environ.get("RANK", "0") == "0":  # one of torchrun's ranks, which may not have met yet
-        print(f"Error: {message}", file=sys.stderr)
+    _tell(f"Error: {message}")
     return 1
+
+
+def _tell(message: str) -> None:
+    """Once for all of torchrun's ranks, which may not have met yet."""
+    if os.environ.get("RANK", "0") == "0":
+        print(message, file=sys.stderr)

@@ -323,7 +323,7 @@ def test_wrong_arguments_of_the_losses_are_named() -> None:
             sinkhorn(scores, epsilon, 3)
     with pytest.raises(ValueError, match="iterations must be at least 1; given 0"):
         sinkhorn(scores, 0.05, 0)
-    with pytest.raises(ValueError, match="scores and codes must have the shapes"):
+    with pytest.raises(ValueError, match="codes and scores must have the shapes"):
         swapped_prediction(scores, scores[:, :1], 0.1)
     with pytest.raises(ValueError, match="scores must be of at least 2 views"):
         swapped_prediction(scores[:1], scores[:1], 0.1)
