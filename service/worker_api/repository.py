@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from service.db.models import Evaluation
+from service.db.models import Evaluation, Event
 
 _COLUMNS = "job_id, attempt, name, step, time, value"
 _NEWEST_COUNTS = (
@@ -78,4 +78,14 @@ def evaluation(
             Evaluation.step == step,
             Evaluation.subject == subject,
         )
+    ).one_or_none()
+
+
+def newest_event(session: Session, job_id: str, type: str) -> Event | None:
+    """The newest of one type in a job's history."""
+    return session.scalars(
+        select(Event)
+        .where(Event.job_id == job_id, Event.type == type)
+        .order_by(Event.seq.desc())
+        .limit(1)
     ).one_or_none()

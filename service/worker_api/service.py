@@ -123,10 +123,15 @@ class Door:
         )
 
     def event(self, report: EventReport) -> None:
-        """Add an event."""
-        lifecycle.append_event(
-            self.session, self.job.id, report.type, report.message or report.type, report.data
-        )
+        """Add an event; word for word the attempt's newest of its type is that one, sent again."""
+        job_id, message = self.job.id, report.message or report.type
+        newest = repository.newest_event(self.session, job_id, report.type)
+        if (
+            newest is None
+            or (newest.message, newest.data) != (message, report.data)
+            or (newest.at < self.attempt.created_at)
+        ):
+            lifecycle.append_event(self.session, job_id, report.type, message, report.data)
 
     def checkpoint(self, report: CheckpointReport, storage: Storage) -> str:
         """Register a checkpoint; its id. The same place again is the same checkpoint."""

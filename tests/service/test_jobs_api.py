@@ -244,6 +244,24 @@ def test_list_pages_newest_first_and_filters(api: Api) -> None:
         assert problem["errors"][0]["field"].startswith(field)
 
 
+def test_a_job_is_found_by_the_tags_it_has_now(api: Api) -> None:
+    def found(tag: str) -> list[str]:
+        return [job["id"] for job in api.client.get(f"/v1/jobs?tag={tag}").json()["data"]]
+
+    api.dataset()
+    job = api.submit(tags={"team": "vision", "stage": "trial"})["id"]
+    tags = {"team": "audio", "stage": "trial", "owner": "kim"}
+    api.client.patch(f"/v1/jobs/{job}", json={"tags": tags})
+    assert [found(tag) for tag in ("team:vision", "team:audio", "stage:trial", "owner:kim")] == [
+        [],
+        [job],
+        [job],
+        [job],
+    ]
+    api.client.patch(f"/v1/jobs/{job}", json={"tags": {}})
+    assert found("team:audio") == []
+
+
 def test_other_tenant_sees_nothing(api: Api) -> None:
     api.dataset()
     job = api.submit()["id"]

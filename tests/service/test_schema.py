@@ -1,12 +1,14 @@
 """Migrations and models say the same, on both databases."""
 
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import text
+from api_under_test import Api
+from sqlalchemy import insert, select, text
 
 from service.db import migrate
-from service.db.models import Base
+from service.db.models import Base, Job
 from service.db.session import Database
 
 
@@ -28,11 +30,31 @@ def test_upgrade_again_changes_nothing(database_url: str, database: Database) ->
 
 
 def test_downgrade_removes_every_table(database: Database) -> None:
-    from alembic import command
-
     with database.engine.begin() as connection:
         command.downgrade(migrate.configuration(connection), "base")
     with database.engine.connect() as connection:
         diff = compare_metadata(MigrationContext.configure(connection), Base.metadata)
     added = {change[1].name for change in diff if change[0] == "add_table"}
     assert added == set(Base.metadata.tables)
+
+
+def test_jobs_of_a_database_without_a_table_of_tags_are_found_by_theirs(
+    api: Api, database: Database, database_url: str
+) -> None:
+    api.dataset()
+    made = api.submit(tags={"team": "vision"})["id"]
+    api.submit()
+    copies = [f"{made[:-4]}{number:04}" for number in range(1200)]  # more than are read at a time
+    with database.engine.begin() as connection:
+        job = dict(connection.execute(select(Job.__table__).where(Job.id == made)).mappings().one())
+        connection.execute(insert(Job), [job | {"id": copy} for copy in copies])
+        command.downgrade(migrate.configuration(connection), "0001")
+    migrate.upgrade(database_url)
+    found: set[str] = set()
+    where = {"tag": "team:vision", "limit": "200"}
+    more = True
+    while more:
+        page = api.client.get("/v1/jobs", params=where).json()
+        found |= {job["id"] for job in page["data"]}
+        more, where["after"] = page["has_more"], page["next"]
+    assert found == {made, *copies}

@@ -56,6 +56,26 @@ def test_start_tells_all_and_may_be_repeated(api: Api) -> None:
     assert [event["data"]["to"] for event in events] == ["queued", "starting", "running"]
 
 
+def test_an_event_whose_answer_was_lost_is_told_once(api: Api) -> None:
+    def notes() -> list[Any]:
+        events = api.client.get(f"/v1/jobs/{first.job_id}/events").json()["data"]
+        return [event["data"]["step"] for event in events if event["type"] == "note"]
+
+    first = running(api)
+    for step in (1, 1, 2, 2, 1):
+        words = {"type": "note", "message": "said", "data": {"step": step}}
+        assert first.say("events", **words).status_code == 204
+    assert notes() == [1, 2, 1]
+    failed = {"error": {"type": "node-lost", "message": "gone"}, "retryable": True}
+    assert first.say("finish", outcome="failed", **failed).status_code == 204
+    with api.database.write() as session:
+        lifecycle.requeue(session, first.job_id)
+    second = api.start(first.job_id)
+    assert second.say("start").status_code == 200
+    assert second.say("events", **words).status_code == 204
+    assert notes() == [1, 2, 1, 1], "another attempt's is another event"
+
+
 def test_heartbeat_brings_progress_and_learns_of_cancel(api: Api) -> None:
     worker = running(api)
     progress = {"step": 3, "total_steps": 90, "loss": 2.5, "knn": None}
