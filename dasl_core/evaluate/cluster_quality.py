@@ -21,14 +21,14 @@ def cluster_quality(
     Args:
         found: what `cluster` gave on this rank.
         assignments: (N,) of the rows of all ranks.
-        previous: (N,) what these rows were assigned to before, for stability.
+        previous: (N,) what these rows were assigned to before, for stability; -1: to nothing.
         classes: (N,) their true classes, when there are any.
 
     Returns:
         ``size_min``, ``_median`` and ``_max``; ``largest_share``, of all rows;
         ``empty`` now and ``reseeded`` on the way; ``cosine``, the mean
         cosine to the own centre, or, if not spherical, ``squared_distance``, its mean; and,
-        if given, ``nmi_previous`` and ``nmi_classes``.
+        if given, ``nmi_previous``, of the rows that were assigned before, and ``nmi_classes``.
 
     Raises:
         ValueError: when the labellings are not integer vectors of one length.
@@ -47,8 +47,8 @@ def cluster_quality(
         figures["cosine"] = 1 - found.inertia / count / 2
     else:
         figures["squared_distance"] = found.inertia / count
-    if previous is not None:
-        figures["nmi_previous"] = normalized_mutual_information(assignments, previous)
+    if previous is not None and bool((known := previous >= 0).any()):
+        figures["nmi_previous"] = normalized_mutual_information(assignments[known], previous[known])
     if classes is not None:
         figures["nmi_classes"] = normalized_mutual_information(assignments, classes)
     return figures

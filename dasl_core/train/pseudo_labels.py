@@ -19,8 +19,9 @@ class PseudoLabels:
 
     The bank holds, on each rank, the embeddings of its own shares, in the order of the steps: no
     forward is spent on it, and no rank holds all. Each is the mean over the image's global views of
-    the L2-normalised embeddings (of the raw ones for Euclidean k-means). An image that has not been
-    clustered yet, as in the first epoch, is a class of its own.
+    the L2-normalised embeddings (of the raw ones for Euclidean k-means). An image that was not among
+    those last clustered is a class of its own: all are in the first epoch, later those that the epoch
+    before had no place for. Numbers of different clusterings have nothing to do with each other.
 
     Args:
         num_samples: images in the index, training or not.
@@ -40,7 +41,7 @@ class PseudoLabels:
         self.settings, self.k, self.seed = clusters, clusters.k, seed
         self.steps, self.share = steps, share
         self.bank: Tensor | None = None  # (steps * share, h), made when h is known
-        self.labels = torch.arange(num_samples) + self.k  # (num_samples,) on the CPU
+        self.labels = self._own_classes(num_samples)  # (num_samples,) on the CPU
         self.samples = torch.zeros(steps * share * world_size(), dtype=torch.int64)
         self.filled = 0  # steps of this epoch that are in the bank
 
@@ -95,13 +96,17 @@ class PseudoLabels:
         assignments = parts.transpose(0, 1).flatten().cpu()
         samples = self.samples[: len(assignments)]
         before = self.labels[samples]
+        self.labels = self._own_classes(len(self.labels))
         self.labels[samples] = assignments
         return cluster_quality(
             found,
             assignments,
-            previous=before if bool((before < self.k).all()) else None,
+            previous=before.where(before < self.k, -1),
             classes=None if classes is None else classes[samples],
         )
+
+    def _own_classes(self, num_samples: int) -> Tensor:
+        return torch.arange(num_samples) + self.k
 
     def _positions(self, steps: int) -> Tensor:
         """Where the bank's rows stand in the order of one process with the global batches."""
