@@ -174,7 +174,7 @@ class Canvases:
         # Ranks of one machine, and jobs on one data set, meet here: one builds, the others wait.
         with open(target.with_suffix(".lock"), "w", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if target.exists():
+            if self._is_whole(target):
                 self._mend_cache(target)
             elif too_many(len(self._missing()), len(self.index)):
                 return None
@@ -182,6 +182,19 @@ class Canvases:
                 self._build_cache(self._folder, target)
         pixels: np.ndarray = np.load(target, mmap_mode="r")
         return pixels
+
+    def _is_whole(self, target: Path) -> bool:
+        """Whether there is a cache with room for all images, and a list that can be read. Nothing that
+        DASL does leaves another one; a file system that was damaged may."""
+        try:
+            shape = np.load(target, mmap_mode="r").shape
+            _read_list(target)
+        except FileNotFoundError:
+            return False
+        except (ValueError, EOFError) as error:
+            log.warning("the cache %s is damaged (%s) and is made anew", target, error)
+            return False
+        return bool(shape == self._shape())
 
     def _build_cache(self, folder: CacheFolder, target: Path) -> None:
         # One name for all, who hold the lock: what a killed process left is written over.

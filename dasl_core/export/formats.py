@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from dasl_core.export.checkpoint import ONNX, read_checkpoint
-from dasl_core.export.hub import write_hub_folder
+from dasl_core.export.hub import CONFIG, write_hub_folder
 from dasl_core.export.network import ExportError, exported_network
 from dasl_core.export.onnx_file import write_onnx
 from dasl_core.export.torch_program import write_torch_program
@@ -17,11 +20,14 @@ FORMATS = {"onnx": ONNX, "torch-export": "backbone.pt2", "hf": "huggingface"}
 def export_checkpoint(folder: Path, format: str, output: Path | None = None) -> Path:
     """Write another format of the checkpoint in `folder`; returns where it is.
 
+    It is written and checked beside its place, and takes it when it is whole: what was there stays
+    until then.
+
     Args:
         folder: of a downloaded checkpoint.
         format: one of `FORMATS`.
-        output: a file, for "hf" a folder; one that is there is written over. By default it lies in
-            `folder`.
+        output: a file, for "hf" a folder; one that is there is replaced, of a folder the files that
+            the format has. By default it lies in `folder`.
 
     Raises:
         ExportError: `folder` is no checkpoint, its network has no such format, or `output` cannot
@@ -39,12 +45,25 @@ def export_checkpoint(folder: Path, format: str, output: Path | None = None) -> 
         raise ExportError(f"{target} is {there}; the format {format} is written to {expected}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        if format == "hf":
-            write_hub_folder(weights, spec, model, metrics, target)
-        else:
-            network = exported_network(spec.backbone, weights)
-            write = write_onnx if format == "onnx" else write_torch_program
-            write(network, spec.backbone, target)
-    except OSError as error:
-        raise ExportError(f"{target} cannot be written: {error.strerror or error}") from error
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as name:
+            made = Path(name) / target.name
+            if format == "hf":
+                write_hub_folder(weights, spec, model, metrics, made)
+                # Without its configuration a folder that is half replaced loads as nothing.
+                (target / CONFIG).unlink(missing_ok=True)
+                _move_files(made, target, last=CONFIG)
+            else:
+                network = exported_network(spec.backbone, weights)
+                write = write_onnx if format == "onnx" else write_torch_program
+                write(network, spec.backbone, made)
+                _move_files(made.parent, target.parent, last=target.name)
+    except (OSError, SafetensorError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or error
+        raise ExportError(f"{target} cannot be written: {why}") from error
     return target
+
+
+def _move_files(source: Path, target: Path, *, last: str) -> None:
+    target.mkdir(exist_ok=True)
+    for file in sorted(source.iterdir(), key=lambda file: file.name == last):
+        file.replace(target / file.name)

@@ -7,6 +7,7 @@ makes their own, from the safetensors that need no trust.
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import torch
@@ -38,7 +39,10 @@ def write_torch_program(network: nn.Module, backbone: Backbone, path: Path) -> f
     program.example_inputs = None
     for node in program.graph.nodes:  # they name files of this machine
         node.meta.pop("stack_trace", None)
-    torch.export.save(program, path)
+    # Where a disk is full, torch's writer of files ends the process.
+    archive = io.BytesIO()
+    torch.export.save(program, archive)
+    path.write_bytes(archive.getbuffer())
     try:
         return largest_difference(network, torch.export.load(path).module(), backbone)
     except ExportError:

@@ -33,7 +33,7 @@ from dasl_core.train.collapse import CollapseAlarm
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.data import TrainingData
 from dasl_core.train.evaluation import Evaluator, autocast
-from dasl_core.train.figures import StepFigures, embedding_figures
+from dasl_core.train.figures import StepFigures, embedding_figures, spread_figures
 from dasl_core.train.gradients import GradientComputer, total
 from dasl_core.train.optim import build_optimizer, learning_rate_factors, set_schedules
 from dasl_core.train.pseudo_labels import PseudoLabels
@@ -133,7 +133,6 @@ class Run:
         self.dtype = torch.float64 if spec.train.precision == "fp64" else torch.float32
         self.progress = Progress()  # `self.state` reads and restores it
         self.saved_step: int | None = None
-        self.collapsed: str | None = None  # why the run is to end
         self.latest: dict[str, float] | None = None  # figures of the last reported step
         self.embedding_dim = 0  # known after the first step
         self.data = TrainingData.open(spec, index, evaluate_on, files.cache, threads)
@@ -235,6 +234,7 @@ class Run:
             self.saved_step = self.progress.step
             if self.progress.collapse:
                 self.alarm.load_state_dict(self.progress.collapse)
+            self.end_if_collapsed()  # a process that was killed between saving and saying so
         else:
             if self.reporter is not None:
                 for event in unmeasured(self.spec, len(self.data.index), self.evaluator):
@@ -286,9 +286,10 @@ class Run:
                 self.pseudo_labels.observe(outputs["embeddings"], batch.samples)
         self.progress.step += 1
         self.embedding_dim = outputs["embeddings"].shape[-1]
-        turned = (
-            {} if before is None else {"angular_update": angular_update(before, self.probe(views))}
-        )
+        seldom: dict[str, Tensor] = {}
+        if before is not None:
+            seldom = spread_figures(outputs["embeddings"])
+            seldom["angular_update"] = angular_update(before, self.probe(views))
         self.figures.add(
             terms
             | {
@@ -299,7 +300,7 @@ class Run:
             | self.criterion.figures()
             | embedding_figures(outputs["embeddings"])
             | self.method.figures(outputs, step)
-            | turned
+            | seldom
         )
         if self.updater.overflowed:
             self.progress.overflowed += 1
@@ -376,13 +377,13 @@ class Run:
                 data = {"cause": alarm.cause, "figures": alarm.figures}
                 self.reporter.event("collapse", alarm.message, data)
         if alarms and wanted == "stop":
-            self.collapsed = alarms[0].message
+            self.progress.collapsed = alarms[0].message
 
     def end_if_collapsed(self) -> None:
         """End a run that has collapsed and asked to be ended then, with all that it has."""
-        if self.collapsed is not None:
+        if self.progress.collapsed is not None:
             self.save(required=True)
-            raise CollapsedError(self.collapsed)
+            raise CollapsedError(self.progress.collapsed)
 
     def end_if_never_updated(self) -> None:
         """What no step has changed is no result."""

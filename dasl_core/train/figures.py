@@ -9,6 +9,8 @@ from torch import Tensor
 from dasl_core.distributed import mean_over_ranks
 from dasl_core.regularizers import norm_distribution
 
+SPREAD_IMAGES = 128  # a singular value decomposition of so few takes milliseconds
+
 
 class StepFigures:
     """Scalars of the steps since the last report.
@@ -29,7 +31,7 @@ class StepFigures:
     def flush(self) -> list[dict[str, float]]:
         """All that was added, means over ranks, oldest first, with ``images_per_second``.
 
-        Least, greatest and spread are of each rank's share, and of them the mean is taken. This waits for the device. All ranks must call it after the same steps.
+        This waits for the device. All ranks must call it after the same steps.
         """
         pending, self._pending = self._pending, []
         if not pending:
@@ -68,4 +70,24 @@ def embedding_figures(embeddings: Tensor) -> dict[str, Tensor]:
         "embedding_norm_min": norms["min"],
         "embedding_norm_max": norms["max"],
         "embedding_std": directions.std(dim=0).mean(),
+    }
+
+
+def spread_figures(embeddings: Tensor) -> dict[str, Tensor]:
+    """How far apart the directions of different images lie, and in how many dimensions: of the first
+    view of the first of this rank's images, from embeddings (V, B, h).
+
+    What may collapse under a regularizer that aligns distances, whatever the backbone does below.
+    """
+    rows = embeddings[0, :SPREAD_IMAGES].detach().cpu().float()
+    rows = F.normalize(rows.nan_to_num(), dim=1)  # no decomposition takes a NaN
+    if len(rows) < 2:
+        return {}
+    distances = F.pdist(rows)
+    values = torch.linalg.svdvals(rows)
+    shares = (values / values.sum()).nan_to_num()  # all embeddings zero: one point, rank 1
+    return {
+        "embedding_distance": distances.mean(),
+        "embedding_distance_std": distances.std(unbiased=False),
+        "embedding_rank": torch.special.entr(shares).sum().exp(),
     }

@@ -1,15 +1,11 @@
 """`dasl train`: a run without a service, in this process or in each process of torchrun."""
 
 import hashlib
-import json
-import math
 import os
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,44 +13,44 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from pydantic import ValidationError
+from safetensors import SafetensorError
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.distributed import rank
 from dasl_core.spec import JobSpec, SpecError, apply_overrides, field_problems, load_spec, resolve
-from dasl_core.train.checkpoint import load_state
 from dasl_core.train.engine import RunFiles, pretrain
+from dasl_core.train.output import METRICS, OutputFolder
 from dasl_core.train.reporting import Desired, Subject
-
-CHECKPOINTS, METRICS, SPEC = "checkpoints", "metrics.jsonl", "spec.json"
 
 
 class ConsoleReporter:
     """Prints a line for what a person watches, and keeps everything in the output folder."""
 
-    def __init__(self, output: Path) -> None:
+    def __init__(self, output: OutputFolder) -> None:
         self.output = output
         self.shown_step = -1
-        self.began_after: int | None = None  # the step of the checkpoint that it goes on from
         self.interrupted = False
-        output.mkdir(parents=True, exist_ok=True)
+        self._told_of_figures = False
 
     def metrics(self, points: list[dict[str, Any]]) -> None:
-        if self.began_after is not None:
-            self._forget_after(self.began_after)
-            self.began_after = None
-        with open(self.output / METRICS, "a", encoding="utf-8") as file:
-            file.writelines(json.dumps(point) + "\n" for point in points)
+        try:
+            self.output.add_figures(points)
+        except OSError as error:
+            if not self._told_of_figures:
+                _say(f"{METRICS} cannot be written, and is later: {error}")
+            self._told_of_figures = True
+        else:
+            self._told_of_figures = False
 
     def progress(self, progress: dict[str, Any]) -> None:
         if progress["step"] == self.shown_step:
             return  # an evaluation has updated it, and has a line of its own
         self.shown_step = progress["step"]
-        print(
+        _say(
             f"epoch {progress['epoch']:.2f}/{progress['epochs']}  step {progress['step']}/"
             f"{progress['total_steps']}  loss {progress['loss']:.4f}  "
-            f"{progress['images_per_second']:.0f} images/s  {progress['eta_seconds']:.0f} s left",
-            flush=True,
+            f"{progress['images_per_second']:.0f} images/s  {progress['eta_seconds']:.0f} s left"
         )
 
     def at_work(self) -> None:
@@ -64,41 +60,21 @@ class ConsoleReporter:
         self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]
     ) -> None:
         figures = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-        print(f"evaluation of {subject} at epoch {epoch:g}: {figures}", flush=True)
+        _say(f"evaluation of {subject} at epoch {epoch:g}: {figures}")
 
     def checkpoint(
         self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
     ) -> None:
-        target = self.output / CHECKPOINTS / f"step-{step:09d}"
-        if target.exists():  # a resumed run passes a step again
-            shutil.rmtree(target)
-        target.parent.mkdir(exist_ok=True)
-        partial = target.with_name(f".{target.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(folder, partial)
-        partial.rename(target)
-        print(f"checkpoint {target}", flush=True)
+        _say(f"checkpoint {self.output.add_checkpoint(folder, step)}")
 
     def artifact(self, file: Path) -> None:
-        shutil.copy(file, self.output / file.name)
+        file.rename(self.output.path / file.name)
 
     def event(self, type: str, message: str, data: dict[str, Any]) -> None:
-        print(f"{type}: {message}", flush=True)
+        _say(f"{type}: {message}")
 
     def desired(self) -> Desired:
         return "cancel" if self.interrupted else "run"
-
-    def _forget_after(self, step: int) -> None:
-        """Drop the figures of later steps: they come again."""
-        file = self.output / METRICS
-        if file.exists():
-            lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-            # A process that is killed leaves half a line.
-            whole = [line for line in lines if line.endswith("\n")]
-            kept = "".join(line for line in whole if _step_of(line) <= step)
-            partial = file.with_suffix(".partial")
-            partial.write_text(kept, encoding="utf-8")
-            partial.replace(file)
 
 
 def main(
@@ -109,7 +85,7 @@ def main(
     Args:
         data: folder of images; None takes the spec's `dataset` as the folder.
         output: where checkpoints, metrics and pictures go.
-        resume: go on from the newest checkpoint in `output`.
+        resume: go on from the newest checkpoint in `output`, from the beginning where there is none.
     """
     try:
         settings = apply_overrides(load_spec(spec_path), overrides)
@@ -131,7 +107,7 @@ def main(
         return _train(spec, data, output, resume, device)
     except SpecError as error:
         return _fail("\n".join(map(str, error.problems)))
-    except ValueError as error:
+    except (ValueError, OSError, SafetensorError) as error:
         return _fail(str(error))
     finally:
         if dist.is_initialized():
@@ -143,31 +119,23 @@ def _train(spec: JobSpec, data: Path, output: Path, resume: bool, device: torch.
         raise ValueError("evaluate.dataset names a registered data set, which needs the service")
     if output.resolve().is_relative_to(data.resolve()):
         raise ValueError(f"--output {output} lies among the images of {data}: give another one")
-    used = [name for name in (CHECKPOINTS, METRICS, SPEC) if (output / name).exists()]
-    if used and not resume:
-        how = "give --resume to go on with it, or " if CHECKPOINTS in used else "give "
-        raise ValueError(f"{output} holds {used[0]} of a run: {how}another --output")
-    start = _newest_checkpoint(output) if resume else None
-    if dist.is_initialized():
-        dist.barrier()  # every rank has looked at the folder before one writes to it
-    # A place where nothing can be written is told of before all images are read.
-    reporter = ConsoleReporter(output) if rank() == 0 else None
-    index = ingest_folder(data)
-    spec = resolve(spec, index.facts())
-    if reporter is not None:
-        if start is None:
-            (output / SPEC).write_text(spec.model_dump_json(indent=2), encoding="utf-8")
-        else:
-            reporter.began_after = int(start.name.removeprefix("step-"))
-        for skipped in index.skipped:
-            print(f"skipped {skipped.path}: {skipped.reason}", file=sys.stderr)
-    with tempfile.TemporaryDirectory(prefix="dasl-") as scratch, _ends_on_ctrl_c(reporter):
-        files = RunFiles(cache=_cache_folder(index), scratch=Path(scratch), resume=start)
+    with ExitStack() as stack:
+        folder, start = _take(output, resume, stack)
+        reporter = ConsoleReporter(folder) if folder is not None else None
+        index = ingest_folder(data)
+        spec = resolve(spec, index.facts())
+        if folder is not None:
+            if start is None:  # else the one there is holds, or the run is refused
+                folder.write_spec(spec.model_dump_json(indent=2))
+            for skipped in index.skipped:
+                print(f"skipped {skipped.path}: {skipped.reason}", file=sys.stderr)
+        stack.enter_context(_ends_when_asked(reporter))
+        scratch = output if folder is None else folder.scratch
         outcome = pretrain(
             spec,
             index,
             reporter,
-            files,
+            RunFiles(cache=_cache_folder(index), scratch=scratch, resume=start),
             device=device,
             threads=spec.resources.cpus_per_worker,
         )
@@ -175,25 +143,62 @@ def _train(spec: JobSpec, data: Path, output: Path, resume: bool, device: torch.
         if outcome == "cancelled":
             print("interrupted: go on with --resume", file=sys.stderr)
         elif start is not None and reporter.shown_step < 0:
-            print(f"nothing was left to do: {start} is the end of the run")
+            _say(f"nothing was left to do: {start} is the end of the run")
     return 0 if outcome == "succeeded" else 130
 
 
+def _take(output: Path, resume: bool, stack: ExitStack) -> tuple[OutputFolder | None, Path | None]:
+    """Rank 0's hold on the output folder, until the stack ends, and for all ranks the checkpoint to
+    go on from.
+
+    Raises:
+        ValueError: on every rank, why it cannot be had.
+    """
+    folder, start, problem = None, None, None
+    if rank() == 0:
+        try:
+            folder = stack.enter_context(OutputFolder(output))
+            start = folder.start(resume)
+        except (ValueError, OSError) as error:
+            problem = str(error)
+        else:
+            for damage in folder.left_out:
+                print(f"left out: {damage}", file=sys.stderr)
+            if resume and start is None:
+                print(f"no checkpoint in {output}: begins with the first step", file=sys.stderr)
+    if dist.is_initialized():
+        shared: list[Any] = [start, problem]
+        dist.broadcast_object_list(shared)
+        start, problem = shared
+    if problem is not None:
+        raise ValueError(problem)
+    return folder, start
+
+
 @contextmanager
-def _ends_on_ctrl_c(reporter: ConsoleReporter | None) -> Iterator[None]:
-    """Ctrl-C ends the run after its current step, with a checkpoint; a second one at once."""
+def _ends_when_asked(reporter: ConsoleReporter | None) -> Iterator[None]:
+    """Ctrl-C, a supervisor's SIGTERM and a terminal that is closed end the run after its current step,
+    with a checkpoint; a second one at once."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, before)
+        signal.signal(number, before[number])
         if reporter is not None:
             reporter.interrupted = True
-            print("ends after this step; Ctrl-C again ends at once", file=sys.stderr)
+            _say("ends after this step; Ctrl-C again ends at once")
 
-    before = signal.signal(signal.SIGINT, interrupt)
+    # What is ignored stays so: nohup does it to SIGHUP.
+    before: dict[int, Any] = {
+        number: handler
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if (handler := signal.getsignal(number)) != signal.SIG_IGN
+    }
+    for number in before:
+        signal.signal(number, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _match_ranks(spec: JobSpec) -> JobSpec:
@@ -233,26 +238,13 @@ def _cache_folder(index: DatasetIndex) -> Path:
     return Path(base) / "local" / state.hexdigest()
 
 
-def _newest_checkpoint(output: Path) -> Path:
-    """The newest one that can be read."""
-    found = sorted((output / CHECKPOINTS).glob("step-" + 9 * "[0-9]"), reverse=True)
-    for folder in found:
-        try:
-            load_state(folder)
-        except ValueError as error:
-            _tell(f"left out: {error}")
-        else:
-            return folder
-    which = "checkpoint that can be read" if found else "checkpoint"
-    raise ValueError(f"--resume: there is no {which} in {output / CHECKPOINTS}")
-
-
-def _step_of(line: str) -> float:
-    """The step of a line of the figures; of a damaged line, one after all others."""
+def _say(line: str) -> None:
+    """Print. A terminal or a reader that is gone, and a log on a full disk, end no run of days."""
     try:
-        return int(json.loads(line)["step"])
-    except (ValueError, TypeError, KeyError):
-        return math.inf
+        print(line, flush=True)
+    except OSError:
+        # What is still in the buffer would fail again at exit.
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
 
 def _fail(message: str) -> int:

@@ -27,10 +27,12 @@ class Reporter(Protocol):
     def checkpoint(
         self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
     ) -> None:
-        """A complete checkpoint lies in `folder`, which the run deletes when this returns."""
+        """A complete checkpoint lies in `folder`, which the run deletes when this returns; its files
+        may be moved away."""
 
     def artifact(self, file: Path) -> None:
-        """A file for people, such as a picture; a later one of the same name replaces it."""
+        """A file for people, such as a picture, which may be moved away; a later one of the same name
+        replaces it."""
 
     def event(self, type: str, message: str, data: dict[str, Any]) -> None:
         """Something a person may want to know."""

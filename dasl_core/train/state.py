@@ -31,6 +31,7 @@ class Progress:
     skipped_in_a_row: int = 0
     overflowed: int = 0  # steps left out in the search for float16's loss scale
     collapse: dict[str, Any] = field(default_factory=dict)  # what the alarm remembers
+    collapsed: str | None = None  # why the run is to end
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,7 @@ class TrainingState:
         progress = Progress(**state["progress"])
         if branch:
             self.check_branch(state, progress.step)
+            progress.collapsed = None
         vars(self.progress).update(vars(progress))
         self.method.load_state_dict(state["method"])
         if "sec" not in changed:

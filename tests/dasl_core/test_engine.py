@@ -25,6 +25,8 @@ from dasl_core.train.optim import learning_rate
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 STEPS, TOTAL = 3, 9  # of `training_world.settings` on `pictures`: 24 images, batch 8, 3 epochs
+# Figures that only the last step of a report has.
+SELDOM = {"angular_update", "embedding_distance", "embedding_distance_std", "embedding_rank"}
 
 
 # --- the loss
@@ -53,7 +55,7 @@ def test_the_loss_is_the_sum_of_its_reported_terms(
     run(spec, pictures, cache, reporter)
     for point in reporter.points:
         values = point["values"]
-        assert values.keys() - {"angular_update"} == {
+        assert values.keys() - SELDOM == {
             *("loss", "loss_simclr", "loss_dar", "loss_sec", "gradient_norm", "lr", "dar_columns"),
             *(f"embedding_norm{which}" for which in ("", "_std", "_min", "_max")),
             *("embedding_std", "images_per_second"),
@@ -63,6 +65,10 @@ def test_the_loss_is_the_sum_of_its_reported_terms(
         assert all(math.isfinite(value) for value in values.values())
         assert values["embedding_norm"] > 0
         assert 0 < values["embedding_std"] < 1
+    last = reporter.points[-1]["values"]
+    assert last.keys() >= SELDOM
+    assert 0 < last["embedding_distance_std"] < last["embedding_distance"] < 2
+    assert 1 < last["embedding_rank"] <= 8
     assert reporter.points[0]["values"]["loss_sec"] == 0  # the ramp begins at 0
     assert reporter.curve("loss_sec")[-1] > 0
 
@@ -309,13 +315,13 @@ def test_a_collapse_is_told_and_ends_the_run_if_asked(
         run(resolved(pictures, **stopping), pictures, cache, stopped)
     assert stopped.checkpoints[-1][0] == stopped.points[-1]["step"] < 60
 
-    # It ended at the end of an epoch, which is closed: going on begins with the next one.
-    more = Recorder(tmp_path / "more")
-    assert run(resolved(pictures, **stopping), pictures, cache, more, stopped.last_checkpoint) == (
-        "succeeded"
-    )
-    assert stopped.curve() + more.curve() == told.curve()
-    assert len(load_state(more.last_checkpoint)["progress"]["losses"]) == 20
+    assert stopped.curve() == told.curve()[: len(stopped.points)]
+
+    # It has ended, also for the next process, where the last one was killed before it said so.
+    again = Recorder(tmp_path / "again")
+    with pytest.raises(CollapsedError, match=r"nearly the same output.*dar\.weight"):
+        run(resolved(pictures, **stopping), pictures, cache, again, stopped.last_checkpoint)
+    assert again.points == again.checkpoints == []
 
     ignoring = collapsing | {"train": collapsing["train"] | {"collapse": "ignore"}}
     ignored = Recorder(tmp_path / "ignored")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ from training_world import resolved
 
 from dasl_core.data.augment import central_view, render
 from dasl_core.data.index import DatasetIndex
-from dasl_core.export import ExportError, export_backbone, export_checkpoint
+from dasl_core.export import ExportError, export_backbone, export_checkpoint, onnx_file
 from dasl_core.export.network import largest_difference
 from dasl_core.models.backbone import build_backbone
 from dasl_core.spec import Backbone, JobSpec
@@ -281,6 +283,42 @@ def test_damaged_descriptions_are_refused(
     with pytest.raises(ExportError, match=r"no readable checkpoint|damaged"):
         export_checkpoint(tmp_path / "checkpoint", "hf", tmp_path / "hub")
     assert not (tmp_path / "hub").exists()
+
+
+@pytest.mark.parametrize("format_", ["onnx", "torch-export", "hf"])
+def test_what_was_exported_before_stays_until_the_new_one_is_whole(
+    pictures: DatasetIndex, tmp_path: Path, format_: str
+) -> None:
+    checkpoint_of(pictures, "resnet-standard", tmp_path / "checkpoint")
+    target = export_checkpoint(tmp_path / "checkpoint", format_)
+
+    def files() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    before = files()
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limit[1]))  # a disk that is full
+    try:
+        with pytest.raises(ExportError, match=f"{target} cannot be written: .*too large"):
+            export_checkpoint(tmp_path / "checkpoint", format_)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert files() == before
+
+
+def test_an_onnx_that_fails_its_check_leaves_the_one_before(
+    pictures: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint_of(pictures, "resnet-standard", tmp_path / "checkpoint")
+    before = export_checkpoint(tmp_path / "checkpoint", "onnx").read_bytes()
+
+    def broken(path: Path) -> Any:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(onnx_file, "_runtime", broken)
+    with pytest.raises(ExportError, match="the check with onnxruntime failed"):
+        export_checkpoint(tmp_path / "checkpoint", "onnx")
+    assert (tmp_path / "checkpoint" / "backbone.onnx").read_bytes() == before
 
 
 def test_an_output_that_is_something_else_is_refused(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import resource
 import shutil
 from itertools import chain
@@ -260,6 +261,22 @@ def test_what_a_killed_process_left_half_built_is_written_over(
     built.rename(partial)
     partial.write_bytes(partial.read_bytes()[:1000] + b"\xff" * 10**6)
     np.testing.assert_array_equal(read_everything(pictures, tmp_path), expected)
+    assert cache_files(tmp_path) == [".lock", ".npy"]
+
+
+@pytest.mark.parametrize("spoilt", ["cut", "empty", "no-list"])
+def test_a_cache_that_a_disk_has_damaged_is_made_anew(
+    pictures: DatasetIndex, tmp_path: Path, spoilt: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = read_everything(pictures, tmp_path)
+    (built,) = tmp_path.glob("*.npy")
+    if spoilt == "no-list":
+        built.with_suffix(".unreadable").write_bytes(b"")
+    else:
+        os.truncate(built, 1000 if spoilt == "cut" else 0)
+    with caplog.at_level(logging.WARNING):
+        np.testing.assert_array_equal(read_everything(pictures, tmp_path), expected)
+    assert f"{built} is damaged" in caplog.text
     assert cache_files(tmp_path) == [".lock", ".npy"]
 
 

@@ -19,6 +19,7 @@ from training_world import picture_folder, settings
 
 from dasl_core.train import local
 from dasl_core.train.engine import Run
+from dasl_core.train.output import OutputFolder
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -73,7 +74,7 @@ def test_a_folder_is_trained_on_from_the_command_line(folder: Path) -> None:
     assert "step 6/6" in done.stdout
     output = folder / "out"
     assert {file.name for file in output.iterdir()} == {
-        *("checkpoints", "curves.png", "metrics.jsonl", "neighbours.png", "spec.json"),
+        *("checkpoints", "curves.png", "metrics.jsonl", "neighbours.png", "spec.json", ".lock"),
     }
     points = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert [point["step"] for point in points] == [1, 2, 3, 4, 5, 6]
@@ -132,21 +133,69 @@ def test_a_run_is_not_mixed_with_an_earlier_one(
     assert "nothing was left to do" in capsys.readouterr().out
     shutil.rmtree(folder / "out" / "checkpoints")  # as of a run that ended before its first
     assert train(folder, "train.epochs=1") == 1
-    assert "holds metrics.jsonl of a run: give another --output" in capsys.readouterr().err
-    assert train(folder, "train.epochs=1", resume=True, output="empty") == 1
-    assert "there is no checkpoint in" in capsys.readouterr().err
+    assert "holds metrics.jsonl of a run: give --resume to go on" in capsys.readouterr().err
+    assert train(folder, "train.epochs=1", resume=True) == 0
+    assert "begins with the first step" in capsys.readouterr().err
+    points = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").open()]
+    assert [point["step"] for point in points] == [1, 2, 3]
+
+
+def test_two_runs_do_not_write_to_one_folder(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with OutputFolder(folder / "out"):
+        assert train(folder) == 1
+        assert train(folder, resume=True) == 1
+    assert capsys.readouterr().err.count("another run is writing to --output") == 2
 
 
 @pytest.mark.usefixtures("without_pictures")
-def test_ctrl_c_saves_and_the_run_goes_on_from_there(
+def test_a_terminal_that_is_gone_does_not_end_the_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open("/dev/full", "w", encoding="utf-8") as gone:
+        monkeypatch.setattr(sys, "stdout", gone)
+        assert train(folder) == 0
+        assert sys.stdout is not gone
+        sys.stdout.close()
+        with pytest.raises(OSError, match="No space left"):
+            gone.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), gone.fileno())  # for what is left in its buffer
+    assert weights(folder / "out")
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_figures_wait_for_a_disk_that_is_full(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def until_step_5(output: OutputFolder, points: list[dict[str, Any]]) -> None:
+        if points and points[-1]["step"] <= 5:
+            output._unwritten += [json.dumps(point) + "\n" for point in points]
+            raise OSError(28, "No space left on device")
+        write(output, points)
+
+    write = OutputFolder.add_figures
+    monkeypatch.setattr(OutputFolder, "add_figures", until_step_5)
+    assert train(folder) == 0
+    assert capsys.readouterr().out.count("metrics.jsonl cannot be written") == 1
+    points = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").open()]
+    assert [point["step"] for point in points] == list(range(1, 10))
+
+
+@pytest.mark.usefixtures("without_pictures")
+@pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_who_asks_it_to_end_gets_a_checkpoint_and_the_run_goes_on_from_there(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    asked: signal.Signals,
 ) -> None:
     assert train(folder, output="undisturbed") == 0
     step = Run.step
 
     def interrupted(run: Run, *arguments: Any) -> Any:
         if run.progress.step == 4:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), asked)
         return step(run, *arguments)
 
     with monkeypatch.context() as patch:

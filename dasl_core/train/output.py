@@ -1,0 +1,213 @@
+"""The folder that `dasl train` writes: one run at a time, and nothing in it that is half a file.
+
+A checkpoint is a folder with a list of its files' sha256, which is written last; it gets its name only
+when all of it is on the disk.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import math
+import os
+import shutil
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+CHECKPOINTS, METRICS, SPEC = "checkpoints", "metrics.jsonl", "spec.json"
+MANIFEST = "manifest.json"
+_LOCK, _SCRATCH = ".lock", ".scratch"
+_NUMBERED = "step-" + 9 * "[0-9]"
+
+
+class OutputFolder:
+    """Use as a context manager: it is this process's until it is left.
+
+    Attributes:
+        scratch: an empty folder on the same disk, for what is being written.
+        left_out: of `start`: what is wrong with the checkpoints newer than the one it gave.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Make the folder if need be, take it, and clear away what a killed run left half written.
+
+        Raises:
+            ValueError: another process is writing to it.
+            OSError: it cannot be written to.
+        """
+        path.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise ValueError(f"another run is writing to --output {path}") from None
+        self.scratch = path / _SCRATCH
+        for left in (self.scratch, *(path / CHECKPOINTS).glob(f".{_NUMBERED}.partial")):
+            shutil.rmtree(left, ignore_errors=True)
+        self.scratch.mkdir()
+        self.left_out: list[str] = []
+        self._unwritten: list[str] = []
+        self._kept_until: int | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        os.close(self._lock)
+
+    def start(self, resume: bool) -> Path | None:
+        """The checkpoint to go on from, the newest one that is whole; None: from the beginning.
+
+        A run that died before its first checkpoint has left nothing, so it begins again.
+
+        Raises:
+            ValueError: the folder holds a run and is not to be resumed, or none of its checkpoints
+                is whole.
+            OSError: a file is there and cannot be read. An older checkpoint would not be better.
+        """
+        found = sorted((self.path / CHECKPOINTS).glob(_NUMBERED), reverse=True)
+        if not resume:
+            used = [CHECKPOINTS] if found else []
+            used += [METRICS] if (self.path / METRICS).exists() else []
+            if used:
+                raise ValueError(
+                    f"{self.path} holds {used[0]} of a run: give --resume to go on with it, or "
+                    "another --output"
+                )
+            return None
+        for checkpoint in found:
+            damage = damage_of(checkpoint)
+            if damage is None:
+                self._kept_until = int(checkpoint.name.removeprefix("step-"))
+                return checkpoint
+            self.left_out.append(damage)
+        if found:
+            raise ValueError(f"--resume: no checkpoint is whole: {'; '.join(self.left_out)}")
+        self._kept_until = 0
+        return None
+
+    def write_spec(self, text: str) -> None:
+        """Replace `spec.json`."""
+        _replace(self.path / SPEC, text)
+
+    def add_figures(self, points: list[dict[str, Any]]) -> None:
+        """Append lines to the figures; the first time, drop those of steps that come again.
+
+        Raises:
+            OSError: they cannot be written, and are with the next ones.
+        """
+        self._unwritten += [json.dumps(point) + "\n" for point in points]
+        file = self.path / METRICS
+        if self._kept_until is not None:
+            if file.exists():
+                # A process that is killed leaves half a line.
+                lines = file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+                whole = [line for line in lines if line.endswith("\n")]
+                _replace(file, "".join(x for x in whole if _step_of(x) <= self._kept_until))
+            self._kept_until = None
+        text = "".join(self._unwritten).encode()
+        with open(file, "ab", buffering=0) as sink:
+            end = sink.tell()
+            try:
+                written = sink.write(text)
+                if written < len(text):  # the disk is full: the rest would say why
+                    sink.write(text[written:])
+            except OSError:
+                sink.truncate(end)
+                raise
+        self._unwritten.clear()
+
+    def add_checkpoint(self, folder: Path, step: int) -> Path:
+        """Move the files of `folder`, which lies in `scratch`, to a checkpoint; returns where.
+
+        Raises:
+            OSError: it cannot be written; nothing is left of it, and what was there is as it was.
+        """
+        self._sync_figures()
+        target = self.path / CHECKPOINTS / f"step-{step:09d}"
+        partial = target.with_name(f".{target.name}.partial")
+        partial.mkdir(parents=True)
+        try:
+            digests = {}
+            for file in sorted(folder.iterdir()):
+                moved = file.rename(partial / file.name)
+                with open(moved, "rb") as written:
+                    os.fsync(written.fileno())
+                    digests[file.name] = hashlib.file_digest(written, "sha256").hexdigest()
+            _replace(partial / MANIFEST, json.dumps({"sha256": digests}, indent=2) + "\n")
+            if target.exists():  # it was found damaged, or the run would have begun after it
+                shutil.rmtree(target)
+            partial.rename(target)
+            _sync(target.parent)
+        except OSError:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        return target
+
+    def _sync_figures(self) -> None:
+        """A checkpoint's steps have their figures on the disk before it is."""
+        if self._unwritten:
+            self.add_figures([])
+        if (self.path / METRICS).exists():
+            _sync(self.path / METRICS)
+
+
+def damage_of(checkpoint: Path) -> str | None:
+    """What is wrong with a checkpoint of an `OutputFolder`; None: each file is as it was written.
+
+    Raises:
+        OSError: a file is there and cannot be read.
+    """
+    try:
+        digests: dict[str, str] = json.loads((checkpoint / MANIFEST).read_bytes())["sha256"]
+        for name, digest in digests.items():
+            with open(checkpoint / name, "rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+                    return f"{checkpoint / name} is not as it was written"
+    except FileNotFoundError as error:
+        return f"{error.filename} is missing"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"{checkpoint / MANIFEST} is damaged"
+    return None
+
+
+def _replace(file: Path, text: str) -> None:
+    """Write a file so that there is the old one or the new one, whatever dies."""
+    partial = file.with_name(f".{file.name}.partial")
+    try:
+        with open(partial, "w", encoding="utf-8") as sink:
+            sink.write(text)
+            sink.flush()
+            os.fsync(sink.fileno())
+        partial.replace(file)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+    _sync(file.parent)
+
+
+def _sync(path: Path) -> None:
+    """Wait until the disk has a file, or the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _step_of(line: str) -> float:
+    """The step of a line of the figures; of a damaged line, one after all others."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, TypeError, KeyError):
+        return math.inf

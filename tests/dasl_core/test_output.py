@@ -1,0 +1,216 @@
+"""The folder of `dasl train`, with what else may happen to it: processes that die, disks, other hands."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dasl_core.train import output
+from dasl_core.train.output import CHECKPOINTS, METRICS, OutputFolder, damage_of
+
+FILES = {"backbone.safetensors": b"w" * 3000, "training_state.json": b"{}", "model.json": b"{}"}
+
+
+def add_checkpoint(folder: OutputFolder, step: int) -> Path:
+    """A checkpoint whose files say of which step they are."""
+    made = folder.scratch / "made"
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir()
+    for name, content in FILES.items():
+        (made / name).write_bytes(content + str(step).encode())
+    return folder.add_checkpoint(made, step)
+
+
+def figures(path: Path) -> list[int]:
+    return [json.loads(line)["step"] for line in (path / METRICS).read_text().splitlines()]
+
+
+@contextmanager
+def full_disk(room: int) -> Iterator[None]:
+    """No file of this process grows beyond so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    with (
+        OutputFolder(tmp_path / "out"),
+        pytest.raises(ValueError, match="another run is writing to --output"),
+    ):
+        OutputFolder(tmp_path / "out")
+    with OutputFolder(tmp_path / "out") as folder:
+        assert folder.start(resume=False) is None
+    assert [file.name for file in (tmp_path / "out").iterdir()] == [".lock"]
+
+
+def test_what_is_there_is_not_written_over_unasked(tmp_path: Path) -> None:
+    with OutputFolder(tmp_path) as folder:
+        folder.write_spec("{}")
+        assert folder.start(resume=False) is None, "a run that died before its first step"
+        folder.add_figures([{"step": 1}])
+        with pytest.raises(ValueError, match=r"holds metrics.jsonl of a run: give --resume"):
+            folder.start(resume=False)
+        add_checkpoint(folder, 1)
+        with pytest.raises(ValueError, match="holds checkpoints of a run: give --resume"):
+            folder.start(resume=False)
+
+
+def spoilt(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "told"),
+    [
+        ("backbone.safetensors", spoilt, "backbone.safetensors is not as it was written"),
+        ("training_state.json", lambda f: f.write_bytes(b""), "training_state.json is not as"),
+        ("model.json", Path.unlink, "model.json is missing"),
+        ("manifest.json", Path.unlink, "manifest.json is missing"),
+        ("manifest.json", lambda f: f.write_bytes(b""), "manifest.json is damaged"),
+        ("manifest.json", lambda f: f.write_text('{"sha256": [1]}'), "manifest.json is damaged"),
+    ],
+)
+def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(
+    tmp_path: Path, name: str, spoil: Callable[[Path], Any], told: str
+) -> None:
+    with OutputFolder(tmp_path) as folder:
+        older, newer = add_checkpoint(folder, 3), add_checkpoint(folder, 6)
+        assert folder.start(resume=True) == newer
+        spoil(newer / name)
+        assert folder.start(resume=True) == older
+        assert told in folder.left_out[0]
+        assert damage_of(add_checkpoint(folder, 6)) is None, "its place is taken by a whole one"
+        for checkpoint in (older, newer):
+            spoil(checkpoint / name)
+        with pytest.raises(ValueError, match=r"no checkpoint is whole: .*; "):
+            folder.start(resume=True)
+
+
+def test_a_checkpoint_that_cannot_be_read_now_is_not_given_up(tmp_path: Path) -> None:
+    with OutputFolder(tmp_path) as folder:
+        add_checkpoint(folder, 3)
+        newer = add_checkpoint(folder, 6)
+        (newer / "model.json").rename(tmp_path / "kept")
+        (newer / "model.json").mkdir()
+        with pytest.raises(OSError, match="Is a directory"):
+            folder.start(resume=True)
+
+
+def test_figures_of_steps_that_come_again_are_dropped(tmp_path: Path) -> None:
+    with OutputFolder(tmp_path) as folder:
+        folder.add_figures([{"step": step} for step in range(1, 6)])
+        add_checkpoint(folder, 3)
+        with (tmp_path / METRICS).open("a") as file:
+            file.write('no figures\n{"step": 6, "va')
+    with OutputFolder(tmp_path) as folder:
+        folder.start(resume=True)
+        assert figures_text(tmp_path).endswith('"va'), "a run that is refused has dropped nothing"
+        folder.add_figures([{"step": 4}])
+        folder.add_figures([{"step": 5}])
+    assert figures(tmp_path) == [1, 2, 3, 4, 5]
+
+
+def figures_text(path: Path) -> str:
+    return (path / METRICS).read_text()
+
+
+def test_figures_that_find_no_room_come_with_the_next_ones(tmp_path: Path) -> None:
+    with OutputFolder(tmp_path) as folder:
+        folder.add_figures([{"step": 1}])
+        before = figures_text(tmp_path)
+        with full_disk(len(before) + 5):
+            for step in (2, 3):
+                with pytest.raises(OSError, match="too large"):
+                    folder.add_figures([{"step": step}])
+            assert figures_text(tmp_path) == before, "no half line"
+            made = folder.scratch / "made"
+            made.mkdir()
+            with pytest.raises(OSError, match="too large"):
+                folder.add_checkpoint(made, 3)  # not before its steps' figures
+        add_checkpoint(folder, 3)
+        assert figures(tmp_path) == [1, 2, 3]
+
+
+def test_a_checkpoint_that_finds_no_room_leaves_nothing(tmp_path: Path) -> None:
+    with OutputFolder(tmp_path) as folder:
+        first = add_checkpoint(folder, 3)
+        made = folder.scratch / "large"
+        made.mkdir()
+        (made / "model.json").write_bytes(b"{}")
+        with full_disk(20), pytest.raises(OSError, match="too large"):
+            folder.add_checkpoint(made, 6)  # its manifest does not fit
+        assert list((tmp_path / CHECKPOINTS).iterdir()) == [first]
+        assert folder.start(resume=True) == first
+
+
+class Died(BaseException):
+    """The process ends here; nothing after it runs."""
+
+
+def test_death_between_any_two_operations_leaves_a_whole_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = 0
+
+    def mortal(operation: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **named: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise Died
+            return operation(*arguments, **named)
+
+        return run
+
+    for owner, names in (
+        (os, ("fsync",)),
+        (Path, ("rename", "replace", "mkdir")),
+        (shutil, ("rmtree",)),
+    ):
+        for name in names:
+            monkeypatch.setattr(owner, name, mortal(getattr(owner, name)))
+    monkeypatch.setattr(output, "open", mortal(open), raising=False)
+
+    for again in (3, 6):  # a new step; and one whose folder was found damaged
+        died = 0
+        while True:
+            path = tmp_path / f"{again}-{died}"
+            left = 0
+            folder = OutputFolder(path)
+            folder.add_figures([{"step": step} for step in (1, 2, 3)])
+            kept = add_checkpoint(folder, 3)
+            if again == 6:
+                spoilt(add_checkpoint(folder, 6) / "model.json")
+            folder.add_figures([{"step": step} for step in (4, 5, 6)])
+            made = folder.scratch / "next"
+            made.mkdir()
+            (made / "model.json").write_bytes(b"{}")
+            left = died + 1
+            try:
+                folder.add_checkpoint(made, 6)
+            except Died:
+                os.close(folder._lock)  # as the system does
+            else:
+                break
+            left = 0
+            with OutputFolder(path) as after:
+                start = after.start(resume=True)
+                assert start is not None
+                assert start == kept or damage_of(start) is None
+                assert not list((path / CHECKPOINTS).glob(".*")), "no half checkpoint stays"
+                assert damage_of(add_checkpoint(after, 6)) is None
+            assert figures(path) == [1, 2, 3, 4, 5, 6][: len(figures(path))]
+            died += 1
+        assert died >= 8, "operations to die before"
