@@ -1,0 +1,323 @@
+"""What is minimised: every setting of DAR and SEC reaches the loss, with the weight it has by then."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import Tensor
+from training_world import Recorder, resolved, settings
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.methods import Outputs, Step, build_method
+from dasl_core.regularizers import difference_alignment, inter_class_chain
+from dasl_core.seeds import stream
+from dasl_core.spec import DAR, SEC, Clusters, DatasetFacts, JobSpec, resolve
+from dasl_core.train.criterion import Criterion
+from dasl_core.train.engine import Run, RunFiles
+from dasl_core.train.pseudo_labels import PseudoLabels
+
+CPU = torch.device("cpu")
+WEIGHT = 0.37
+SEED = 3  # of `training_world.settings`
+# DAR's settings that `difference_alignment` takes, by the same names, and what they are by default.
+USUAL: dict[str, Any] = {
+    "norm": "l1",
+    "difference": "abs",
+    "estimator": "chain",
+    "reduction": "mean",
+    "normalize": True,
+}
+OTHERS = [
+    (name, value)
+    for name, usual in USUAL.items()
+    for value in (get_args(DAR.model_fields[name].annotation) or (True, False))
+    if value != usual
+]
+SAMPLES = torch.tensor([7, 2, 11, 4, 0, 9])
+# So many of one class that a chain cannot hold all views.
+CLASSES = torch.tensor([0, 1, 0, 0, 0, 2])
+
+
+def criterion(pseudo_labels: PseudoLabels | None = None, **changes: Any) -> Criterion:
+    facts = DatasetFacts(num_images=27, num_classes=3, median_size=20)
+    spec = resolve(JobSpec.model_validate(settings(**changes)), facts)
+    return Criterion(spec, build_method(spec, 3).double(), CPU, pseudo_labels)
+
+
+def outputs(seed: int = 0, scale: float = 1.0) -> Outputs:
+    """Two views of `SAMPLES`, of very different norms; what SwAV gives beside them, too."""
+    generator = torch.Generator().manual_seed(seed)
+    embeddings = torch.randn(2, 6, 8, generator=generator, dtype=torch.float64)
+    norms = scale * torch.linspace(0.5, 4, 12, dtype=torch.float64).view(2, 6, 1)
+    return {
+        "embeddings": (embeddings * norms).requires_grad_(),
+        "scores": torch.rand(4, 6, 12, generator=generator, dtype=torch.float64),
+        "assignments": torch.tensor([[5, 5, 8, 1, 5, 8]]),
+    }
+
+
+def at(index: int, total: int = 9) -> Step:
+    return Step(index, total, 3, SAMPLES, CLASSES)
+
+
+def alignment(
+    embeddings: Tensor, labels: Tensor, index: int = 4, seed: int = SEED, **changes: Any
+) -> Tensor:
+    """DAR of the views, unweighted, by the regularizer itself; `labels`: (B,) of the images."""
+    return difference_alignment(
+        embeddings.flatten(0, 1),
+        torch.cat([labels] * len(embeddings)),
+        generator=stream(seed, "dar", index),
+        **(USUAL | changes),
+    )
+
+
+def assert_alike(term: Tensor, expected: Tensor, embeddings: Tensor) -> None:
+    """Two terms of the loss have the same value and the same gradient."""
+    torch.testing.assert_close(term, expected, rtol=1e-12, atol=0)
+    ours, theirs = (torch.autograd.grad(each, embeddings)[0] for each in (term, expected))
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-14)
+
+
+# --- DAR
+
+
+def test_every_setting_of_the_regularizers_is_looked_at_here() -> None:
+    """A new one needs a test that it changes the loss."""
+    assert DAR.model_fields.keys() == {*USUAL, "weight", "labels", "clusters", "schedule"}
+    assert SEC.model_fields.keys() == {"weight", "target", "momentum", "ramp"}
+    assert {name: DAR.model_fields[name].default for name in USUAL} == USUAL
+    assert {name for name, _ in OTHERS} == USUAL.keys()
+
+
+@pytest.mark.parametrize(("name", "value"), OTHERS)
+def test_a_setting_of_dar_reaches_the_loss(name: str, value: Any) -> None:
+    given = outputs()
+    embeddings = given["embeddings"]
+    usual = criterion(dar={"weight": WEIGHT})(given, at(4))
+    assert usual.keys() == {"loss_simclr", "loss_dar"}
+    assert_alike(usual["loss_dar"], WEIGHT * alignment(embeddings, SAMPLES), embeddings)
+    term = criterion(dar={"weight": WEIGHT, name: value})(given, at(4))["loss_dar"]
+    assert term.item() != pytest.approx(usual["loss_dar"].item(), rel=1e-3)
+    assert_alike(term, WEIGHT * alignment(embeddings, SAMPLES, **{name: value}), embeddings)
+
+
+@pytest.mark.parametrize("weight", [1e-3, 2.0])
+def test_the_weight_of_dar_multiplies_it_and_leaves_the_methods_loss(weight: float) -> None:
+    given = outputs()
+    terms = criterion(dar={"weight": weight})(given, at(4))
+    expected = weight * alignment(given["embeddings"], SAMPLES).item()
+    assert terms["loss_dar"].item() == pytest.approx(expected, rel=1e-12)
+    assert torch.equal(terms["loss_simclr"], criterion()(given, at(4))["loss_simclr"])
+
+
+@pytest.mark.parametrize("kind", ["instance", "class", "kmeans", "prototypes"])
+@pytest.mark.parametrize("estimator", ["chain", "full"])
+def test_the_labels_of_dar_say_which_pairs_enter(kind: str, estimator: str) -> None:
+    given = outputs()
+    dar: dict[str, Any] = {"weight": WEIGHT, "estimator": estimator}
+    if kind in ("instance", "class"):
+        this = criterion(dar=dar | {"labels": kind})
+        labels = SAMPLES if kind == "instance" else CLASSES
+    elif kind == "kmeans":
+        clusters = PseudoLabels(Clusters(source="kmeans", k=3), 27, steps=1, share=6, seed=SEED)
+        clusters.observe(given["embeddings"], SAMPLES)
+        clusters.end_epoch(1, None)
+        labels = clusters.labels[SAMPLES]
+        assert set(labels.tolist()) == {0, 1, 2}
+        this = criterion(
+            clusters, dar=dar | {"labels": "cluster", "clusters": {"source": kind, "k": 3}}
+        )
+    else:
+        this = criterion(method={"name": "swav"}, dar=dar | {"labels": "cluster"})
+        labels = given["assignments"][0]
+    term = this(given, at(4))["loss_dar"]
+    expected = {
+        name: WEIGHT * alignment(given["embeddings"], values, estimator=estimator)
+        for name, values in {"wanted": labels, "instance": SAMPLES}.items()
+    }
+    assert_alike(term, expected["wanted"], given["embeddings"])
+    if kind != "instance":
+        assert term.item() != pytest.approx(expected["instance"].item(), rel=1e-3)
+
+
+def test_the_chain_is_drawn_from_the_seed_and_the_step() -> None:
+    given = outputs()
+    terms: list[float] = []
+    for seed, index in ((3, 4), (3, 5), (8, 4)):
+        this = criterion(dar={"weight": WEIGHT}, train={"seed": seed})
+        torch.manual_seed(len(terms))  # the global stream has no part in it
+        terms.append(this(given, at(index))["loss_dar"].item())
+        expected = WEIGHT * alignment(given["embeddings"], SAMPLES, index, seed)
+        assert terms[-1] == pytest.approx(expected.item(), rel=1e-12)
+    assert len({round(term, 6) for term in terms}) == 3
+
+
+@pytest.mark.parametrize("labels", ["instance", "class"])
+@pytest.mark.parametrize("estimator", get_args(DAR.model_fields["estimator"].annotation))
+def test_the_columns_of_the_last_batch_are_counted(labels: str, estimator: str) -> None:
+    this = criterion(dar={"weight": WEIGHT, "labels": labels, "estimator": estimator})
+    assert this.figures() == {}
+    this(outputs(), at(4))
+    of_views = (SAMPLES if labels == "instance" else CLASSES).repeat(2)
+    if estimator == "full":
+        columns = sum(
+            int(of_views[i] != of_views[j]) for j in range(len(of_views)) for i in range(j)
+        )
+    else:
+        columns = len(inter_class_chain(of_views, stream(SEED, "dar", 4))[0])
+    assert {name: float(value) for name, value in this.figures().items()} == {
+        "dar_columns": columns
+    }
+    assert (
+        columns
+        == {
+            ("instance", False): 11,
+            ("instance", True): 60,
+            ("class", False): 8,
+            ("class", True): 36,
+        }[labels, estimator == "full"]
+    )
+
+
+# --- SEC
+
+
+def naive_constraint(batches: list[Tensor], target: str, rho: float) -> list[float]:
+    """SEC of successive batches (V, B, h), unweighted: one norm after the other."""
+    terms: list[float] = []
+    mu: float | None = None
+    for batch in batches:
+        norms = [math.sqrt(sum(x * x for x in row)) for row in batch.flatten(0, 1).tolist()]
+        mean = sum(norms) / len(norms)
+        mu = mean if mu is None else (1 - rho) * mu + rho * mean
+        towards = 0.0 if target == "zero" else mu
+        terms.append(sum((norm - towards) ** 2 for norm in norms) / len(norms))
+    return terms
+
+
+@pytest.mark.parametrize(("target", "rho"), [("mean", 1.0), ("mean", 0.25), ("zero", 1.0)])
+def test_target_and_momentum_of_sec_reach_the_loss(target: str, rho: float) -> None:
+    batches = [outputs(0), outputs(1, scale=3.0)]
+    embeddings = [batch["embeddings"].detach() for batch in batches]
+    sec = {"weight": WEIGHT, "target": target, "momentum": rho, "ramp": False}
+    this = criterion(sec=sec)
+    found = [this(batch, at(4 + number)) for number, batch in enumerate(batches)]
+    assert all(terms.keys() == {"loss_simclr", "loss_sec"} for terms in found)
+    terms = [each["loss_sec"].item() for each in found]
+    expected = naive_constraint(embeddings, target, rho)
+    assert terms == pytest.approx([WEIGHT * value for value in expected], rel=1e-12)
+    for other in {("mean", 1.0), ("mean", 0.25), ("zero", 1.0)} - {(target, rho)}:
+        another = naive_constraint(embeddings, *other)[1]
+        assert terms[1] != pytest.approx(WEIGHT * another, rel=1e-3)
+
+
+def test_the_gradient_of_sec_is_radial() -> None:
+    """(2/N)(r - mu) f/r for each embedding f of norm r, times the weight."""
+    given = outputs()
+    embeddings = given["embeddings"]
+    term = criterion(sec={"weight": WEIGHT, "ramp": False})(given, at(4))["loss_sec"]
+    (slope,) = torch.autograd.grad(term, embeddings)
+    norms = embeddings.detach().norm(dim=-1, keepdim=True)
+    expected = WEIGHT * 2 / 12 * (norms - norms.mean()) * embeddings.detach() / norms
+    torch.testing.assert_close(slope, expected, rtol=1e-10, atol=1e-14)
+
+
+def test_the_mean_norm_goes_on_after_a_restart_and_can_be_put_back() -> None:
+    sec = {"weight": WEIGHT, "momentum": 0.25, "ramp": False}
+    whole, resumed = criterion(sec=sec), criterion(sec=sec)
+    whole(outputs(0), at(4))
+    resumed.load_state_dict({name: value.clone() for name, value in whole.state_dict().items()})
+    kept = [buffer.clone() for buffer in whole.buffers()]
+    after = [each(outputs(1, 3.0), at(5))["loss_sec"] for each in (whole, resumed)]
+    assert torch.equal(*after)
+    # A step that is left out takes the mean back to what it was.
+    for buffer, value in zip(whole.buffers(), kept, strict=True):
+        buffer.copy_(value)
+    assert torch.equal(whole(outputs(1, 3.0), at(5))["loss_sec"], after[0])
+    assert not torch.equal(criterion(sec=sec)(outputs(1, 3.0), at(5))["loss_sec"], after[0])
+
+
+# --- weights over a run
+
+
+def share(schedule: str, index: int, total: int) -> float:
+    """Of the full weight at a step: none at the first, if it grows, and all of it at the last."""
+    progress = index / (total - 1)
+    return {
+        "constant": 1.0,
+        "linear": progress,
+        "cosine": (1 - math.cos(math.pi * progress)) / 2,
+    }[schedule]
+
+
+@pytest.mark.parametrize("schedule", get_args(DAR.model_fields["schedule"].annotation))
+def test_the_weight_of_dar_grows_as_its_schedule_says(schedule: str) -> None:
+    given = outputs()
+    this = criterion(dar={"weight": WEIGHT, "schedule": schedule})
+    factors = []
+    for index in (0, 2, 4, 8):
+        term = this(given, at(index, total=9))["loss_dar"].item()
+        factors.append(term / alignment(given["embeddings"], SAMPLES, index).item())
+        assert factors[-1] == pytest.approx(WEIGHT * share(schedule, index, 9), rel=1e-12)
+    assert factors[0] == (pytest.approx(WEIGHT) if schedule == "constant" else 0)
+    assert factors[-1] == pytest.approx(WEIGHT, rel=1e-12)
+
+
+@pytest.mark.parametrize("ramp", [True, False])
+def test_the_weight_of_sec_grows_at_an_even_pace_if_asked(ramp: bool) -> None:
+    given = outputs()
+    (raw,) = naive_constraint([given["embeddings"].detach()], "mean", 1.0)
+    this = criterion(sec={"weight": WEIGHT, "ramp": ramp})
+    found = [this(given, at(index, total=9))["loss_sec"].item() for index in (0, 2, 4, 8)]
+    shares = (0, 0.25, 0.5, 1) if ramp else (1, 1, 1, 1)
+    assert found == pytest.approx([WEIGHT * factor * raw for factor in shares], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "ramp"), [("constant", False), ("linear", True), ("cosine", True)]
+)
+def test_in_a_run_weights_start_with_its_first_step_and_are_full_at_its_last(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, schedule: str, ramp: bool
+) -> None:
+    """The terms that a run reports, against the regularizers of the embeddings that it made."""
+    spec = resolved(
+        pictures,
+        dar={"weight": WEIGHT, "schedule": schedule},
+        sec={"weight": WEIGHT, "ramp": ramp},
+        train={"epochs": 2, "precision": "fp64"},
+    )
+    reporter = Recorder(tmp_path / "kept")
+    files = RunFiles(cache=cache, scratch=tmp_path)
+    this = Run(spec, pictures, reporter, files, None, CPU, 1)
+    made: list[Tensor] = []
+
+    def keep(method: torch.nn.Module, _: Any, given: Outputs) -> None:
+        if method.training:  # and not for a figure
+            made.append(given["embeddings"].detach())
+
+    this.method.register_forward_hook(keep)
+    samples = []
+    try:
+        for epoch in range(2):
+            for batch in this.loader.epoch(epoch):
+                samples.append(batch.samples)
+                this.step(batch)
+    finally:
+        this.close()
+    total = len(samples)
+    assert total == len(made) == this.total_steps == 6
+    shares = [share(schedule, index, total) for index in range(total)]
+    assert (shares[0], shares[-1]) == (float(schedule == "constant"), 1)
+    raw = [alignment(made[i], samples[i], i).item() for i in range(total)]
+    assert all(value > 0 for value in raw)
+    expected = [WEIGHT * factor * value for factor, value in zip(shares, raw, strict=True)]
+    assert reporter.curve("loss_dar") == pytest.approx(expected, rel=1e-10)
+    ramped = [index / (total - 1) if ramp else 1.0 for index in range(total)]
+    raw = naive_constraint(made, "mean", 1.0)
+    expected = [WEIGHT * factor * value for factor, value in zip(ramped, raw, strict=True)]
+    assert reporter.curve("loss_sec") == pytest.approx(expected, rel=1e-9)

@@ -1,0 +1,321 @@
+"""A run hands its settings to the parts that obey them, and a look at the network leaves no trace."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from training_world import SMALL, Recorder, resolved
+
+from dasl_core.data.augment import RGB_MEAN, RGB_STD, ViewParameters, draw_view
+from dasl_core.data.index import DatasetIndex
+from dasl_core.spec import Augment, Clip, JobSpec
+from dasl_core.spec.methods import ProxyAnchor
+from dasl_core.train.engine import REPORT_EVERY_STEPS, Run, RunFiles
+
+FirstStep = Callable[[JobSpec], dict[str, Tensor]]
+RATE = 0.25
+# The change of a weight in a step is the rate times its gradient, and nothing else.
+PLAIN: dict[str, Any] = {
+    "precision": "fp64",
+    "warmup_epochs": 0,
+    "optimizer": {"name": "sgd", "lr": RATE, "momentum": 0, "weight_decay": 0},
+}
+
+
+@contextmanager
+def opened(
+    spec: JobSpec, index: DatasetIndex, cache: Path, scratch: Path, reporter: Recorder | None = None
+) -> Iterator[Run]:
+    files = RunFiles(cache=cache, scratch=scratch)
+    this = Run(spec, index, reporter, files, None, torch.device("cpu"), 1)
+    try:
+        yield this
+    finally:
+        this.close()
+
+
+@pytest.fixture
+def first_step(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> FirstStep:
+    """A function from a spec to how far a run's first step moves each weight that it trains."""
+
+    def moved(spec: JobSpec) -> dict[str, Tensor]:
+        with opened(spec, pictures, cache, tmp_path) as this:
+            trained = {id(weight) for weight in this.updater.weights}
+            weights = {
+                name: weight
+                for name, weight in this.method.named_parameters()
+                if id(weight) in trained
+            }
+            before = {name: weight.detach().clone() for name, weight in weights.items()}
+            this.step(next(this.loader.epoch(0)))
+            return {name: weight.detach() - before[name] for name, weight in weights.items()}
+
+    return moved
+
+
+def assert_scaled(
+    moved: dict[str, Tensor], plain: dict[str, Tensor], factors: dict[str, float]
+) -> None:
+    """Each weight has moved `factors` times as far as in the plain run, in the same direction."""
+    assert moved.keys() == plain.keys() == factors.keys()
+    for name, change in plain.items():
+        torch.testing.assert_close(
+            moved[name], change * factors[name], rtol=1e-5, atol=1e-12, msg=name
+        )
+
+
+def lengths(moved: dict[str, Tensor]) -> dict[str, float]:
+    return {name: change.norm().item() for name, change in moved.items()}
+
+
+# --- clipping
+
+
+def test_gradients_are_clipped_by_the_norm_of_all(
+    pictures: DatasetIndex, first_step: FirstStep
+) -> None:
+    plain = first_step(resolved(pictures, train=PLAIN | {"clip": None}))
+    whole = math.hypot(*lengths(plain).values()) / RATE
+    limit = whole / 8
+    clipped = first_step(resolved(pictures, train=PLAIN | {"clip": {"norm": limit}}))
+    assert math.hypot(*lengths(clipped).values()) == pytest.approx(RATE * limit, rel=1e-4)
+    assert_scaled(clipped, plain, dict.fromkeys(plain, 1 / 8))
+    roomy = first_step(resolved(pictures, train=PLAIN | {"clip": {"norm": 2 * whole}}))
+    assert_scaled(roomy, plain, dict.fromkeys(plain, 1.0))
+
+
+def test_dino_clips_the_gradient_of_each_weight_to_three(
+    pictures: DatasetIndex, first_step: FirstStep
+) -> None:
+    """As its paper's code does. The low temperature makes gradients large enough."""
+    method = {"name": "dino", **SMALL["dino"], "student_temperature": 2e-3}
+    usual = resolved(pictures, method=method, train=PLAIN)
+    assert usual.train.clip == Clip(norm=3.0, each=True)
+    plain = first_step(resolved(pictures, method=method, train=PLAIN | {"clip": None}))
+    factors = {
+        name: min(1.0, 3.0 * RATE / length) if length else 1.0
+        for name, length in lengths(plain).items()
+    }
+    long = [name for name, factor in factors.items() if factor < 0.99]
+    assert 1 < len(long) < len(factors)  # some are clipped, some are not
+    clipped = first_step(usual)
+    assert_scaled(clipped, plain, factors)
+    assert max(lengths(clipped).values()) == pytest.approx(3.0 * RATE, rel=1e-5)
+
+
+# --- learning rates
+
+
+def test_proxies_learn_a_hundred_times_as_fast(
+    pictures: DatasetIndex, first_step: FirstStep
+) -> None:
+    assert ProxyAnchor().proxy_lr == 100.0
+    plain, usual = (
+        first_step(resolved(pictures, method={"name": "proxy_anchor", **rate}, train=PLAIN))
+        for rate in ({"proxy_lr": 1.0}, {"proxy_lr": 100.0})
+    )
+    assert plain["criterion.proxies"].norm() > 0
+    assert_scaled(usual, plain, dict.fromkeys(plain, 1.0) | {"criterion.proxies": 100.0})
+
+
+def test_earlier_blocks_learn_more_slowly_under_layer_decay(
+    pictures: DatasetIndex, first_step: FirstStep
+) -> None:
+    """By half from each to the one before it; the embedding of the patches comes before all."""
+
+    def spec(decay: float) -> JobSpec:
+        optimizer = PLAIN["optimizer"] | {"layer_decay": decay}
+        return resolved(
+            pictures,
+            backbone={"name": "test_vit", "image_size": 32},
+            train=PLAIN | {"optimizer": optimizer},
+        )
+
+    plain, decayed = first_step(spec(1.0)), first_step(spec(0.5))
+    depth = 1 + max(int(name.split(".")[2]) for name in plain if ".blocks." in name)
+    factors = dict.fromkeys(plain, 1.0)  # of what comes after the blocks
+    for name in plain:
+        if ".blocks." in name:
+            factors[name] = 0.5 ** (depth - 1 - int(name.split(".")[2]))
+        elif name.startswith(("backbone.patch_embed", "backbone.cls_token", "backbone.pos_embed")):
+            factors[name] = 0.5**depth
+    assert depth == 6
+    assert sorted(set(factors.values())) == [0.5**power for power in range(6, -1, -1)]
+    assert plain["backbone.patch_embed.proj.weight"].norm() > 0
+    assert_scaled(decayed, plain, factors)
+
+
+# --- views
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Augment, ViewParameters]]:
+    """What each view is drawn with, and what comes of it."""
+    calls: list[tuple[Augment, ViewParameters]] = []
+
+    def kept(extents: Tensor, augment: Augment, generator: torch.Generator) -> ViewParameters:
+        calls.append((augment, draw_view(extents, augment, generator)))
+        return calls[-1][1]
+
+    monkeypatch.setattr("dasl_core.train.views.draw_view", kept)
+    return calls
+
+
+def test_byols_views_are_blurred_and_solarized_differently(
+    pictures: DatasetIndex,
+    cache: Path,
+    tmp_path: Path,
+    drawn: list[tuple[Augment, ViewParameters]],
+) -> None:
+    """Grill et al. 2020, table 6: the first is always blurred, the second seldom, and only it inverted."""
+    spec = resolved(
+        pictures, method={"name": "byol"}, backbone={"image_size": 72}, train={"batch_size": 24}
+    )
+    with opened(spec, pictures, cache, tmp_path) as this:
+        this.make_views.make(next(this.loader.epoch(0)), 0)
+    assert [(augment.blur, augment.solarize) for augment, _ in drawn] == [(1.0, 0.0), (0.1, 0.2)]
+    (_, first), (_, second) = drawn
+    assert first.sigma is not None
+    assert second.sigma is not None
+    assert (first.sigma > 0).all()
+    assert (second.sigma > 0).sum() < 12
+    assert first.solarized is None
+    assert second.solarized is not None
+    assert 0 < second.solarized.sum() < 12
+
+
+def test_dinos_local_crops_are_small_parts_of_the_image(
+    pictures: DatasetIndex,
+    cache: Path,
+    tmp_path: Path,
+    drawn: list[tuple[Augment, ViewParameters]],
+) -> None:
+    spec = resolved(pictures, method={"name": "dino"}, backbone={"image_size": 72})
+    with opened(spec, pictures, cache, tmp_path) as this:
+        views = this.make_views.make(next(this.loader.epoch(0)), 0)
+    assert [view.shape[-1] for view in views] == [72, 72, 31, 31]
+    asked = [(augment.crop_scale, augment.blur, augment.solarize) for augment, _ in drawn]
+    assert asked == [
+        ((0.4, 1.0), 1.0, 0.0),
+        ((0.4, 1.0), 0.1, 0.2),
+        *[((0.05, 0.4), 0.5, 0.0)] * 2,
+    ]
+    areas = [(of_view.box[:, 2] * of_view.box[:, 3]).abs() for _, of_view in drawn]
+    assert all((area >= 0.4 - 1e-6).all() for area in areas[:2])
+    assert all(((area >= 0.05 - 1e-6) & (area <= 0.4 + 1e-6)).all() for area in areas[2:])
+
+
+def test_a_setting_of_one_view_is_seen_in_its_pixels_only(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    """The same whole image twice, but that the second view is inverted above one half."""
+    augment = {"crop_scale": (1, 1), "flip": 0, "jitter": 0, "grayscale": 0, "blur": 0}
+    spec = resolved(
+        pictures,
+        method={"name": "byol"},
+        augment=augment | {"solarize": (0, 1)},
+        train={"precision": "fp64"},
+    )
+    with opened(spec, pictures, cache, tmp_path) as this:
+        views = this.make_views.make(next(this.loader.epoch(0)), 0)
+    mean, std = (torch.tensor(values).double().view(3, 1, 1) for values in (RGB_MEAN, RGB_STD))
+    first, second = (view * std + mean for view in views)
+    assert ((first > 0.5).flatten(1).any(dim=1) & (first < 0.5).flatten(1).any(dim=1)).any()
+    expected = torch.where(first > 0.5, 1 - first, first)
+    torch.testing.assert_close(second, expected, rtol=0, atol=1e-6)
+
+
+# --- what is looked at beside the training
+
+
+def test_a_look_at_the_network_leaves_it_in_training(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    """At the tenth of an epoch's twelve steps some images are embedded as evaluation would."""
+    spec = resolved(pictures, train={"epochs": 1, "batch_size": 2})
+    reporter, training, looks = Recorder(tmp_path / "kept"), [], []
+
+    def note(method: nn.Module, *_: Any) -> None:
+        looks.append(method.training)
+
+    with opened(spec, pictures, cache, tmp_path, reporter) as this:
+        this.method.register_forward_hook(note)
+        for batch in this.loader.epoch(0):
+            training.append(all(part.training for part in this.method.modules()))
+            this.step(batch)
+        training.append(this.method.training)
+        steps = [
+            int(value)
+            for name, value in this.method.named_buffers()
+            if name.endswith("num_batches_tracked")
+        ]
+    assert len(reporter.curve()) == 12 > REPORT_EVERY_STEPS
+    assert training == [True] * 13
+    # Before and after the update of the tenth step and of the last.
+    assert looks == [True] * 10 + [False] * 2 + [True] * 2 + [False] * 2
+    assert len(reporter.curve("angular_update")) == 2
+    assert steps
+    assert set(steps) == {12}
+
+
+# --- precision
+
+
+@pytest.mark.parametrize(
+    ("precision", "method", "parts"),
+    [
+        ("fp32", "simclr", 1),
+        ("fp64", "simclr", 1),
+        ("bf16", "simclr", 1),
+        ("bf16", "simclr", 2),  # gradient caching
+        ("bf16", "byol", 2),  # gradient accumulation
+        ("fp16", "simclr", 1),
+    ],
+)
+def test_the_network_runs_in_the_precision_that_is_asked_for(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, precision: str, method: str, parts: int
+) -> None:
+    """In training, in the look at it, and in an evaluation; weights and losses keep theirs."""
+    wanted = {
+        "fp32": torch.float32,
+        "fp64": torch.float64,
+        "bf16": torch.bfloat16,
+        "fp16": torch.float16,
+    }[precision]
+    own = torch.float64 if precision == "fp64" else torch.float32
+    spec = resolved(
+        pictures,
+        method={"name": method, **SMALL[method]},
+        train={"precision": precision, "micro_batches": parts, "batch_size": 24},
+        evaluate={"knn": None, "retrieval": []},
+    )
+    seen: list[torch.dtype] = []
+
+    def note(module: nn.Module, _: Any, output: Tensor) -> None:
+        seen.append(output.dtype)
+
+    reporter = Recorder(tmp_path / "kept")
+    with opened(spec, pictures, cache, tmp_path, reporter) as this:
+        layers = [
+            module for module in this.method.modules() if isinstance(module, nn.Conv2d | nn.Linear)
+        ]
+        for layer in layers:
+            layer.register_forward_hook(note)
+        this.step(next(this.loader.epoch(0)))
+        # The parts' forwards (twice where gradients are cached), and two looks.
+        passes = {("simclr", 2): 4}.get((method, parts), parts) + 2
+        assert len(seen) >= passes * len(layers)
+        assert set(seen) == {wanted}
+        seen.clear()
+        this.evaluate("backbone")
+        assert seen
+        assert set(seen) == {wanted}
+        assert {weight.dtype for weight in this.method.parameters()} == {own}
+    assert len(reporter.curve("angular_update")) == 1
