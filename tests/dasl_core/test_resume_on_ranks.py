@@ -1,0 +1,132 @@
+"""What is a rank's own, and what is not: random streams, and the bank that clusters are made from.
+
+Runs on two ranks that drop residual branches at random: a network that draws from its rank's stream.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from gloo_pool import GlooPool
+from training_world import Recorder, assert_same, resolved, run
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.spec import JobSpec
+from dasl_core.train.checkpoint import load_state
+from dasl_core.train.engine import Outcome, Run, RunFiles
+from dasl_core.train.reporting import Desired
+
+STEPS, TOTAL, IMAGES = 3, 9, 24  # 24 images train in batches of 8 for 3 epochs
+CLUSTERS = 3
+
+
+def spec_of(index: DatasetIndex, workers: int, **changes: Any) -> dict[str, Any]:
+    """A run with clusters of k-means, made anew after every epoch, as JSON."""
+    settings: dict[str, Any] = {
+        "dar": {"weight": 0.5, "labels": "cluster", "clusters": {"k": CLUSTERS}},
+        "train": {"precision": "fp64", "optimizer": {"name": "sgd", "lr": 0.05}},
+        "resources": {"workers": workers},
+    }
+    return resolved(index, **(settings | changes)).model_dump(mode="json")
+
+
+def recorded(
+    spec: dict[str, Any],
+    index: DatasetIndex,
+    cache: Path,
+    kept: Path,
+    stop: int | None = None,
+    resume: Path | None = None,
+) -> tuple[Outcome, list[float]]:
+    """A run whose checkpoints are `kept`: how it ended and, on rank 0, its losses.
+
+    `stop`: after so many steps of this process.
+    """
+
+    def desired(asked: int) -> Desired:
+        return "cancel" if asked == stop else "run"
+
+    first = not dist.is_initialized() or dist.get_rank() == 0
+    reporter = Recorder(kept, desired) if first else None
+    torch.rand(7 * (1 + dist.get_rank() if dist.is_initialized() else 1))  # whatever else is drawn
+    with patch.object(Run, "draw_pictures", lambda run: None):
+        outcome = run(JobSpec.model_validate(spec), index, cache, reporter, resume)
+    return outcome, [] if reporter is None else reporter.curve()
+
+
+def test_a_run_on_two_ranks_resumes_bit_for_bit_within_an_epoch(
+    pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    stop, banked = STEPS + 2, 2 * 4  # in the second epoch, with clusters of the first and a bank
+    whole, part, rest = (tmp_path / name for name in ("whole", "part", "rest"))
+    spec = spec_of(pictures, 2, backbone={"drop_path": 0.5})
+    (outcome, losses), _ = pool.call(2, recorded, spec, pictures, cache, whole)
+    assert (outcome, len(losses)) == ("succeeded", TOTAL)
+    (outcome, before), (other, _) = pool.call(2, recorded, spec, pictures, cache, part, stop)
+    assert (outcome, other) == ("cancelled", "cancelled")
+    stopped = part / f"step-{stop}"
+
+    # Each rank has something of its own to lose.
+    first, second = load_state(stopped)["ranks"]
+    assert not torch.equal(first["random"]["cpu"], second["random"]["cpu"])
+    assert first["bank"].shape == second["bank"].shape == (banked, 8)
+    assert not torch.equal(first["bank"], second["bank"])
+
+    (outcome, after), _ = pool.call(2, recorded, spec, pictures, cache, rest, None, stopped)
+    assert outcome == "succeeded"
+    assert before + after == losses
+    one, two = (load_state(folder / f"step-{TOTAL}") for folder in (whole, rest))
+    for name in ("method", "criterion", "clusters", "optimizer", "ranks"):
+        assert_same(one[name], two[name], name)
+    for name in ("step", "losses", "evaluations"):
+        assert one["progress"][name] == two["progress"][name], name
+
+
+def draws(spec: dict[str, Any], index: DatasetIndex, cache: Path, scratch: Path) -> np.ndarray:
+    """What a network would draw first, and one of its first weights."""
+    files = RunFiles(cache=cache, scratch=scratch)
+    this = Run(JobSpec.model_validate(spec), index, None, files, None, torch.device("cpu"), 1)
+    this.close()
+    weight = next(this.method.parameters()).detach().flatten()[:4]
+    return np.stack([torch.rand(4, dtype=torch.float64).numpy(), weight.numpy()])
+
+
+def test_each_rank_draws_from_a_stream_of_its_own_and_all_start_from_the_same_weights(
+    pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    ranks = pool.call(4, draws, spec_of(pictures, 4), pictures, cache, tmp_path)
+    alone = draws(spec_of(pictures, 1), pictures, cache, tmp_path)
+    assert len({drawn.tobytes() for drawn, _ in ranks}) == 4
+    np.testing.assert_array_equal(ranks[0][0], alone[0])
+    for _, weight in ranks:
+        np.testing.assert_array_equal(weight, alone[1])
+    other = spec_of(pictures, 1, train={"seed": 4})
+    assert not (draws(other, pictures, cache, tmp_path) == alone).any()
+
+
+def test_the_clusters_of_two_ranks_are_those_of_one(
+    pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    _, losses = recorded(spec_of(pictures, 1), pictures, cache, one)
+    spec = spec_of(pictures, 2)
+    (_, together), _ = pool.call(2, recorded, spec, pictures, cache, two)
+
+    found = set()
+    for step in range(STEPS, TOTAL + 1, STEPS):
+        alone, ours = (
+            load_state(folder / f"step-{step}")["clusters"]["labels"] for folder in (one, two)
+        )
+        seen = alone < CLUSTERS  # the others are held out, and no cluster's
+        assert int(seen.sum()) == IMAGES
+        assert len(alone[seen].unique()) == CLUSTERS
+        assert torch.equal(ours[seen], alone[seen]), step
+        assert bool((ours[~seen] >= CLUSTERS).all()), step
+        found.add(tuple(alone[seen].tolist()))
+    assert len(found) > 1  # they are made anew
+    np.testing.assert_allclose(together, losses, rtol=0, atol=1e-10)

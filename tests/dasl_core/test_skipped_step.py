@@ -1,0 +1,114 @@
+"""A step that is left out moves nothing, whatever the method keeps beside its weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from training_world import assert_same, resolved
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.methods import REGISTRY, Outputs, Step
+from dasl_core.train.engine import Run, RunFiles
+from dasl_core.train.gradients import Terms
+
+
+def state_of(run: Run) -> dict[str, Any]:
+    """What the next step depends on, but for where the run is and the search for a loss scale."""
+    state = run.state.collect([run.state.of_rank()])
+    kept = {part: state[part] for part in ("method", "criterion", "clusters", "ranks")}
+    # Rate and decay of the groups are functions of the step.
+    return copy.deepcopy(kept | {"optimizer": state["optimizer"]["state"]})
+
+
+def changed(one: dict[str, Tensor], other: dict[str, Tensor]) -> set[str]:
+    return {name for name, value in one.items() if not torch.equal(value, other[name])}
+
+
+def spoil(run: Run, where: str, value: float) -> None:
+    """From now on steps have a value in their images, or in one gradient alone, that is not finite."""
+    backward = run.gradients.backward
+
+    def broken(views: Sequence[Tensor], step: Step) -> tuple[Terms, Outputs]:
+        if where == "images":
+            return backward([view * value for view in views], step)
+        found = backward(views, step)
+        gradients = [w.grad for w in run.method.parameters() if w.grad is not None]
+        spoilt = gradients[len(gradients) // 2]
+        spoilt[(0,) * spoilt.ndim] = value
+        return found
+
+    run.gradients.backward = broken  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("precision", "where", "value"),
+    [
+        ("fp32", "gradient", float("nan")),
+        ("fp16", "images", float("inf")),  # as in the search for a loss scale
+    ],
+)
+@pytest.mark.parametrize("method", REGISTRY)
+def test_a_step_left_out_moves_nothing_that_a_good_one_moves(
+    pictures: DatasetIndex,
+    cache: Path,
+    tmp_path: Path,
+    method: str,
+    precision: str,
+    where: str,
+    value: float,
+) -> None:
+    spec = resolved(
+        pictures,
+        method={"name": method},
+        dar={"weight": 0.1, "labels": "cluster", "clusters": {"source": "kmeans", "k": 3}},
+        sec={"weight": 0.5, "momentum": 0.4},
+        train={
+            "precision": precision,
+            "epochs": 4,
+            "optimizer": {"name": "sgd", "lr": 0.01},
+            "checkpoint_every_epochs": 4,
+        },
+    )
+    files = RunFiles(cache=cache, scratch=tmp_path)
+    run = Run(spec, pictures, None, files, None, torch.device("cpu"), 1)
+    scaler = run.updater.scaler
+    if precision == "fp16":  # so that the good steps are good
+        scaler.load_state_dict(scaler.state_dict() | {"scale": 2.0})
+    try:
+        run.method.train()
+        for batch in run.loader.epoch(0):
+            run.step(batch)
+        run.end_epoch()
+        good, bad, _ = run.loader.epoch(1)
+        earlier = state_of(run)
+        run.step(good)
+        before = state_of(run)
+        scale = scaler.get_scale()
+        spoil(run, where, value)
+        run.step(bad)
+        after = state_of(run)
+    finally:
+        run.close()
+
+    # All that could be moved by the step that is left out was moved by the good one before it.
+    matrices = {name for name, w in run.method.named_parameters() if w.ndim > 1}
+    teachers = {name for name in matrices if name.startswith("teacher.")}
+    moving = changed(earlier["method"], before["method"])
+    assert moving >= matrices - teachers  # prototypes and proxies among them
+    assert bool(moving & teachers) == (run.method.teachers() != [])
+    assert moving >= {"center", "queue"} & before["method"].keys()
+    assert any(name.endswith("running_mean") for name in moving)
+    assert changed(earlier["criterion"], before["criterion"]) == {"mean"}
+    assert before["ranks"][0]["bank"] is not None
+
+    assert (run.progress.skipped, run.progress.overflowed) == (
+        (1, 0) if precision == "fp32" else (0, 1)
+    )
+    assert_same(before, after, "state")
+    assert scaler.get_scale() == (scale if precision == "fp32" else scale / 2)
