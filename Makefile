@@ -7,7 +7,7 @@ STAMP := $(VENV)/.synced
 UV_VERSION := $(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements/dev.lock)
 PYTEST_WORKERS ?= 2
 
-.PHONY: setup demo test test-fast compose-test serve bench lint format lock clean
+.PHONY: setup demo test test-fast test-core compose-test serve bench lint format lock clean
 
 setup: $(STAMP)
 
@@ -27,6 +27,16 @@ test: $(STAMP)
 
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest tests -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow"
+
+# dasl_core by itself, without Ray, FastAPI and SQLAlchemy, with the oldest torch that it promises.
+CORE_PYTHON ?= python3.12
+CORE_TORCH ?= 2.11
+CORE_VENV := build/core-$(CORE_TORCH)
+test-core: $(STAMP)
+	$(BIN)/uv venv --quiet --allow-existing --python $(CORE_PYTHON) $(CORE_VENV)
+	VIRTUAL_ENV=$(CORE_VENV) $(BIN)/uv pip install --quiet --editable ".[core]" "torch==$(CORE_TORCH).*" \
+		hypothesis lightly "pytest<9.2" pytest-timeout pytest-xdist scikit-learn
+	$(CORE_VENV)/bin/python -m pytest tests/dasl_core -n $(PYTEST_WORKERS) --dist loadgroup
 
 # Needs an engine; how compose is called here, such as COMPOSE="podman compose".
 COMPOSE ?= docker compose

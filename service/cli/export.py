@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.output import AsJson, fail, print_json, say, training_extra
+from service.cli.output import AsJson, core_extra, fail, print_json, say
 
 
 class Format(StrEnum):
@@ -49,7 +49,7 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write another format of a downloaded checkpoint; needs no service."""
-    with training_extra("export"):
+    with core_extra("export"):
         from dasl_core.export.formats import export_checkpoint
     try:
         written = export_checkpoint(checkpoint, format.value, output)

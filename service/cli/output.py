@@ -35,7 +35,7 @@ def fail(text: str) -> typer.Exit:
 
 
 @contextmanager
-def training_extra(command: str) -> Iterator[None]:
+def core_extra(command: str) -> Iterator[None]:
     """Around imports of the core's training code: what is not installed is told with its remedy."""
     try:
         yield
@@ -43,8 +43,8 @@ def training_extra(command: str) -> Iterator[None]:
         if (error.name or "").partition(".")[0] in {"dasl_core", "service", "workers"}:
             raise
         raise fail(
-            f"`dasl {command}` needs the training extra ({error.name} is missing): "
-            'pip install "dasl[training]"'
+            f"`dasl {command}` needs the core extra ({error.name} is missing): "
+            'pip install "dasl[core]"'
         ) from error
 
 

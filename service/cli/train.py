@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.output import training_extra
+from service.cli.output import core_extra
 from service.cli.specs import Overrides, SpecFile
 
 
@@ -37,6 +37,6 @@ def train(
     ] = False,
 ) -> None:
     """Train without a service: here, or on several ranks with torchrun -m service.cli train ..."""
-    with training_extra("train"):
+    with core_extra("train"):
         from dasl_core.train.local import main
     raise typer.Exit(main(spec, data, output, overrides, resume=resume))

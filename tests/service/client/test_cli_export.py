@@ -84,5 +84,5 @@ def test_without_torch_the_extra_to_install_is_named(tmp_path: Path, command: st
     )
     assert done.returncode == 1
     name = command.split()[0]
-    assert f"`dasl {name}` needs the training extra (torch is missing)" in done.stderr
-    assert 'pip install "dasl[training]"' in done.stderr
+    assert f"`dasl {name}` needs the core extra (torch is missing)" in done.stderr
+    assert 'pip install "dasl[core]"' in done.stderr
