@@ -4,6 +4,10 @@ SimCLR, BYOL and DINO, each against lightly's parts put together as in the examp
 documentation: the same timm network, the same views, heads of the same widths, optimizer and
 precision, in one process, a step of one and a step of the other in turn. Ours is the engine's own
 step, with its figures, its guard against NaN and its schedules; only the views are made beforehand.
+
+Of the ratios of neighbouring steps the median is given, and the interval in which the true one lies with
+95 % confidence (order statistics, no assumption on how times are distributed). Ours is too slow when all of
+the interval is above the limit; when it holds the limit, the two are as fast as this can tell.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import math
 import statistics
 import tempfile
 import time
@@ -57,7 +62,7 @@ def main() -> int:
     parser.add_argument("--backbone", default="resnet18")
     parser.add_argument("--image-size", type=int, default=64)
     parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=2)
@@ -69,7 +74,11 @@ def main() -> int:
     show(rows)
     output = arguments.output or RESULTS / f"steps-{arguments.device}.json"
     asked = {name: value for name, value in vars(arguments).items() if name != "output"}
-    result = {"limit": LIMIT, "rows": rows, "within_limits": all(r["ratio"] <= LIMIT for r in rows)}
+    result = {
+        "limit": LIMIT,
+        "rows": rows,
+        "within_limits": all(r["interval"][0] <= LIMIT for r in rows),
+    }
     output.write_text(
         json.dumps({"machine": before, "settings": asked, "result": result}, indent=2) + "\n"
     )
@@ -94,8 +103,13 @@ def measure(method: str, arguments: argparse.Namespace) -> dict[str, Any]:
             theirs = LIGHTLY[method](arguments, device)
             ours_seconds, theirs_seconds = [], []
             for round_number in range(arguments.rounds + 2):
-                ours = timed(lambda: run.step(batch), device)
-                other = timed(lambda: theirs(views), device)
+                # Who goes first finds the caches of the other: they take turns.
+                if round_number % 2:
+                    other = timed(lambda: theirs(views), device)
+                    ours = timed(lambda: run.step(batch), device)
+                else:
+                    ours = timed(lambda: run.step(batch), device)
+                    other = timed(lambda: theirs(views), device)
                 if round_number >= 2:  # the first ones choose kernels and fill caches
                     ours_seconds.append(ours)
                     theirs_seconds.append(other)
@@ -107,8 +121,21 @@ def measure(method: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "ours_seconds": round(statistics.median(ours_seconds), 4),
         "lightly_seconds": round(statistics.median(theirs_seconds), 4),
         "ratio": round(statistics.median(ratios), 3),
+        "interval": [round(ratio, 3) for ratio in median_interval(ratios)],
         "ratios": [round(ratio, 3) for ratio in ratios],
     }
+
+
+def median_interval(values: list[float]) -> tuple[float, float]:
+    """Where the true median lies with at least 95 % confidence: between the k-th least and the k-th
+    greatest value, since the number of values below it is binomial."""
+    count = len(values)
+    k, outside = 0, 2 * 0.5**count
+    while outside <= 0.05 and k < count // 2:
+        k += 1
+        outside += 2 * math.comb(count, k) * 0.5**count
+    ordered = sorted(values)
+    return ordered[max(k - 1, 0)], ordered[count - max(k, 1)]
 
 
 def timed(step: Callable[[], None], device: torch.device) -> float:
@@ -294,7 +321,7 @@ LIGHTLY: dict[str, Callable[[argparse.Namespace, torch.device], Step]] = {
 def show(rows: list[dict[str, Any]]) -> None:
     """A table for people."""
     table = Table(title=f"Seconds of a step; at most {LIMIT:g} times lightly's")
-    for heading in ("method", "ours", "lightly", "ratio"):
+    for heading in ("method", "ours", "lightly", "ratio", "95 %"):
         table.add_column(heading, justify="left" if heading == "method" else "right")
     for row in rows:
         table.add_row(
@@ -302,6 +329,7 @@ def show(rows: list[dict[str, Any]]) -> None:
             f"{row['ours_seconds']:.3f}",
             f"{row['lightly_seconds']:.3f}",
             f"{row['ratio']:.3f}",
+            "{:.3f} to {:.3f}".format(*row["interval"]),
         )
     Console().print(table)
 
