@@ -8,6 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +200,7 @@ def test_who_asks_it_to_end_gets_a_checkpoint_and_the_run_goes_on_from_there(
             os.kill(os.getpid(), asked)
         return step(run, *arguments)
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, handled(asked, signal.default_int_handler):
         patch.setattr(Run, "step", interrupted)
         assert train(folder) == 130
     assert "interrupted: go on with --resume" in capsys.readouterr().err
@@ -206,6 +208,30 @@ def test_who_asks_it_to_end_gets_a_checkpoint_and_the_run_goes_on_from_there(
     assert train(folder, resume=True) == 0
     expected, resumed = weights(folder / "undisturbed"), weights(folder / "out")
     assert all(torch.equal(expected[name], resumed[name]) for name in expected)
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_a_signal_that_is_ignored_stays_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As nohup does it, and a shell to what it starts in the background."""
+    step = Run.step
+
+    def hung_up(run: Run, *arguments: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGHUP)
+        return step(run, *arguments)
+
+    with monkeypatch.context() as patch, handled(signal.SIGHUP, signal.SIG_IGN):
+        patch.setattr(Run, "step", hung_up)
+        assert train(folder, "train.epochs=1") == 0
+
+
+@contextmanager
+def handled(number: signal.Signals, handler: Any) -> Iterator[None]:
+    """Whatever started the tests: it may have them ignored."""
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 @pytest.mark.usefixtures("without_pictures")
