@@ -6,6 +6,7 @@ when all of it is on the disk.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -19,6 +20,8 @@ from typing import Any, Self
 CHECKPOINTS, METRICS, SPEC = "checkpoints", "metrics.jsonl", "spec.json"
 MANIFEST = "manifest.json"
 _LOCK, _SCRATCH = ".lock", ".scratch"
+# What file systems say that have no locks: there, that no two runs share a folder is left to people.
+_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}
 _NUMBERED = "step-" + 9 * "[0-9]"
 
 
@@ -45,6 +48,10 @@ class OutputFolder:
         except BlockingIOError:
             os.close(self._lock)
             raise ValueError(f"another run is writing to --output {path}") from None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                os.close(self._lock)
+                raise
         self.scratch = path / _SCRATCH
         for left in (self.scratch, *(path / CHECKPOINTS).glob(f".{_NUMBERED}.partial")):
             shutil.rmtree(left, ignore_errors=True)
@@ -140,8 +147,9 @@ class OutputFolder:
         try:
             digests = {}
             for file in sorted(folder.iterdir()):
-                moved = file.rename(partial / file.name)
-                with open(moved, "rb") as written:
+                # A copy, should `checkpoints` be a link to another disk.
+                shutil.move(file, partial / file.name)
+                with open(partial / file.name, "rb") as written:
                     os.fsync(written.fileno())
                     digests[file.name] = hashlib.file_digest(written, "sha256").hexdigest()
             _replace(partial / MANIFEST, json.dumps({"sha256": digests}, indent=2) + "\n")

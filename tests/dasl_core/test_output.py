@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import resource
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -53,6 +56,30 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     with OutputFolder(tmp_path / "out") as folder:
         assert folder.start(resume=False) is None
     assert [file.name for file in (tmp_path / "out").iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize(("number", "fails"), [(errno.ENOLCK, False), (errno.EIO, True)])
+def test_a_file_system_without_locks_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, fails: bool
+) -> None:
+    def flock(file: int, how: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    expected = pytest.raises(OSError, match="Input/output") if fails else nullcontext()
+    with expected, OutputFolder(tmp_path) as folder:
+        add_checkpoint(folder, 3)
+
+
+def test_checkpoints_may_lie_on_another_disk(tmp_path: Path) -> None:
+    with (
+        TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as other,
+        OutputFolder(tmp_path) as folder,
+    ):
+        (tmp_path / CHECKPOINTS).symlink_to(other)
+        assert folder.start(resume=False) is None
+        assert damage_of(add_checkpoint(folder, 3)) is None
+        assert folder.start(resume=True) == tmp_path / CHECKPOINTS / "step-000000003"
 
 
 def test_what_is_there_is_not_written_over_unasked(tmp_path: Path) -> None:
@@ -177,7 +204,7 @@ def test_death_between_any_two_operations_leaves_a_whole_checkpoint(
     for owner, names in (
         (os, ("fsync",)),
         (Path, ("rename", "replace", "mkdir")),
-        (shutil, ("rmtree",)),
+        (shutil, ("rmtree", "move")),
     ):
         for name in names:
             monkeypatch.setattr(owner, name, mortal(getattr(owner, name)))
