@@ -187,8 +187,7 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
         cause: BaseException = causes[0][1] if causes else error
         return _unwrap(cause)
     except TrainingFailedError as error:
-        failed: BaseException = error
-        return failed
+        return _unwrap(error)
     return None
 
 
@@ -197,9 +196,20 @@ def describe(error: BaseException) -> dict[str, str]:
     lines = traceback.format_exception(error)
     return {
         "type": type(error).__name__,
-        "message": str(error) or type(error).__name__,
+        "message": _message(error),
         "traceback": "".join(lines)[-10_000:],
     }
+
+
+def _message(error: BaseException) -> str:
+    """A line for people. Ray puts whole tracebacks of other processes, or a list of the ids of all that
+    has died, into the text of its errors; these are in the traceback and the log."""
+    text = str(error) or type(error).__name__
+    if type(error).__module__.partition(".")[0] != "ray":
+        return text
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    quoted = any("Traceback (most recent call last)" in x or "ray::" in x for x in lines)
+    return lines[-1 if quoted else 0]
 
 
 def of_surroundings(error: BaseException) -> bool:
@@ -213,8 +223,9 @@ def of_surroundings(error: BaseException) -> bool:
 
 
 def _unwrap(error: BaseException) -> BaseException:
-    """The exception that a rank raised, out of what Ray wraps it in."""
-    cause = getattr(error, "cause", None) or error.__cause__
+    """The exception that a rank, or what starts them, raised, out of what Ray wraps it in."""
+    names = ("cause", "controller_failure", "__cause__")
+    cause = next((c for name in names if (c := getattr(error, name, None)) is not None), None)
     return _unwrap(cause) if isinstance(cause, BaseException) else error
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, RayTaskError
+from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError
+from ray.train.v2.api.exceptions import ControllerError
 
 from dasl_core.train.engine import DivergedError
-from workers.run import HOPELESS, of_surroundings
+from workers.run import HOPELESS, _unwrap, describe, of_surroundings
 
 
 @pytest.mark.parametrize(
@@ -25,3 +27,35 @@ from workers.run import HOPELESS, of_surroundings
 def test_what_may_be_met_again(error: Exception, hopeless: bool, surroundings: bool) -> None:
     assert isinstance(error, HOPELESS) == hopeless
     assert of_surroundings(error) == surroundings
+
+
+REMOTE = """\x1b[36mray::_RayTrainWorker.__init__()\x1b[39m (pid=7, ip=10.0.0.1)
+  File "worker.py", line 3, in __init__
+    raise RuntimeError("no device")
+RuntimeError: no device"""
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (ValueError("two\nlines"), "ValueError", "two\nlines"),
+        (
+            ActorDiedError(),
+            "ActorDiedError",
+            "The actor died unexpectedly before finishing this task.",
+        ),
+        (
+            ControllerError(WorkerGroupStartupFailedError(f"not started:\n{REMOTE}")),
+            "WorkerGroupStartupFailedError",
+            "RuntimeError: no device",
+        ),
+        (
+            ControllerError(RayTaskError("start", REMOTE, RuntimeError("no device"))),
+            "RuntimeError",
+            "no device",
+        ),
+    ],
+)
+def test_what_people_are_told_is_a_line(error: Exception, kind: str, message: str) -> None:
+    told = describe(_unwrap(error))
+    assert (told["type"], told["message"]) == (kind, message)
