@@ -1,0 +1,27 @@
+"""What benchmarks judge by."""
+
+from __future__ import annotations
+
+from math import comb
+
+import pytest
+
+from benchmarks.steps import median_interval
+
+
+@pytest.mark.parametrize("count", range(6, 61))
+def test_the_interval_of_a_median_is_the_narrowest_that_holds_it_often_enough(count: int) -> None:
+    low, high = median_interval([float(value) for value in range(count, 0, -1)])
+    below = count - round(high)  # values left out on each side
+    assert low == below + 1
+
+    def coverage(left_out: int) -> float:
+        """How often the median lies between the values that are left."""
+        return sum(comb(count, n) for n in range(left_out + 1, count - left_out)) / 2**count
+
+    assert coverage(below) >= 0.95
+    assert coverage(below + 1) < 0.95
+
+
+def test_few_values_give_all_that_they_span() -> None:
+    assert median_interval([2.0, 1.0, 3.0]) == (1.0, 3.0)
