@@ -25,7 +25,7 @@ from running_service import (
 from service.client import Client
 from service.client.models import Dataset, Job
 
-NUM_IMAGES = 536
+NUM_IMAGES = 356
 
 
 @dataclass(frozen=True)

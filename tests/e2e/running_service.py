@@ -71,7 +71,7 @@ def until(found: Callable[[], T | None], what: str, seconds: float = PATIENCE_SE
 
 
 def spec(dataset: str, **changes: Any) -> dict[str, Any]:
-    """A small job: two ranks, SimCLR with DAR, three epochs of 60 steps, each with a checkpoint."""
+    """A small job: two ranks, SimCLR with DAR, three epochs of 40 steps, each with a checkpoint."""
     return {
         "dataset": dataset,
         "backbone": {"name": "test_resnet", "image_size": 16},
