@@ -187,7 +187,8 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
         cause: BaseException = causes[0][1] if causes else error
         return _unwrap(cause)
     except TrainingFailedError as error:
-        return _unwrap(error)
+        failed: BaseException = error
+        return failed
     return None
 
 
@@ -209,7 +210,9 @@ def _message(error: BaseException) -> str:
         return text
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     quoted = any("Traceback (most recent call last)" in x or "ray::" in x for x in lines)
-    return lines[-1 if quoted else 0]
+    if quoted:
+        return lines[-1]
+    return next((line for line in lines if not line.endswith(":")), lines[0])  # not a heading
 
 
 def of_surroundings(error: BaseException) -> bool:
@@ -223,9 +226,8 @@ def of_surroundings(error: BaseException) -> bool:
 
 
 def _unwrap(error: BaseException) -> BaseException:
-    """The exception that a rank, or what starts them, raised, out of what Ray wraps it in."""
-    names = ("cause", "controller_failure", "__cause__")
-    cause = next((c for name in names if (c := getattr(error, name, None)) is not None), None)
+    """The exception that a rank raised, out of what Ray wraps it in."""
+    cause = getattr(error, "cause", None) or error.__cause__
     return _unwrap(cause) if isinstance(cause, BaseException) else error
 
 

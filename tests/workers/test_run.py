@@ -22,6 +22,8 @@ from workers.run import HOPELESS, _unwrap, describe, of_surroundings
         (OSError(28, "No space left on device"), False, True),
         (TimeoutError("reports did not arrive"), False, True),
         (ActorDiedError(), False, True),
+        # Ranks that cannot be started: Ray's affair, whatever it wraps.
+        (ControllerError(RuntimeError("no device")), False, True),
     ],
 )
 def test_what_may_be_met_again(error: Exception, hopeless: bool, surroundings: bool) -> None:
@@ -46,11 +48,16 @@ RuntimeError: no device"""
         ),
         (
             ControllerError(WorkerGroupStartupFailedError(f"not started:\n{REMOTE}")),
-            "WorkerGroupStartupFailedError",
+            "ControllerError",
             "RuntimeError: no device",
         ),
         (
-            ControllerError(RayTaskError("start", REMOTE, RuntimeError("no device"))),
+            ControllerError(WorkerGroupStartupFailedError("not in time\nSet this or that.")),
+            "ControllerError",
+            "not in time",
+        ),
+        (
+            RayTaskError("start", REMOTE, RuntimeError("no device")),
             "RuntimeError",
             "no device",
         ),
