@@ -126,9 +126,10 @@ class OutputFolder:
         with open(file, "ab", buffering=0) as sink:
             end = sink.tell()
             try:
-                written = sink.write(text)
-                if written < len(text):  # the disk is full: the rest would say why
-                    sink.write(text[written:])
+                while (
+                    text
+                ):  # unbuffered: where room ends, a part is written, and the next call says why
+                    text = text[sink.write(text) :]
             except OSError:
                 sink.truncate(end)
                 raise
