@@ -48,7 +48,8 @@ def difference_alignment(
             that are there already keep a step from waiting for the device.
         norm: G, see `ctv_norm`.
         difference: ``"abs"`` elementwise ``|phi_i - phi_j|``; ``"signed"`` ``phi_i - phi_j``, whose
-            value depends on how samples are numbered; ``"distance"`` the scalar ``||phi_i - phi_j||``.
+            value depends on how samples are numbered; ``"distance"`` the scalar ``||phi_i - phi_j||``,
+            which jobs take unless told otherwise (measured: docs/spec.md, "Settled here").
         estimator: ``"chain"`` takes consecutive pairs of a random class-alternating order of the
             batch (the paper's). ``"unbiased"`` weighs the chain's column pairs that share a sample,
             and those that do not, as often as they occur among all inter-class pairs; when all

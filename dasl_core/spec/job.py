@@ -159,8 +159,11 @@ class DAR(Part):
     )
     norm: Literal["l1", "l2", "sq_l2"] = Field("l1", description="G, the norm under the sum.")
     difference: Literal["abs", "signed", "distance"] = Field(
-        "abs",
-        description="What a pair is compared by: |a - b| per dimension, a - b, or the distance.",
+        "distance",
+        description=(
+            'What a pair is compared by: "abs": |a - b| of each coordinate; "signed": a - b; "distance": '
+            "the Euclidean distance of the two, in which l1 and l2 are the same."
+        ),
     )
     estimator: Literal["chain", "unbiased", "full"] = Field(
         "chain",

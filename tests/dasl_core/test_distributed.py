@@ -36,9 +36,15 @@ EVERY_METHOD: dict[str, dict[str, Any]] = {
     "sec": {"sec": {"weight": 0.5, "ramp": False}},
 }
 VARIANTS: dict[str, dict[str, Any]] = {
-    "dar-distance": {"dar": {"weight": 0.5, "difference": "distance"}},
+    "dar-elementwise": {"dar": {"weight": 0.1, "difference": "abs"}},
     "dar-l2-unbiased-sum": {
-        "dar": {"weight": 1e-3, "norm": "l2", "estimator": "unbiased", "reduction": "sum"}
+        "dar": {
+            "weight": 1e-3,
+            "difference": "signed",
+            "norm": "l2",
+            "estimator": "unbiased",
+            "reduction": "sum",
+        }
     },
     "dar-unnormalised": {"dar": {"weight": 0.1, "normalize": False}},
     "sec-zero": {"sec": {"weight": 0.01, "target": "zero", "ramp": False}},

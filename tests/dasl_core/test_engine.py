@@ -300,7 +300,7 @@ def test_a_collapse_is_told_and_ends_the_run_if_asked(
 ) -> None:
     """Elementwise DAR with far too large a weight pulls all embeddings into one point."""
     collapsing = {
-        "dar": {"weight": 100.0},
+        "dar": {"weight": 100.0, "difference": "abs"},
         "train": {"epochs": 20, "optimizer": {"name": "adamw", "lr": 0.01}, "warmup_epochs": 0},
         "evaluate": {"knn": None, "retrieval": [], "every_epochs": 20},
     }

@@ -120,8 +120,8 @@ def assert_equal(one: Any, other: Any) -> None:
 
 TERMS: dict[str, dict[str, Any]] = {
     "alone": {},
-    "dar": {"dar": {"weight": 0.5, "difference": "distance"}},
-    "dar-class": {"dar": {"weight": 0.5, "labels": "class"}},
+    "dar": {"dar": {"weight": 0.5}},
+    "dar-class": {"dar": {"weight": 0.5, "labels": "class", "difference": "abs"}},
     "sec": {"sec": {"weight": 0.5, "ramp": False}},
 }
 

@@ -43,7 +43,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "train": {"optimizer": {"name": "sgd", "lr": 0.05}},
     },
     "lars-dar": {
-        "dar": {"weight": 0.5, "difference": "distance"},
+        "dar": {"weight": 0.1, "difference": "abs"},
         "train": {"optimizer": {"name": "lars", "lr": 0.5}},
     },
     "adamw-vit-blur": {

@@ -544,13 +544,14 @@ def test_specs_never_change_once_made() -> None:
 @pytest.mark.parametrize(
     ("dar", "weight"),
     [
-        ({}, 0.003),
-        ({"difference": "signed"}, 0.003),
-        ({"norm": "l2"}, 0.03),
-        ({"norm": "sq_l2"}, 0.03),
+        ({}, 0.5),
+        ({"norm": "l2"}, 0.5),
         ({"difference": "distance"}, 0.5),
-        ({"difference": "distance", "norm": "l2"}, 0.5),
-        ({"weight": 0.5}, 0.5),
+        ({"difference": "abs"}, 0.003),
+        ({"difference": "signed"}, 0.003),
+        ({"difference": "abs", "norm": "l2"}, 0.03),
+        ({"difference": "signed", "norm": "sq_l2"}, 0.03),
+        ({"weight": 0.7}, 0.7),
         ({"weight": 2.0, "reduction": "sum"}, 2.0),
     ],
 )
@@ -565,7 +566,12 @@ def test_the_weight_of_dar_goes_with_what_it_weighs(dar: dict[str, Any], weight:
     ("dar", "batch", "message"),
     [
         ({"estimator": "full"}, 1024, r"dar\.estimator.*2,048 embeddings.*at most 1,024"),
-        ({"estimator": "full", "norm": "l2"}, 128, r"dar\.estimator.*256 embeddings.*at most 128"),
+        ({"estimator": "full", "norm": "l2"}, 1024, r"dar\.estimator.*at most 1,024"),
+        (
+            {"estimator": "full", "norm": "l2", "difference": "abs"},
+            128,
+            r"dar\.estimator.*256 embeddings.*at most 128",
+        ),
     ],
 )
 def test_a_dar_that_would_be_no_sensible_run_is_refused(

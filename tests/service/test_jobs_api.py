@@ -364,7 +364,7 @@ def test_a_clone_goes_on_from_a_checkpoint_with_changed_settings(api: Api) -> No
     assert clone["dataset"] == job["dataset"]
     assert clone["resolved"]["train"]["epochs"] == 6
     assert clone["resolved"]["train"]["batch_size"] == job["resolved"]["train"]["batch_size"]
-    assert clone["resolved"]["dar"]["weight"] == 0.003
+    assert clone["resolved"]["dar"]["weight"] == 0.5
     resume = api.start(clone["id"]).say("start").json()["resume"]
     assert (resume["checkpoint_id"], resume["branch"]) == (checkpoint, True)
 
