@@ -43,6 +43,13 @@ RAY_SETTINGS = {
 # them. Whoever does not want this one any more ends its process.
 PATIENCE_SECONDS = 3600.0
 
+# Without the figures that torch and Ray tell, which are in the traceback: they differ each time, and the
+# same error again, without a step more, is final.
+OUT_OF_MEMORY = (
+    "A rank ran out of the memory of {}. More train.micro_batches, train.checkpoint_activations, a smaller "
+    "train.batch_size or a smaller backbone.image_size need less"
+)
+
 # What was given cannot be run, whoever tries: settings, data, numbers beyond any range.
 HOPELESS = (ValueError, ArithmeticError)
 
@@ -195,11 +202,22 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
 def describe(error: BaseException) -> dict[str, str]:
     """An error as the API stores it."""
     lines = traceback.format_exception(error)
+    short_of = _memory_short_of(error)
     return {
-        "type": type(error).__name__,
-        "message": _message(error),
+        "type": type(error).__name__ if short_of is None else "out-of-memory",
+        "message": _message(error) if short_of is None else OUT_OF_MEMORY.format(short_of),
         "traceback": "".join(lines)[-10_000:],
     }
+
+
+def _memory_short_of(error: BaseException) -> str | None:
+    """Whose memory was too small, or None: it is another error."""
+    # By name, for the driver has no other use for torch.
+    if type(error).__name__ == "OutOfMemoryError":
+        return "its GPU" if type(error).__module__.partition(".")[0] == "torch" else "its node"
+    if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
+        return "its node"
+    return None
 
 
 def _message(error: BaseException) -> str:

@@ -35,22 +35,14 @@ def waiting(session: Session, tenant: str, seen: ClusterSnapshot | None) -> list
     return found
 
 
+def nodes_of(seen: ClusterSnapshot) -> tuple[Node, ...]:
+    """The nodes that the dispatcher saw."""
+    return tuple(Node(**node) for node in seen.nodes)
+
+
 def _decisions(session: Session, seen: ClusterSnapshot) -> dict[str, Decision]:
     # Other tenants' jobs count; what is told of them is how much they take.
-    cluster = Cluster(
-        tuple(
-            Node(
-                id=node["id"],
-                address=node["address"],
-                total_cpus=node["total_cpus"],
-                total_gpus=node["total_gpus"],
-                used_cpus=node["used_cpus"],
-                used_gpus=node["used_gpus"],
-            )
-            for node in seen.nodes
-        )
-    )
     now = datetime.now(UTC)
     running = dispatched.running(session, now)
-    decisions = decide(cluster, running, dispatched.queued(session), now)
+    decisions = decide(Cluster(nodes_of(seen)), running, dispatched.queued(session), now)
     return {decision.job.job_id: decision for decision in decisions}

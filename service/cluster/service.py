@@ -8,9 +8,10 @@ from sqlalchemy.orm import Session
 
 from dasl_core.spec import FieldProblem, Resources
 from service.cluster import repository
-from service.cluster.queue import waiting
+from service.cluster.queue import nodes_of, waiting
 from service.cluster.schemas import ClusterView
 from service.db import migrate
+from service.dispatcher.packing import Demand, Worker, empty_places
 from service.settings import Settings
 
 DISPATCHER_LEASE = "dispatcher"
@@ -42,31 +43,36 @@ def misfits(session: Session, resources: Resources) -> list[FieldProblem]:
     seen = repository.snapshot(session)
     if seen is None or not seen.alive:
         return []
+    nodes = nodes_of(seen)
+    worker = Worker(resources.cpus_per_worker, resources.gpus_per_worker)
+    places = empty_places(nodes, worker)
+    if places >= resources.workers:
+        return []
+    if places:
+        one = Demand(1, worker)
+        message = f"{resources.workers} workers with {one} each: the cluster has room for {places}"
+        wanted = f"at most {places}"
+        return [FieldProblem("resources.workers", message, str(resources.workers), wanted)]
+    most_cpus = max(node.total_cpus for node in nodes)
+    most_gpus = max(node.total_gpus for node in nodes)
     problems = []
-    for kind, each, total in (
-        ("CPU", resources.cpus_per_worker, seen.total_cpus),
-        ("GPU", resources.gpus_per_worker, seen.total_gpus),
-    ):
-        if each > total:
-            problems.append(
-                FieldProblem(
-                    f"resources.{kind.lower()}s_per_worker",
-                    f"is more than the {total:g} {kind}s that the cluster has",
-                    str(each),
-                    f"at most {int(total)}",
-                )
-            )
-        elif resources.workers * each > total:
-            problems.append(
-                FieldProblem(
-                    "resources.workers",
-                    f"{resources.workers} workers need {resources.workers * each} {kind}s, and "
-                    f"the cluster has {total:g}",
-                    str(resources.workers),
-                    f"at most {int(total // each)} with {each} {kind} for each",
-                )
-            )
+    if worker.gpus > most_gpus:
+        problems.append(_too_large("GPU", worker.gpus, most_gpus, "any node"))
+    if worker.cpus > most_cpus:
+        problems.append(_too_large("CPU", worker.cpus, most_cpus, "any node"))
+    if not problems:
+        beside = max(node.total_cpus for node in nodes if node.total_gpus >= worker.gpus)
+        problems.append(_too_large("CPU", worker.cpus, beside, "any node with a GPU"))
     return problems
+
+
+def _too_large(kind: str, given: int, most: float, where: str) -> FieldProblem:
+    return FieldProblem(
+        f"resources.{kind.lower()}s_per_worker",
+        f"is more than {where} has for a worker: {most:g}",
+        str(given),
+        f"at most {int(most)}",
+    )
 
 
 def readiness(session: Session, settings: Settings) -> dict[str, str]:

@@ -198,7 +198,7 @@ def test_a_batch_larger_than_the_data_set_is_refused(served: Served, client: Cli
 def test_a_job_larger_than_the_cluster_is_refused(served: Served, client: Client) -> None:
     workers = int(client.cluster().total_cpus) + 1
     train = {"epochs": 1, "batch_size": 2 * workers}
-    message = f"{workers} workers need {workers} CPUs, and the cluster has {workers - 1}"
+    message = f"{workers} workers with 1 CPU each: the cluster has room for {workers - 1}"
     with pytest.raises(ApiError, match=message) as refused:
         client.jobs.submit(spec(served.dataset, train=train, resources={"workers": workers}))
     assert refused.value.status == 422

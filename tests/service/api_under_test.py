@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -116,14 +117,21 @@ class Worker:
         )
 
 
-def snapshot(api: Api, cpus: float, gpus: float = 0) -> None:
+def snapshot(
+    api: Api, cpus: float, gpus: float = 0, others: Sequence[tuple[float, float]] = ()
+) -> None:
+    """The dispatcher has seen a node, and others with so many (CPUs, GPUs)."""
+    sizes = [(cpus, gpus), *others]
     with api.database.write() as session:
         seen = ClusterSnapshot(
             at=datetime.now(UTC),
             alive=True,
-            nodes=[vars(Node("n1", "127.0.0.1", cpus, gpus, 1, 0))],
-            total_cpus=cpus,
-            total_gpus=gpus,
+            nodes=[
+                vars(Node(f"n{number}", "127.0.0.1", *size, number == 1, 0))
+                for number, size in enumerate(sizes, start=1)
+            ],
+            total_cpus=sum(size[0] for size in sizes),
+            total_gpus=sum(size[1] for size in sizes),
             used_cpus=1,
             used_gpus=0,
         )

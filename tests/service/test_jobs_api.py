@@ -133,6 +133,36 @@ def test_more_workers_than_the_cluster_has(api: Api) -> None:
     assert [error["field"] for error in problem["errors"]] == ["resources.cpus_per_worker"]
 
 
+@pytest.mark.parametrize(
+    ("resources", "field", "most", "because"),
+    [
+        ({"workers": 3, "cpus_per_worker": 2}, None, None, ""),
+        ({"workers": 2, "cpus_per_worker": 3}, "workers", 1, "3 CPUs each: the cluster has room"),
+        ({"cpus_per_worker": 5}, "cpus_per_worker", 4, "than any node has for a worker: 4"),
+        (
+            {"cpus_per_worker": 3, "gpus_per_worker": 1},
+            "cpus_per_worker",
+            2,
+            "than any node with a GPU has",
+        ),
+    ],
+)
+def test_a_worker_must_fit_on_a_node(
+    api: Api, resources: dict[str, int], field: str | None, most: int | None, because: str
+) -> None:
+    """Of six CPUs in all and a GPU, which is beside the two."""
+    api.dataset()
+    snapshot(api, cpus=4, others=[(2, 1), (0, 0)])
+    spec = {"dataset": "emoji", "train": {"batch_size": 12}, "resources": resources}
+    answer = api.client.post("/v1/jobs", json=spec)
+    if field is None:
+        assert answer.status_code == 201, answer.text
+        return
+    (error,) = refused(answer, 422)["errors"]
+    assert (error["field"], error["expected"]) == (f"resources.{field}", f"at most {most}")
+    assert because in error["message"]
+
+
 def test_one_mistake_is_one_problem(api: Api) -> None:
     api.dataset()
     snapshot(api, cpus=4)

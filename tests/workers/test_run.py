@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ray.exceptions import ActorDiedError, RayTaskError
+import torch
+from ray.exceptions import ActorDiedError, OutOfMemoryError, RayTaskError
 from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError
 from ray.train.v2.api.exceptions import ControllerError
 
@@ -22,6 +23,10 @@ from workers.run import HOPELESS, _unwrap, describe, of_surroundings
         (OSError(28, "No space left on device"), False, True),
         (TimeoutError("reports did not arrive"), False, True),
         (ActorDiedError(), False, True),
+        # Of a GPU that the rank has to itself; a node's memory is that of others, too.
+        (torch.OutOfMemoryError("CUDA out of memory."), False, False),
+        (OutOfMemoryError("killed"), False, True),
+        (MemoryError(), False, True),
         # Ranks that cannot be started: Ray's affair, whatever it wraps.
         (ControllerError(RuntimeError("no device")), False, True),
     ],
@@ -66,3 +71,26 @@ RuntimeError: no device"""
 def test_what_people_are_told_is_a_line(error: Exception, kind: str, message: str) -> None:
     told = describe(_unwrap(error))
     assert (told["type"], told["message"]) == (kind, message)
+
+
+@pytest.mark.parametrize(
+    ("error", "whose"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB."), "its GPU"),
+        (OutOfMemoryError("Task was killed due to the node running low on memory."), "its node"),
+        (MemoryError("Unable to allocate 4. TiB"), "its node"),
+    ],
+)
+def test_too_little_memory_is_told_with_what_needs_less(error: Exception, whose: str) -> None:
+    told = describe(error)
+    assert told["type"] == "out-of-memory"
+    assert f"the memory of {whose}." in told["message"]
+    assert "train.micro_batches" in told["message"]
+    assert str(error) in told["traceback"], "the figures are there"
+
+
+def test_torchs_allocator_of_the_cpu_tells_of_memory_too() -> None:
+    with pytest.raises(RuntimeError) as raised:
+        torch.empty(10**15)
+    assert describe(raised.value)["type"] == "out-of-memory"
+    assert describe(raised.value) | {"traceback": ""} == describe(MemoryError()) | {"traceback": ""}
