@@ -112,7 +112,9 @@ class Pulse:
             except StaleAttempt:
                 return  # rank 0 hears the same and stops the ranks
             except (ConnectionFailed, ApiError) as error:
-                log.warning("no heartbeat, training goes on: %s", error)
+                # Once it is over, the connections may be closed under a heartbeat that was slow.
+                if not self._stop.is_set():
+                    log.warning("no heartbeat, training goes on: %s", error)
 
 
 def run(

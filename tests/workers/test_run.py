@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from typing import cast
+
 import pytest
 import torch
 from ray.exceptions import ActorDiedError, OutOfMemoryError, RayTaskError
@@ -9,7 +12,9 @@ from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError
 from ray.train.v2.api.exceptions import ControllerError
 
 from dasl_core.train.engine import DivergedError
-from workers.run import HOPELESS, _unwrap, describe, of_surroundings
+from service.client import ConnectionFailed
+from service.client.worker import WorkerClient
+from workers.run import HOPELESS, Pulse, _unwrap, describe, of_surroundings
 
 
 @pytest.mark.parametrize(
@@ -94,3 +99,34 @@ def test_torchs_allocator_of_the_cpu_tells_of_memory_too() -> None:
         torch.empty(10**15)
     assert describe(raised.value)["type"] == "out-of-memory"
     assert describe(raised.value) | {"traceback": ""} == describe(MemoryError()) | {"traceback": ""}
+
+
+class SlowApi:
+    """Takes a heartbeat and fails to answer it once it is told to."""
+
+    def __init__(self) -> None:
+        self.asked, self.fail, self.failed = (threading.Event() for _ in range(3))
+
+    def heartbeat(self, *, patience: float) -> str:
+        self.asked.set()
+        self.fail.wait(60)
+        self.failed.set()
+        raise ConnectionFailed("http://api", "Bad file descriptor")
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_a_heartbeat_that_fails_when_all_is_over_is_no_news(
+    over: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    api = SlowApi()
+    pulse = Pulse(cast(WorkerClient, api), 0.01)
+    with pulse:
+        assert api.asked.wait(60)
+        if not over:
+            api.fail.set()
+            assert api.failed.wait(60)
+            api.asked.clear()
+            assert api.asked.wait(60), "and goes on"
+    api.fail.set()
+    pulse._thread.join(60)
+    assert bool(caplog.records) == (not over)
