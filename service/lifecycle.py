@@ -100,16 +100,15 @@ def enqueue(session: Session, job: Job) -> None:
     job.next_event = 2
     session.add(job)
     session.flush()
-    session.execute(
-        insert(Event).values(
-            job_id=job.id,
-            seq=1,
-            at=job.created_at,
-            type="status",
-            message="Job queued",
-            data={"from": None, "to": JobStatus.QUEUED, "attempt": 0},
-        )
-    )
+    row = {
+        "job_id": job.id,
+        "seq": 1,
+        "at": job.created_at,
+        "type": "status",
+        "message": "Job queued",
+        "data": {"from": None, "to": JobStatus.QUEUED, "attempt": 0},
+    }
+    session.execute(insert(Event), row)
 
 
 def start_attempt(session: Session, job_id: str, token_hash: str) -> Attempt | None:

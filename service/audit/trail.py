@@ -33,16 +33,15 @@ def record_change(session: Session, request: Request) -> None:
 
 def record(session: Session, request: Request, tenant: str, token_id: str, status: int) -> None:
     """Add a row: neither the request's body and query nor its headers are kept."""
-    session.execute(
-        insert(AuditEntry).values(
-            id=ids.new_id("aud"),
-            at=datetime.now(UTC),
-            tenant=tenant,
-            token_id=token_id,
-            method=request.method,
-            # Quoted: a path may hold what no database stores.
-            path=_TOKEN.sub("dasl_...", quote(request.scope["path"]))[:_LONGEST_PATH],
-            status=status,
-            address=client_address(request.scope),
-        )
-    )
+    row = {
+        "id": ids.new_id("aud"),
+        "at": datetime.now(UTC),
+        "tenant": tenant,
+        "token_id": token_id,
+        "method": request.method,
+        # Quoted: a path may hold what no database stores.
+        "path": _TOKEN.sub("dasl_...", quote(request.scope["path"]))[:_LONGEST_PATH],
+        "status": status,
+        "address": client_address(request.scope),
+    }
+    session.execute(insert(AuditEntry), row)

@@ -111,12 +111,8 @@ def keep_answer(session: Session, answer: dict[str, Any]) -> bool:
     request has stored its answer."""
     sqlite = session.get_bind().dialect.name == "sqlite"
     insert_or_not = insert_of_sqlite if sqlite else insert_of_postgresql
-    stored = session.execute(
-        insert_or_not(IdempotencyKey)
-        .values(answer)
-        .on_conflict_do_nothing()
-        .returning(IdempotencyKey.key)
-    )
+    statement = insert_or_not(IdempotencyKey).on_conflict_do_nothing()
+    stored = session.execute(statement.returning(IdempotencyKey.key), answer)
     return stored.one_or_none() is not None
 
 
