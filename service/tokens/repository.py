@@ -10,7 +10,6 @@ from sqlalchemy.orm import Session
 from service.db.models import Job, Token
 from service.lifecycle import JobStatus
 
-
 # Of every request the first one: made once, it takes half the time.
 _BY_HASH = select(Token).where(Token.hash == bindparam("hash"))
 
