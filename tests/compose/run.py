@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 
 import httpx
 import timm
+import torch
 from safetensors.torch import load_file
 
 from benchmarks.machine import machine
@@ -317,8 +318,7 @@ def load(client: Client, checkpoint: Checkpoint, folder: Path) -> None:
     client.checkpoints.download(checkpoint.id, folder)
     about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     model = timm.create_model(**about["timm"])
-    for line in about["stem"]:
-        exec(line)
+    exec("\n".join(about["stem"]), {"torch": torch, "model": model})
     model.load_state_dict(load_file(folder / "backbone.safetensors"), strict=True)
     check(True, "the checkpoint downloads, and timm loads every weight of it")
 
