@@ -67,6 +67,7 @@ class HomeReporter:
         self._leave_by: float | None = None
         self._progress: dict[str, Any] = {}
         self._worked = 0
+        self._saved_step: int | None = None
         self._desired: Desired = "run"
         self._stale: StaleAttempt | None = None
         self._failure: Exception | None = None
@@ -122,7 +123,10 @@ class HomeReporter:
         self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
     ) -> None:
         uri = f"{self._uri}/checkpoints/step-{step:09d}"
+        if self._saved_step == step:  # before the final evaluation; now with its figures
+            uri += "-final"
         files = upload_folder(folder, uri)
+        self._saved_step = step
         self._enqueue(
             lambda patience: self._client.checkpoint(
                 step=step,

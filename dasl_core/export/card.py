@@ -129,7 +129,8 @@ tags:
 
 
 def _regularizer_names(spec: JobSpec) -> list[str]:
-    return [name for name, part in (("DAR", spec.dar), ("SEC", spec.sec)) if part is not None]
+    parts = (("DAR", spec.dar), ("SEC", spec.sec))
+    return [name for name, part in parts if part is not None and part.weight]
 
 
 def _regularizers(spec: JobSpec) -> str:

@@ -558,7 +558,7 @@ def _evaluate(
             )
     holdout = evaluate.holdout
     # A fraction that nobody chose may come to nothing on a few images: the run tells of it.
-    chosen = evaluate.dataset is None and "fraction" in holdout.model_fields_set
+    chosen = evaluate.dataset is None and holdout.fraction != Holdout().fraction
     if chosen and holdout.by == "image" and round(facts.num_images * holdout.fraction) == 0:
         problems.append(
             FieldProblem(
@@ -566,6 +566,16 @@ def _evaluate(
                 f"holds out none of the data set's {facts.num_images} images",
                 f"{holdout.fraction:g}",
                 f"more than {0.5 / facts.num_images:.3g}, or no fraction to hold nothing out",
+            )
+        )
+    finetune, workers = evaluate.finetune, spec.resources.workers
+    if isinstance(finetune, FineTune) and finetune.batch_size < workers:
+        problems.append(
+            FieldProblem(
+                "evaluate.finetune.batch_size",
+                f"leaves no image for some of the {workers} workers",
+                str(finetune.batch_size),
+                f"at least {workers}",
             )
         )
     every = evaluate.every_epochs

@@ -261,11 +261,11 @@ _WHAT: dict[Cause, str] = {
 _TRY: dict[Cause, str] = {
     "uniform_output": "Try sharper targets (a lower teacher temperature or epsilon), a lower learning "
     "rate, or a last layer that stays frozen for longer.",
-    "constant_output": "Try a lower dar.weight or dar.difference: distance if DAR is on, softer or "
-    "better centred targets (a higher teacher temperature, a faster centre) if the method has them, "
+    "constant_output": "Try a lower dar.weight if DAR is on (with dar.difference: distance it is milder), "
+    "softer or better centred targets (a higher teacher temperature, a faster centre) if the method has them, "
     "and a lower learning rate.",
-    "dimensional_collapse": "Try a lower dar.weight or dar.difference: distance if DAR is on, less "
-    "weight decay, more varied views, or a larger batch.",
+    "dimensional_collapse": "Try a lower dar.weight if DAR is on (with dar.difference: distance it is "
+    "milder), less weight decay, more varied views, or a larger batch.",
     "norm_explosion": "Try a lower learning rate or a longer warm-up, some weight decay, or SEC "
     "(sec.weight), which holds the norms together.",
 }

@@ -173,10 +173,11 @@ class Run:
             self.model = DistributedDataParallel(
                 self.method,
                 device_ids=[device] if device.type == "cuda" else None,
-                # Statistics are computed over all ranks, so buffers are equal without a broadcast.
-                broadcast_buffers=False,
                 gradient_as_bucket_view=True,
             )
+            # Statistics are computed over all ranks, so buffers are equal without a broadcast. Its
+            # argument has another name from torch 2.13 on; the attribute has not.
+            self.model.broadcast_buffers = False
         self.pseudo_labels: PseudoLabels | None = None
         dar = spec.dar if spec.dar is not None and spec.dar.active else None
         if dar is not None and dar.labels == "cluster" and dar.clusters.source == "kmeans":
@@ -255,14 +256,28 @@ class Run:
             self.end_epoch()
             self.end_if_never_updated()
             done = epoch + 1
-            last = done == train.epochs
-            if last or done % int(self.spec.evaluate.every_epochs) == 0:
+            if done == train.epochs:
+                break
+            if done % int(self.spec.evaluate.every_epochs) == 0:
                 self.evaluate("backbone")
             self.end_if_collapsed()
-            if last or done % int(train.checkpoint_every_epochs) == 0:
-                self.save(required=last)
+            if done % int(train.checkpoint_every_epochs) == 0:
+                self.save(required=False)
+        self.end()
         self.draw_pictures()
         return "succeeded"
+
+    def end(self) -> None:
+        """The last evaluation and the final checkpoint; of a run that died in them, once more."""
+        if self.progress.ended:
+            return
+        if self.evaluator is not None and self.evaluator.trains_at_end:
+            self.save(required=True)  # a probe, or fine-tuning, may take hours, and may fail
+        self.evaluate("backbone")
+        self.progress.ended = True
+        self.saved_step = None
+        self.end_if_collapsed()
+        self.save(required=True)
 
     def step(self, batch: Batch) -> None:
         """One optimizer step on one global batch."""
@@ -535,13 +550,12 @@ class Run:
                 "data": self.data.facts(),
                 "unreadable_images": sum(self.data.unreadable.values()),
             }
-            final = progress.step == self.total_steps
             missing = export_backbone(
-                self.method.representation, self.spec, metrics, folder, onnx=final
+                self.method.representation, self.spec, metrics, folder, onnx=progress.ended
             )
             if missing is not None:
                 reporter.event("onnx_missing", missing, {"step": progress.step})
-            reporter.checkpoint(folder, progress.step, epoch, latest, final)
+            reporter.checkpoint(folder, progress.step, epoch, latest, progress.ended)
 
     def draw_pictures(self) -> None:
         """Curves, and the nearest neighbours of a few held-out images, as artifacts."""

@@ -118,6 +118,13 @@ class Evaluator:
             metrics |= self._fine_tune(backbone, self.train_labels, self.labels)
         return metrics
 
+    @property
+    def trains_at_end(self) -> bool:
+        """Whether the final evaluation trains a probe, or the network."""
+        settings = self.spec.evaluate
+        asked = bool(settings.linear) or bool(settings.finetune)
+        return asked and self.labels is not None and self.train_labels is not None
+
     def raw_pixels(self) -> dict[str, float]:
         """The metrics with labels, of the pixels themselves: what any training must beat."""
         side = min(self.image_size, RAW_SIDE)
@@ -180,6 +187,10 @@ class Evaluator:
                     k=settings.knn.k,
                     temperature=settings.knn.temperature,
                 )
+                metrics |= {
+                    "knn_k": float(settings.knn.k),
+                    "knn_temperature": settings.knn.temperature,
+                }
             if settings.retrieval and len(held_out) > 1:
                 recalls = recall_at_k(held_out, self.labels, settings.retrieval)
                 metrics |= {f"recall_at_{k}": value for k, value in recalls.items()}

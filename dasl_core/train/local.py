@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -30,6 +30,7 @@ class ConsoleReporter:
     def __init__(self, output: OutputFolder) -> None:
         self.output = output
         self.shown_step = -1
+        self.saved = False
         self.interrupted = False
         self._told_of_figures = False
 
@@ -66,6 +67,7 @@ class ConsoleReporter:
         self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
     ) -> None:
         _say(f"checkpoint {self.output.add_checkpoint(folder, step)}")
+        self.saved = True
 
     def artifact(self, file: Path) -> None:
         file.rename(self.output.path / file.name)
@@ -97,6 +99,7 @@ def main(
             data = Path(settings["dataset"])
             settings["dataset"] = data.resolve().name
         settings.setdefault("dataset", data.resolve().name)
+        settings.pop("resources", None)  # this machine's, and the launcher's
         spec = _match_ranks(JobSpec.model_validate(settings))
     except ValidationError as error:
         return _fail("\n".join(map(str, field_problems(error, JobSpec))))
@@ -128,7 +131,7 @@ def _train(spec: JobSpec, data: Path, output: Path, resume: bool, device: torch.
             if start is None:  # else the one there is holds, or the run is refused
                 folder.write_spec(spec.model_dump_json(indent=2))
             for skipped in index.skipped:
-                print(f"skipped {skipped.path}: {skipped.reason}", file=sys.stderr)
+                _say(f"skipped {skipped.path}: {skipped.reason}", "stderr")
         stack.enter_context(_ends_when_asked(reporter))
         scratch = output if folder is None else folder.scratch
         outcome = pretrain(
@@ -141,8 +144,8 @@ def _train(spec: JobSpec, data: Path, output: Path, resume: bool, device: torch.
         )
     if reporter is not None:
         if outcome == "cancelled":
-            print("interrupted: go on with --resume", file=sys.stderr)
-        elif start is not None and reporter.shown_step < 0:
+            _say("interrupted: go on with --resume", "stderr")
+        elif start is not None and not reporter.saved:
             _say(f"nothing was left to do: {start} is the end of the run")
     return 0 if outcome == "succeeded" else 130
 
@@ -163,9 +166,9 @@ def _take(output: Path, resume: bool, stack: ExitStack) -> tuple[OutputFolder | 
             problem = str(error)
         else:
             for damage in folder.left_out:
-                print(f"left out: {damage}", file=sys.stderr)
+                _say(f"left out: {damage}", "stderr")
             if resume and start is None:
-                print(f"no checkpoint in {output}: begins with the first step", file=sys.stderr)
+                _say(f"no checkpoint in {output}: begins with the first step", "stderr")
     if dist.is_initialized():
         shared: list[Any] = [start, problem]
         dist.broadcast_object_list(shared)
@@ -238,13 +241,13 @@ def _cache_folder(index: DatasetIndex) -> Path:
     return Path(base) / "local" / state.hexdigest()
 
 
-def _say(line: str) -> None:
+def _say(line: str, stream: Literal["stdout", "stderr"] = "stdout") -> None:
     """Print. A terminal or a reader that is gone, and a log on a full disk, end no run of days."""
     try:
-        print(line, flush=True)
+        print(line, file=getattr(sys, stream), flush=True)
     except OSError:
         # What is still in the buffer would fail again at exit.
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        setattr(sys, stream, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _fail(message: str) -> int:
@@ -255,4 +258,4 @@ def _fail(message: str) -> int:
 def _tell(message: str) -> None:
     """Once for all of torchrun's ranks, which may not have met yet."""
     if os.environ.get("RANK", "0") == "0":
-        print(message, file=sys.stderr)
+        _say(message, "stderr")

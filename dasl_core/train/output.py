@@ -55,6 +55,8 @@ class OutputFolder:
         self.scratch = path / _SCRATCH
         for left in (self.scratch, *(path / CHECKPOINTS).glob(f".{_NUMBERED}.partial")):
             shutil.rmtree(left, ignore_errors=True)
+        for aside in (path / CHECKPOINTS).glob(f".{_NUMBERED}.replaced"):
+            _put_back(aside)
         self.scratch.mkdir()
         self.left_out: list[str] = []
         self._unwritten: list[str] = []
@@ -79,9 +81,14 @@ class OutputFolder:
 
         Raises:
             ValueError: the folder holds a run and is not to be resumed, or none of its checkpoints
-                is whole.
+                is whole, or they lie on a disk that is not there.
             OSError: a file is there and cannot be read. An older checkpoint would not be better.
         """
+        checkpoints = self.path / CHECKPOINTS
+        if checkpoints.is_symlink() and not checkpoints.exists():
+            raise ValueError(
+                f"{checkpoints} is a link to {checkpoints.readlink()}, which is not there"
+            )
         found = sorted((self.path / CHECKPOINTS).glob(_NUMBERED), reverse=True)
         if not resume:
             used = [CHECKPOINTS] if found else []
@@ -108,15 +115,18 @@ class OutputFolder:
         _replace(self.path / SPEC, text)
 
     def add_figures(self, points: list[dict[str, Any]]) -> None:
-        """Append lines to the figures; the first time, drop those of steps that come again.
+        """Append lines to the figures, without values that JSON cannot say. The first time, drop those of
+        steps that come again; where all do, keep them beside, as `metrics.jsonl.old`.
 
         Raises:
             OSError: they cannot be written, and are with the next ones.
         """
-        self._unwritten += [json.dumps(point) + "\n" for point in points]
+        self._unwritten += [_line(point) for point in points]
         file = self.path / METRICS
         if self._kept_until is not None:
-            if file.exists():
+            if self._kept_until == 0 and file.exists():
+                file.replace(file.with_name(f"{file.name}.old"))
+            elif file.exists():
                 # A process that is killed leaves half a line.
                 lines = file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
                 whole = [line for line in lines if line.endswith("\n")]
@@ -126,9 +136,8 @@ class OutputFolder:
         with open(file, "ab", buffering=0) as sink:
             end = sink.tell()
             try:
-                while (
-                    text
-                ):  # unbuffered: where room ends, a part is written, and the next call says why
+                # Unbuffered: where room ends, a part is written, and the next call says why.
+                while text:
                     text = text[sink.write(text) :]
             except OSError:
                 sink.truncate(end)
@@ -139,11 +148,13 @@ class OutputFolder:
         """Move the files of `folder`, which lies in `scratch`, to a checkpoint; returns where.
 
         Raises:
-            OSError: it cannot be written; nothing is left of it, and what was there is as it was.
+            OSError: it is not sure to be on the disk. There is all of it or nothing, and then what was
+                there before.
         """
         self._sync_figures()
         target = self.path / CHECKPOINTS / f"step-{step:09d}"
         partial = target.with_name(f".{target.name}.partial")
+        aside = target.with_name(f".{target.name}.replaced")
         partial.mkdir(parents=True)
         try:
             digests = {}
@@ -154,13 +165,15 @@ class OutputFolder:
                     os.fsync(written.fileno())
                     digests[file.name] = hashlib.file_digest(written, "sha256").hexdigest()
             _replace(partial / MANIFEST, json.dumps({"sha256": digests}, indent=2) + "\n")
-            if target.exists():  # it was found damaged, or the run would have begun after it
-                shutil.rmtree(target)
+            if target.exists():  # damaged, or written before the final evaluation
+                target.rename(aside)
             partial.rename(target)
             _sync(target.parent)
         except OSError:
             shutil.rmtree(partial, ignore_errors=True)
+            _put_back(aside)
             raise
+        _put_back(aside)
         return target
 
     def _sync_figures(self) -> None:
@@ -188,6 +201,20 @@ def damage_of(checkpoint: Path) -> str | None:
     except (ValueError, KeyError, TypeError, AttributeError):
         return f"{checkpoint / MANIFEST} is damaged"
     return None
+
+
+def _put_back(aside: Path) -> None:
+    """Give a checkpoint its name again, unless another has taken its place."""
+    target = aside.with_name(aside.name.removeprefix(".").removesuffix(".replaced"))
+    if target.exists():
+        shutil.rmtree(aside, ignore_errors=True)
+    elif aside.exists():
+        aside.rename(target)
+
+
+def _line(point: dict[str, Any]) -> str:
+    finite = {name: value for name, value in point["values"].items() if math.isfinite(value)}
+    return json.dumps(point | {"values": finite}) + "\n"
 
 
 def _replace(file: Path, text: str) -> None:

@@ -32,6 +32,7 @@ class Progress:
     overflowed: int = 0  # steps left out in the search for float16's loss scale
     collapse: dict[str, Any] = field(default_factory=dict)  # what the alarm remembers
     collapsed: str | None = None  # why the run is to end
+    ended: bool = False  # measured for the last time, too
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class TrainingState:
         progress = Progress(**state["progress"])
         if branch:
             self.check_branch(state, progress.step)
-            progress.collapsed = None
+            progress.collapsed, progress.ended = None, False
         vars(self.progress).update(vars(progress))
         self.method.load_state_dict(state["method"])
         if "sec" not in changed:

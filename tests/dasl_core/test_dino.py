@@ -328,12 +328,12 @@ def test_the_last_layer_stays_for_the_first_epoch(
     recorder = Recorder(tmp_path)
     run(spec, pictures, cache, recorder)
     torch.manual_seed(derive_seed(spec.train.seed, "weights"))
-    drawn = build_method(spec).head.last_layer.weight
+    drawn = build_method(spec).head
     first, second = (last_layer(folder) for _, folder, _ in recorder.checkpoints[:2])
-    assert torch.equal(first, drawn)
-    assert not torch.equal(second, drawn)
+    assert torch.equal(first, drawn.last_layer.weight)
+    assert not torch.equal(second, drawn.last_layer.weight)
     other = load_state(recorder.checkpoints[0][1])["method"]["head.mlp.0.weight"]
-    assert not torch.equal(other, build_method(spec).head.mlp[0].weight)
+    assert not torch.equal(other, drawn.mlp[0].weight), "the rest of the head learns"
 
 
 # --- figures

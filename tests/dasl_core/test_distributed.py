@@ -15,14 +15,15 @@ import torch
 import torch.distributed as dist
 from gloo_pool import GlooPool
 from torch import Tensor
-from training_world import Recorder, resolved, run
+from training_world import Recorder, resolved, run, settings
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.distributed import all_reduce_sum, gather, gather_views, mean_over_ranks
-from dasl_core.methods import REGISTRY, Step, nt_xent
+from dasl_core.methods import REGISTRY, Step, build_method, nt_xent
 from dasl_core.regularizers import difference_alignment
 from dasl_core.seeds import stream
-from dasl_core.spec import METHODS, JobSpec
+from dasl_core.spec import METHODS, DatasetFacts, JobSpec, resolve
+from dasl_core.train.criterion import Criterion
 from dasl_core.train.engine import Run, RunFiles
 
 TOLERANCE = 1e-10
@@ -152,6 +153,30 @@ def test_loss_and_gradient_equal_those_of_one_process(
     gradient = np.concatenate([part for _, part in results], axis=1)
     assert max(abs(v - value) for v, _ in results) < 1e-12
     assert np.abs(gradient - reference).max() < 1e-12
+
+
+def half_gradient(loss: str, embeddings: np.ndarray) -> np.ndarray:
+    """Gradient of a term of the loss, of embeddings in bfloat16."""
+    own = share(embeddings, dim=1).bfloat16().requires_grad_()
+    samples = torch.arange(embeddings.shape[1])
+    changes: dict[str, Any] = {"dar": {"weight": 1.0}, "sec": {"weight": 1.0, "ramp": False}}
+    facts = DatasetFacts(num_images=64, num_classes=3, median_size=20)
+    spec = resolve(JobSpec.model_validate(settings(**changes)), facts)
+    criterion = Criterion(spec, build_method(spec, 3), torch.device("cpu"), None)
+    terms = criterion({"embeddings": own}, Step(0, 9, 3, samples, None))
+    (terms[loss] / (dist.get_world_size() if dist.is_initialized() else 1)).backward()
+    return own.grad.float().numpy()
+
+
+@pytest.mark.parametrize("loss", ["loss_simclr", "loss_dar", "loss_sec"])
+def test_half_precision_is_gathered_in_full(pool: GlooPool, loss: str) -> None:
+    """The summed backward of bfloat16 would be rounded once a rank."""
+    embeddings = np.random.default_rng(5).normal(size=(2, 16, 8))
+    reference = half_gradient(loss, embeddings)
+    gradient = np.concatenate(pool.call(4, half_gradient, loss, embeddings), axis=1)
+    # What is left are sums in another order, which now and then fall to bfloat16's next number.
+    assert np.mean(gradient == reference) > 0.95
+    np.testing.assert_allclose(gradient, reference, rtol=2**-7, atol=1e-6)
 
 
 # --- the trap

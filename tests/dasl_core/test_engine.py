@@ -142,12 +142,15 @@ def test_evaluations_of_pixels_untrained_and_trained(
     told = [(step, epoch, subject) for step, epoch, subject, _ in reporter.evaluations]
     assert told == [(0, 0, "raw"), (0, 0, "untrained"), (6, 2, "backbone"), (9, 3, "backbone")]
     with_labels = {"knn_top1", "recall_at_1", "recall_at_2"}
+    asked = {"knn_k": 20, "knn_temperature": 0.07}
     health = {
         *("alignment", "uniformity", "effective_rank", "dimension_std", "mean_norm"),
         *(f"{kind}_{name}" for kind in ("distance", "class_distance") for name in DISTANCES),
     }
     for _, _, subject, metrics in reporter.evaluations:
-        assert metrics.keys() == (with_labels if subject == "raw" else with_labels | health)
+        known = with_labels | asked.keys()
+        assert metrics.keys() == (known if subject == "raw" else known | health)
+        assert {name: metrics[name] for name in asked} == asked
         assert all(math.isfinite(value) for value in metrics.values())
         assert all(0 <= metrics[name] <= 1 for name in with_labels)
     content = json.loads((reporter.last_checkpoint / "metrics.json").read_text())
@@ -379,6 +382,45 @@ def test_clusters_become_labels_after_the_first_epoch(
     assert 0 <= found[1]["clusters_nmi_previous"] <= 1
     state = load_state(reporter.last_checkpoint)["clusters"]
     assert set(state["labels"][state["labels"] < 3].tolist()) == {0, 1, 2}
+
+
+def test_what_fails_after_the_last_step_costs_none(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A probe and fine-tuning may take hours, and memory; the training lies before them."""
+    spec = resolved(
+        pictures,
+        train={"checkpoint_every_epochs": 2},
+        evaluate={"linear": {"epochs": 2}, "finetune": {"epochs": 1}},
+    )
+    undisturbed, first, second = (Recorder(tmp_path / name) for name in ("u", "first", "second"))
+    run(spec, pictures, cache, undisturbed)
+    saved = [(step, final) for step, _, final in undisturbed.checkpoints]
+    assert saved == [(6, False), (9, False), (9, True)]
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dasl_core.train.evaluation.fine_tune", fails)
+        with pytest.raises(torch.OutOfMemoryError):
+            run(spec, pictures, cache, first)
+    assert [(step, final) for step, _, final in first.checkpoints] == saved[:2]
+
+    assert run(spec, pictures, cache, second, first.last_checkpoint) == "succeeded"
+    assert second.points == []
+    assert [(step, final) for step, _, final in second.checkpoints] == saved[2:]
+    ends = [
+        json.loads((r.last_checkpoint / "metrics.json").read_text()) for r in (undisturbed, second)
+    ]
+    assert ends[0]["evaluations"] == ends[1]["evaluations"]
+    assert "finetune_top1" in ends[1]["evaluations"][-1]["metrics"]
+    states = [load_state(recorder.last_checkpoint) for recorder in (undisturbed, second)]
+    assert_same(states[0]["method"], states[1]["method"], "method")
+
+    complete = Recorder(tmp_path / "complete")
+    assert run(spec, pictures, cache, complete, second.last_checkpoint) == "succeeded"
+    assert complete.evaluations == complete.checkpoints == [], "nothing is left to do"
 
 
 def test_a_run_tells_that_it_works_while_something_is_evaluated(

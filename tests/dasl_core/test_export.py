@@ -148,6 +148,15 @@ def test_pickles_are_found_wherever_they_hide() -> None:
     assert found.endswith("data.pkl")
 
 
+def test_the_card_names_no_regularizer_that_weighs_nothing(
+    pictures: DatasetIndex, tmp_path: Path
+) -> None:
+    spec = resolved(pictures, dar={"weight": 0}, sec={"weight": 0})
+    export_backbone(build_backbone(spec.backbone), spec, NOTHING_MEASURED, tmp_path)
+    header = (tmp_path / "README.md").read_text().split("---\n")[1]
+    assert yaml.safe_load(header)["tags"] == ["image-feature-extraction", "timm", "simclr"]
+
+
 def test_the_card_says_what_was_trained_on_and_how(pictures: DatasetIndex, tmp_path: Path) -> None:
     spec = resolved(
         pictures,

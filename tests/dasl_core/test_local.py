@@ -138,6 +138,9 @@ def test_a_run_is_not_mixed_with_an_earlier_one(
     assert "holds metrics.jsonl of a run: give --resume to go on" in capsys.readouterr().err
     assert train(folder, "train.epochs=1", resume=True) == 0
     assert "begins with the first step" in capsys.readouterr().err
+    assert len((folder / "out" / "metrics.jsonl.old").read_text().splitlines()) == 3, (
+        "nothing is lost"
+    )
     points = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").open()]
     assert [point["step"] for point in points] == [1, 2, 3]
 
@@ -152,14 +155,16 @@ def test_two_runs_do_not_write_to_one_folder(
 
 
 @pytest.mark.usefixtures("without_pictures")
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_terminal_that_is_gone_does_not_end_the_run(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, stream: str
 ) -> None:
+    (folder / "pictures" / "class-0" / "none.png").write_bytes(b"no image")  # told on stderr
     with open("/dev/full", "w", encoding="utf-8") as gone:
-        monkeypatch.setattr(sys, "stdout", gone)
+        monkeypatch.setattr(sys, stream, gone)
         assert train(folder) == 0
-        assert sys.stdout is not gone
-        sys.stdout.close()
+        assert getattr(sys, stream) is not gone
+        getattr(sys, stream).close()
         with pytest.raises(OSError, match="No space left"):
             gone.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), gone.fileno())  # for what is left in its buffer
@@ -293,6 +298,15 @@ def test_a_bad_spec_ends_the_command_with_a_message(folder: Path) -> None:
     assert not (folder / "build").exists()
 
 
+@pytest.mark.usefixtures("without_pictures")
+def test_resources_are_those_of_the_machine(folder: Path) -> None:
+    """Also where the batch could not be divided by the workers that the spec asks the service for."""
+    write_spec(folder, resources={"workers": 3, "max_hours": 1})
+    assert train(folder, "train.epochs=1") == 0
+    settled = json.loads((folder / "out" / "spec.json").read_text())["resources"]
+    assert (settled["workers"], settled["cpus_per_worker"]) == (1, 1)
+
+
 def test_ranks_must_share_a_batch_evenly(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -311,6 +325,7 @@ def test_torchrun_with_two_ranks_trains_what_one_does(folder: Path) -> None:
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     together = command(folder, "spec.yaml", "-o", "together", launcher=launcher)
     assert together.returncode == 0, together.stderr
+    assert "Warning" not in together.stderr
     assert together.stdout.count("evaluation of raw") == 1
     one, two = weights(folder / "alone"), weights(folder / "together")
     assert max((one[name] - two[name]).abs().max().item() for name in one) < 1e-6  # float32 files

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import math
 import os
 import resource
 import shutil
@@ -30,6 +31,10 @@ def add_checkpoint(folder: OutputFolder, step: int) -> Path:
     for name, content in FILES.items():
         (made / name).write_bytes(content + str(step).encode())
     return folder.add_checkpoint(made, step)
+
+
+def point(step: int) -> dict[str, Any]:
+    return {"step": step, "values": {"loss": 0.5}}
 
 
 def figures(path: Path) -> list[int]:
@@ -82,11 +87,26 @@ def test_checkpoints_may_lie_on_another_disk(tmp_path: Path) -> None:
         assert folder.start(resume=True) == tmp_path / CHECKPOINTS / "step-000000003"
 
 
+def test_checkpoints_on_a_disk_that_is_away_are_not_begun_again(tmp_path: Path) -> None:
+    (tmp_path / CHECKPOINTS).symlink_to(tmp_path / "not mounted")
+    with OutputFolder(tmp_path) as folder:
+        for resume in (True, False):
+            with pytest.raises(ValueError, match=r"is a link to .*not mounted, which is not there"):
+                folder.start(resume)
+
+
+def test_what_json_cannot_say_is_left_out_of_the_figures(tmp_path: Path) -> None:
+    with OutputFolder(tmp_path) as folder:
+        values = {"loss": math.nan, "lr": 0.5, "gradient_norm": math.inf}
+        folder.add_figures([{"step": 1, "values": values}])
+    assert json.loads(figures_text(tmp_path)) == {"step": 1, "values": {"lr": 0.5}}
+
+
 def test_what_is_there_is_not_written_over_unasked(tmp_path: Path) -> None:
     with OutputFolder(tmp_path) as folder:
         folder.write_spec("{}")
         assert folder.start(resume=False) is None, "a run that died before its first step"
-        folder.add_figures([{"step": 1}])
+        folder.add_figures([point(1)])
         with pytest.raises(ValueError, match=r"holds metrics.jsonl of a run: give --resume"):
             folder.start(resume=False)
         add_checkpoint(folder, 1)
@@ -137,15 +157,15 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_given_up(tmp_path: Path) ->
 
 def test_figures_of_steps_that_come_again_are_dropped(tmp_path: Path) -> None:
     with OutputFolder(tmp_path) as folder:
-        folder.add_figures([{"step": step} for step in range(1, 6)])
+        folder.add_figures([point(step) for step in range(1, 6)])
         add_checkpoint(folder, 3)
         with (tmp_path / METRICS).open("a") as file:
             file.write('no figures\n{"step": 6, "va')
     with OutputFolder(tmp_path) as folder:
         folder.start(resume=True)
         assert figures_text(tmp_path).endswith('"va'), "a run that is refused has dropped nothing"
-        folder.add_figures([{"step": 4}])
-        folder.add_figures([{"step": 5}])
+        folder.add_figures([point(4)])
+        folder.add_figures([point(5)])
     assert figures(tmp_path) == [1, 2, 3, 4, 5]
 
 
@@ -155,12 +175,12 @@ def figures_text(path: Path) -> str:
 
 def test_figures_that_find_no_room_come_with_the_next_ones(tmp_path: Path) -> None:
     with OutputFolder(tmp_path) as folder:
-        folder.add_figures([{"step": 1}])
+        folder.add_figures([point(1)])
         before = figures_text(tmp_path)
         with full_disk(len(before) + 5):
             for step in (2, 3):
                 with pytest.raises(OSError, match="too large"):
-                    folder.add_figures([{"step": step}])
+                    folder.add_figures([point(step)])
             assert figures_text(tmp_path) == before, "no half line"
             made = folder.scratch / "made"
             made.mkdir()
@@ -180,6 +200,74 @@ def test_a_checkpoint_that_finds_no_room_leaves_nothing(tmp_path: Path) -> None:
             folder.add_checkpoint(made, 6)  # its manifest does not fit
         assert list((tmp_path / CHECKPOINTS).iterdir()) == [first]
         assert folder.start(resume=True) == first
+
+
+def test_a_name_is_given_when_what_it_names_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a machine that loses its power has the name of a checkpoint, and not its bytes."""
+    done: list[str] = []
+    fsync, rename, replace = os.fsync, Path.rename, Path.replace
+
+    def synced(file: int) -> None:
+        done.append(f"sync {Path(os.readlink(f'/proc/self/fd/{file}')).name}")
+        fsync(file)
+
+    def renamed(path: Path, target: Path) -> Path:
+        done.append(f"name {target.name}")
+        return rename(path, target)
+
+    def replaced(path: Path, target: Path) -> Path:
+        done.append(f"name {target.name}")
+        return replace(path, target)
+
+    with OutputFolder(tmp_path) as folder:
+        folder.add_figures([point(1)])
+        monkeypatch.setattr(os, "fsync", synced)
+        monkeypatch.setattr(Path, "rename", renamed)
+        monkeypatch.setattr(Path, "replace", replaced)
+        add_checkpoint(folder, 1)
+    partial, name = ".step-000000001.partial", "step-000000001"
+    assert done == [
+        "sync metrics.jsonl",
+        *(f"sync {file}" for file in sorted(FILES)),
+        "sync .manifest.json.partial",
+        "name manifest.json",
+        f"sync {partial}",
+        f"name {name}",
+        f"sync {CHECKPOINTS}",
+    ]
+
+
+class DiskGone(OSError):
+    """A disk that answers no more."""
+
+
+@pytest.mark.parametrize("operation", ["rename", "_sync"])
+def test_a_checkpoint_that_cannot_take_its_place_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    with OutputFolder(tmp_path) as folder:
+        before = add_checkpoint(folder, 3)
+        made = folder.scratch / "next"
+        made.mkdir()
+        (made / "model.json").write_bytes(b"other")
+        owner = Path if operation == "rename" else output
+        original = getattr(owner, operation)
+
+        def fails(path: Path, *target: Path) -> Any:
+            taking = operation == "rename" and path.name.endswith(".partial")
+            if taking or path.name == CHECKPOINTS:
+                raise DiskGone
+            return original(path, *target)
+
+        monkeypatch.setattr(owner, operation, fails)
+        with pytest.raises(DiskGone):
+            folder.add_checkpoint(made, 3)
+        monkeypatch.undo()
+        assert [each.name for each in (tmp_path / CHECKPOINTS).iterdir()] == [before.name]
+        assert damage_of(before) is None, "the one or the other, and whole"
+        assert folder.start(resume=True) == before
 
 
 class Died(BaseException):
@@ -216,11 +304,11 @@ def test_death_between_any_two_operations_leaves_a_whole_checkpoint(
             path = tmp_path / f"{again}-{died}"
             left = 0
             folder = OutputFolder(path)
-            folder.add_figures([{"step": step} for step in (1, 2, 3)])
+            folder.add_figures([point(step) for step in (1, 2, 3)])
             kept = add_checkpoint(folder, 3)
             if again == 6:
                 spoilt(add_checkpoint(folder, 6) / "model.json")
-            folder.add_figures([{"step": step} for step in (4, 5, 6)])
+            folder.add_figures([point(step) for step in (4, 5, 6)])
             made = folder.scratch / "next"
             made.mkdir()
             (made / "model.json").write_bytes(b"{}")
@@ -238,6 +326,6 @@ def test_death_between_any_two_operations_leaves_a_whole_checkpoint(
                 assert start == kept or damage_of(start) is None
                 assert not list((path / CHECKPOINTS).glob(".*")), "no half checkpoint stays"
                 assert damage_of(add_checkpoint(after, 6)) is None
-            assert figures(path) == [1, 2, 3, 4, 5, 6][: len(figures(path))]
+            assert figures(path) == [1, 2, 3, 4, 5, 6]
             died += 1
         assert died >= 8, "operations to die before"

@@ -241,17 +241,28 @@ def test_a_rate_that_the_batch_scales_beyond_bounds_names_the_base() -> None:
 def test_a_share_that_holds_nothing_out_is_refused_if_it_was_chosen() -> None:
     three = FACTS.model_copy(update={"num_images": 3})
     resolve(spec_of(), three)  # the default: the run itself tells of it
-    chosen = spec_of(evaluate={"holdout": {"fraction": 0.1}})
+    chosen = spec_of(evaluate={"holdout": {"fraction": 0.15}})
     (problem,) = unresolvable(chosen, three)
     assert problem.field == "evaluate.holdout.fraction"
     assert problem.message == "holds out none of the data set's 3 images"
     resolve(chosen, FACTS)
-    resolve(
-        chosen.model_copy(
-            update={"evaluate": chosen.evaluate.model_copy(update={"dataset": "other"})}
-        ),
-        three,
-    )
+    resolve(spec_of(evaluate={"dataset": "other"}), three)
+
+
+def test_what_was_settled_for_few_images_can_be_given_again() -> None:
+    three = FACTS.model_copy(update={"num_images": 3})
+    settled = resolve(spec_of(), three)
+    again = JobSpec.model_validate_json(settled.model_dump_json())
+    assert resolve(again, three) == settled
+
+
+def test_fine_tuning_has_an_image_for_each_worker() -> None:
+    """Else it would fail after the last epoch of a training that has all it needs."""
+    parts = {"train": {"batch_size": 8}, "resources": {"workers": 4}}
+    spec = spec_of(**parts, evaluate={"finetune": {"batch_size": 3}})
+    (problem,) = unresolvable(spec, FACTS)
+    assert (problem.field, problem.expected) == ("evaluate.finetune.batch_size", "at least 4")
+    resolve(spec_of(**parts, evaluate={"finetune": {"batch_size": 4}}), FACTS)
 
 
 @pytest.mark.parametrize(

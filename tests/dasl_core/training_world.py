@@ -123,6 +123,8 @@ class Recorder:
         self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
     ) -> None:
         kept = self.folder / f"step-{step}"
+        if kept.exists():
+            kept = kept.with_name(f"step-{step}-final")
         shutil.copytree(folder, kept)
         self.checkpoints.append((step, kept, final))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -140,6 +141,22 @@ def until(condition: Callable[[], bool]) -> None:
 def wait_until_over(reporter: HomeReporter) -> None:
     """Until `desired` would raise."""
     until(reporter._is_over)
+
+
+def test_two_checkpoints_of_one_step_have_a_place_each(
+    home: Home, reporter: HomeReporter, folder: Path
+) -> None:
+    """Before the final evaluation, and with its figures."""
+    with reporter:
+        for step, final in ((2, False), (3, False), (3, True)):
+            kept = folder.with_name(f"{step}-{final}")
+            shutil.copytree(folder, kept)
+            reporter.checkpoint(kept, step, 1.0, {}, final=final)
+        reporter.flush()
+    places = [
+        body["uri"].rpartition("/")[2] for what, body in home.reports if what == "checkpoints"
+    ]
+    assert places == ["step-000000002", "step-000000003", "step-000000003-final"]
 
 
 def test_reports_arrive_in_the_order_they_were_made(
