@@ -86,6 +86,8 @@ def fine_tune(
     inputs.number(lr, "lr")
     inputs.number(weight_decay, "weight_decay", zero=True)
     batch_size = min(batch_size, len(train_y)) // world_size() * world_size()
+    if precision is not None and not isinstance(precision, torch.dtype):
+        raise ValueError(f"precision must be a torch.dtype or None; given {precision!r}")
     normalises = any(isinstance(layer, _BatchNorm) for layer in backbone.modules())
     if batch_size < (2 if normalises else 1):
         what = "2, for the statistics of BatchNorm" if normalises else "1 for each rank"

@@ -54,7 +54,7 @@ def linear_probe(
     batch_size: int = 256,
     weight_decay: float = 0.0,
     seed: int = 0,
-    device: torch.device | None = None,
+    device: torch.device | str | None = None,
     on_epoch: Callable[[], None] = lambda: None,
 ) -> LinearProbeResult:
     """Top-1 and Top-5 accuracy of softmax regression on frozen features, one head a learning rate.
@@ -94,7 +94,7 @@ def linear_probe(
     train_x = inputs.features(train_x, "train_x", min_rows=2)
     test_x = inputs.features(test_x, "test_x")
     inputs.same_width(train_x, test_x)
-    device = device or train_x.device
+    device = torch.device(device or train_x.device)
     train_y = inputs.labels(train_y, "train_y", train_x.shape[0], device)
     test_y = inputs.labels(test_y, "test_y", test_x.shape[0], device)
     if (

@@ -23,6 +23,7 @@ from dasl_core.export.network import (
     preprocessing,
 )
 from dasl_core.export.onnx_file import write_onnx
+from dasl_core.manifest import MANIFEST, damage_of
 from dasl_core.models.backbone import stem_lines, timm_arguments
 from dasl_core.spec import BACKBONES, JobSpec
 
@@ -85,12 +86,18 @@ def read_checkpoint(
     if missing := [name for name in (WEIGHTS, MODEL, METRICS) if not (folder / name).is_file()]:
         raise ExportError(f"{folder} is not the folder of a checkpoint: it has no {missing[0]}")
     try:
+        damage = damage_of(folder) if (folder / MANIFEST).is_file() else None
+        if damage is not None:
+            raise ValueError(damage)
         model = json.loads((folder / MODEL).read_text(encoding="utf-8"))
         metrics = json.loads((folder / METRICS).read_text(encoding="utf-8"))
         spec = JobSpec.model_validate(model["spec"])
         weights = load_file(folder / WEIGHTS)
         if not isinstance(metrics, dict):
             raise ValueError(f"{METRICS} holds no figures by name")
+        for name, tensor in weights.items():
+            if not bool(tensor.isfinite().all()):
+                raise ValueError(f"{WEIGHTS} holds NaN or infinity in {name}")
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"]))
         raise ExportError(

@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 from timm.models import load_state_dict
 from torch import Tensor, nn
 
+from dasl_core.manifest import MANIFEST, damage_of
 from dasl_core.spec.locations import local_path
 
 # What `dasl_core.export` writes.
@@ -61,6 +62,10 @@ def read_weights(file: Path) -> dict[str, Any]:
     except Exception as error:  # what is no weights goes wrong in every way
         what = "holds no weights by name" if isinstance(error, AttributeError) else "cannot be read"
         detail = str(error) or type(error).__name__
+        if "weights_only" in detail:  # timm's, or torch's, advice is to run what is in it
+            detail = (
+                "torch finds no tensors in it that need no code; save a state_dict as .safetensors"
+            )
         raise ValueError(f"backbone.pretrained: {file} {what}: {detail}") from error
     return weights
 
@@ -92,6 +97,9 @@ def load_checkpoint(model: nn.Module, folder: Path, own: dict[str, Any]) -> None
         ValueError: the checkpoint is of another network, or damaged.
     """
     try:
+        damage = damage_of(folder) if (folder / MANIFEST).is_file() else None
+        if damage is not None:
+            raise ValueError(damage)
         theirs = json.loads((folder / MODEL).read_text(encoding="utf-8"))
         weights = load_file(folder / WEIGHTS)
         if not isinstance(theirs, dict):

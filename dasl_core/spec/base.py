@@ -1,9 +1,10 @@
 """What all parts of a spec share."""
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 Auto = Literal["auto"]
@@ -13,6 +14,44 @@ class Part(BaseModel):
     """A part of a JobSpec: unknown keys are refused, and a spec never changes once made."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers_are_no_booleans(cls, given: Any) -> Any:
+        """Pydantic would take `true`, and YAML's `yes`, for 1: as a text it is refused like any other."""
+        if not isinstance(given, dict):
+            return given
+        fields = cls.model_fields
+        return {
+            name: _without_booleans(value)
+            if name in fields and _of_numbers(fields[name])
+            else value
+            for name, value in given.items()
+        }
+
+
+def _of_numbers(field: FieldInfo) -> bool:
+    """Whether a field takes numbers, and neither booleans nor any text."""
+    types = set(_types(field.annotation))
+    return bool(types & {int, float}) and not types & {bool, str}
+
+
+def _types(annotation: Any) -> Iterator[type]:
+    if get_origin(annotation) is Literal:
+        yield from (int for value in get_args(annotation) if type(value) is int)
+    elif get_origin(annotation) is Annotated:
+        yield from _types(get_args(annotation)[0])
+    elif get_origin(annotation) is not None:
+        for part in get_args(annotation):
+            yield from _types(part)
+    else:
+        yield annotation
+
+
+def _without_booleans(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return [_without_booleans(each) for each in value] if isinstance(value, list) else value
 
 
 def shorten(value: Any, limit: int = 80) -> str:

@@ -521,12 +521,12 @@ class Run:
             try:
                 self.hand_over(self.state.collect(ranks), self.reporter)
             except (OSError, SafetensorError) as error:
-                if required:
-                    raise
-                saved = torch.tensor(False)
                 message = (
                     f"The checkpoint of step {self.progress.step} could not be written: {error}"
                 )
+                if required:
+                    raise OSError(message) from error
+                saved = torch.tensor(False)
                 self.reporter.event("checkpoint_failed", message, {"step": self.progress.step})
         if self.control is not None:
             dist.broadcast(saved, 0, group=self.control)

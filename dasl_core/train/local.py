@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -187,7 +187,9 @@ def _ends_when_asked(reporter: ConsoleReporter | None) -> Iterator[None]:
         signal.signal(number, before[number])
         if reporter is not None:
             reporter.interrupted = True
-            _say("ends after this step; Ctrl-C again ends at once")
+            # Not by `print`, which may be what was interrupted, and then refuses to begin again.
+            with suppress(OSError):  # nobody is there to read it
+                os.write(2, b"ends after this step; Ctrl-C again ends at once\n")
 
     # What is ignored stays so: nohup does it to SIGHUP.
     before: dict[int, Any] = {
@@ -242,7 +244,11 @@ def _cache_folder(index: DatasetIndex) -> Path:
 
 
 def _say(line: str, stream: Literal["stdout", "stderr"] = "stdout") -> None:
-    """Print. A terminal or a reader that is gone, and a log on a full disk, end no run of days."""
+    """Print a line. A terminal or a reader that is gone, and a log on a full disk, end no run of days.
+
+    Names of files come from elsewhere, and could else steer the terminal or forge lines.
+    """
+    line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
     try:
         print(line, file=getattr(sys, stream), flush=True)
     except OSError:
@@ -258,4 +264,5 @@ def _fail(message: str) -> int:
 def _tell(message: str) -> None:
     """Once for all of torchrun's ranks, which may not have met yet."""
     if os.environ.get("RANK", "0") == "0":
-        _say(message, "stderr")
+        for line in message.splitlines():
+            _say(line, "stderr")

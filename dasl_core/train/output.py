@@ -17,8 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from dasl_core.manifest import MANIFEST, damage_of
+
 CHECKPOINTS, METRICS, SPEC = "checkpoints", "metrics.jsonl", "spec.json"
-MANIFEST = "manifest.json"
 _LOCK, _SCRATCH = ".lock", ".scratch"
 # What file systems say that have no locks: there, that no two runs share a folder is left to people.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}
@@ -182,25 +183,6 @@ class OutputFolder:
             self.add_figures([])
         if (self.path / METRICS).exists():
             _sync(self.path / METRICS)
-
-
-def damage_of(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint of an `OutputFolder`; None: each file is as it was written.
-
-    Raises:
-        OSError: a file is there and cannot be read.
-    """
-    try:
-        digests: dict[str, str] = json.loads((checkpoint / MANIFEST).read_bytes())["sha256"]
-        for name, digest in digests.items():
-            with open(checkpoint / name, "rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != digest:
-                    return f"{checkpoint / name} is not as it was written"
-    except FileNotFoundError as error:
-        return f"{error.filename} is missing"
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return f"{checkpoint / MANIFEST} is damaged"
-    return None
 
 
 def _put_back(aside: Path) -> None:

@@ -1,5 +1,6 @@
 """What a run is at a step: gathered for a checkpoint, and put back from one."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from dasl_core.distributed import rank, world_size
 from dasl_core.methods import Method
 from dasl_core.spec import JobSpec
+from dasl_core.spec.base import shorten
 from dasl_core.train.checkpoint import load_state, random_state, restore_random_state
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.pseudo_labels import PseudoLabels
@@ -98,7 +100,7 @@ class TrainingState:
         if changed and not branch:
             raise ValueError(
                 "the checkpoint is of a run with other settings and cannot go on exactly: "
-                f"{', '.join(part for part in own if part in changed)} differ"
+                + "; ".join(_differences(state["spec"], own))
             )
         if len(ranks) != world_size() and not branch:
             raise ValueError(
@@ -157,3 +159,21 @@ class TrainingState:
                 name for name in own.keys() | theirs.keys() if own.get(name) != theirs.get(name)
             )
             raise ValueError(f"the checkpoint does not fit this method and backbone: {odd} differs")
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+    """What differs of two runs' `deciding_parts`, in words: the images, then each field."""
+    if before["train_images"] != now["train_images"]:
+        yield f"{now['train_images']} images to train on, which were {before['train_images']}"
+    elif before["images"] != now["images"]:
+        yield "the images differ in their names or sizes"
+    for part in (part for part in now if part not in ("train_images", "images")):
+        yield from _changes(part, before[part], now[part])
+
+
+def _changes(setting: str, before: Any, now: Any) -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name in {**now, **before}:
+            yield from _changes(f"{setting}.{name}", before.get(name), now.get(name))
+    elif before != now:
+        yield f"{setting} is {shorten(now)}, and was {shorten(before)}"

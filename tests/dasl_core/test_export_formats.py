@@ -20,11 +20,12 @@ from exported import (
     shake,
 )
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from training_world import resolved
 
 from dasl_core.data.augment import central_view, render
 from dasl_core.data.index import DatasetIndex
-from dasl_core.export import ExportError, export_backbone, export_checkpoint, onnx_file
+from dasl_core.export import FORMATS, ExportError, export_backbone, export_checkpoint, onnx_file
 from dasl_core.export.network import largest_difference
 from dasl_core.models.backbone import build_backbone
 from dasl_core.spec import Backbone, JobSpec
@@ -206,6 +207,19 @@ def test_a_torch_program_needs_only_torch_and_holds_no_pickle(
     features = features_read_elsewhere(folders, [code, code], images, absent)
     for folder, ours, theirs in zip(folders, expected, features, strict=True):
         np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5, err_msg=folder.name)
+
+
+def test_weights_that_are_not_finite_have_no_further_format(
+    pictures: DatasetIndex, tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoint"
+    checkpoint_of(pictures, "vit-small", folder)
+    weights = load_file(folder / "backbone.safetensors")
+    weights["norm.weight"][0] = torch.nan
+    save_file(weights, folder / "backbone.safetensors")
+    for format in FORMATS:
+        with pytest.raises(ExportError, match=r"holds NaN or infinity in norm\.weight"):
+            export_checkpoint(folder, format)
 
 
 def test_timm_loads_the_hub_folders_by_itself(pictures: DatasetIndex, tmp_path: Path) -> None:

@@ -210,6 +210,10 @@ def test_wrong_arguments_are_named() -> None:
     with_batchnorm(images)
     for call, expected in (
         (lambda: fine_tune(network, images, y[:3], images, y), "train_images must be at least one"),
+        (
+            lambda: fine_tune(network, images, y, images, y, precision="fp32"),  # type: ignore[arg-type]
+            "precision must be a torch.dtype or None; given 'fp32'",
+        ),
         (lambda: fine_tune(network, images, y, images, y[:0]), "test_images must be at least one"),
         (lambda: fine_tune(network, images, y.float(), images, y), "train_y must be integers"),
         (lambda: fine_tune(network, images, y, images, y, epochs=0), "epochs must be at least 1"),

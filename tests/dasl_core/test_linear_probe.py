@@ -74,6 +74,7 @@ def test_probe_is_as_good_as_scikit_learns_softmax_regression() -> None:
     expected = reference.score(test_x.numpy(), test_y.numpy())
     assert 0.5 < expected < 0.95
     found = linear_probe(train_x, train_y, test_x, test_y, batch_size=64)
+    assert linear_probe(train_x, train_y, test_x, test_y, batch_size=64, device="cpu") == found
     assert found.top1 > expected - 0.03
     assert found.top1 < found.top5 <= 1
 

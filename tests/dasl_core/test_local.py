@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -152,6 +153,56 @@ def test_two_runs_do_not_write_to_one_folder(
         assert train(folder) == 1
         assert train(folder, resume=True) == 1
     assert capsys.readouterr().err.count("another run is writing to --output") == 2
+
+
+class Interrupting(io.RawIOBase):
+    """Whoever reads this output presses Ctrl-C as soon as a step is told of."""
+
+    def __init__(self) -> None:
+        self.pressed = False
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, line: Any) -> int:
+        if b"step 1" in bytes(line) and not self.pressed:
+            self.pressed = True
+            os.kill(os.getpid(), signal.SIGINT)
+        return len(line)
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_ctrl_c_while_a_line_is_written_saves_too(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's buffer refuses a second writer: the handler must not print."""
+    reader = Interrupting()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(reader)))
+    assert train(folder, "train.epochs=30") == 130
+    assert reader.pressed
+    assert list((folder / "out" / "checkpoints").iterdir())
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_names_of_files_do_not_steer_the_terminal(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "pictures" / "class-0" / "a\x1b[2J\nepoch 9.png").write_bytes(b"no image")
+    assert train(folder, "train.epochs=1") == 0
+    assert r"skipped class-0/a\x1b[2J\nepoch 9.png: " in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_a_last_checkpoint_without_room_names_its_step(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: Any) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(OutputFolder, "add_checkpoint", full)
+    assert train(folder, "train.epochs=1") == 1
+    told = capsys.readouterr().err
+    assert "The checkpoint of step 3 could not be written: [Errno 28] No space left" in told
 
 
 @pytest.mark.usefixtures("without_pictures")

@@ -170,11 +170,23 @@ def test_resuming_a_finished_run_has_nothing_left_to_do(
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"train": {"optimizer": {"name": "adamw"}}}, "train"),
-        ({"train": {"seed": 4}}, "train"),
-        ({"backbone": {"name": "test_vit"}}, "backbone"),
-        ({"dar": {"weight": 1}, "sec": {}}, "dar, sec"),
-        ({"evaluate": {"holdout": {"fraction": 0.2}}}, "train_images"),
+        (
+            {"train": {"optimizer": {"name": "adamw"}}},
+            r"train\.optimizer\.name is 'adamw', and was 'sgd'",
+        ),
+        ({"train": {"seed": 4}}, r"exactly: train\.seed is 4, and was 3;"),
+        (
+            {"backbone": {"name": "test_vit"}},
+            r"backbone\.name is 'test_vit', and was 'test_resnet'",
+        ),
+        (
+            {"dar": {"weight": 1}, "sec": {}},
+            r"dar is \{.*, and was None; sec is \{.*, and was None$",
+        ),
+        (
+            {"evaluate": {"holdout": {"fraction": 0.2}}},
+            r"exactly: 22 images to train on, which were 24$",
+        ),
     ],
 )
 def test_a_checkpoint_of_other_settings_is_refused(
@@ -199,7 +211,7 @@ def test_a_checkpoint_of_other_images_is_refused(
     shutil.copytree(pictures.root, folder)
     (folder / "class-0" / "00.png").rename(folder / "class-0" / "000.png")
     others = ingest(folder)
-    with pytest.raises(ValueError, match=r"other settings.*images differ"):
+    with pytest.raises(ValueError, match=r"other settings.*images differ in their names"):
         run(spec, others, cache, None, stopped.last_checkpoint)
     with pytest.raises(ValueError, match="dataset: its images are others than the checkpoint's"):
         run(spec, others, cache, None, stopped.last_checkpoint, branch=True)

@@ -68,6 +68,11 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
         "settings, such as {name: adamw}",
     ),
     ({"dar": {"reduction": "sum"}}, "dar.weight", "'auto'", "a number"),
+    ({"dar": {"weight": True}}, "dar.weight", "'true'", "a number"),
+    ({"train": {"epochs": True}}, "train.epochs", "'true'", "a whole number"),
+    ({"augment": {"flip": False}}, "augment.flip", "'false'", "a number"),
+    ({"evaluate": {"retrieval": [1, True]}}, "evaluate.retrieval.1", "'true'", "a whole number"),
+    ({"resources": {"gpus_per_worker": True}}, "resources.gpus_per_worker", "'true'", "0 or 1"),
     (
         {"dataset": "x", "evaluate": {"dataset": "x"}},
         "evaluate.dataset",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from training_world import Recorder, resolved, run
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.export import export_checkpoint
+from dasl_core.export import ExportError, export_checkpoint
 from dasl_core.models.backbone import build_backbone
 from dasl_core.spec import Backbone
 
@@ -223,6 +226,21 @@ def test_a_checkpoint_with_damaged_weights_is_refused(
     assert "conv1.0.weight" in message
 
 
+def test_a_checkpoint_that_is_not_as_it_was_written_is_refused(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    checkpoint = Path(shutil.copytree(checkpoint, tmp_path / "copy"))
+    digests = {file.name: sha256(file.read_bytes()).hexdigest() for file in checkpoint.iterdir()}
+    (checkpoint / "manifest.json").write_text(json.dumps({"sha256": digests}))
+    network = {"image_size": 16, "stem": "small"}
+    build_backbone(backbone(pretrained=str(checkpoint), **network))
+    weights = checkpoint / "backbone.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"!")
+    assert "backbone.safetensors is not as it was written" in refused(checkpoint, **network)
+    with pytest.raises(ExportError, match=r"backbone\.safetensors is not as it was written"):
+        export_checkpoint(checkpoint, "hf")
+
+
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 def test_weights_that_are_not_finite_are_refused(tmp_path: Path, bad: float) -> None:
     weights = timm.create_model("test_resnet").state_dict()
@@ -242,7 +260,8 @@ class Evil:
 def test_a_pickle_with_code_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save({"state_dict": Evil()}, tmp_path / "evil.pth")
-    assert "cannot be read" in refused(tmp_path / "evil.pth")
+    message = refused(tmp_path / "evil.pth")
+    assert message.endswith("that need no code; save a state_dict as .safetensors")
     assert not (tmp_path / "opened").exists()
 
 
