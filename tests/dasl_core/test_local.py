@@ -178,7 +178,8 @@ def test_ctrl_c_while_a_line_is_written_saves_too(
     """Python's buffer refuses a second writer: the handler must not print."""
     reader = Interrupting()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(reader)))
-    assert train(folder, "train.epochs=30") == 130
+    with handled(signal.SIGINT, signal.default_int_handler):
+        assert train(folder, "train.epochs=30") == 130
     assert reader.pressed
     assert list((folder / "out" / "checkpoints").iterdir())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -154,7 +155,8 @@ def test_logs_come_in_parts_byte_by_byte(executor: Executor, name: str, way: str
     assert size >= len(expected)
     whole = b"".join(executor.logs(name, start, 100_000).data for start in range(0, size, 100_000))
     assert len(whole) == size
-    assert expected in whole
+    # Ray's job manager writes into the same file, at moments of its own.
+    assert expected in re.sub(rb"\d{4}-\d\d-\d\d [^\n]*job_manager\.py[^\n]*\n", b"", whole)
     middle = executor.logs(name, size // 2, 7)
     assert middle == LogPiece(whole[size // 2 : size // 2 + 7], size)
     assert executor.logs(name, size - 3, 7) == LogPiece(whole[-3:], size)
