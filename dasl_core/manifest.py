@@ -18,6 +18,8 @@ def damage_of(checkpoint: Path) -> str | None:
     try:
         digests: dict[str, str] = json.loads((checkpoint / MANIFEST).read_bytes())["sha256"]
         for name, digest in digests.items():
+            if Path(name).name != name:
+                raise ValueError("it names what lies elsewhere")
             with open(checkpoint / name, "rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != digest:
                     return f"{checkpoint / name} is not as it was written"

@@ -127,6 +127,11 @@ def spoilt(file: Path) -> None:
         ("manifest.json", Path.unlink, "manifest.json is missing"),
         ("manifest.json", lambda f: f.write_bytes(b""), "manifest.json is damaged"),
         ("manifest.json", lambda f: f.write_text('{"sha256": [1]}'), "manifest.json is damaged"),
+        (
+            "manifest.json",
+            lambda f: f.write_text('{"sha256": {"/dev/zero": ""}}'),
+            "manifest.json is damaged",
+        ),
     ],
 )
 def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(
