@@ -377,7 +377,7 @@ def test_torchrun_with_two_ranks_trains_what_one_does(folder: Path) -> None:
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     together = command(folder, "spec.yaml", "-o", "together", launcher=launcher)
     assert together.returncode == 0, together.stderr
-    assert "Warning" not in together.stderr
+    assert "broadcast_buffers" not in together.stderr, "whose name torch has deprecated"
     assert together.stdout.count("evaluation of raw") == 1
     one, two = weights(folder / "alone"), weights(folder / "together")
     assert max((one[name] - two[name]).abs().max().item() for name in one) < 1e-6  # float32 files
