@@ -36,8 +36,8 @@ OPTIONS = ("--seed", "14", "--width", "2", "--mean-wait", "3")
     ("kills", "options"),
     [
         pytest.param(4, ("--database", "sqlite"), id="ray"),
-        pytest.param(6, ("--database", "sqlite", "--standin"), id="sqlite"),
-        pytest.param(6, ("--database", "postgresql", "--standin"), id="postgresql"),
+        pytest.param(8, ("--database", "sqlite", "--standin"), id="sqlite"),
+        pytest.param(8, ("--database", "postgresql", "--standin"), id="postgresql"),
     ],
 )
 def test_kill_9_at_random_points_loses_nothing_and_does_nothing_twice(
