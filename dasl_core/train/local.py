@@ -1,5 +1,6 @@
 """`dasl train`: a run without a service, in this process or in each process of torchrun."""
 
+import gc
 import hashlib
 import os
 import signal
@@ -113,8 +114,7 @@ def main(
     except (ValueError, OSError, SafetensorError) as error:
         return _fail(str(error))
     finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        _leave_ranks()
 
 
 def _train(spec: JobSpec, data: Path, output: Path, resume: bool, device: torch.device) -> int:
@@ -231,6 +231,15 @@ def _join_ranks(spec: JobSpec) -> torch.device:
     if spec.resources.workers > 1:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     return device
+
+
+def _leave_ranks() -> None:
+    if not dist.is_initialized():
+        return
+    dist.destroy_process_group()
+    # The cycles of a run hold its groups, whose threads end with them. One that still drops a tensor
+    # while the interpreter ends would abort the process, and torchrun the other ranks with it.
+    gc.collect()
 
 
 def _cache_folder(index: DatasetIndex) -> Path:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import yaml
 from safetensors.torch import load_file
 from training_world import picture_folder, settings
@@ -386,3 +387,21 @@ def test_torchrun_with_two_ranks_trains_what_one_does(folder: Path) -> None:
         for name in ("alone", "together")
     ]
     assert losses[1] == pytest.approx(losses[0], abs=1e-10)
+
+
+def test_no_thread_of_a_process_group_outlives_the_run(tmp_path: Path) -> None:
+    """One that drops a tensor while the interpreter ends aborts the rank (torch 2.11 with gloo)."""
+
+    def threads() -> int:
+        return len(os.listdir("/proc/self/task"))
+
+    alone = threads()
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(str(tmp_path / "s"), 1), rank=0, world_size=1
+    )
+    held: dict[str, Any] = {"group": dist.new_group(backend="gloo")}
+    held["itself"] = held  # as a run's parts hold each other
+    del held
+    assert threads() > alone
+    local._leave_ranks()
+    assert threads() <= alone
