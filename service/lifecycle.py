@@ -18,9 +18,13 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
 from service.checkpoints import repository as checkpoints
-from service.db.models import Attempt, Event, Job, Metric
+from service.db.models import Attempt, Base, Event, Job, Metric
 
 Data = dict[str, Any]
+
+# As tables: most of what an object costs is to look for changes that a new row does not have.
+_JOBS, _EVENTS = (Base.metadata.tables[row.__tablename__] for row in (Job, Event))
+_ADD_JOB, _ADD_EVENT = insert(_JOBS), insert(_EVENTS)
 
 
 class JobStatus(StrEnum):
@@ -94,21 +98,16 @@ def retry_delay(restarts: int) -> timedelta:
 
 
 def enqueue(session: Session, job: Job) -> None:
-    """Store a new job as queued, with its first event."""
+    """Store a new job as queued, with its first event. `job` itself is no part of the session."""
     job.status, job.desired = JobStatus.QUEUED, Desired.RUN
     job.attempt = job.restarts = 0
     job.next_event = 2
-    session.add(job)
-    session.flush()
-    row = {
-        "job_id": job.id,
-        "seq": 1,
-        "at": job.created_at,
-        "type": "status",
-        "message": "Job queued",
-        "data": {"from": None, "to": JobStatus.QUEUED, "attempt": 0},
-    }
-    session.execute(insert(Event), row)
+    given = {column.key: getattr(job, column.key) for column in _JOBS.columns}
+    # What is left out has its column's default.
+    row = {name: value for name, value in given.items() if value is not None}
+    session.execute(_ADD_JOB, row)
+    data = {"from": None, "to": JobStatus.QUEUED, "attempt": 0}
+    _add_event(session, job.id, 1, job.created_at, "status", "Job queued", data)
 
 
 def start_attempt(session: Session, job_id: str, token_hash: str) -> Attempt | None:
@@ -404,8 +403,7 @@ def append_event(
     ).scalar()
     if after is None:
         return None
-    session.add(_event(job_id, after - 1, datetime.now(UTC), type, message, data or {}))
-    session.flush()
+    _add_event(session, job_id, after - 1, datetime.now(UTC), type, message, data or {})
     return after - 1
 
 
@@ -452,8 +450,7 @@ def _move(
         return False
     session.refresh(job)
     data = {"from": source, "to": to, "attempt": job.attempt, **(data or {})}
-    session.add(_event(job.id, after - 1, datetime.now(UTC), "status", message, data))
-    session.flush()
+    _add_event(session, job.id, after - 1, datetime.now(UTC), "status", message, data)
     return True
 
 
@@ -503,5 +500,8 @@ def _move_attempt(
     return moved is not None
 
 
-def _event(job_id: str, seq: int, at: datetime, type: str, message: str, data: Data) -> Event:
-    return Event(job_id=job_id, seq=seq, at=at, type=type, message=message, data=data)
+def _add_event(
+    session: Session, job_id: str, seq: int, at: datetime, type: str, message: str, data: Data
+) -> None:
+    row = {"job_id": job_id, "seq": seq, "at": at, "type": type, "message": message, "data": data}
+    session.execute(_ADD_EVENT, row)

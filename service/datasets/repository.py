@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import bindparam, or_, select, update
 from sqlalchemy.orm import Session
 
 from service.db.models import Dataset, Job
 from service.lifecycle import TERMINAL
 
 PENDING, INGESTING, READY, FAILED = "pending", "ingesting", "ready", "failed"
+
+# Of every submission: made once, it takes half the time.
+_FIND = select(Dataset).where(
+    Dataset.tenant == bindparam("tenant"),
+    Dataset.deleted_at.is_(None),
+    or_(Dataset.id == bindparam("named"), Dataset.name == bindparam("named")),
+)
+_FIND_AND_KEEP = _FIND.with_for_update(read=True)
 
 
 def get(session: Session, tenant: str, dataset_id: str) -> Dataset | None:
@@ -29,14 +37,8 @@ def find(session: Session, tenant: str, id_or_name: str, *, keep: bool = False) 
     Args:
         keep: nobody may delete it until this transaction, which writes, ends.
     """
-    query = select(Dataset).where(
-        Dataset.tenant == tenant,
-        Dataset.deleted_at.is_(None),
-        or_(Dataset.id == id_or_name, Dataset.name == id_or_name),
-    )
-    if keep:
-        query = query.with_for_update(read=True)
-    return session.scalars(query).one_or_none()
+    query = _FIND_AND_KEEP if keep else _FIND
+    return session.scalars(query, {"tenant": tenant, "named": id_or_name}).one_or_none()
 
 
 def lock(session: Session, dataset_id: str) -> Dataset | None:

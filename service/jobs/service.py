@@ -28,7 +28,7 @@ from service.auth import Caller
 from service.checkpoints import repository as checkpoints
 from service.cluster import service as cluster
 from service.datasets import repository as datasets
-from service.db.models import Checkpoint, Dataset, IdempotencyKey, Job
+from service.db.models import Checkpoint, Dataset, Job
 from service.jobs import repository
 from service.jobs.schemas import JobPatch, JobView
 from service.lifecycle import TERMINAL, Desired
@@ -123,9 +123,9 @@ def submit(
         tokens.lock_queue_limit(session, caller.token_id) if caller.has_queue_limit else None
     )
     if key is not None:
-        seen = repository.idempotency_key(session, tenant, key)
+        seen = repository.answer_of(session, tenant, key)
         if seen is not None:
-            return _answer_again(seen, body_hash), True
+            return _answer_again(*seen, body_hash), True
     planned = plan(session, tenant, spec, known, keep=True)
     if start is not None:
         _check_branch(session, planned.resolved, start)
@@ -160,9 +160,9 @@ def submit(
         if not repository.keep_answer(session, answer):
             # Another request with the same key was in flight and has committed: it is the first.
             session.rollback()
-            seen = repository.idempotency_key(session, tenant, key)
+            seen = repository.answer_of(session, tenant, key)
             assert seen is not None, "its row was in the way"
-            return _answer_again(seen, body_hash), True
+            return _answer_again(*seen, body_hash), True
     return view, False
 
 
@@ -336,11 +336,11 @@ def _ready_dataset(session: Session, tenant: str, name: str, field: str, keep: b
     return dataset
 
 
-def _answer_again(seen: IdempotencyKey, body_hash: str) -> JobView:
-    if seen.body_hash != body_hash:
+def _answer_again(seen_hash: str, answer: dict[str, Any], body_hash: str) -> JobView:
+    if seen_hash != body_hash:
         raise Problem(
             422,
             "idempotency-key-reused",
             "This Idempotency-Key was used for another job; use a new key for a new job",
         )
-    return JobView.model_validate(seen.answer)
+    return JobView.model_validate(answer)
