@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 
-from service.api_thread import ApiThread
+from service.api_thread import ApiThread, spare_what_stays
 from service.db.session import Database
 from service.exposure import bound, warn_of_exposure
 from service.observability import logs
@@ -33,6 +33,7 @@ def main() -> int:
         with bound(settings) as listener:
             api = ApiThread(settings, Database(settings.database_url), listener)
             api.start()
+            spare_what_stays()
             host, port = listener.getsockname()[:2]
             logger.info("The API listens on %s, port %d", host, port)
             while not stop.wait(_LOOK_EVERY_SECONDS):

@@ -83,7 +83,7 @@ def _serve(
     ray: LocalRay,
 ) -> None:
     # Imported here, for they take a second: a mistake in the settings is told sooner.
-    from service.api_thread import ApiThread
+    from service.api_thread import ApiThread, spare_what_stays
     from service.client.config import config_path
     from service.db.migrate import upgrade
     from service.db.session import Database
@@ -102,6 +102,7 @@ def _serve(
     _say_where(settings.api_url, token, config, config_path())
     dispatcher = DispatcherThread(settings, database, ray, new_cluster="with-the-service")
     dispatcher.start()
+    spare_what_stays()
     pause, ready, began = _FIRST_PAUSE_SECONDS, False, time.monotonic()
     try:
         while not stop.wait(_LOOK_EVERY_SECONDS):
