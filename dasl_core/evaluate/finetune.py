@@ -163,13 +163,12 @@ def _train(
     device = next(model.parameters()).device
     parallel = model
     if world_size() > 1:
-        # Statistics of BatchNorm, where the network has any, are those of its own layers: synchronised
-        # ones in a run, which need no broadcast.
         parallel = DistributedDataParallel(
-            model,
-            device_ids=[device] if device.type == "cuda" else None,
-            broadcast_buffers=False,
+            model, device_ids=[device] if device.type == "cuda" else None
         )
+        # Statistics of BatchNorm, where the network has any, are those of its own layers: synchronised
+        # ones in a run, which need no broadcast. As an attribute: see `dasl_core.train.engine`.
+        parallel.broadcast_buffers = False
     scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)
     steps_per_epoch = len(target) // batch_size
     total = epochs * steps_per_epoch

@@ -183,7 +183,7 @@ class Run:
         if dar is not None and dar.labels == "cluster" and dar.clusters.source == "kmeans":
             self.pseudo_labels = PseudoLabels(
                 dar.clusters,
-                len(index),
+                torch.from_numpy(self.data.train.samples),
                 self.loader.steps,
                 self.batch_size // world_size(),
                 spec.train.seed,
@@ -235,7 +235,8 @@ class Run:
             self.saved_step = self.progress.step
             if self.progress.collapse:
                 self.alarm.load_state_dict(self.progress.collapse)
-            self.end_if_collapsed()  # a process that was killed between saving and saying so
+            if self.progress.ended or self.progress.step < self.total_steps:
+                self.end_if_collapsed()  # a process that was killed between saving and saying so
         else:
             if self.reporter is not None:
                 for event in unmeasured(self.spec, len(self.data.index), self.evaluator):
@@ -272,7 +273,7 @@ class Run:
         if self.progress.ended:
             return
         if self.evaluator is not None and self.evaluator.trains_at_end:
-            self.save(required=True)  # a probe, or fine-tuning, may take hours, and may fail
+            self.save(required=False)  # a probe, or fine-tuning, may take hours, and may fail
         self.evaluate("backbone")
         self.progress.ended = True
         self.saved_step = None
@@ -456,7 +457,10 @@ class Run:
         progress.losses.append(progress.epoch_loss_sum / steps if steps else None)
         progress.epoch_loss_sum, progress.epoch_loss_steps = 0.0, 0
         if self.pseudo_labels is not None:
-            figures = self.pseudo_labels.end_epoch(len(progress.losses), self.data.labels)
+            classes = self.data.labels
+            if classes is not None:
+                classes = classes[torch.from_numpy(self.data.train.samples)]
+            figures = self.pseudo_labels.end_epoch(len(progress.losses), classes)
             if figures and self.reporter is not None:
                 values = {f"clusters_{name}": value for name, value in figures.items()}
                 self.reporter.metrics(
@@ -565,12 +569,13 @@ class Run:
             features = self.evaluator.features(self.method.representation, self.data.held_out)
         if self.reporter is None:
             return
-        # Only now and only here: Matplotlib's import would keep every rank from its first step.
-        from dasl_core.train.pictures import draw_curves, draw_neighbours
-
         curves = self.files.scratch / "curves.png"
         losses = [math.nan if loss is None else loss for loss in self.progress.losses]
         try:
+            # Only now and only here: Matplotlib's import would keep every rank from its first step,
+            # and wants a folder of its own to write to.
+            from dasl_core.train.pictures import draw_curves, draw_neighbours
+
             draw_curves(losses, self.progress.evaluations, self.spec.name, curves)
             self.reporter.artifact(curves)
             if features is not None:

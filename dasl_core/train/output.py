@@ -41,7 +41,10 @@ class OutputFolder:
             ValueError: another process is writing to it.
             OSError: it cannot be written to.
         """
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
+        for made in missing:
+            _sync(made.parent)
         self.path = path
         self._lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -117,7 +120,8 @@ class OutputFolder:
 
     def add_figures(self, points: list[dict[str, Any]]) -> None:
         """Append lines to the figures, without values that JSON cannot say. The first time, drop those of
-        steps that come again; where all do, keep them beside, as `metrics.jsonl.old`.
+        steps that come again; where all do, keep them beside, as `metrics.jsonl.old`, or with a number
+        where there is such a file.
 
         Raises:
             OSError: they cannot be written, and are with the next ones.
@@ -126,7 +130,7 @@ class OutputFolder:
         file = self.path / METRICS
         if self._kept_until is not None:
             if self._kept_until == 0 and file.exists():
-                file.replace(file.with_name(f"{file.name}.old"))
+                file.rename(_free_name(file.with_name(f"{file.name}.old")))
             elif file.exists():
                 # A process that is killed leaves half a line.
                 lines = file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
@@ -157,6 +161,7 @@ class OutputFolder:
         partial = target.with_name(f".{target.name}.partial")
         aside = target.with_name(f".{target.name}.replaced")
         partial.mkdir(parents=True)
+        _sync(self.path)  # which may have the names of `checkpoints` and of the figures only now
         try:
             digests = {}
             for file in sorted(folder.iterdir()):
@@ -192,6 +197,15 @@ def _put_back(aside: Path) -> None:
         shutil.rmtree(aside, ignore_errors=True)
     elif aside.exists():
         aside.rename(target)
+
+
+def _free_name(file: Path) -> Path:
+    """The name, or the first of `name.2`, `name.3`, ... that nothing has."""
+    free, number = file, 1
+    while free.exists():
+        number += 1
+        free = file.with_name(f"{file.name}.{number}")
+    return free
 
 
 def _line(point: dict[str, Any]) -> str:

@@ -23,8 +23,11 @@ class PseudoLabels:
     those last clustered is a class of its own: all are in the first epoch, later those that the epoch
     before had no place for. Numbers of different clusterings have nothing to do with each other.
 
+    Images are known by their place among those trained on: what else lies in the folder may change
+    before a run goes on.
+
     Args:
-        num_samples: images in the index, training or not.
+        train_samples: (N,) positions in the index of the images to train on.
         steps: of an epoch.
         share: images of a rank's share of a batch.
     """
@@ -32,7 +35,7 @@ class PseudoLabels:
     def __init__(
         self,
         clusters: Clusters,
-        num_samples: int,
+        train_samples: Tensor,
         steps: int,
         share: int,
         seed: int,
@@ -41,20 +44,22 @@ class PseudoLabels:
         self.settings, self.k, self.seed = clusters, clusters.k, seed
         self.steps, self.share = steps, share
         self.bank: Tensor | None = None  # (steps * share, h), made when h is known
-        self.labels = self._own_classes(num_samples)  # (num_samples,) on the CPU
+        self.place = torch.full((int(train_samples.max()) + 1,), -1)
+        self.place[train_samples] = torch.arange(len(train_samples))
+        self.labels = self._own_classes(len(train_samples))  # (N,) on the CPU
         self.samples = torch.zeros(steps * share * world_size(), dtype=torch.int64)
         self.filled = 0  # steps of this epoch that are in the bank
 
     def of(self, samples: Tensor) -> Tensor:
-        """Labels (N,) of the given samples."""
-        return self.labels[samples]
+        """Labels (n,) of the given samples, positions in the index."""
+        return self.labels[self.place[samples]]
 
     def observe(self, embeddings: Tensor, samples: Tensor) -> None:
         """Keep a step's embeddings.
 
         Args:
             embeddings: (V, B, h), raw, of this rank's share.
-            samples: (N,) of the global batch, in rank order.
+            samples: (n,) of the global batch, in rank order; positions in the index.
         """
         vectors = full_precision(embeddings.detach())
         if self.settings.metric == "spherical":
@@ -64,7 +69,7 @@ class PseudoLabels:
         at = self.filled * self.share
         self.bank[at : at + self.share] = vectors.mean(dim=0)
         batch = len(samples)
-        self.samples[self.filled * batch : (self.filled + 1) * batch] = samples
+        self.samples[self.filled * batch : (self.filled + 1) * batch] = self.place[samples]
         self.filled += 1
 
     def end_epoch(self, epoch: int, classes: Tensor | None) -> dict[str, float]:
@@ -72,7 +77,7 @@ class PseudoLabels:
 
         Args:
             epoch: epochs done, this one included.
-            classes: (num_samples,) true classes, to compare with; or None.
+            classes: (N,) true classes of the images to train on, to compare with; or None.
 
         Returns:
             Figures of the clustering; none when it was not its turn.
@@ -105,8 +110,8 @@ class PseudoLabels:
             classes=None if classes is None else classes[samples],
         )
 
-    def _own_classes(self, num_samples: int) -> Tensor:
-        return torch.arange(num_samples) + self.k
+    def _own_classes(self, images: int) -> Tensor:
+        return torch.arange(images) + self.k
 
     def _positions(self, steps: int) -> Tensor:
         """Where the bank's rows stand in the order of one process with the global batches."""

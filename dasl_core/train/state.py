@@ -16,7 +16,7 @@ from dasl_core.train.criterion import Criterion
 from dasl_core.train.pseudo_labels import PseudoLabels
 
 # Raised when an older training state can no longer be read.
-FORMAT = 3
+FORMAT = 4
 
 
 @dataclass
@@ -125,7 +125,8 @@ class TrainingState:
             self.optimizer.load_state_dict(state["optimizer"])
             for group, asked in zip(self.optimizer.param_groups, settings, strict=True):
                 # Its state is the checkpoint's; momentum and what else is asked of it are the spec's.
-                group.update({name: asked[name] for name in asked.keys() - {"params"}})
+                kept = {"params", "lr", "weight_decay"}  # each step has its own of the schedules
+                group.update({name: asked[name] for name in asked.keys() - kept})
         if state["spec"]["train"]["precision"] == self.spec.train.precision:
             self.scaler.load_state_dict(state["scaler"])
         if len(ranks) == world_size():

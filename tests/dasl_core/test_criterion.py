@@ -127,7 +127,9 @@ def test_the_labels_of_dar_say_which_pairs_enter(kind: str, estimator: str) -> N
         this = criterion(dar=dar | {"labels": kind})
         labels = SAMPLES if kind == "instance" else CLASSES
     elif kind == "kmeans":
-        clusters = PseudoLabels(Clusters(source="kmeans", k=3), 27, steps=1, share=6, seed=SEED)
+        clusters = PseudoLabels(
+            Clusters(source="kmeans", k=3), torch.arange(27), steps=1, share=6, seed=SEED
+        )
         clusters.observe(given["embeddings"], SAMPLES)
         clusters.end_epoch(1, None)
         labels = clusters.labels[SAMPLES]

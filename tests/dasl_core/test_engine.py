@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 from itertools import chain, repeat
@@ -416,11 +417,66 @@ def test_what_fails_after_the_last_step_costs_none(
     assert ends[0]["evaluations"] == ends[1]["evaluations"]
     assert "finetune_top1" in ends[1]["evaluations"][-1]["metrics"]
     states = [load_state(recorder.last_checkpoint) for recorder in (undisturbed, second)]
-    assert_same(states[0]["method"], states[1]["method"], "method")
+    for part in ("method", "optimizer"):
+        assert_same(states[0][part], states[1][part], part)
 
     complete = Recorder(tmp_path / "complete")
     assert run(spec, pictures, cache, complete, second.last_checkpoint) == "succeeded"
     assert complete.evaluations == complete.checkpoints == [], "nothing is left to do"
+
+
+def test_a_collapsed_run_that_died_in_its_last_evaluation_makes_up_for_it(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(27):
+        folder = tmp_path / "grey" / f"class-{number % 3}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (16, 16), (128, 128, 128)).save(folder / f"{number}.png")
+    index = ingest(tmp_path / "grey")
+    spec = resolved(
+        index,
+        method={"name": "byol"},
+        backbone={"name": "test_vit"},
+        augment={"jitter_probability": 0, "grayscale": 0, "blur": 0, "solarize": 0},
+        train={"epochs": 4, "collapse": "stop"},
+        evaluate={"linear": {"epochs": 2}, "every_epochs": 20},
+    )
+    undisturbed, first, second = (Recorder(tmp_path / name) for name in ("u", "first", "second"))
+    with pytest.raises(CollapsedError):
+        run(spec, index, cache, undisturbed)
+    assert undisturbed.points[-1]["step"] == undisturbed.evaluations[-1][0] == 12, "the last one"
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dasl_core.train.evaluation.linear_probe", fails)
+        with pytest.raises(torch.OutOfMemoryError):
+            run(spec, index, cache, first)
+    assert not first.checkpoints[-1][2]
+    with pytest.raises(CollapsedError):
+        run(spec, index, cache, second, first.last_checkpoint)
+    assert second.evaluations == undisturbed.evaluations[-1:]
+    assert second.checkpoints[-1][2], "final"
+
+
+def test_a_disk_that_is_full_before_the_last_evaluation_costs_a_checkpoint_and_not_the_run(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    class FullForAWhile(Recorder):
+        def checkpoint(
+            self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
+        ) -> None:
+            if step == 9 and not final:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            super().checkpoint(folder, step, epoch, metrics, final)
+
+    reporter = FullForAWhile(tmp_path)
+    spec = resolved(pictures, evaluate={"linear": {"epochs": 2}})
+    assert run(spec, pictures, cache, reporter) == "succeeded"
+    assert [kind for kind, _, _ in reporter.events] == ["checkpoint_failed"]
+    assert "linear_top1" in reporter.evaluations[-1][3]
+    assert reporter.checkpoints[-1][::2] == (9, True)
 
 
 def test_a_run_tells_that_it_works_while_something_is_evaluated(

@@ -373,7 +373,11 @@ def test_ranks_must_share_a_batch_evenly(
 
 @pytest.mark.slow
 def test_torchrun_with_two_ranks_trains_what_one_does(folder: Path) -> None:
-    write_spec(folder, train=settings()["train"] | {"precision": "fp64"}, dar={"weight": 0.1})
+    changes: dict[str, Any] = {
+        "train": {"precision": "fp64"},
+        "evaluate": {"finetune": {"epochs": 1}},
+    }
+    write_spec(folder, dar={"weight": 0.1}, **changes)
     assert train(folder, output="alone") == 0
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     together = command(folder, "spec.yaml", "-o", "together", launcher=launcher)

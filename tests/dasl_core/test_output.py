@@ -174,6 +174,16 @@ def test_figures_of_steps_that_come_again_are_dropped(tmp_path: Path) -> None:
     assert figures(tmp_path) == [1, 2, 3, 4, 5]
 
 
+def test_figures_that_no_checkpoint_goes_with_are_kept_beside(tmp_path: Path) -> None:
+    """Those of each run that died before its first one, or whose checkpoints are gone."""
+    for run in range(1, 5):
+        with OutputFolder(tmp_path) as folder:
+            assert folder.start(resume=True) is None
+            folder.add_figures([point(run)])
+    kept = [tmp_path / f"{METRICS}{suffix}" for suffix in (".old", ".old.2", ".old.3", "")]
+    assert [json.loads(file.read_text())["step"] for file in kept] == [1, 2, 3, 4]
+
+
 def figures_text(path: Path) -> str:
     return (path / METRICS).read_text()
 
@@ -235,6 +245,7 @@ def test_a_name_is_given_when_what_it_names_is_on_the_disk(
     partial, name = ".step-000000001.partial", "step-000000001"
     assert done == [
         "sync metrics.jsonl",
+        f"sync {tmp_path.name}",  # which has the names of the figures and of `checkpoints`
         *(f"sync {file}" for file in sorted(FILES)),
         "sync .manifest.json.partial",
         "name manifest.json",
@@ -242,6 +253,18 @@ def test_a_name_is_given_when_what_it_names_is_on_the_disk(
         f"name {name}",
         f"sync {CHECKPOINTS}",
     ]
+
+
+def test_the_names_of_folders_that_are_made_are_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+    monkeypatch.setattr(output, "_sync", synced.append)
+    with OutputFolder(tmp_path / "a" / "b"):
+        assert sorted(synced) == [tmp_path, tmp_path / "a"]
+    synced.clear()
+    with OutputFolder(tmp_path / "a" / "b"):
+        assert synced == []
 
 
 class DiskGone(OSError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import errno
 import io
 import math
@@ -103,3 +104,20 @@ def test_a_disk_without_room_for_pictures_does_not_fail_a_finished_run(
     (type, message, data) = reporter.events[-1]
     assert (type, data) == ("pictures_missing", {"step": 3})
     assert "No space left on device" in message
+
+
+def test_matplotlib_without_a_folder_to_write_to_does_not_fail_a_finished_run(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = builtins.__import__
+
+    def without_matplotlib(name: str, *arguments: Any, **named: Any) -> Any:
+        if name == "dasl_core.train.pictures":
+            raise OSError("Matplotlib requires access to a writable cache directory")
+        return load(name, *arguments, **named)
+
+    monkeypatch.setattr(builtins, "__import__", without_matplotlib)
+    reporter = Recorder(tmp_path)
+    assert run(resolved(pictures, train={"epochs": 1}), pictures, cache, reporter) == "succeeded"
+    assert reporter.artifacts == {}
+    assert "writable cache directory" in reporter.events[-1][1]

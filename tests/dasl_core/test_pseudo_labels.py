@@ -16,7 +16,7 @@ def test_images_share_a_label_only_where_the_last_clustering_put_both() -> None:
     truth = torch.arange(IMAGES) % K
     embeddings = torch.eye(K)[truth].repeat(2, 1, 1)  # (V, N, h)
     clusters = Clusters(source="kmeans", k=K, every_epochs=1)
-    labels = PseudoLabels(clusters, IMAGES, STEPS, BATCH, seed=0)
+    labels = PseudoLabels(clusters, torch.arange(IMAGES), STEPS, BATCH, seed=0)
     generator = torch.Generator().manual_seed(0)
     numberings = set()
     for epoch in range(1, 9):

@@ -15,6 +15,7 @@ from torch import Tensor
 from training_world import Recorder, assert_same, ingest, resolved, run
 
 from dasl_core.data.index import DatasetIndex
+from dasl_core.data.split import split
 from dasl_core.methods import REGISTRY, Outputs, SimCLR
 from dasl_core.train.checkpoint import load_state
 from dasl_core.train.reporting import Desired
@@ -215,6 +216,36 @@ def test_a_checkpoint_of_other_images_is_refused(
         run(spec, others, cache, None, stopped.last_checkpoint)
     with pytest.raises(ValueError, match="dataset: its images are others than the checkpoint's"):
         run(spec, others, cache, None, stopped.last_checkpoint, branch=True)
+
+
+@pytest.mark.parametrize("change", ["lost", "added"])
+def test_images_that_are_held_out_may_change_before_a_run_goes_on(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, change: str
+) -> None:
+    """They stand before those that are trained on, whose clusters must not move with them."""
+    changes = {
+        "dar": {"weight": 0.5, "labels": "cluster", "clusters": {"k": 3}},
+        "evaluate": {"holdout": {"by": "class", "fraction": 0.3}},
+    }
+    spec = resolved(pictures, **changes)
+    undisturbed, resumed = Recorder(tmp_path / "undisturbed"), Recorder(tmp_path / "resumed")
+    run(spec, pictures, cache, undisturbed)
+    stopped = Recorder(tmp_path / "stopped", stop_at(4))
+    run(spec, pictures, cache, stopped)
+    folder = tmp_path / "changed"
+    shutil.copytree(pictures.root, folder)
+    (held_out,) = {
+        pictures.paths[sample].split("/")[0]
+        for sample in split(pictures, spec.evaluate.holdout).held_out
+    }
+    assert held_out == "class-0", "the first; else choose another seed"
+    if change == "lost":
+        (folder / held_out / "03.png").unlink()
+    else:
+        shutil.copy(folder / held_out / "03.png", folder / held_out / "030.png")
+    index = ingest(folder)
+    run(resolved(index, **changes), index, cache, resumed, stopped.last_checkpoint)
+    assert stopped.curve() + resumed.curve() == undisturbed.curve()
 
 
 def test_a_damaged_checkpoint_is_refused(
