@@ -43,6 +43,9 @@ class ApiThread(threading.Thread):
                 log_level="warning",
                 log_config=None,
                 access_log=False,
+                # httptools, which uvicorn takes where it is installed, lets two Host headers, HTTP/0.9
+                # and headers of any size pass.
+                http="h11",
                 # `trusted_proxies` decides; uvicorn would believe everybody on this machine.
                 proxy_headers=False,
                 server_header=False,

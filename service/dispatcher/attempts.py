@@ -185,20 +185,18 @@ class Attempts:
             self._stop(attempt.submission_id)
 
     def _limit(self, attempt: AttemptView) -> None:
-        limit = attempt.resources.get("max_hours")
         now = self._shared.clock()
-        if limit is None or attempt.job_started_at is None:
-            return
-        if now - attempt.job_started_at < timedelta(hours=limit):
+        if attempt.job_started_at is None or now - attempt.job_started_at < attempt.limit:
             return
         # Only what its attempts took counts: not a pause, nor a time in which the service was off.
         with self._shared.database.read() as session:
             before = repository.time_of_attempts(session, attempt.job_id, before=attempt.number)
-        if before + (now - attempt.created_at) < timedelta(hours=limit):
+        if before + (now - attempt.created_at) < attempt.limit:
             return
+        hours = attempt.limit / timedelta(hours=1)
         error = {
             "type": "max-hours",
-            "message": f"The job ran for longer than resources.max_hours = {limit:g}",
+            "message": f"The job ran for longer than resources.max_hours = {hours:g}",
         }
         with self._shared.write() as session:
             lifecycle.finish_attempt(

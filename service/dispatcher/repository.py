@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import Row, Select, func, select, update
+from sqlalchemy import Select, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -37,14 +37,12 @@ class AttemptView:
     status: JobStatus
     desired: Desired
     job_started_at: datetime | None
-    resources: dict[str, Any]
+    demand: Demand
+    """What the attempt takes of the cluster."""
+    limit: timedelta
+    """How long the job's attempts may take in all."""
     has_error: bool
     """The attempt ended with an error, whose log tail is still to be added."""
-
-    @property
-    def demand(self) -> Demand:
-        """What the attempt takes of the cluster."""
-        return Demand.of(self.resources)
 
 
 def take_lease(
@@ -94,42 +92,36 @@ def release_lease(session: Session, name: str, holder: str, now: datetime) -> No
 
 def live_attempts(session: Session) -> list[AttemptView]:
     """Attempts that are not over, oldest first."""
-    query = _attempts().where(Attempt.state.in_(LIVE_ATTEMPT))
-    return [_view(row) for row in session.execute(query.order_by(Attempt.created_at))]
+    live = Attempt.state.in_(LIVE_ATTEMPT)
+    return _attempts(session, _ATTEMPTS.where(live).order_by(Attempt.created_at))
 
 
 def ended_attempts(session: Session, since: datetime) -> list[AttemptView]:
     """Attempts that ended after `since`, oldest first."""
-    query = _attempts().where(Attempt.finished_at > since)
-    return [_view(row) for row in session.execute(query.order_by(Attempt.finished_at))]
+    ended = Attempt.finished_at > since
+    return _attempts(session, _ATTEMPTS.where(ended).order_by(Attempt.finished_at))
 
 
 def queued(session: Session) -> list[Queued]:
     """All jobs that wait for room, as admission looks at them: by priority, then first come."""
     used = _time_used(session, {JobStatus.QUEUED})
     rows = session.execute(
-        select(
-            Job.id,
-            Job.attempt,
-            Job.resolved["resources"],
-            Job.token_id,
-            Token.max_running_jobs,
-            Token.max_gpus,
-        )
+        select(Job.id, Job.attempt, Job.token_id, Token.max_running_jobs, Token.max_gpus)
         .join(Token, Token.id == Job.token_id, isouter=True)
         .where(Job.status == JobStatus.QUEUED, Job.desired == Desired.RUN)
         .order_by(Job.priority.desc(), Job.id)
-    )
+    ).all()
+    resources = _resources(session, [row.id for row in rows])
     return [
         Queued(
             job_id,
             attempt,
-            Demand.of(resources),
-            lasts=max(timedelta(), _limit(resources) - used.get(job_id, timedelta())),
+            resources[job_id].demand,
+            lasts=max(timedelta(), resources[job_id].limit - used.get(job_id, timedelta())),
             token_id=token_id,
             quota=Quota(max_running_jobs, max_gpus),
         )
-        for job_id, attempt, resources, token_id, max_running_jobs, max_gpus in rows
+        for job_id, attempt, token_id, max_running_jobs, max_gpus in rows
     ]
 
 
@@ -137,20 +129,43 @@ def running(session: Session, now: datetime) -> list[Running]:
     """What live attempts take, and until when at most; what is to stop may end at any moment."""
     used = _time_used(session, _HAS_ATTEMPT)
     rows = session.execute(
-        select(Job.id, Job.desired, Job.resolved["resources"], Job.token_id, Attempt.created_at)
+        select(Job.id, Job.desired, Job.token_id, Attempt.created_at)
         .join(Attempt, Attempt.job_id == Job.id)
         .where(Attempt.state.in_(LIVE_ATTEMPT))
-    )
+    ).all()
+    resources = _resources(session, [row.id for row in rows])
     found = []
-    for job_id, desired, resources, token_id, began_at in rows:
-        ends_by = began_at + _limit(resources) - used.get(job_id, timedelta())
+    for job_id, desired, token_id, began_at in rows:
+        ends_by = began_at + resources[job_id].limit - used.get(job_id, timedelta())
         stops = desired != Desired.RUN
-        found.append(Running(Demand.of(resources), now if stops else max(now, ends_by), token_id))
+        at = now if stops else max(now, ends_by)
+        found.append(Running(resources[job_id].demand, at, token_id))
     return found
 
 
-def _limit(resources: dict[str, Any]) -> timedelta:
-    return timedelta(hours=resources["max_hours"])
+class _Resources(NamedTuple):
+    demand: Demand
+    limit: timedelta
+
+
+# A job's resources never change, and to take those of a thousand jobs out of their specs in each round
+# would be most of it.
+_known_resources: dict[str, _Resources] = {}
+_MOST_KNOWN, _AT_A_TIME = 100_000, 1000
+
+
+def _resources(session: Session, job_ids: Sequence[str]) -> dict[str, _Resources]:
+    found = {job_id: _known_resources.get(job_id) for job_id in job_ids}
+    unknown = [job_id for job_id, resources in found.items() if resources is None]
+    read: dict[str, _Resources] = {}
+    for start in range(0, len(unknown), _AT_A_TIME):
+        some = Job.id.in_(unknown[start : start + _AT_A_TIME])
+        for job_id, asked in session.execute(select(Job.id, Job.resolved["resources"]).where(some)):
+            read[job_id] = _Resources(Demand.of(asked), timedelta(hours=asked["max_hours"]))
+    if len(_known_resources) > _MOST_KNOWN:
+        _known_resources.clear()
+    _known_resources.update(read)
+    return {job_id: read[job_id] if kept is None else kept for job_id, kept in found.items()}
 
 
 def _time_used(session: Session, statuses: Collection[JobStatus]) -> dict[str, timedelta]:
@@ -228,25 +243,42 @@ def replace_ingest_token(session: Session, dataset_id: str, number: int, token_h
     return replaced is not None
 
 
-def _attempts() -> Select[Attempt, Job]:
-    return select(Attempt, Job).join(Job, Job.id == Attempt.job_id)
+# Columns and not rows: a job's specs are large, and nobody here reads them.
+_ATTEMPTS = select(
+    Attempt.job_id,
+    Attempt.number,
+    Attempt.submission_id,
+    Attempt.state,
+    Attempt.created_at,
+    Attempt.heartbeat_at,
+    Attempt.progressed_at,
+    Attempt.finished_at,
+    Attempt.error,
+    Job.status,
+    Job.desired,
+    Job.started_at,
+).join(Job, Job.id == Attempt.job_id)
 
 
-def _view(row: Row[Attempt, Job]) -> AttemptView:
-    attempt, job = row
-    error = attempt.error
-    return AttemptView(
-        job_id=job.id,
-        number=attempt.number,
-        submission_id=attempt.submission_id,
-        state=AttemptState(attempt.state),
-        created_at=attempt.created_at,
-        heartbeat_at=attempt.heartbeat_at,
-        progressed_at=attempt.progressed_at,
-        finished_at=attempt.finished_at,
-        status=JobStatus(job.status),
-        desired=Desired(job.desired),
-        job_started_at=job.started_at,
-        resources=job.resolved["resources"],
-        has_error=error is not None and "log_tail" not in error,
-    )
+def _attempts(session: Session, query: Select[*tuple[Any, ...]]) -> list[AttemptView]:
+    rows = session.execute(query).all()
+    resources = _resources(session, [row.job_id for row in rows])
+    return [
+        AttemptView(
+            job_id=row.job_id,
+            number=row.number,
+            submission_id=row.submission_id,
+            state=AttemptState(row.state),
+            created_at=row.created_at,
+            heartbeat_at=row.heartbeat_at,
+            progressed_at=row.progressed_at,
+            finished_at=row.finished_at,
+            status=JobStatus(row.status),
+            desired=Desired(row.desired),
+            job_started_at=row.started_at,
+            demand=resources[row.job_id].demand,
+            limit=resources[row.job_id].limit,
+            has_error=row.error is not None and "log_tail" not in row.error,
+        )
+        for row in rows
+    ]

@@ -1,14 +1,19 @@
-"""People, dispatchers that die, drivers that die, a Ray that goes away: in any order, nothing is lost.
+"""People, APIs and dispatchers that die, drivers that die, a Ray that goes away: in any order, nothing is
+lost.
 
-Hypothesis makes the story; the fake executor runs real processes, the clock is the story's own.
+Hypothesis makes the story. People and drivers speak to the real API, which may die just before or just
+after it commits, and say the same again as their clients do; the fake executor runs real processes, and
+the clock is the story's own.
 """
 
 from __future__ import annotations
 
 import itertools
 from contextlib import suppress
+from typing import Any, Literal
 
 import pytest
+from api_under_test import Api
 from dispatcher_world import World
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -22,23 +27,32 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 from test_dispatcher_crashes import Crash, Death
 
 from service.db.models import Attempt, Event, Job
-from service.lifecycle import LIVE_ATTEMPT, TERMINAL, TRANSITIONS, JobStatus, StaleAttempt
+from service.lifecycle import LIVE_ATTEMPT, TERMINAL, TRANSITIONS, JobStatus
 
 ENOUGH_ROUNDS = 60
+Moment = Literal["before", "after"] | None
+moments = st.sampled_from([None, None, None, "before", "after"])
+
+
+class ApiDied(Exception):
+    """The API's process ends here; who asked has no answer."""
 
 
 class Story(RuleBasedStateMachine):
     """Whatever happens around the dispatcher, one thing at a time."""
 
     world: World
+    api: Api
     jobs = Bundle("jobs")
 
     def __init__(self) -> None:
         super().__init__()
         self.accepted: list[str] = []
+        self.submissions: dict[str, tuple[dict[str, Any], str]] = {}
         self.deaf: set[str] = set()  # jobs whose drivers never end by themselves
         self.ended: dict[str, str] = {}
         self.steps = itertools.count(1)
@@ -48,36 +62,65 @@ class Story(RuleBasedStateMachine):
 
     @initialize(target=jobs, deaf=st.booleans())
     def begin(self, deaf: bool) -> str:
-        return self.submit(1, 0, deaf)
+        return self.submit(1, 0, deaf, None)
 
     # Few, so that much happens to each.
     @precondition(lambda self: len(self.accepted) < 3)
-    @rule(target=jobs, workers=st.integers(1, 2), priority=st.integers(-1, 1), deaf=st.booleans())
-    def submit(self, workers: int, priority: int, deaf: bool) -> str:
-        job = self.world.add_job(workers=workers, priority=priority, max_restarts=2)
+    @rule(
+        target=jobs,
+        workers=st.integers(1, 2),
+        priority=st.integers(-1, 1),
+        deaf=st.booleans(),
+        death=moments,
+    )
+    def submit(self, workers: int, priority: int, deaf: bool, death: Moment) -> str:
+        spec = {
+            "name": f"job {len(self.accepted)}",
+            "dataset": "emoji",
+            "priority": priority,
+            "resources": {"workers": workers, "cpus_per_worker": 1, "max_restarts": 2},
+        }
+        key = f"{id(self)}-{len(self.accepted)}"
+        answer = self.ask("/v1/jobs", spec, death, {"Idempotency-Key": key})
+        assert answer.status_code == 201, answer.text
+        job = str(answer.json()["id"])
+        assert job not in self.accepted
         self.accepted.append(job)
+        self.submissions[job] = (spec, key)
         if deaf:
             self.deaf.add(job)
         return job
 
     @rule(job=jobs)
-    def cancel(self, job: str) -> None:
-        self.world.cancel(job)
+    def submit_again(self, job: str) -> None:
+        """As after an answer that was lost, however much later."""
+        spec, key = self.submissions[job]
+        answer = self.ask("/v1/jobs", spec, None, {"Idempotency-Key": key})
+        assert (answer.status_code, answer.json()["id"]) == (201, job)
 
-    @rule(job=jobs)
-    def pause(self, job: str) -> None:
-        self.world.pause(job)
-
-    @rule(job=jobs)
-    def resume(self, job: str) -> None:
-        self.world.resume(job)
+    @rule(job=jobs, wish=st.sampled_from(["cancel", "pause", "resume"]), death=moments)
+    def wish(self, job: str, wish: str, death: Moment) -> None:
+        answer = self.ask(f"/v1/jobs/{job}/{wish}", None, death)
+        assert answer.status_code in (202, 409), answer.text
 
     @rule(job=jobs)
     def pause_and_resume(self, job: str) -> None:
-        self.world.pause(job)
+        self.wish(job, "pause", None)
         for _ in range(3):
             self.world.tick(20)
-        self.world.resume(job)
+        self.wish(job, "resume", None)
+
+    def ask(
+        self, path: str, body: Any, death: Moment, headers: dict[str, str] | None = None
+    ) -> Any:
+        """Post, and once more where the API died of it."""
+        with pytest.MonkeyPatch.context() as patch:
+            if death is not None:
+                writer = self.api.database.writer
+                patch.setattr(self.api.database, "writer", lambda: _mortal(writer(), death))
+            with suppress(ApiDied):
+                return self.api.client.post(path, json=body, headers=headers)
+        return self.api.client.post(path, json=body, headers=headers)
 
     # --- the dispatcher
 
@@ -109,24 +152,24 @@ class Story(RuleBasedStateMachine):
 
     # --- drivers and their ranks
 
-    @rule(job=jobs)
-    def speak(self, job: str) -> None:
+    @rule(job=jobs, death=moments)
+    def speak(self, job: str, death: Moment = None) -> None:
         number = self.world.job(job).attempt
-        if self.world.executor.is_running(f"{job}-{number}"):
-            try:
-                self.world.worker_starts(job, number)
-                self.world.worker_beats(job, number, {"step": next(self.steps)})
-            except StaleAttempt:
-                self.world.executor.end(f"{job}-{number}", 0)
+        if self.world.executor.is_running(f"{job}-{number}") and self.say(job, "start", {}, death):
+            self.say(job, "heartbeat", {"progress": {"step": next(self.steps)}}, death)
 
-    @rule(job=jobs)
-    def save(self, job: str) -> None:
+    @rule(job=jobs, death=moments)
+    def save(self, job: str, death: Moment = None) -> None:
         number = self.world.job(job).attempt
         if number and self.world.attempt(job, number).state == "running":
-            self.world.add_checkpoint(job, number, step=next(self.steps))
+            step = next(self.steps)
+            folder = self.api.context.storage.attempt_uri(job, number)
+            file = {"name": "backbone.safetensors", "size": 1, "sha256": "0" * 64}
+            body = {"step": step, "epoch": 1.0, "uri": f"{folder}/step-{step}", "files": [file]}
+            self.say(job, "checkpoints", body, death)
 
-    @rule(job=jobs, outcome=st.sampled_from(["succeeded", "failed", "told"]))
-    def finish(self, job: str, outcome: str) -> None:
+    @rule(job=jobs, outcome=st.sampled_from(["succeeded", "failed", "told"]), death=moments)
+    def finish(self, job: str, outcome: str, death: Moment = None) -> None:
         """As a driver does: it reports, then it ends."""
         now = self.world.job(job)
         name = f"{job}-{now.attempt}"
@@ -135,8 +178,22 @@ class Story(RuleBasedStateMachine):
         if outcome == "told":
             outcome = {"run": "succeeded", "pause": "paused", "cancel": "cancelled"}[now.desired]
         error = {"type": "x", "message": "broke"} if outcome == "failed" else None
-        self.world.worker_finishes(job, outcome, now.attempt, error=error)  # type: ignore[arg-type]
-        self.world.executor.end(name, 0)
+        if self.say(job, "finish", {"outcome": outcome, "error": error}, death):
+            self.world.executor.end(name, 0)
+
+    def say(self, job: str, word: str, body: dict[str, Any], death: Moment) -> bool:
+        """A word of the job's newest driver; `False`: its attempt is over, and so it has ended."""
+        number = self.world.job(job).attempt
+        name = f"{job}-{number}"
+        headers = {"Authorization": f"Bearer {self.world.executor.envs[name]['DASL_WORKER_TOKEN']}"}
+        door = f"/worker/v1/jobs/{job}/attempts/{number}/{word}"
+        answer = self.ask(door, body, death, headers)
+        if answer.is_success:
+            return True
+        assert answer.json()["type"] == "stale-attempt", answer.text
+        if self.world.executor.is_running(name):
+            self.world.executor.end(name, 0)
+        return False
 
     @rule(job=jobs)
     def kill(self, job: str) -> None:
@@ -162,8 +219,9 @@ class Story(RuleBasedStateMachine):
     @invariant()
     def history_is_consistent(self) -> None:
         with self.world.database.read() as session:
-            rows = session.scalars(select(Job).where(Job.id.in_(self.accepted))).all()
-            assert {job.id for job in rows} == set(self.accepted), "an accepted job is lost"
+            begun = select(Job).where(Job.id >= min(self.accepted, default=""))
+            rows = session.scalars(begun).all()
+            assert {job.id for job in rows} == set(self.accepted), "a job is lost, or there twice"
             for job in rows:
                 events = session.scalars(
                     select(Event).where(Event.job_id == job.id).order_by(Event.seq)
@@ -199,7 +257,7 @@ class Story(RuleBasedStateMachine):
                 self.speak(job)
                 self.finish(job, "told")
                 if job in self.deaf:
-                    world.cancel(job)
+                    self.wish(job, "cancel", None)
             world.tick(40)
         else:
             raise AssertionError(f"not all came to an end: {statuses}")
@@ -209,15 +267,28 @@ class Story(RuleBasedStateMachine):
         assert not running, "processes of jobs that have ended"
         self.history_is_consistent()
         for job in self.accepted:
-            world.cancel(job)
+            self.wish(job, "cancel", None)
+
+
+def _mortal(session: Session, moment: Moment) -> Session:
+    commit = session.commit
+
+    def dies() -> None:
+        if moment == "after":
+            commit()
+        raise ApiDied
+
+    session.commit = dies  # type: ignore[method-assign]
+    return session
 
 
 @pytest.fixture
-def story(world: World) -> type[Story]:
+def story(world: World, api: Api) -> type[Story]:
     class OfThisWorld(Story):
         pass
 
-    OfThisWorld.world = world
+    api.dataset("emoji")
+    OfThisWorld.world, OfThisWorld.api = world, api
     return OfThisWorld
 
 
