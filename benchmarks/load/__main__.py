@@ -2,15 +2,19 @@
 
 Real are the API (uvicorn as `dasl` runs it), the dispatcher and the database, each in a process of its
 own; the cluster of 100 CPUs and what the training drivers say is played by two more. The database holds
-100,000 jobs that are over. At all times 100 jobs run and about 1,000 wait: their drivers send 50
-heartbeats and 2,000 metric points a second (a point is one value of one series at one step), and end
-after a minute or so, when the dispatcher starts the next ones. On top of that comes what people do:
+100,000 jobs that are over, and about 1,000 wait.
 
 1. `submit`: bursts of 10 s with 100 jobs a second. More in a row would be another queue than that of
    1,000 jobs; what a burst added is cancelled before the next.
 2. `listing`: 10 lists a second with every kind of filter, first pages and pages anywhere.
+
+Then the dispatcher starts 100 jobs. Their drivers send 50 heartbeats and 2,000 metric points a second (a
+point is one value of one series at one step), and end after a minute or so, when the next ones start.
+
 3. `steady`: nothing but the drivers.
-4. `mixed`: for `--minutes`, as many jobs submitted as end, listed, watched, some cancelled. No answer
+4. `submit together` and `listing together`: 1 and 2 once more beside all that. They have no limit: on two
+   cores, which also play the drivers and the people, that is more than there is.
+5. `mixed`: for `--minutes`, as many jobs submitted as end, listed, watched, some cancelled. No answer
    may be a 5xx and no log may tell of a lock.
 
 Requests are sent at a fixed rate and their time counts from when they were due; the first seconds of
@@ -75,28 +79,29 @@ class Load:
                 raise TimeoutError(f"of {RUNNING} jobs run only {self._counts()}")
             await asyncio.sleep(1)
 
-    async def submits(self) -> None:
+    async def submits(self, phase: str) -> None:
         """Bursts of submissions."""
         await self._trim()
         await at_rate(20, WARM_UP_SECONDS, self._people.submit)
         parts = []
         for _ in range(BURSTS):
             await self._trim()
+            await at_rate(20, 1, self._people.submit)  # connections, which were closed meanwhile
             parts.append(
                 await self._measure({self._people.submit: SUBMITS_PER_SECOND}, BURST_SECONDS)
             )
-        self.phases["submit"] = _joined(parts)
+        self._keep(phase, parts)
         await self._trim()
 
-    async def lists(self) -> None:
+    async def lists(self, phase: str) -> None:
         """Lists with filters and pages."""
         await at_rate(LISTS_PER_SECOND, WARM_UP_SECONDS, self._people.list)
         part = await self._measure({self._people.list: LISTS_PER_SECOND}, LISTING_SECONDS)
-        self.phases["listing"] = _joined([part])
+        self._keep(phase, [part])
 
-    async def steady(self) -> None:
+    async def steady(self, phase: str) -> None:
         """Drivers and dispatcher alone."""
-        self.phases["steady"] = _joined([await self._measure({}, STEADY_SECONDS)])
+        self._keep(phase, [await self._measure({}, STEADY_SECONDS)])
 
     async def mixed(self, minutes: float) -> None:
         """Everything at rates that can go on for ever."""
@@ -108,7 +113,11 @@ class Load:
             people.list: 1.0,
             people.watch: 5.0,
         }
-        self.phases["mixed"] = _joined([await self._measure(rates, 60 * minutes)])
+        self._keep("mixed", [await self._measure(rates, 60 * minutes)])
+
+    def _keep(self, phase: str, parts: list[dict[str, Any]]) -> None:
+        self.phases[phase] = _joined(parts)
+        print(f"{phase}: {json.dumps(self.phases[phase])}", flush=True)
 
     async def _measure(self, rates: Mapping[Request, float], seconds: float) -> dict[str, Any]:
         self._tallies.take()
@@ -146,17 +155,18 @@ class Load:
         return {"queued": row[0], "running": row[1]}
 
     async def _trim(self) -> None:
-        """Cancel the newest of those that wait, down to the size of the queue."""
-        await asyncio.to_thread(_cancel_newest, self._servers.database)
+        """Cancel the newest of those that wait, down to the size of the queue and of the free places."""
+        free = RUNNING - self._counts()["running"]
+        await asyncio.to_thread(_cancel_newest, self._servers.database, QUEUED + free)
         await asyncio.sleep(2)
 
 
-def _cancel_newest(database: Database) -> None:
+def _cancel_newest(database: Database, most: int) -> None:
     with database.read() as session:
         waiting = session.scalars(
             select(Job.id).where(Job.status == "queued", Job.tenant == TENANT).order_by(Job.id)
         ).all()
-    surplus = list(waiting[QUEUED:])
+    surplus = list(waiting[most:])
     while surplus:
         with database.write() as session:
             for job_id in surplus[:50]:
@@ -228,11 +238,13 @@ async def run(servers: Servers, token: str, known: list[str], options: argparse.
     async with Sender(servers.url, tallies) as sender:
         people = People(sender, token, known, first=options.jobs + 10 * QUEUED)
         load = Load(servers, people, tallies, options.job_seconds)
+        await load.submits("submit")
+        await load.lists("listing")
+        servers.start_cluster()
         await load.until_running()
-        for phase in (load.submits, load.lists, load.steady):
-            await phase()
-            name = list(load.phases)[-1]
-            print(f"{name}: {json.dumps(load.phases[name])}", flush=True)
+        await load.steady("steady")
+        await load.submits("submit together")
+        await load.lists("listing together")
         if options.minutes:
             await load.mixed(options.minutes)
         return load

@@ -23,7 +23,7 @@ from sqlalchemy import make_url, text
 
 from benchmarks.load import cluster, drivers
 from benchmarks.load.traffic import Tallies
-from service.api_thread import ApiThread
+from service.api_thread import ApiThread, spare_what_stays
 from service.db.session import Database
 from service.observability import logs
 from service.settings import Settings
@@ -46,15 +46,25 @@ class Servers:
     logs: list[Path]
     _drivers: Connection
     _dispatcher: Connection
+    _later: list[BaseProcess]
+
+    def start_cluster(self) -> None:
+        """Start the dispatcher and the drivers."""
+        while self._later:
+            self._later.pop().start()
 
     def take_tallies(self) -> Tallies:
         """Answers to the drivers since the last time."""
+        if self._later:
+            return Tallies()
         self._drivers.send(True)
         taken: Tallies = self._drivers.recv()
         return taken
 
     def take_rounds(self) -> list[float]:
         """Seconds of the dispatcher's rounds since the last time."""
+        if self._later:
+            return []
         self._dispatcher.send(True)
         rounds: list[float] = self._dispatcher.recv()
         return rounds
@@ -77,7 +87,11 @@ class Servers:
 
     def ended(self) -> list[str]:
         """Processes that ended by themselves."""
-        return [name for name, process in self.processes.items() if not process.is_alive()]
+        return [
+            name
+            for name, process in self.processes.items()
+            if process not in self._later and not process.is_alive()
+        ]
 
 
 @contextmanager
@@ -109,7 +123,7 @@ def database_version(database: Database) -> str:
 def serving(
     settings: Settings, database: Database, server_logs: list[Path], job_seconds: float
 ) -> Iterator[Servers]:
-    """API, dispatcher and drivers, each in a process of its own."""
+    """API, dispatcher and drivers, each in a process of its own; at first the API alone."""
     folder = settings.home
     with ExitStack() as stack, socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -130,9 +144,8 @@ def serving(
         }
         for process in processes.values():
             process.daemon = True
-            process.start()
-            stack.callback(process.join, 30)
-            stack.callback(process.terminate)
+            stack.callback(_end, process)
+        processes["api"].start()
         yield Servers(
             url,
             database,
@@ -140,7 +153,14 @@ def serving(
             [api_log, dispatcher_log, *server_logs],
             ask_drivers,
             ask_rounds,
+            [processes["drivers"], processes["dispatcher"]],
         )
+
+
+def _end(process: BaseProcess) -> None:
+    if process.pid is not None:
+        process.terminate()
+        process.join(30)
 
 
 def _serve(settings: Settings, log: Path, listener: socket.socket) -> None:
@@ -153,6 +173,7 @@ def _serve(settings: Settings, log: Path, listener: socket.socket) -> None:
     database = Database(settings.database_url)
     api = ApiThread(settings, database, listener)
     api.start()
+    spare_what_stays()
     stop.wait()
     api.stop()
     database.dispose()
