@@ -58,8 +58,13 @@ class Storage:
                 yield block
 
     def remove(self, uri: str) -> None:
-        """Remove a folder with all that is in it; no error if it is not there."""
-        assert is_below(uri, self.root), f"{uri} is not below {self.root}"
+        """Remove a folder with all that is in it; no error if it is not there.
+
+        Raises:
+            ValueError: it lies elsewhere, such as where the artifacts were before.
+        """
+        if not is_below(uri, self.root):
+            raise ValueError(f"{uri} is not below {self.root} (DASL_ARTIFACTS_URI)")
         fs, path = self._open_store(uri)
         try:
             fs.rm(path, recursive=True)

@@ -82,10 +82,15 @@ def in_use(session: Session, ids: Collection[str]) -> set[str]:
     return {id for query in (attempts, clones) for id in session.scalars(query) if id is not None}
 
 
-def to_delete(session: Session, limit: int) -> Sequence[Checkpoint]:
-    """Checkpoints whose files are to go."""
+def to_delete(
+    session: Session, limit: int, *, without: Collection[str] = ()
+) -> Sequence[Checkpoint]:
+    """Checkpoints whose files are to go; `without`: not these."""
     return session.scalars(
-        select(Checkpoint).where(Checkpoint.state == DELETING).order_by(Checkpoint.id).limit(limit)
+        select(Checkpoint)
+        .where(Checkpoint.state == DELETING, Checkpoint.id.not_in(list(without)))
+        .order_by(Checkpoint.id)
+        .limit(limit)
     ).all()
 
 

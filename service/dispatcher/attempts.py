@@ -18,7 +18,7 @@ from service.dispatcher.executor import Run, RunState, SubmissionRefused
 from service.dispatcher.garbage import Garbage
 from service.dispatcher.logs import LogCopier
 from service.dispatcher.repository import AttemptView
-from service.dispatcher.shared import Shared
+from service.dispatcher.shared import Shared, passed
 from service.lifecycle import AttemptState, Desired
 
 # How an attempt ends that was stopped because this is desired.
@@ -78,7 +78,8 @@ class Attempts:
                 )
             if not replaced:
                 return
-        self._submit(attempt.job_id, attempt.number, attempt.submission_id)
+        if not self._limit(attempt):
+            self._submit(attempt.job_id, attempt.number, attempt.submission_id)
 
     def watch(self, attempt: AttemptView) -> None:
         """Look after an attempt that Ray has taken."""
@@ -184,15 +185,16 @@ class Attempts:
         if silent or asked is None or self._shared.clock() - asked >= grace:
             self._stop(attempt.submission_id)
 
-    def _limit(self, attempt: AttemptView) -> None:
+    def _limit(self, attempt: AttemptView) -> bool:
+        """End an attempt of a job that takes too long; whether it did."""
         now = self._shared.clock()
-        if attempt.job_started_at is None or now - attempt.job_started_at < attempt.limit:
-            return
+        if now - (attempt.job_started_at or attempt.created_at) < attempt.limit:
+            return False
         # Only what its attempts took counts: not a pause, nor a time in which the service was off.
         with self._shared.database.read() as session:
             before = repository.time_of_attempts(session, attempt.job_id, before=attempt.number)
         if before + (now - attempt.created_at) < attempt.limit:
-            return
+            return False
         hours = attempt.limit / timedelta(hours=1)
         error = {
             "type": "max-hours",
@@ -204,12 +206,16 @@ class Attempts:
             )
         # The attempt is fenced from here on; `see_off` makes sure that its processes end.
         self._stop(attempt.submission_id)
+        return True
 
     def _wake(self, attempt: AttemptView) -> None:
-        """End an attempt that hangs: its processes answer, and nothing comes of them."""
+        """End an attempt that hangs: it speaks, and nothing comes of it.
+
+        One that is silent may train as it should, and only not reach the API.
+        """
         allowed = timedelta(seconds=self._shared.settings.hang_seconds)
-        since = attempt.progressed_at
-        if since is None or self._shared.clock() - since < allowed:
+        heard, progressed = attempt.heartbeat_at, attempt.progressed_at
+        if heard is None or progressed is None or heard - progressed < allowed:
             return
         error = {
             "type": "hang",
@@ -223,7 +229,7 @@ class Attempts:
     def _stop(self, submission_id: str) -> None:
         now = self._shared.clock()
         last = self._stopped_at.get(submission_id)
-        if last is None or now - last >= _STOP_AGAIN:
+        if passed(last, now, _STOP_AGAIN):
             self._stopped_at[submission_id] = now
             self._shared.executor.stop(submission_id)
 
@@ -246,4 +252,5 @@ def _why(what: str, run: Run, lines: list[str]) -> str:
         except ValueError:
             how = f"ended with exit code {run.exit_code}"
     last = next((line.strip() for line in reversed(lines) if line.strip()), run.message)
+    last = last.replace("\0", "\ufffd")
     return f"The {what} {how}: {last}" if last else f"The {what} {how}"

@@ -7,14 +7,23 @@ short in between is done again.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy.orm import Session
 
 from service.checkpoints import repository as checkpoints
+from service.db.models import Checkpoint
 from service.dispatcher.repository import AttemptView
-from service.dispatcher.shared import Shared
+from service.dispatcher.shared import Shared, passed
 
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = 20
+
+
+# What cannot be removed now must not keep all others from their turn.
+_AFTER_TROUBLE = timedelta(minutes=5)
 
 
 class Garbage:
@@ -22,20 +31,27 @@ class Garbage:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
+        self._tried_at: dict[str, datetime] = {}
 
-    def sweep(self) -> None:
-        """Remove the files of some checkpoints that are marked."""
-        with self._shared.database.read() as session:
-            found = checkpoints.to_delete(session, _AT_ONCE)
-            marked = [(checkpoint.id, checkpoint.uri) for checkpoint in found]
-        for id, uri in marked:
-            try:
-                self._shared.storage.remove(uri)
-            except OSError as error:
-                logger.warning("The files of %s stay for now: %s", id, error)
-                continue
-            with self._shared.write() as session:
-                checkpoints.mark_deleted(session, id)
+    def marked(self, session: Session) -> Sequence[Checkpoint]:
+        """Some of the checkpoints that are marked, without those that were tried a while ago."""
+        now = self._shared.clock()
+        self._tried_at = {
+            id: at for id, at in self._tried_at.items() if not passed(at, now, _AFTER_TROUBLE)
+        }
+        return checkpoints.to_delete(session, _AT_ONCE, without=self._tried_at.keys())
+
+    def remove(self, checkpoint: Checkpoint) -> None:
+        """Remove the files of a checkpoint that is marked."""
+        self._tried_at[checkpoint.id] = self._shared.clock()
+        try:
+            self._shared.storage.remove(checkpoint.uri)
+        except (OSError, ValueError) as error:
+            logger.warning("The files of %s stay for now: %s", checkpoint.id, error)
+            return
+        with self._shared.write() as session:
+            checkpoints.mark_deleted(session, checkpoint.id)
+        del self._tried_at[checkpoint.id]
 
     def sweep_attempt(self, attempt: AttemptView) -> None:
         """Remove what an attempt that is over, and whose processes are gone, wrote and never
@@ -44,9 +60,16 @@ class Garbage:
         storage = self._shared.storage
         with self._shared.database.read() as session:
             known = checkpoints.places(session, attempt.job_id, attempt.number)
+        # By the place below the attempt's folder: the API may name the root in other words.
+        own = f"/jobs/{attempt.job_id}/attempts/{attempt.number}/"
+        if not all(own in uri for uri in known):
+            logger.warning("Checkpoints of %s lie elsewhere: all stays", attempt.submission_id)
+            return
+        registered = [uri.partition(own)[2] + "/" for uri in known]
         try:
             for uri in storage.folders(storage.checkpoints_uri(attempt.job_id, attempt.number)):
-                if uri not in known:
+                folder = uri.partition(own)[2] + "/"
+                if not any(place.startswith(folder) for place in registered):
                     logger.info("Nobody registered %s: it is removed", uri)
                     storage.remove(uri)
         except OSError as error:

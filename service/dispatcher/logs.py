@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from service.attempt_log import AttemptLog
 from service.dispatcher.executor import Executor, ExecutorUnavailable
+from service.dispatcher.shared import passed
 from service.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,8 @@ class LogCopier:
     ) -> None:
         self._executor, self._storage = executor, storage
         self._clock, self._limit = clock, limit
-        self._due: dict[str, datetime] = {}
+        self._looked: dict[str, tuple[datetime, timedelta]] = {}
+        """When each log was last looked at, and how long it then has time."""
 
     def follow(self, job_id: str, number: int, submission_id: str) -> None:
         """Copy what a running driver has written, whole lines only, unless it was just done.
@@ -44,7 +46,8 @@ class LogCopier:
         A log that cannot be had, or stored, must not keep its attempt from being looked after.
         """
         now = self._clock()
-        if submission_id in self._due and now < self._due[submission_id]:
+        looked_at, pause = self._looked.get(submission_id, (None, _INTERVAL))
+        if not passed(looked_at, now, pause):
             return
         began = time.monotonic()
         try:
@@ -54,7 +57,7 @@ class LogCopier:
             pause = _AFTER_TROUBLE
         else:
             pause = max(_INTERVAL, timedelta(seconds=(time.monotonic() - began) / _SHARE))
-        self._due[submission_id] = now + pause
+        self._looked[submission_id] = (now, pause)
 
     def finish(self, job_id: str, number: int, submission_id: str) -> list[str]:
         """Copy the rest of a driver's log; returns its last lines.
@@ -62,7 +65,7 @@ class LogCopier:
         When Ray has forgotten the driver, they are the last lines that were copied. An attempt must
         be able to end without any.
         """
-        self._due.pop(submission_id, None)
+        self._looked.pop(submission_id, None)
         log = AttemptLog(self._storage, job_id, number)
         lines: list[str] = []
         try:
@@ -108,5 +111,6 @@ def last_lines(executor: Executor, submission_id: str) -> list[str]:
 
 
 def _lines(end: bytes) -> list[str]:
-    lines = end.decode(errors="replace").splitlines()[-TAIL_LINES:]
+    # No database stores a NUL.
+    lines = end.decode(errors="replace").replace("\0", "\ufffd").splitlines()[-TAIL_LINES:]
     return [line[:_LONGEST_LINE] for line in lines]

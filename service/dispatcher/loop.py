@@ -16,7 +16,7 @@ from typing import Any
 from service import lifecycle
 from service.cluster import repository as clusters
 from service.datasets import repository as datasets
-from service.db.models import ClusterSnapshot, Dataset
+from service.db.models import Checkpoint, ClusterSnapshot, Dataset
 from service.db.session import AWAY, Database
 from service.dispatcher import repository
 from service.dispatcher.admission import Decision, Running, decide
@@ -26,7 +26,7 @@ from service.dispatcher.garbage import Garbage
 from service.dispatcher.ingests import Ingests
 from service.dispatcher.logs import LogCopier
 from service.dispatcher.repository import AttemptView
-from service.dispatcher.shared import Clock, Entrypoints, LeaseLost, Shared, utc_now
+from service.dispatcher.shared import Clock, Entrypoints, LeaseLost, Shared, passed, utc_now
 from service.lifecycle import AttemptState
 from service.observability.logs import about
 from service.settings import Settings
@@ -132,7 +132,7 @@ class Dispatcher:
         if not self._see_cluster():
             return
         now = self._shared.clock()
-        if self._watched_at is None or now - self._watched_at >= _WATCH_EVERY:
+        if passed(self._watched_at, now, _WATCH_EVERY):
             self._watched_at = now
             self._watch()
         with self._shared.database.read() as session:
@@ -158,16 +158,21 @@ class Dispatcher:
         with self._shared.database.read() as session:
             ended = self._attempts.ended(session)
             ingesting = datasets.ingesting(session)
+            marked = self._garbage.marked(session)
         for attempt in ended:
             self._each(self._attempts.see_off, attempt)
         for dataset in ingesting:
             self._each(self._ingests.watch, dataset)
-        self._garbage.sweep()
+        for checkpoint in marked:
+            self._each(self._garbage.remove, checkpoint)
 
     def _each(self, step: Callable[[Any], None], item: object) -> None:
         """Run a step for one item; what is wrong with it must not hold up all others."""
         if not self._available:
             return
+        # Each step asks Ray or a disk, and together they may take longer than a lease.
+        if not self._shared.take_lease():
+            raise LeaseLost("another dispatcher is in charge")
         with about(**_names_of(item)):
             try:
                 step(item)
@@ -184,7 +189,7 @@ class Dispatcher:
     def _see_cluster(self) -> bool:
         """Look at the cluster every now and then; whether it answered when last asked."""
         now = self._shared.clock()
-        if self._asked_at is not None and now - self._asked_at < _ASK_CLUSTER_EVERY:
+        if not passed(self._asked_at, now, _ASK_CLUSTER_EVERY):
             return self._available
         self._asked_at = now
         try:
@@ -264,4 +269,6 @@ def _names_of(item: object) -> dict[str, object]:
     """What log records about an item say it is."""
     if isinstance(item, AttemptView):
         return {"job": item.job_id, "attempt": item.number}
+    if isinstance(item, Checkpoint):
+        return {"checkpoint": item.id}
     return {"dataset": item.id} if isinstance(item, Dataset) else {"job": item}

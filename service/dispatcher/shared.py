@@ -31,6 +31,11 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+def passed(since: datetime | None, now: datetime, interval: timedelta) -> bool:
+    """Whether so long a time went by; also where the clock was set back, or nothing was noted yet."""
+    return since is None or not timedelta() <= now - since < interval
+
+
 @dataclass(frozen=True)
 class Entrypoints:
     """Shell commands that Ray runs; `{job}`, `{attempt}` and `{dataset}` are filled in."""
@@ -72,7 +77,7 @@ class Shared:
     def take_lease(self) -> bool:
         """Become or stay the dispatcher in charge."""
         now = self.clock()
-        if self.renewed_at is not None and now - self.renewed_at < self.lease / 4:
+        if not passed(self.renewed_at, now, self.lease / 4):
             return True  # As far as is known; `write` makes sure.
         with self.database.write() as session:
             taken = repository.take_lease(

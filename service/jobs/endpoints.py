@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
@@ -147,7 +148,7 @@ def clone_job(
     start = None
     if request.checkpoint is not None:
         named = None if request.checkpoint == "newest" else request.checkpoint
-        start = service.start_of_clone(session, caller.tenant, job_id, named)
+        start = partial(service.start_of_clone, session, caller.tenant, job_id, named)
     # The newest checkpoint may be another one when a request is sent again.
     asked = {"clone": job_id} | request.model_dump(mode="json")
     view, repeated = service.submit(session, caller, spec, key, gone, start=start, asked=asked)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -98,7 +98,7 @@ def submit(
     key: str | None,
     known: Sequence[FieldProblem] = (),
     *,
-    start: Checkpoint | None = None,
+    start: Callable[[], Checkpoint] | None = None,
     asked: dict[str, Any] | None = None,
 ) -> tuple[JobView, bool]:
     """Queue a job.
@@ -106,7 +106,7 @@ def submit(
     Args:
         known: what was found to be wrong before; it does not matter to a repetition.
         key: the Idempotency-Key. The same key and spec again give the first answer again.
-        start: another job's checkpoint to go on from.
+        start: finds another job's checkpoint to go on from; not called for a repetition.
         asked: what the key stands for, where that is not the spec itself.
 
     Returns:
@@ -126,9 +126,10 @@ def submit(
         seen = repository.answer_of(session, tenant, key)
         if seen is not None:
             return _answer_again(*seen, body_hash), True
+    checkpoint = start() if start is not None else None
     planned = plan(session, tenant, spec, known, keep=True)
-    if start is not None:
-        _check_branch(session, planned.resolved, start)
+    if checkpoint is not None:
+        _check_branch(session, planned.resolved, checkpoint)
     check_queue(session, caller.token_id, queue_limit)
     now = datetime.now(UTC)
     job = Job(
@@ -144,7 +145,7 @@ def submit(
         evaluate_dataset_id=planned.evaluate_dataset and planned.evaluate_dataset.id,
         created_at=now,
         token_id=caller.token_id,
-        start_checkpoint_id=start and start.id,
+        start_checkpoint_id=checkpoint and checkpoint.id,
     )
     lifecycle.enqueue(session, job)
     repository.add_tags(session, job)
@@ -255,6 +256,7 @@ def patch(session: Session, tenant: str, job_id: str, changes: JobPatch) -> JobV
         Problem: 404.
     """
     job, dataset_name = _find(session, tenant, job_id)
+    lifecycle.lock(session, job_id)  # two that change the tags must not mix theirs
     for field in changes.model_fields_set:
         setattr(job, field, getattr(changes, field))
     session.flush()

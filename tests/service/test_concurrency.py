@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from api_under_test import Api
+from sqlalchemy import text
+
+from service.jobs import service
+from service.jobs.schemas import JobPatch
 
 # Starlette's pool has 40.
 REQUESTS = 100
@@ -21,3 +26,39 @@ def test_writers_that_wait_leave_the_one_who_writes_a_thread(api: Api) -> None:
     with ThreadPoolExecutor(REQUESTS) as pool:
         answers = list(pool.map(submit, range(REQUESTS)))
     assert [answer.status_code for answer in answers] == [201] * REQUESTS
+
+
+def test_tags_that_two_change_at_once_are_those_of_one(api: Api) -> None:
+    """What a job shows and what it is found by are the same."""
+    api.dataset()
+    job = api.submit(tags={"a": "1"})["id"]
+    with api.database.write() as session:
+        service.patch(session, "default", job, JobPatch(tags={"b": "2"}))
+        with ThreadPoolExecutor(1) as pool:
+            # What it sends is what there is now, so nothing of the row would change.
+            path, body = f"/v1/jobs/{job}", {"tags": {"a": "1"}}
+            other = pool.submit(api.client.patch, path, json=body)
+            _wait_for_a_waiter(api, other)
+            session.commit()
+            assert other.result().status_code == 200
+    shown = api.client.get(path).json()["tags"]
+    assert shown == {"a": "1"}
+    found = {
+        tag: [row["id"] for row in api.client.get("/v1/jobs", params={"tag": tag}).json()["data"]]
+        for tag in ("a:1", "b:2")
+    }
+    assert found == {"a:1": [job], "b:2": []}
+
+
+def _wait_for_a_waiter(api: Api, request: Future[Any]) -> None:
+    """Until somebody waits for a lock. SQLite has one, which the request does not get past."""
+    if api.database.engine.dialect.name == "sqlite":
+        return
+    waiting = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+    deadline = time.monotonic() + 60
+    while not request.done():
+        with api.database.look() as session:
+            if session.execute(waiting).scalar_one():
+                return
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -406,12 +406,16 @@ def test_a_clone_goes_on_from_a_checkpoint_with_changed_settings(api: Api) -> No
 
 
 def test_a_clone_sent_again_is_the_same_clone(api: Api) -> None:
-    job, _ = with_checkpoint(api)
+    job, checkpoint = with_checkpoint(api)
     path, headers = f"/v1/jobs/{job['id']}/clone", {"Idempotency-Key": "once"}
     first = api.client.post(path, headers=headers)
     again = api.client.post(path, headers=headers)
     assert again.json() == first.json()
     assert again.headers["Idempotency-Replayed"] == "true"
+    # Also when what it was made from is gone.
+    assert api.client.post(f"/v1/jobs/{first.json()['id']}/cancel").status_code == 202
+    assert api.client.delete(f"/v1/checkpoints/{checkpoint}").is_success
+    assert api.client.post(path, headers=headers).json() == first.json()
     other = {"changes": {"train": {"epochs": 9}}}
     refused(api.client.post(path, headers=headers, json=other), 422, None, "idempotency-key-reused")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from dispatcher_world import World
 from sqlalchemy import select
 
 from service.auth import hash_token
-from service.db.models import Event
+from service.db.models import Checkpoint, Event
 from service.lifecycle import AttemptState, JobStatus
 
 
@@ -297,7 +298,9 @@ def test_a_job_that_dies_while_it_pauses_is_paused(world: World) -> None:
     assert world.job(job).restarts == 1
 
 
-def test_what_a_killed_attempt_wrote_and_nobody_registered_goes(world: World) -> None:
+@pytest.mark.parametrize("spelled", ["file://{}", "{}", "/another/mount{}"])
+def test_what_a_killed_attempt_wrote_and_nobody_registered_goes(world: World, spelled: str) -> None:
+    """The API, which says where the artifacts are, may see them at another place."""
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
@@ -306,13 +309,122 @@ def test_what_a_killed_attempt_wrote_and_nobody_registered_goes(world: World) ->
     for name in ("step-3", "step-6"):
         (folder / name).mkdir(parents=True)
         (folder / name / "weights").touch()
-    world.add_checkpoint(job, 1, step=3, uri=f"file://{folder}/step-3")
+    (folder / "deep" / "step-9").mkdir(parents=True)
+    world.add_checkpoint(job, 1, step=3, uri=spelled.format(f"{folder}/step-3"))
+    world.add_checkpoint(job, 1, step=9, uri=spelled.format(f"{folder}/deep/step-9"))
     world.tick()
-    assert len(list(folder.iterdir())) == 2, "it may be about to register the other"
+    assert len(list(folder.iterdir())) == 3, "it may be about to register the other"
     world.executor.kill(f"{job}-1")
     world.tick()
     world.tick()
-    assert [path.name for path in folder.iterdir()] == ["step-3"]
+    assert sorted(path.name for path in folder.iterdir()) == ["deep", "step-3"]
+
+
+def test_checkpoints_that_lie_elsewhere_keep_all_of_their_attempt(world: World) -> None:
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    root = Path(world.settings.artifacts_uri.removeprefix("file://"))
+    folder = root / "jobs" / job / "attempts" / "1" / "checkpoints" / "step-3"
+    folder.mkdir(parents=True)
+    world.add_checkpoint(job, 1, step=3, uri="s3://bucket/step-3")
+    world.executor.kill(f"{job}-1")
+    for _ in range(3):
+        world.tick()
+    assert folder.exists()
+
+
+def test_a_checkpoint_that_cannot_be_removed_stops_nobody(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """More of them than are looked at in a round; one that can be goes, and jobs start."""
+    first = world.add_job()
+    world.tick()
+    world.worker_starts(first)
+    stuck = [
+        world.add_checkpoint(first, 1, step=step, uri=f"file:///before/{step}")
+        for step in range(25)
+    ]
+    root = Path(world.settings.artifacts_uri.removeprefix("file://"))
+    place = root / "jobs" / first / "attempts" / "1" / "checkpoints" / "step-30"
+    place.mkdir(parents=True)
+    last = world.add_checkpoint(
+        first, 1, step=30, uri=f"{world.settings.artifacts_uri}/{place.relative_to(root)}"
+    )
+    odd = world.add_checkpoint(first, 1, step=31, uri=f"{world.settings.artifacts_uri}/odd")
+    remove = world.dispatcher._shared.storage.remove
+
+    def breaks(uri: str) -> None:
+        if uri.endswith("/odd"):
+            raise RuntimeError("what a store may raise")
+        remove(uri)
+
+    monkeypatch.setattr(world.dispatcher._shared.storage, "remove", breaks)
+    with world.database.write() as session:
+        for each in (*stuck, last, odd):
+            session.get_one(Checkpoint, each).state = "deleting"
+    second = world.add_job()
+    for _ in range(3):
+        world.tick()
+    assert world.status(second) == JobStatus.STARTING
+    with world.database.read() as session:
+        states = {each: session.get_one(Checkpoint, each).state for each in (*stuck, last, odd)}
+    assert states == dict.fromkeys([*stuck, odd], "deleting") | {last: "deleted"}
+    assert not place.exists()
+    told = caplog.text.count("/before/0 is not below")
+    assert told == 1, "not in every round"
+    world.tick(301)
+    assert caplog.text.count("/before/0 is not below") == 2, "but now and then"
+
+
+def test_what_no_database_stores_keeps_no_attempt_from_its_end(world: World) -> None:
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    world.executor.write_log(f"{job}-1", b"before\0after\n")
+    world.executor.kill(f"{job}-1")
+    world.tick()
+    assert world.status(job) == JobStatus.RETRY_WAIT
+    error = world.attempt(job).error
+    assert error is not None
+    assert error["log_tail"][-1] == "before\ufffdafter"
+
+
+def test_a_job_that_never_begins_ends_at_its_hours(world: World) -> None:
+    """Its driver hangs before its first word."""
+    job = world.add_job(max_hours=1.0)
+    world.tick()
+    assert world.status(job) == JobStatus.STARTING
+    world.tick(3500)
+    assert world.status(job) == JobStatus.STARTING
+    world.tick(200)
+    assert world.status(job) == JobStatus.FAILED
+    assert not world.executor.is_running(f"{job}-1")
+
+
+def test_a_clock_that_is_set_back_blinds_nobody(world: World) -> None:
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    world.tick()
+    world.ahead -= timedelta(hours=2)
+    world.executor.kill(f"{job}-1")
+    world.tick()
+    assert world.status(job) == JobStatus.RETRY_WAIT
+
+
+def test_a_training_that_cannot_reach_the_api_goes_on(world: World) -> None:
+    """For longer than what a training that hangs has: nobody knows that it does."""
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    world.worker_beats(job, progress={"step": 1})
+    for _ in range(40):
+        world.tick(100)
+    assert world.status(job) == JobStatus.RUNNING
+    world.worker_beats(job, progress={"step": 900})
+    world.tick()
+    assert world.status(job) == JobStatus.RUNNING
 
 
 def test_an_attempt_that_hangs_is_ended_and_followed_by_another(world: World) -> None:
@@ -327,6 +439,8 @@ def test_an_attempt_that_hangs_is_ended_and_followed_by_another(world: World) ->
     world.worker_beats(job, progress={"step": 2})
     assert world.status(job) == JobStatus.RUNNING
     world.tick(1000)
+    world.worker_beats(job, progress={"step": 2})
+    world.tick()
     assert world.status(job) == JobStatus.RETRY_WAIT
     error = world.attempt(job).error
     assert error is not None

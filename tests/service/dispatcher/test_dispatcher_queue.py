@@ -10,7 +10,7 @@ from dispatcher_world import World
 from service.cluster import repository as clusters
 from service.db.models import Job, Token
 from service.dispatcher import loop
-from service.dispatcher.executor import Node
+from service.dispatcher.executor import Node, Run
 from service.lifecycle import JobStatus
 
 
@@ -322,3 +322,23 @@ def test_an_ingest_that_ray_forgot_is_handed_in_again(world: World) -> None:
     world.tick()
     assert world.executor.submitted == [f"{dataset}-1", f"{dataset}-1"]
     assert world.executor.is_running(f"{dataset}-1")
+
+
+def test_a_ray_that_answers_slowly_keeps_nobody_from_starting(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To ask after all that runs takes longer than a lease."""
+    world.executor.nodes[0] = Node("n", "127.0.0.1", 13, 0, 0, 0)
+    for job in [world.add_job() for _ in range(12)]:
+        world.tick()
+        world.worker_starts(job)
+    waiting = world.add_job()
+    status = world.executor.status
+
+    def slowly(submission_id: str) -> Run | None:
+        world.ahead += timedelta(seconds=3)
+        return status(submission_id)
+
+    monkeypatch.setattr(world.executor, "status", slowly)
+    world.tick()
+    assert world.status(waiting) == JobStatus.STARTING
