@@ -11,7 +11,9 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
+from service.auth import Caller
 from service.context import Context
+from service.tokens import repository as tokens
 
 
 @dataclass(frozen=True)
@@ -42,21 +44,33 @@ def wants_stream(request: Request) -> bool:
     return "text/event-stream" in request.headers.get("accept", "")
 
 
-def stream(context: Context, look: Callable[[], News]) -> StreamingResponse:
-    """An answer that goes on until `look` says that everything was sent."""
+def stream(context: Context, caller: Caller, look: Callable[[], News]) -> StreamingResponse:
+    """An answer that goes on until `look` says that everything was sent, or the token is revoked."""
     return StreamingResponse(
-        _messages(context, look),
+        _messages(context, caller, look),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
 
-async def _messages(context: Context, look: Callable[[], News]) -> AsyncIterator[bytes]:
+async def _messages(
+    context: Context, caller: Caller, look: Callable[[], News]
+) -> AsyncIterator[bytes]:
     settings = context.settings
+
+    def revoked() -> bool:
+        with context.database.look() as session:
+            token = tokens.get(session, caller.tenant, caller.token_id)
+            return token is None or token.revoked_at is not None
+
     # Sent at once, so that a client knows it is connected before anything happens.
     yield b"retry: 2000\n\n"
-    spoke = time.monotonic()
+    spoke = asked = time.monotonic()
     while not context.closing.is_set():
+        if time.monotonic() - asked >= settings.stream_heartbeat_seconds:
+            if await run_in_threadpool(revoked):
+                return
+            asked = time.monotonic()
         news = await run_in_threadpool(look)
         if news.messages:
             yield b"".join(message.encode() for message in news.messages)

@@ -42,7 +42,7 @@ def list_events(
     if wants_stream(request):
         if last_event_id:
             after = _number(last_event_id, last_event_id)
-        return stream(context, EventStream(context, job_id, after).look)
+        return stream(context, caller, EventStream(context, job_id, after).look)
     rows = repository.events(session, job_id, after, limit)
     data = [EventView.model_validate(row) for row in rows[:limit]]
     return EventPage(data=data, has_more=len(rows) > limit, next=data[-1].seq if data else after)
@@ -98,7 +98,7 @@ def show_log(
             number, offset = _number(left, last_event_id), _number(right, last_event_id)
         else:
             offset = 0 if tail is None else log.tail(tail)[1]
-        return stream(context, LogStream(context, job_id, number, offset).look)
+        return stream(context, caller, LogStream(context, job_id, number, offset).look)
     if tail is not None:
         return Response(log.tail(tail)[0], media_type="text/plain; charset=utf-8")
     return StreamingResponse(log.text(), media_type="text/plain; charset=utf-8")

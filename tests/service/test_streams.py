@@ -209,3 +209,17 @@ def test_a_log_that_was_cut_is_followed_over_the_hole(
     assert api.client.get(path, params={"tail": 3}).text.splitlines() == lines[-3:]
     with following(live, path, tail=3) as messages:
         assert [message.data for message in messages] == ["\n".join(lines[-3:])]
+
+
+def test_a_revoked_token_sees_nothing_more(api: Api, live: httpx.Client) -> None:
+    worker = started(api)
+    theirs = api.token("read")
+    live.headers.update(theirs)
+    with following(live, f"/v1/jobs/{worker.job_id}/events") as events:
+        assert next(events).event == "status"
+        admin = api.token("admin")
+        tokens = api.client.get("/v1/tokens", headers=admin).json()["data"]
+        reader = next(token["id"] for token in tokens if token["scopes"] == ["read"])
+        assert api.client.delete(f"/v1/tokens/{reader}", headers=admin).is_success
+        assert "note" not in [event.event for event in events], "the stream has ended by itself"
+    assert api.client.get(f"/v1/jobs/{worker.job_id}").json()["status"] == "running"
