@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import tempfile
+import uuid
 from pathlib import Path
 
 from dasl_core.data.ingest import ingest_folder
@@ -41,13 +42,16 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="dasl-") as folder:
             file = Path(folder) / INDEX
             index.save(file)
-            upload(file, f"{start.artifacts_uri}/{INDEX}")
+            # A run that was taken to be gone may still write: each has a place of its own, and the
+            # report that counts names one.
+            place = f"{start.artifacts_uri}/{uuid.uuid4().hex}/{INDEX}"
+            upload(file, place)
         client.dataset_finish(
             dataset,
             state="ready",
             facts=index.facts().model_dump(),
             report=index.report(),
-            index_uri=f"{start.artifacts_uri}/{INDEX}",
+            index_uri=place,
         )
     except StaleAttempt as error:
         log.warning("this ingest is no longer wanted: %s", error)

@@ -1,7 +1,8 @@
 """Attempts on their way: adopted after a crash, watched, stopped, and brought to their end.
 
 An attempt's row, with its submission id, is committed before Ray hears of it. So whatever is found
-here after a crash is looked up at Ray first, and handed in only if Ray does not know it.
+here after a crash is looked up at Ray first. If Ray does not know it, it gives way to the job's next
+attempt: the dispatcher that died, or only stood still, may have handed it in all the same.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class Attempts:
         self._submit(job_id, attempt.number, attempt.submission_id)
 
     def adopt(self, attempt: AttemptView) -> None:
-        """Hand in an attempt that was committed and perhaps not handed in, unless Ray has it."""
+        """Hand in an attempt that Ray could not be reached for, unless Ray has it; one that a
+        dispatcher before this one did not get to hand in gives way to the next."""
         assert attempt.state == AttemptState.CREATED
         if self._shared.executor.status(attempt.submission_id) is not None:
             with self._shared.write() as session:
@@ -71,13 +73,15 @@ class Attempts:
                 )
             return
         if attempt.submission_id not in self._shared.tokens:
-            hashed = self._shared.new_token(attempt.submission_id)
+            # Only a hash of its token is left, and whoever had it may have handed it in all the same:
+            # then Ray is yet to take it, and its driver is told that it is over.
+            message = "The dispatcher was started anew before Ray had taken the attempt"
+            error = {"type": "attempt-lost", "message": message}
             with self._shared.write() as session:
-                replaced = repository.replace_attempt_token(
-                    session, attempt.job_id, attempt.number, hashed
+                lifecycle.finish_attempt(
+                    session, attempt.job_id, attempt.number, "lost", error=error, counts=False
                 )
-            if not replaced:
-                return
+            return
         if not self._limit(attempt):
             self._submit(attempt.job_id, attempt.number, attempt.submission_id)
 

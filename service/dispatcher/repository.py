@@ -215,24 +215,8 @@ def told_to_wait(session: Session, job_ids: Collection[str]) -> set[tuple[str, i
     return {(job_id, data["attempt"], data.get("for", "room")) for job_id, data in rows}
 
 
-def replace_attempt_token(session: Session, job_id: str, number: int, token_hash: str) -> bool:
-    """Give an attempt that Ray does not know yet another token; only a hash of the first is left."""
-    replaced = session.execute(
-        update(Attempt)
-        .where(
-            Attempt.job_id == job_id,
-            Attempt.number == number,
-            Attempt.state == AttemptState.CREATED,
-        )
-        .values(token_hash=token_hash)
-        .returning(Attempt.number)
-        .execution_options(synchronize_session=False)
-    ).scalar()
-    return replaced is not None
-
-
 def replace_ingest_token(session: Session, dataset_id: str, number: int, token_hash: str) -> bool:
-    """As `replace_attempt_token`, for an ingest run that has not ended."""
+    """Give an ingest run that Ray does not know another token; only a hash of the first is left."""
     replaced = session.execute(
         update(Dataset)
         .where(Dataset.id == dataset_id, Dataset.attempt == number, Dataset.state == "ingesting")

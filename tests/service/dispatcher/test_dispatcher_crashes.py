@@ -10,8 +10,10 @@ import pytest
 from dispatcher_world import World
 from sqlalchemy.orm import Session
 
+from service import lifecycle
 from service.auth import hash_token
 from service.lifecycle import AttemptState, JobStatus
+from service.worker_api.service import check_attempt_token
 
 
 class Crash(BaseException):
@@ -95,12 +97,16 @@ def test_whatever_moment_it_dies_at(world: World, first: int) -> None:
         submitted = world.executor.submitted
         assert len(submitted) == len(set(submitted))
         assert world.status(fresh) == JobStatus.STARTING
-        attempt = world.attempt(fresh)
+        number = world.job(fresh).attempt
+        attempt = world.attempt(fresh, number)
         assert attempt.state == AttemptState.SUBMITTED
-        token = world.executor.envs[f"{fresh}-1"]["DASL_WORKER_TOKEN"]
+        token = world.executor.envs[f"{fresh}-{number}"]["DASL_WORKER_TOKEN"]
         assert hash_token(token) == attempt.token_hash, "the driver has the token that counts"
-        assert f"{killed}-2" in submitted
-        assert f"{killed}-3" not in submitted
+        assert number == 1 or world.attempt(fresh, 1).state == AttemptState.LOST
+        assert number <= 2, "one death costs no more than one attempt"
+        assert world.job(fresh).restarts == 0, "it is not the job's fault"
+        again = {f"{killed}-2", f"{killed}-3"}.intersection(submitted)
+        assert len(again) == 1, "handed in again, once"
         assert world.job(killed).restarts == 1
         assert world.status(cancelled) == JobStatus.CANCELLED
         assert not world.executor.is_running(f"{cancelled}-1")
@@ -123,3 +129,34 @@ def test_whatever_moment_it_dies_at(world: World, first: int) -> None:
         if not died:
             assert at > 45, "the moments were fewer than expected"
             return
+
+
+def test_what_ray_takes_too_late_is_not_the_attempt_that_counts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dispatcher stands still between its commit and its call, and another one takes over."""
+    job = world.add_job()
+    stalled: list[tuple[Any, ...]] = []
+
+    def stall(*call: Any) -> None:
+        stalled.append(call)
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.executor, "submit", stall)
+        with pytest.raises(Crash):
+            world.tick()
+    world.restart("second")
+    world.tick(60)
+    world.tick()
+    world.executor.submit(*stalled[0])
+    late, counts = (world.executor.envs[f"{job}-{number}"] for number in (1, 2))
+    with world.database.read() as session:
+        check_attempt_token(session, late["DASL_WORKER_TOKEN"], job, 1)
+        check_attempt_token(session, counts["DASL_WORKER_TOKEN"], job, 2)
+    with world.database.write() as session, pytest.raises(lifecycle.StaleAttempt):
+        lifecycle.speak_for(session, job, 1)
+    world.worker_starts(job, 2)
+    world.tick()
+    assert world.status(job) == JobStatus.RUNNING
+    assert world.job(job).restarts == 0
