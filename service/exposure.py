@@ -21,7 +21,9 @@ def bound(settings: Settings) -> Iterator[socket.socket]:
         ValueError: the port is taken, or there is no such address.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    with socket.socket(family) as listener:
+    # asyncio sends at once (TCP_NODELAY) only where the protocol is named. Else the body of an answer
+    # waits until its headers are acknowledged, often for 40 ms.
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((settings.host, settings.port))

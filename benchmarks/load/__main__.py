@@ -267,7 +267,7 @@ def main() -> int:
         database_of(options.database, Path(name)) as (url, server_logs),
     ):
         upgrade(url)
-        settings = Settings(home=Path(name), database_url=url)
+        settings = Settings(home=Path(name), database_url=url, port=0)
         database = Database(url)
         facts["database"] = database_version(database)
         began = time.monotonic()

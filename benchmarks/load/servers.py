@@ -25,6 +25,7 @@ from benchmarks.load import cluster, drivers
 from benchmarks.load.traffic import Tallies
 from service.api_thread import ApiThread, spare_what_stays
 from service.db.session import Database
+from service.exposure import bound
 from service.observability import logs
 from service.settings import Settings
 
@@ -125,9 +126,7 @@ def serving(
 ) -> Iterator[Servers]:
     """API, dispatcher and drivers, each in a process of its own; at first the API alone."""
     folder = settings.home
-    with ExitStack() as stack, socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((settings.host, 0))
+    with ExitStack() as stack, bound(settings) as listener:
         url = f"http://{settings.host}:{listener.getsockname()[1]}"
         launched, ended = _SPAWN.Queue(), _SPAWN.Queue()
         (drivers_end, ask_drivers), (rounds_end, ask_rounds) = _SPAWN.Pipe(), _SPAWN.Pipe()

@@ -1,13 +1,15 @@
-"""Whoever makes the service listen beyond loopback is told what that means."""
+"""Where the API listens, and what whoever makes it listen beyond loopback is told."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import socket
 from pathlib import Path
 
 import pytest
 
-from service.exposure import warn_of_exposure
+from service.exposure import bound, warn_of_exposure
 from service.settings import Settings
 
 
@@ -36,3 +38,27 @@ def test_anything_else_is_told_of(
 def test_the_default_is_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DASL_HOST", raising=False)
     assert Settings(home=tmp_path).host == "127.0.0.1"
+
+
+def test_answers_are_sent_at_once(tmp_path: Path) -> None:
+    """Headers and body are two writes: without TCP_NODELAY the second waits for an acknowledgement."""
+
+    async def accepted_without_delay() -> int:
+        accepted: asyncio.Future[asyncio.BaseTransport] = asyncio.get_running_loop().create_future()
+
+        class Door(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                accepted.set_result(transport)
+
+        with bound(Settings(home=tmp_path, port=0)) as listener:
+            port = listener.getsockname()[1]
+            async with await asyncio.get_running_loop().create_server(Door, sock=listener):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                transport = await accepted
+                connection = transport.get_extra_info("socket")
+                set_to: int = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+                writer.close()
+                transport.close()
+                return set_to
+
+    assert asyncio.run(accepted_without_delay()) != 0
