@@ -41,7 +41,8 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     """
     owned = database is None
     database = database or Database(settings.database_url)
-    context = Context(settings, database, Storage(settings.artifacts_uri))
+    failures = settings.auth_failures_per_minute
+    context = Context(settings, database, Storage(settings.artifacts_uri), Failures(failures))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -60,7 +61,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     app.state.context = context
     observer = app.state.observer = Observer(app.version, settings, database)
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
-    app.add_middleware(FailedAuthLimit, failures=Failures(settings.auth_failures_per_minute))
+    app.add_middleware(FailedAuthLimit, failures=Failures(failures))
     if settings.trusted_proxies:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=settings.trusted_proxies)
     app.add_middleware(ObservedRequests, latency=observer.process.latency)

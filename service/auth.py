@@ -14,6 +14,7 @@ from fastapi.security import HTTPBearer
 
 from service.audit import trail
 from service.context import WithContext
+from service.failed_auth import too_many
 from service.problems import Problem
 from service.tokens import repository
 
@@ -93,6 +94,12 @@ def _require(scope: Scope) -> Callable[..., Caller]:
             caller = Caller(row.id, row.tenant, tuple(row.scopes), row.max_queued_jobs is not None)
         request.state.caller = caller
         if not caller.may(scope):
+            # Each leaves a row for good.
+            wait = context.forbidden.count(caller.token_id)
+            if wait is not None:
+                raise too_many(
+                    f"This needs the scope {scope!r}, like too many before it with this token", wait
+                )
             with context.database.write() as session:
                 trail.record(session, request, caller.tenant, caller.token_id, 403)
             has = ", ".join(caller.scopes) or "none"

@@ -9,6 +9,7 @@ all the threads wait for.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from sqlalchemy.orm import Session
 
 from service.audit import trail
 from service.db.session import Database
+from service.failed_auth import Failures
 from service.http import StrictRoute
 from service.settings import Settings
 from service.storage import Storage
@@ -27,12 +29,17 @@ from service.storage import Storage
 
 @dataclass(frozen=True)
 class Context:
-    """One service's surroundings. `closing` is set when it shuts down: live streams then end."""
+    """One service's surroundings."""
 
     settings: Settings
     database: Database
     storage: Storage
+    forbidden: Failures
+    """Requests beyond the scopes of each token."""
+    streams: Counter[str] = field(default_factory=Counter)
+    """Live streams of each token."""
     closing: threading.Event = field(default_factory=threading.Event)
+    """Set when the service shuts down: live streams then end."""
 
 
 async def _context(request: Request) -> Context:

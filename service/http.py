@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, NoReturn
 
 from fastapi import Request, Response
@@ -22,6 +22,9 @@ _JSON = re.compile(r"application/([\w.+-]+\+)?json\s*(;|$)", re.ASCII | re.IGNOR
 
 # What is stored must also be shown again, by serializers that recurse.
 _DEEPEST = 50
+
+# Of each key in the name of a field that is wrong.
+_LONGEST_NAME = 100
 
 
 class StrictRequest(Request):
@@ -145,24 +148,40 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_content(value: Any) -> None:
-    # A stack of its own: the interpreter's would end before the check of its depth does.
-    stack: list[tuple[str, int, Any]] = [("", 0, value)]
-    while stack:
-        path, depth, item = stack.pop()
-        if depth > _DEEPEST:
-            raise _too_deep()
-        if isinstance(item, str) and _UNSTORABLE.search(item):
-            raise field_problem(
-                path or "body", "has a NUL or half a surrogate pair", item, "plain text"
-            )
-        if isinstance(item, dict):
-            stack += [("a key", depth, key) for key in item]
-            entries: Iterable[tuple[Any, Any]] = item.items()
-        elif isinstance(item, list):
-            entries = enumerate(item)
+    # A stack of its own: the interpreter's would end before the check of its depth does. It holds
+    # iterators, and keys only of where it stands: a body may have millions of values.
+    place: list[object] = []
+    levels: list[Iterator[tuple[object, Any]]] = [iter([("body", value)])]
+    while levels:
+        for key, item in levels[-1]:
+            if len(levels) - 1 > _DEEPEST:
+                raise _too_deep()
+            if isinstance(item, str):
+                _check_text(item, [*place, key])
+            elif isinstance(item, dict | list):
+                place.append(key)
+                levels.append(_entries(item))
+                break
         else:
-            continue
-        stack += [(f"{path}.{key}".lstrip("."), depth + 1, entry) for key, entry in entries]
+            levels.pop()
+            if place:
+                place.pop()
+
+
+def _entries(item: dict[str, Any] | list[Any]) -> Iterator[tuple[object, Any]]:
+    if isinstance(item, list):
+        return iter(enumerate(item))
+    for key in item:
+        _check_text(key, ["a key"])
+    return iter(item.items())
+
+
+def _check_text(text: str, place: Sequence[object]) -> None:
+    if _UNSTORABLE.search(text):
+        # All of it is in the body.
+        names = place[1:] or place
+        field = ".".join(str(name)[:_LONGEST_NAME] for name in names)
+        raise field_problem(field, "has a NUL or half a surrogate pair", text, "plain text")
 
 
 def _too_deep() -> Problem:

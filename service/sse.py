@@ -13,7 +13,11 @@ from starlette.concurrency import run_in_threadpool
 
 from service.auth import Caller
 from service.context import Context
+from service.problems import Problem
 from service.tokens import repository as tokens
+
+# Each looks at the database twice a second, on one of the 40 threads that all requests share.
+_PER_TOKEN = 100
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,15 @@ def wants_stream(request: Request) -> bool:
 
 
 def stream(context: Context, caller: Caller, look: Callable[[], News]) -> StreamingResponse:
-    """An answer that goes on until `look` says that everything was sent, or the token is revoked."""
+    """An answer that goes on until `look` says that everything was sent, or the token is revoked.
+
+    Raises:
+        Problem: 429, the token has too many.
+    """
+    if context.streams[caller.token_id] >= _PER_TOKEN:
+        raise Problem(
+            429, "too-many-streams", f"{_PER_TOKEN} live streams of this token are open: close some"
+        )
     return StreamingResponse(
         _messages(context, caller, look),
         media_type="text/event-stream",
@@ -56,6 +68,15 @@ def stream(context: Context, caller: Caller, look: Callable[[], News]) -> Stream
 async def _messages(
     context: Context, caller: Caller, look: Callable[[], News]
 ) -> AsyncIterator[bytes]:
+    context.streams[caller.token_id] += 1
+    try:
+        async for block in _news(context, caller, look):
+            yield block
+    finally:
+        context.streams[caller.token_id] -= 1
+
+
+async def _news(context: Context, caller: Caller, look: Callable[[], News]) -> AsyncIterator[bytes]:
     settings = context.settings
 
     def revoked() -> bool:

@@ -17,7 +17,7 @@ from service.client import ApiError, StaleAttempt
 from service.client.worker import WorkerClient
 from workers.artifacts import upload
 from workers.logs import log_to_stderr
-from workers.run import PATIENCE_SECONDS
+from workers.run import PATIENCE_SECONDS, tellable
 
 log = logging.getLogger("workers.ingest")
 
@@ -37,7 +37,7 @@ def main() -> int:
         try:
             index = ingest_folder(local_path(start.uri), allowed=start.dataset_roots)
         except ValueError as error:  # the folder is missing or holds nothing to train on
-            client.dataset_finish(dataset, state="failed", error=str(error))
+            client.dataset_finish(dataset, state="failed", error=tellable(str(error)))
             return 0
         with tempfile.TemporaryDirectory(prefix="dasl-") as folder:
             file = Path(folder) / INDEX

@@ -42,6 +42,7 @@ RAY_SETTINGS = {
 # An API that is away must cost no attempt: a job has few of them, and the dispatcher goes on starting
 # them. Whoever does not want this one any more ends its process.
 PATIENCE_SECONDS = 3600.0
+_LONGEST_TEXT = 20_000
 
 # Without the figures that torch and Ray tell, which are in the traceback: they differ each time, and the
 # same error again, without a step more, is final.
@@ -207,9 +208,18 @@ def describe(error: BaseException) -> dict[str, str]:
     short_of = _memory_short_of(error)
     return {
         "type": type(error).__name__ if short_of is None else "out-of-memory",
-        "message": _message(error) if short_of is None else OUT_OF_MEMORY.format(short_of),
-        "traceback": "".join(lines)[-10_000:],
+        "message": tellable(
+            _message(error) if short_of is None else OUT_OF_MEMORY.format(short_of)
+        ),
+        "traceback": tellable("".join(lines)[-10_000:]),
     }
+
+
+def tellable(text: str) -> str:
+    """What the API takes of a text: if it refused the report of a failure, the driver would seem to have
+    ended without a word, and be started again."""
+    sound = text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+    return sound[:_LONGEST_TEXT]
 
 
 def _memory_short_of(error: BaseException) -> str | None:

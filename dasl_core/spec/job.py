@@ -23,7 +23,7 @@ Decay = Annotated[float, Field(ge=0, le=LARGEST_DECAY)]
 class Backbone(Part):
     """The network that is pretrained: a timm ResNet or ViT, trained from random weights."""
 
-    name: str = Field("resnet18", description="A timm ResNet-like or ViT model.")
+    name: str = Field("resnet18", max_length=200, description="A timm ResNet-like or ViT model.")
     image_size: Annotated[int, Field(ge=8, le=1024)] | Auto = Field(
         "auto", description='Pixels a side; "auto": fits the data set\'s median image, at most 224.'
     )
@@ -36,7 +36,7 @@ class Backbone(Part):
             '"small" up to 64 pixels.'
         ),
     )
-    pretrained: Annotated[str, Field(min_length=1)] | None = Field(
+    pretrained: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
         None,
         description=(
             "Weights to start from, as the workers see them: a checkpoint's folder of ours, or a file "
@@ -256,7 +256,7 @@ class Train(Part):
     """The training run. `batch_size` is global: all ranks together."""
 
     epochs: int = Field(100, ge=1, le=100_000)
-    batch_size: Annotated[int, Field(ge=2)] | Auto = Field(
+    batch_size: Annotated[int, Field(ge=2, le=1_000_000_000)] | Auto = Field(
         "auto",
         description='Global; "auto": up to 256, at least 8 steps an epoch, divisible by ranks.',
     )
@@ -301,7 +301,7 @@ class Train(Part):
     collapse: Literal["warn", "stop", "ignore"] = Field(
         "warn", description="What to do when the representation collapses: an event, or the end."
     )
-    warmup_epochs: Annotated[float, Field(ge=0)] | Auto = Field(
+    warmup_epochs: Annotated[float, Field(ge=0, le=100_000)] | Auto = Field(
         "auto",
         description='Linear warm-up, then cosine; "auto": a tenth of epochs, at most 10.',
     )
@@ -375,7 +375,7 @@ class FineTune(Part):
 class Evaluate(Part):
     """What is measured on held-out images while training."""
 
-    dataset: str | None = Field(
+    dataset: Name | None = Field(
         None, description="A data set to evaluate on; null: hold images of the training set out."
     )
     holdout: Holdout = Field(default_factory=Holdout)
@@ -390,7 +390,7 @@ class Evaluate(Part):
         False, description="NMI and pairwise F1 of k-means with as many clusters as classes."
     )
     retrieval: tuple[PositiveInt, ...] = Field(
-        (1, 5), description="The K of each R@K; [] for none."
+        (1, 5), max_length=100, description="The K of each R@K; [] for none."
     )
     every_epochs: PositiveInt | Auto = Field(
         "auto",

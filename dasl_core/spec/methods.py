@@ -184,13 +184,13 @@ class SwAV(MultiCrop, Projected):
         'the batch; 0: none; "auto": whole batches, until there are a third more images than '
         "prototypes.",
     )
-    queue_start_epoch: Annotated[int, Field(ge=0)] | Auto = Field(
+    queue_start_epoch: Annotated[int, Field(ge=0, le=100_000)] | Auto = Field(
         "auto",
         description='Epochs before the queue is used; "auto": 7.5% of all, at most 15 (the paper: 15 '
         "of 200).",
     )
     freeze_prototypes_epochs: int = Field(
-        1, ge=0, description="Epochs in which the prototypes stay as they were drawn."
+        1, ge=0, le=100_000, description="Epochs in which the prototypes stay as they were drawn."
     )
     local_scale: tuple[float, float] = Field(
         (0.05, 0.14), description="Least and greatest share of the area that a local crop keeps."
@@ -320,7 +320,10 @@ class DINO(MultiCrop, WithTeacher):
         'cosine. "auto": 0.996, less for a training of under 10,000 steps, but at least 0.97.',
     )
     freeze_last_layer_epochs: int = Field(
-        1, ge=0, description="Epochs in which the head's last layer stays as it was drawn."
+        1,
+        ge=0,
+        le=100_000,
+        description="Epochs in which the head's last layer stays as it was drawn.",
     )
     keep: Literal["student", "teacher"] = Field(
         "teacher", description="Whose backbone is evaluated and exported."

@@ -167,7 +167,7 @@ class Jobs:
         from_step: int | None = None,
         max_points: int | None = None,
     ) -> Metrics:
-        """Training figures by column, thinned out on the server to at most `max_points`."""
+        """Training figures by column, thinned out on the server to `max_points` (10,000)."""
         params = {"name": name, "from_step": from_step, "max_points": max_points}
         path = path_to("jobs", job_id, "metrics")
         return Metrics.model_validate(self._transport.json("GET", path, params=params))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import bindparam, or_, select, update
+from sqlalchemy import bindparam, func, or_, select, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from service.db.models import Dataset, Job
 from service.lifecycle import TERMINAL
 
 PENDING, INGESTING, READY, FAILED = "pending", "ingesting", "ready", "failed"
+_REMOVED = "removed"
+"""Of a data set that was deleted: its run, if there was one, and its files are gone, too."""
 
 # Of every submission: made once, it takes half the time.
 _FIND = select(Dataset).where(
@@ -39,6 +42,16 @@ def find(session: Session, tenant: str, id_or_name: str, *, keep: bool = False) 
     """
     query = _FIND_AND_KEEP if keep else _FIND
     return session.scalars(query, {"tenant": tenant, "named": id_or_name}).one_or_none()
+
+
+def add(session: Session, dataset: Dataset) -> bool:
+    """Add a data set, unless its tenant has one of its name; whether it was added."""
+    try:
+        with session.begin_nested():
+            session.add(dataset)
+    except IntegrityError:
+        return False
+    return True
 
 
 def lock(session: Session, dataset_id: str) -> Dataset | None:
@@ -75,13 +88,18 @@ def unfinished_jobs(session: Session, dataset_id: str, limit: int = 5) -> Sequen
     ).all()
 
 
-def awaiting_ingest(session: Session, limit: int = 10) -> Sequence[Dataset]:
-    """Data sets whose ingest nobody has started, first come first served."""
+def awaiting_ingest(session: Session, at_once: int) -> Sequence[Dataset]:
+    """Data sets whose ingest is to be started, first come first served.
+
+    Args:
+        at_once: how many may run; those of data sets that were deleted do until they are stopped.
+    """
+    busy = session.scalars(select(func.count()).where(Dataset.state == INGESTING)).one()
     return session.scalars(
         select(Dataset)
         .where(Dataset.state == PENDING, Dataset.deleted_at.is_(None))
         .order_by(Dataset.id)
-        .limit(limit)
+        .limit(max(0, at_once - busy))
     ).all()
 
 
@@ -92,6 +110,30 @@ def ingesting(session: Session) -> Sequence[Dataset]:
         .where(Dataset.state == INGESTING, Dataset.deleted_at.is_(None))
         .order_by(Dataset.id)
     ).all()
+
+
+def deleted(session: Session, limit: int, without: Collection[str]) -> Sequence[Dataset]:
+    """Data sets that were deleted, as far as something of them is left, without some ids."""
+    return session.scalars(
+        select(Dataset)
+        .where(
+            Dataset.deleted_at.is_not(None),
+            Dataset.state != _REMOVED,
+            Dataset.id.not_in(without),
+        )
+        .order_by(Dataset.deleted_at)
+        .limit(limit)
+    ).all()
+
+
+def mark_removed(session: Session, dataset_id: str) -> None:
+    """Nothing of a deleted data set is left but its row."""
+    session.execute(
+        update(Dataset)
+        .where(Dataset.id == dataset_id, Dataset.deleted_at.is_not(None))
+        .values(state=_REMOVED)
+        .execution_options(synchronize_session=False)
+    )
 
 
 def begin_ingest(session: Session, dataset_id: str, token_hash: str) -> int | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from dasl_core.spec.locations import OUTSIDE, is_allowed
@@ -57,13 +56,10 @@ def register(session: Session, tenant: str, request: DatasetRequest) -> Dataset:
         attempt=0,
         created_at=datetime.now(UTC),
     )
-    try:
-        with session.begin_nested():
-            session.add(dataset)
-    except IntegrityError as error:
+    while not repository.add(session, dataset):
         existing = repository.find(session, tenant, request.name)
         if existing is None:
-            raise
+            continue  # It was removed meanwhile.
         detail = f"The data set {request.name!r} exists: {existing.id}, {existing.uri}"
         if existing.state == repository.FAILED:
             why = (existing.error or {}).get("message", "see its report")
@@ -76,7 +72,7 @@ def register(session: Session, tenant: str, request: DatasetRequest) -> Dataset:
             "name-taken",
             detail,
             extra={"dataset": {"id": existing.id, "uri": existing.uri}},
-        ) from error
+        )
     return dataset
 
 

@@ -1,4 +1,4 @@
-"""Files that nothing needs any more: of checkpoints marked to be deleted, and of none at all.
+"""Files that nothing needs any more: of checkpoints marked to be deleted, of deleted data sets, and of none.
 
 What may go is decided in SQL alone. Files go first and the row after them, so that whatever is cut
 short in between is done again.
@@ -7,13 +7,14 @@ short in between is done again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
 from service.checkpoints import repository as checkpoints
-from service.db.models import Checkpoint
+from service.datasets import repository as datasets
+from service.db.models import Checkpoint, Dataset
 from service.dispatcher.repository import AttemptView
 from service.dispatcher.shared import Shared, passed
 
@@ -35,11 +36,11 @@ class Garbage:
 
     def marked(self, session: Session) -> Sequence[Checkpoint]:
         """Some of the checkpoints that are marked, without those that were tried a while ago."""
-        now = self._shared.clock()
-        self._tried_at = {
-            id: at for id, at in self._tried_at.items() if not passed(at, now, _AFTER_TROUBLE)
-        }
-        return checkpoints.to_delete(session, _AT_ONCE, without=self._tried_at.keys())
+        return checkpoints.to_delete(session, _AT_ONCE, without=self._tried())
+
+    def deleted(self, session: Session) -> Sequence[Dataset]:
+        """As `marked`, of data sets."""
+        return datasets.deleted(session, _AT_ONCE, without=self._tried())
 
     def remove(self, checkpoint: Checkpoint) -> None:
         """Remove the files of a checkpoint that is marked."""
@@ -52,6 +53,31 @@ class Garbage:
         with self._shared.write() as session:
             checkpoints.mark_deleted(session, checkpoint.id)
         del self._tried_at[checkpoint.id]
+
+    def remove_dataset(self, dataset: Dataset) -> None:
+        """Stop the ingest run of a deleted data set; when it is gone, remove what runs wrote."""
+        if dataset.state == datasets.INGESTING:
+            submission_id = f"{dataset.id}-{dataset.attempt}"
+            run = self._shared.executor.status(submission_id)
+            if run is not None and not run.state.ended:
+                self._shared.executor.stop(submission_id)
+                return
+        self._tried_at[dataset.id] = self._shared.clock()
+        try:
+            self._shared.storage.remove(self._shared.storage.dataset_uri(dataset.id))
+        except OSError as error:
+            logger.warning("The index of %s stays for now: %s", dataset.id, error)
+            return
+        with self._shared.write() as session:
+            datasets.mark_removed(session, dataset.id)
+        del self._tried_at[dataset.id]
+
+    def _tried(self) -> Collection[str]:
+        now = self._shared.clock()
+        self._tried_at = {
+            id: at for id, at in self._tried_at.items() if not passed(at, now, _AFTER_TROUBLE)
+        }
+        return self._tried_at.keys()
 
     def sweep_attempt(self, attempt: AttemptView) -> None:
         """Remove what an attempt that is over, and whose processes are gone, wrote and never

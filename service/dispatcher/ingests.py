@@ -6,6 +6,12 @@ decides whose report counts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy.orm import Session
+
 from service import auth
 from service.datasets import repository as datasets
 from service.db.models import Dataset
@@ -16,6 +22,9 @@ from service.dispatcher.logs import last_lines
 from service.dispatcher.shared import Shared
 
 _RUNS = 2
+# On Ray's head, each with a thread for every core; the others wait.
+_AT_ONCE = 2
+_LONGEST = timedelta(hours=24)
 
 
 class Ingests:
@@ -23,6 +32,11 @@ class Ingests:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
+        self._seen_at: dict[str, datetime] = {}
+
+    def due(self, session: Session) -> Sequence[Dataset]:
+        """Data sets whose turn it is."""
+        return datasets.awaiting_ingest(session, _AT_ONCE)
 
     def start(self, dataset: Dataset) -> None:
         """Begin the next run of a data set that waits for one."""
@@ -51,8 +65,24 @@ class Ingests:
         elif run.state.ended:
             error = ended_error("ingest", run, last_lines(self._shared.executor, submission_id))
             state = datasets.PENDING if dataset.attempt < _RUNS else datasets.FAILED
-            with self._shared.write() as session:
-                datasets.end_ingest(session, dataset.id, dataset.attempt, state, error=error)
+            self._end(dataset, state, error)
+        elif self._takes_too_long(submission_id):
+            self._shared.executor.stop(submission_id)
+            hours = _LONGEST / timedelta(hours=1)
+            message = f"The ingest took longer than {hours:g} hours: do the images' disks answer?"
+            self._end(dataset, datasets.FAILED, {"type": "too-long", "message": message})
+
+    def _takes_too_long(self, submission_id: str) -> bool:
+        # From when this dispatcher saw it first: a run that hangs must not keep others waiting for ever.
+        now = self._shared.clock()
+        # Those that reported their end are not heard of again here.
+        self._seen_at = {id: at for id, at in self._seen_at.items() if now - at < 2 * _LONGEST}
+        return now - self._seen_at.setdefault(submission_id, now) > _LONGEST
+
+    def _end(self, dataset: Dataset, state: str, error: dict[str, Any]) -> None:
+        self._seen_at.pop(f"{dataset.id}-{dataset.attempt}", None)
+        with self._shared.write() as session:
+            datasets.end_ingest(session, dataset.id, dataset.attempt, state, error=error)
 
     def _submit(self, dataset_id: str, number: int) -> None:
         command = self._shared.entrypoints.ingest.format(dataset=dataset_id)

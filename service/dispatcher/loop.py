@@ -137,7 +137,7 @@ class Dispatcher:
             self._watch()
         with self._shared.database.read() as session:
             due = repository.due_retries(session, now)
-            awaiting = datasets.awaiting_ingest(session)
+            awaiting = self._ingests.due(session)
         for job_id in due:
             with self._shared.write() as session:
                 lifecycle.requeue(session, job_id)
@@ -158,13 +158,15 @@ class Dispatcher:
         with self._shared.database.read() as session:
             ended = self._attempts.ended(session)
             ingesting = datasets.ingesting(session)
-            marked = self._garbage.marked(session)
+            marked, deleted = self._garbage.marked(session), self._garbage.deleted(session)
         for attempt in ended:
             self._each(self._attempts.see_off, attempt)
         for dataset in ingesting:
             self._each(self._ingests.watch, dataset)
         for checkpoint in marked:
             self._each(self._garbage.remove, checkpoint)
+        for dataset in deleted:
+            self._each(self._garbage.remove_dataset, dataset)
 
     def _each(self, step: Callable[[Any], None], item: object) -> None:
         """Run a step for one item; what is wrong with it must not hold up all others."""

@@ -41,7 +41,7 @@ def list_events(
     service.get(session, caller.tenant, job_id)
     if wants_stream(request):
         if last_event_id:
-            after = _number(last_event_id, last_event_id)
+            after = _number(last_event_id, last_event_id, _LARGEST)
         return stream(context, caller, EventStream(context, job_id, after).look)
     rows = repository.events(session, job_id, after, limit)
     data = [EventView.model_validate(row) for row in rows[:limit]]
@@ -58,9 +58,10 @@ def show_metrics(
         Query(max_length=100, description="One or more; all without."),
     ] = None,
     from_step: Step = 0,
-    max_points: Annotated[int | None, Query(ge=2, le=1_000_000)] = None,
+    max_points: Annotated[int, Query(ge=2, le=1_000_000)] = 10_000,
 ) -> MetricColumns:
-    """Series as columns; thinned to about `max_points` steps, keeping minima and maxima."""
+    """Series as columns; thinned to about `max_points` steps, and to a million values in all, keeping
+    minima and maxima."""
     service.get(session, caller.tenant, job_id)
     return columns(repository.metrics(session, job_id, name or (), from_step, max_points))
 
@@ -95,7 +96,8 @@ def show_log(
     if wants_stream(request):
         if last_event_id:
             left, _, right = last_event_id.partition(":")
-            number, offset = _number(left, last_event_id), _number(right, last_event_id)
+            number = _number(left, last_event_id, _LARGEST)
+            offset = _number(right, last_event_id, 2**53)
         else:
             offset = 0 if tail is None else log.tail(tail)[1]
         return stream(context, caller, LogStream(context, job_id, number, offset).look)
@@ -104,8 +106,8 @@ def show_log(
     return StreamingResponse(log.text(), media_type="text/plain; charset=utf-8")
 
 
-def _number(text: str, given: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) > 2**53:
+def _number(text: str, given: str, largest: int) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) > largest:
         raise field_problem(
             "Last-Event-ID", "is not the id of an event", given, "an `id` sent here"
         )

@@ -50,14 +50,23 @@ def _of_folder(settings: Settings, field: str, name: str, dataset: Dataset) -> l
     if not is_allowed(dataset.uri, settings.dataset_roots, follow=settings.check_paths):
         message = f"was ingested, but its folder {dataset.uri} {OUTSIDE}"
         return [FieldProblem(field, message, name, _in_roots(settings, "a data set"))]
-    if settings.check_paths and not Path(dataset.uri).is_dir():
-        message = f"was ingested, but its folder {dataset.uri} is no longer there"
+    missing = _missing(dataset.uri) if settings.check_paths else None
+    if missing is not None:
+        message = f"was ingested, but its folder {dataset.uri} {missing}"
         expected = (
             "a data set whose folder the server can read: mount it again, or remove the data set "
             "and register it anew"
         )
         return [FieldProblem(field, message, name, expected)]
     return []
+
+
+def _missing(folder: str) -> str | None:
+    """What is wrong with a folder, if it cannot be read."""
+    try:
+        return None if Path(folder).is_dir() else "is no longer there"
+    except OSError as error:
+        return f"cannot be looked at: {error.strerror}"
 
 
 def _in_roots(settings: Settings, what: str) -> str:

@@ -33,6 +33,8 @@ from service.db.models import (
     Metric,
 )
 
+# In one answer: some 200 MB while it is put together.
+_MOST_VALUES = 1_000_000
 # Of every submission: made once, they take half the time.
 _TAGS, _ANSWERS = (Base.metadata.tables[row.__tablename__] for row in (JobTag, IdempotencyKey))
 _ADD_TAG = insert(_TAGS)
@@ -187,7 +189,8 @@ def metrics(
         names: of the series; none: all.
         max_points: about as many steps are kept, and at least two for each series: the first and
             the last step, and where each series has its least and its greatest value in each of
-            equally many stretches of steps.
+            equally many stretches of steps. Of many series they are fewer: all values together
+            have to fit into memory.
     """
     wanted = [Metric.job_id == job_id, Metric.step >= from_step]
     if names:
@@ -200,6 +203,7 @@ def metrics(
     if max_points is not None:
         counts = select(func.count(Metric.step.distinct()), func.count(Metric.name.distinct()))
         steps, series = session.execute(counts.where(*wanted)).one()
+        max_points = min(max_points, max(2, _MOST_VALUES // max(1, series)))
         if steps > max_points:
             stretches = max(1, (max_points - 2) // (2 * series))
             query = query.where(Metric.step.in_(_landmarks(wanted, steps, stretches)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -706,3 +707,40 @@ def test_local_crops_of_a_vit_are_whole_patches() -> None:
         SpecError, match=r"method\.local_size.*16 pixels \(given 50; expected such as 48"
     ):
         resolve(JobSpec.model_validate(spec), FACTS)
+
+
+def _unbounded(node: Any, path: str = "") -> Iterator[str]:
+    """Where in a JSON schema a number, a text or a list may be as large as one likes."""
+    if isinstance(node, list):
+        for number, entry in enumerate(node):
+            yield from _unbounded(entry, f"{path}/{number}")
+    elif isinstance(node, dict):
+        limits = {
+            "integer": {"maximum", "exclusiveMaximum"},
+            "number": {"maximum", "exclusiveMaximum"},
+            "string": {"maxLength"},
+            "array": {"maxItems"},
+        }.get(node.get("type", ""), set())
+        if limits and not node.keys() & {*limits, "enum", "const"}:
+            yield path
+        for key, entry in node.items():
+            yield from _unbounded(entry, f"{path}/{key}")
+
+
+def test_nothing_of_a_spec_is_without_bounds() -> None:
+    """What is unbounded overflows in sums, or fills memory and tables."""
+    # A validator holds shares of an area to (0, 1].
+    areas = ("crop_scale/anyOf/0/prefixItems", "local_scale/prefixItems")
+    unbounded = [
+        path
+        for path in _unbounded(JobSpec.model_json_schema())
+        if not any(area in path for area in areas)
+    ]
+    assert unbounded == []
+
+
+@pytest.mark.parametrize("batch", [10**9 + 1, 10**110, 10**400])
+@pytest.mark.parametrize("method", ["simclr", "triplet"])
+def test_a_batch_that_overflows_is_refused(method: str, batch: int) -> None:
+    spec = {"dataset": "pictures", "method": {"name": method}, "train": {"batch_size": batch}}
+    assert [problem.field for problem in problems_of(spec)] == ["train.batch_size"]

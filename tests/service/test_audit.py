@@ -177,3 +177,18 @@ def test_a_tenant_sees_its_own_trail_alone(api: Api) -> None:
     own = trail(api)[0]
     for query in (f"token={own['token_id']}", f"after={own['id']}"):
         assert api.client.get(f"/v1/audit?{query}", headers=theirs).json()["data"] == []
+
+
+def test_refusals_without_end_fill_no_table(api: Api) -> None:
+    reader = api.token("read")
+    limit = api.settings.auth_failures_per_minute
+    for _ in range(limit):
+        refused(api.client.post("/v1/tokens", json={}, headers=reader), 403)
+    for _ in range(5):
+        answer = api.client.get("/v1/audit", headers=reader)
+        refused(answer, 429, None, "too-many-failures")
+        assert 0 < int(answer.headers["retry-after"]) <= 61
+    assert len(trail(api)) == limit
+    # What the token may do it still may, and so may others.
+    assert api.client.get("/v1/jobs", headers=reader).status_code == 200
+    refused(api.client.get("/v1/audit", headers=api.token("read")), 403)

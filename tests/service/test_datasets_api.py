@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from api_under_test import FACTS, Api, refused
+from sqlalchemy.orm import Session
+
+from service.datasets import repository
+from service.db.models import Dataset
 
 
 def register(api: Api, name: str, uri: str) -> Any:
@@ -191,3 +196,22 @@ def test_other_tenant_neither_sees_nor_deletes(api: Api) -> None:
     refused(api.client.get(f"/v1/datasets/{dataset}", headers=theirs), 404)
     refused(api.client.delete(f"/v1/datasets/{dataset}", headers=theirs), 404)
     assert api.client.get("/v1/datasets", headers=theirs).json()["data"] == []
+
+
+def test_a_name_that_becomes_free_while_it_is_asked_for(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that has the name is deleted between the insert and the look at it."""
+    first = register(api, "mine", str(tmp_path)).json()["id"]
+    find = repository.find
+
+    def find_too_late(session: Session, *given: Any, **options: Any) -> Dataset | None:
+        monkeypatch.setattr(repository, "find", find)
+        session.get_one(Dataset, first).deleted_at = datetime.now(UTC)
+        session.flush()
+        return find(session, *given, **options)
+
+    monkeypatch.setattr(repository, "find", find_too_late)
+    answer = register(api, "mine", str(tmp_path))
+    assert answer.status_code == 201, answer.text
+    assert answer.json()["id"] != first

@@ -148,3 +148,17 @@ def test_a_spike_that_a_later_attempt_did_not_repeat_is_gone(
     points += [("loss", step, 2, 1.0 + step / 1000) for step in range(40, 100)]
     thin = shown(database, stored(database, dataset_id, points), 10)
     assert max(value for value in thin.values["loss"] if value is not None) == 1.099
+
+
+def test_an_answer_has_so_many_values(
+    database: Database, dataset_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is asked for: a few requests for all of a long job must not fill the memory."""
+    points = {(name, step, 1): float(step % 7) for name in "abcde" for step in range(100)}
+    job_id = stored(database, dataset_id, [(*place, value) for place, value in points.items()])
+    assert len(shown(database, job_id, 1_000_000).step) == 100
+    monkeypatch.setattr(repository, "_MOST_VALUES", 150)
+    thin = shown(database, job_id, 1_000_000)
+    assert thin.step == expected_steps(shown(database, job_id), 30)
+    assert len(thin.step) <= 30
+    assert len(shown(database, job_id, 1_000_000, "a").step) == 100

@@ -45,6 +45,19 @@ def test_the_window_slides_for_each_address_alone() -> None:
     assert failures.count("a") is None
 
 
+def test_the_log_says_it_once_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    failures = Failures(3, clock)
+    for _ in range(600):
+        failures.count("a")
+        clock.now += 1
+    assert len(caplog.records) == 1
+    clock.now += 60
+    for _ in range(5):
+        failures.count("a")
+    assert len(caplog.records) == 2
+
+
 def test_only_so_many_addresses_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.failed_auth._ADDRESSES", 2)
     failures = Failures(1, Clock())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import socket
+import tracemalloc
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,19 @@ BODIES: dict[str, tuple[bytes, tuple[int, str]]] = {
     "30,000 wrong entries": (
         spec(evaluate={"retrieval": ["x"] * 30_000}),
         (422, "evaluate.retrieval.0"),
+    ),
+    "30,000 entries": (
+        spec(evaluate={"retrieval": [1] * 30_000}),
+        (422, "evaluate.retrieval"),
+    ),
+    "a batch of 400 digits": (spec(train={"batch_size": 10**400}), (422, "train.batch_size")),
+    "1e110 triplets": (
+        spec(method={"name": "triplet"}, train={"batch_size": 10**110}),
+        (422, "train.batch_size"),
+    ),
+    "weights 40,000 folders down": (
+        spec(backbone={"pretrained": "/" + "a/" * 40_000}),
+        (422, "backbone.pretrained"),
     ),
     "a name of 10,000 letters": (spec(name="x" * 10_000), (422, "name")),
     "a body beyond the limit": (spec(name="x" * 200_000), (413, "body-too-large")),
@@ -295,7 +309,9 @@ def test_addresses(api: Api, worker: Worker) -> None:
 
 EVENT_IDS: dict[str | bytes, tuple[int, str]] = {
     "0": (200, ""),
-    "9007199254740992": (200, ""),
+    "2147483647": (200, ""),
+    "2147483648": (422, "Last-Event-ID"),
+    "9007199254740992": (422, "Last-Event-ID"),
     "9007199254740993": (422, "Last-Event-ID"),
     "18446744073709551616": (422, "Last-Event-ID"),
     "9" * 40: (422, "Last-Event-ID"),
@@ -310,7 +326,8 @@ EVENT_IDS: dict[str | bytes, tuple[int, str]] = {
 LOG_IDS: dict[str | bytes, tuple[int, str]] = {
     "1:0": (200, ""),
     "1:9007199254740992": (200, ""),
-    "9007199254740992:0": (200, ""),
+    "2147483647:0": (200, ""),
+    "9007199254740992:0": (422, "Last-Event-ID"),
     "1": (422, "Last-Event-ID"),
     ":": (422, "Last-Event-ID"),
     "1:-1": (422, "Last-Event-ID"),
@@ -535,3 +552,25 @@ def test_bytes_over_a_connection(tmp_path: Path, migrated_sqlite: Path) -> None:
         thread.stop()
         listener.close()
         database.dispose()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param({"A" * 20_000: [0] * 3000}, id="siblings below a long key"),
+        pytest.param({"a": [0] * 60_000}, id="many values"),
+    ],
+)
+def test_a_body_takes_memory_by_its_size(api: Api, body: dict[str, Any]) -> None:
+    """Nobody needs a token to have one read."""
+    content = json.dumps(body).encode()
+    tracemalloc.start()
+    try:
+        answer = api.client.post(
+            "/v1/jobs/validate", content=content, headers={**JSON, "Authorization": ""}
+        )
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert told(answer)[0] == 401
+    assert peak < 20 * len(content) + 2_000_000

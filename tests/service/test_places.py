@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from api_under_test import Api, refused
 
+from service.db.models import Dataset
+
 
 def submit(api: Api, **spec: Any) -> Any:
     return api.client.post("/v1/jobs", json={"dataset": "emoji", **spec})
@@ -58,3 +60,12 @@ def test_workers_are_told_the_roots(api: Api, tmp_path: Path) -> None:
     _, headers = api.ingest(dataset)
     start = api.client.post(f"/worker/v1/datasets/{dataset}/start", headers=headers)
     assert start.json()["dataset_roots"] == [str(tmp_path)]
+
+
+def test_a_folder_that_cannot_be_looked_at_is_no_fault_of_the_server(api: Api) -> None:
+    dataset = api.dataset()
+    with api.database.write() as session:
+        # No file system has such a name, and says so with an error of its own.
+        session.get_one(Dataset, dataset).uri = "/" + "x" * 300
+    problem = refused(submit(api), 422, "dataset")
+    assert "cannot be looked at: File name too long" in problem["detail"]

@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 from api_under_test import Api, Worker, refused
 
-from service import lifecycle
+from service import lifecycle, sse
 from service.attempt_log import AttemptLog
 from service.client.sse import ServerSentEvent, parse
 from service.jobs import streams
@@ -223,3 +223,20 @@ def test_a_revoked_token_sees_nothing_more(api: Api, live: httpx.Client) -> None
         assert api.client.delete(f"/v1/tokens/{reader}", headers=admin).is_success
         assert "note" not in [event.event for event in events], "the stream has ended by itself"
     assert api.client.get(f"/v1/jobs/{worker.job_id}").json()["status"] == "running"
+
+
+def test_a_token_has_so_many_streams(
+    api: Api, live: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sse, "_PER_TOKEN", 2)
+    path = f"/v1/jobs/{started(api).job_id}/events"
+    with following(live, path) as first:
+        next(first)
+        with following(live, path) as second:
+            next(second)
+            refused(live.get(path, headers=STREAM), 429, None, "too-many-streams")
+            other = live.get("/v1/jobs", headers=api.token("read"))
+            assert other.status_code == 200
+    eventually(lambda: sum(api.context.streams.values()) == 0)
+    with following(live, path) as again:
+        next(again)

@@ -14,6 +14,7 @@ from ray.train.v2.api.exceptions import ControllerError
 from dasl_core.train.engine import DivergedError
 from service.client import ConnectionFailed
 from service.client.worker import WorkerClient
+from service.worker_api.schemas import ErrorReport
 from workers.run import HOPELESS, Pulse, _unwrap, describe, of_surroundings
 
 
@@ -92,6 +93,17 @@ def test_too_little_memory_is_told_with_what_needs_less(error: Exception, whose:
     assert f"the memory of {whose}." in told["message"]
     assert "train.micro_batches" in told["message"]
     assert str(error) in told["traceback"], "the figures are there"
+
+
+def test_a_failure_is_told_in_words_that_the_api_takes() -> None:
+    """Refused, it would be a driver that ended without a word: started again, and in vain."""
+    told = describe(ValueError("no weights at " + "/a" * 30_000 + "\0\udcff"))
+    report = ErrorReport.model_validate(told)
+    assert report.type == "ValueError"
+    assert report.message.startswith("no weights at /a/a")
+    told = describe(ValueError("a\0b\udcffc"))
+    assert told["message"] == "a\ufffdb?c"
+    assert not {"\0", "\udcff"} & set(told["traceback"])
 
 
 def test_torchs_allocator_of_the_cpu_tells_of_memory_too() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from dispatcher_world import World
 
 from service.cluster import repository as clusters
-from service.db.models import Job, Token
+from service.datasets import repository as datasets
+from service.db.models import Dataset, Job, Token
 from service.dispatcher import loop
 from service.dispatcher.executor import Node, Run
 from service.lifecycle import JobStatus
@@ -322,6 +324,67 @@ def test_an_ingest_that_ray_forgot_is_handed_in_again(world: World) -> None:
     world.tick()
     assert world.executor.submitted == [f"{dataset}-1", f"{dataset}-1"]
     assert world.executor.is_running(f"{dataset}-1")
+
+
+def test_few_ingests_run_at_a_time(world: World) -> None:
+    """They are all on Ray's head, and use no room that admission knows of."""
+    waiting = [world.add_dataset() for _ in range(5)]
+    world.tick()
+    world.tick()
+    assert world.executor.submitted == [f"{dataset}-1" for dataset in waiting[:2]]
+    world.executor.lose_everything()
+    world.restart()
+    world.tick()
+    assert world.executor.submitted[2:] == [f"{dataset}-1" for dataset in waiting[:2]]
+    with world.database.write() as session:
+        assert datasets.end_ingest(session, waiting[0], 1, datasets.READY)
+    world.tick()
+    assert world.executor.submitted[4:] == [f"{waiting[2]}-1"]
+
+
+def test_of_a_deleted_data_set_neither_run_nor_index_stays(world: World) -> None:
+    ready, reading, waiting, next_one = (world.add_dataset() for _ in range(4))
+    world.tick()
+    indexes = {}
+    for dataset in (ready, reading, waiting):
+        folder = Path(world.settings.artifacts_uri.removeprefix("file://")) / "datasets" / dataset
+        folder.mkdir(parents=True)
+        indexes[dataset] = folder / "index.json.gz"
+        indexes[dataset].write_bytes(b"of an earlier run")
+    with world.database.write() as session:
+        assert datasets.end_ingest(session, ready, 1, datasets.READY)
+        for dataset in (ready, reading, waiting):
+            session.get_one(Dataset, dataset).deleted_at = world.now()
+    world.tick()
+    assert not indexes[ready].exists()
+    assert not indexes[waiting].exists()
+    assert indexes[reading].exists(), "its run may still write"
+    assert f"{reading}-1" in world.executor.stopped
+    world.tick()
+    world.tick()
+    assert not world.executor.is_running(f"{reading}-1")
+    assert not indexes[reading].parent.exists()
+    assert world.executor.submitted == [f"{ready}-1", f"{reading}-1", f"{next_one}-1"]
+    states = {world.dataset(dataset).state for dataset in (ready, reading, waiting)}
+    assert states == {"removed"}
+
+
+def test_an_ingest_that_hangs_makes_room_in_the_end(world: World) -> None:
+    hanging = [world.add_dataset() for _ in range(2)]
+    waiting = world.add_dataset()
+    world.tick()
+    world.tick()
+    world.tick(24 * 3600)
+    assert waiting not in str(world.executor.submitted)
+    world.tick(60)
+    world.tick()
+    for dataset in hanging:
+        failed = world.dataset(dataset)
+        assert failed.state == "failed"
+        assert failed.error is not None
+        assert failed.error["message"].startswith("The ingest took longer than 24 hours")
+        assert not world.executor.is_running(f"{dataset}-1")
+    assert world.executor.submitted[-1] == f"{waiting}-1"
 
 
 def test_a_ray_that_answers_slowly_keeps_nobody_from_starting(
