@@ -4,6 +4,8 @@
 
 API and dispatcher are started again at once, as a supervisor does. Drivers and ranks are the
 product's own affair. Afterwards the tables and files are held to what `history` says.
+
+Runs of other seeds stay in the results: `--minutes` may end one early, and the next seed goes on.
 """
 
 from __future__ import annotations
@@ -166,12 +168,23 @@ def main() -> int:
     output = given.output or RESULTS / (
         f"crashes-{given.database}{'-standin' if given.standin else ''}.json"
     )
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(
-        json.dumps({"machine": before, "database": given.database, "result": result}, indent=2)
-        + "\n"
-    )
+    keep(output, {"machine": before, "database": given.database, "result": result})
     return 1 if result["violations"] else 0
+
+
+def keep(output: Path, run: dict[str, Any]) -> None:
+    """Put a run among those of other seeds, with what they come to together."""
+    runs = json.loads(output.read_text())["runs"] if output.exists() else []
+    runs = [each for each in runs if each["result"]["seed"] != run["result"]["seed"]] + [run]
+    runs.sort(key=lambda each: int(each["result"]["seed"]))
+    results = [each["result"] for each in runs]
+    together = {
+        "kills": sum(result["kills"] for result in results),
+        "jobs": sum(result["jobs"] for result in results),
+        "violations": [found for result in results for found in result["violations"]],
+    }
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps({"together": together, "runs": runs}, indent=2) + "\n")
 
 
 def own_all_processes() -> None:

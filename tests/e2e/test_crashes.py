@@ -44,7 +44,7 @@ def test_kill_9_at_random_points_loses_nothing_and_does_nothing_twice(
     tmp_path: Path, kills: int, options: tuple[str, ...]
 ) -> None:
     words = ("--kills", str(kills), *OPTIONS, *options)
-    result = run(tmp_path, "benchmarks.crashes", *words)["result"]
+    result = run(tmp_path, "benchmarks.crashes", *words)["runs"][0]["result"]
     assert result["violations"] == []
     assert result["kills"] == kills
     assert set(result["kills_by_target"]) == {"api", "dispatcher", "driver", "worker"}
