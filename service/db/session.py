@@ -33,7 +33,12 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self.engine = make_engine(url)
-        reader = self.engine.execution_options(**{_READ_ONLY: True, "postgresql_readonly": True})
+        # One snapshot for all statements, as SQLite's transactions have it.
+        reader = self.engine.execution_options(
+            **{_READ_ONLY: True}
+            if self.engine.dialect.name == "sqlite"
+            else {"postgresql_readonly": True, "isolation_level": "REPEATABLE READ"}
+        )
         # No transaction is two trips to the server less.
         single = self.engine.execution_options(
             **{_SINGLE: True}

@@ -81,6 +81,17 @@ def test_reader_neither_waits_for_a_writer_nor_sees_half_its_work(database: Data
         assert stored.expires_at.tzinfo is UTC
 
 
+def test_all_queries_of_a_read_see_one_moment(database: Database) -> None:
+    names = select(Lease.name).order_by(Lease.name)
+    with database.read() as session:
+        assert session.scalars(names).all() == []
+        with database.write() as other:
+            other.add(Lease(name="a", holder="x", expires_at=datetime.now(UTC)))
+        assert session.scalars(names).all() == []
+    with database.read() as session:
+        assert session.scalars(names).all() == ["a"]
+
+
 def test_postgresql_refuses_a_write_in_a_read(postgres: Callable[[], str]) -> None:
     database = Database(postgres())
     with database.read() as session:
