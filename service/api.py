@@ -14,7 +14,7 @@ from service.api_thread import ApiThread, spare_what_stays
 from service.db.session import Database
 from service.exposure import bound, warn_of_exposure
 from service.observability import logs
-from service.settings import Settings
+from service.settings import read_settings
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     try:
-        settings = Settings()
+        settings = read_settings()
         logs.configure(settings.log_format, secrets=settings.secrets)
         warn_of_exposure(settings)
         with bound(settings) as listener:

@@ -18,7 +18,8 @@ from service.client.config import DEFAULT_URL
 from service.db.session import Database
 from service.tokens import repository, service
 
-_TENANT = "default"
+TENANT = "default"
+"""Whose everything is, unless tokens of other tenants are made."""
 
 
 def place(database: Database, url: str, shared: Path, own: Path) -> Path:
@@ -42,13 +43,13 @@ def admin_token(database: Database, config: Path) -> str:
     """The token in a client's configuration if it is good here, else a new one."""
     kept = (_read(config) or {}).get("token")
     with database.write() as session:
-        return kept if kept and _is_good(session, kept) else _new(session, "dasl serve")
+        return kept if kept and _is_good(session, kept) else _new(session, TENANT, "dasl serve")
 
 
-def new_admin_token(database: Database, name: str) -> str:
-    """A new admin token, of whoever may write to the database itself."""
+def new_admin_token(database: Database, name: str, tenant: str = TENANT) -> str:
+    """A new admin token of a tenant, for whoever may write to the database itself."""
     with database.write() as session:
-        return _new(session, name)
+        return _new(session, tenant, name)
 
 
 def write_config(config: Path, url: str, token: str) -> None:
@@ -64,8 +65,8 @@ def write_config(config: Path, url: str, token: str) -> None:
     unfinished.replace(config)
 
 
-def _new(session: Session, name: str) -> str:
-    _, token = service.create(session, tenant=_TENANT, name=name, scopes=["admin"])
+def _new(session: Session, tenant: str, name: str) -> str:
+    _, token = service.create(session, tenant=tenant, name=name, scopes=["admin"])
     return token
 
 

@@ -236,7 +236,8 @@ def finish_attempt(
         if job.status != JobStatus.CANCELLING:
             _move(session, job, JobStatus.CANCELLING, "Job is being cancelled")
         return _end(session, job, JobStatus.CANCELLED, "Job cancelled")
-    reason = (error or {}).get("message") or f"Attempt {number} was {outcome}"
+    told = str((error or {}).get("message") or f"Attempt {number} was {outcome}")
+    reason = told.removesuffix(".")  # It stands within a sentence.
     repeated = repeatable and _met_again(session, job_id, number, error or {})
     retryable = retryable and not repeated
     limit = int(job.resolved["resources"]["max_restarts"])

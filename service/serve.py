@@ -23,7 +23,7 @@ from types import FrameType
 from service.exposure import bound, warn_of_exposure
 from service.local_ray import LocalRay
 from service.observability import logs
-from service.settings import Settings
+from service.settings import Settings, read_settings
 
 logger = logging.getLogger("dasl.serve")
 
@@ -48,7 +48,7 @@ def main() -> int:
                 f"Ray cannot start from a folder with a space in its name; given {sys.executable!r}: "
                 "move the installation"
             )
-        settings = Settings()
+        settings = read_settings()
         logs.configure(settings.log_format, secrets=settings.secrets)
         serve(settings, stop)
     except ValueError as error:
@@ -64,7 +64,8 @@ def serve(settings: Settings, stop: threading.Event, *, cpus: int | None = None)
         cpus: how many CPUs the local Ray hands out; `None`: those of the machine.
 
     Raises:
-        ValueError: another one serves this home, the port is taken, or Ray is not installed.
+        ValueError: another one serves this home, the home, the port, the database or the artifacts
+            cannot be used, or Ray is not installed.
     """
     with _alone(settings.home), bound(settings) as listener:
         settings = _with_port(settings, listener.getsockname()[1])
@@ -89,8 +90,10 @@ def _serve(
     from service.db.session import Database
     from service.dispatcher.embedded import DispatcherThread
     from service.first_token import admin_token, place, write_config
+    from service.storage import Storage
 
     upgrade(settings.database_url)
+    Storage(settings.artifacts_uri).try_to_write()
     database = Database(settings.database_url)
     api = ApiThread(settings, database, listener)
     api.start()
@@ -139,9 +142,12 @@ def _serve(
 
 @contextmanager
 def _alone(home: Path) -> Iterator[None]:
-    home.mkdir(parents=True, exist_ok=True)
-    # Ray writes the environment of its jobs, the workers' tokens in it, into logs that all may read.
-    home.chmod(0o700)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        # Ray writes the environment of its jobs, the workers' tokens in it, into logs that all may read.
+        home.chmod(0o700)
+    except OSError as error:
+        raise ValueError(f"{home} (DASL_HOME) cannot be used: {error.strerror}") from error
     with (home / "serve.lock").open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

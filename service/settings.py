@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sqlalchemy import make_url
 
@@ -100,3 +101,25 @@ class Settings(BaseSettings):
         tokens = [self.ray_auth_token, self.metrics_token]
         known = [token.get_secret_value() for token in tokens if token is not None]
         return (*known, make_url(self.database_url).password or "")
+
+
+def read_settings() -> Settings:
+    """The settings of the environment.
+
+    Raises:
+        ValueError: names each variable that is wrong, with what it was, unless that may be secret.
+    """
+    try:
+        return Settings()
+    except ValidationError as error:
+        wrong = []
+        for each in error.errors():
+            field = str(each["loc"][0]) if each["loc"] else ""
+            text = each["msg"].removeprefix("Value error, ")
+            known = Settings.model_fields.get(field)
+            name = f"DASL_{field.upper()}" if known else field
+            given = os.environ.get(name)
+            if known is not None and known.repr and given is not None:
+                text += f"; given {given!r}"
+            wrong.append(f"{name}: {text}" if name else text)
+        raise ValueError("; ".join(wrong)) from None

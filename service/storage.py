@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import Any, cast
+from uuid import uuid4
 
 import fsspec
 
@@ -56,6 +57,23 @@ class Storage:
                     return
                 left -= len(block)
                 yield block
+
+    def try_to_write(self) -> None:
+        """Make a small file below the root, and remove it.
+
+        Raises:
+            ValueError: it cannot be made.
+        """
+        try:
+            fs, path = self._open_store(f"{self.root}/.written-{uuid4().hex}")
+            fs.makedirs(fs._parent(path), exist_ok=True)
+            fs.pipe_file(path, b"dasl")
+            fs.rm_file(path)
+        except Exception as error:  # every kind of store fails in a way of its own
+            said = f"{type(error).__name__}: {error}"
+            # A store's password may stand in its address.
+            shown = re.sub("//[^/@]*@", "//***@", self.root)
+            raise ValueError(f"{shown} (DASL_ARTIFACTS_URI) cannot be written: {said}") from error
 
     def remove(self, uri: str) -> None:
         """Remove a folder with all that is in it; no error if it is not there.

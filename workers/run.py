@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Mapping
 
 from service.client import ApiError, ConnectionFailed, StaleAttempt
 from service.client.worker import AttemptStart, WorkerClient
@@ -191,23 +192,41 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
     try:
         trainer.fit()
     except WorkerGroupError as error:
-        failures = error.worker_failures
-        # One rank's error makes its peers' collectives fail: theirs is not what a person must know.
-        causes = sorted(failures.items(), key=lambda item: (_is_consequence(item[1]), item[0]))
-        cause: BaseException = causes[0][1] if causes else error
-        return _unwrap(cause)
+        return cause_of(error.worker_failures) or error
     except TrainingFailedError as error:
         failed: BaseException = error
         return failed
     return None
 
 
+class RankDied(Exception):
+    """The process of a rank ended without raising anything: it was killed, crashed, or lost its node."""
+
+
+def cause_of(failures: Mapping[int, Exception]) -> BaseException | None:
+    """What a person must know of the failures of ranks: an error of one makes its peers' collectives
+    fail."""
+    causes = sorted(failures.items(), key=lambda item: (_is_consequence(item[1]), item[0]))
+    if not causes:
+        return None
+    from ray.exceptions import RayActorError
+
+    rank, failure = causes[0]
+    cause = _unwrap(failure)
+    if isinstance(cause, RayActorError):
+        # Ray's last line is the reason; those before it name its actor.
+        reason = str(cause).strip().splitlines()[-1].strip()
+        return RankDied(f"The process of rank {rank} ended: {reason}")
+    return cause
+
+
 def describe(error: BaseException) -> dict[str, str]:
     """An error as the API stores it."""
     lines = traceback.format_exception(error)
     short_of = _memory_short_of(error)
+    kind = "rank-died" if isinstance(error, RankDied) else type(error).__name__
     return {
-        "type": type(error).__name__ if short_of is None else "out-of-memory",
+        "type": kind if short_of is None else "out-of-memory",
         "message": tellable(
             _message(error) if short_of is None else OUT_OF_MEMORY.format(short_of)
         ),
@@ -249,7 +268,7 @@ def of_surroundings(error: BaseException) -> bool:
     """Whether an error comes of disks, networks, memory or other processes, which may change, and
     not of the training itself."""
     return (
-        isinstance(error, OSError | MemoryError)
+        isinstance(error, OSError | MemoryError | RankDied)
         or type(error).__module__.partition(".")[0] == "ray"
         or _is_consequence(error)
     )
@@ -257,7 +276,8 @@ def of_surroundings(error: BaseException) -> bool:
 
 def _unwrap(error: BaseException) -> BaseException:
     """The exception that a rank raised, out of what Ray wraps it in."""
-    cause = getattr(error, "cause", None) or error.__cause__
+    found = (getattr(error, name, None) for name in ("cause", "health_check_failure", "__cause__"))
+    cause = next((each for each in found if each is not None), None)
     return _unwrap(cause) if isinstance(cause, BaseException) else error
 
 

@@ -9,11 +9,10 @@ from timm.models import load_state_dict
 from torch import Tensor, nn
 
 from dasl_core.manifest import MANIFEST, damage_of
-from dasl_core.spec.locations import local_path
+from dasl_core.spec.locations import WEIGHTS_ENDINGS, local_path
 
 # What `dasl_core.export` writes.
 WEIGHTS, MODEL = "backbone.safetensors", "model.json"
-TIMM_ENDINGS = (".safetensors", ".pth", ".pt", ".bin")
 
 
 def pretrained_path(location: str) -> Path:
@@ -45,9 +44,9 @@ def _check_kind(path: Path) -> None:
             )
     elif not path.is_file():
         raise ValueError(f"backbone.pretrained: there is no file or folder {path} here")
-    elif path.suffix not in TIMM_ENDINGS:
+    elif path.suffix not in WEIGHTS_ENDINGS:
         raise ValueError(
-            f"backbone.pretrained: {path} must end in one of {', '.join(TIMM_ENDINGS)}"
+            f"backbone.pretrained: {path} must end in one of {', '.join(WEIGHTS_ENDINGS)}"
         )
 
 

@@ -10,6 +10,8 @@ from pathlib import Path, PurePath
 from urllib.parse import unquote, urlsplit
 
 OUTSIDE = "lies, or leads, outside of the folders that may be read"
+# Of the files of weights that timm reads.
+WEIGHTS_ENDINGS = (".safetensors", ".pth", ".pt", ".bin")
 
 
 def local_path(location: str) -> Path:

@@ -141,9 +141,14 @@ def logs(
     job: JobId,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines.")] = False,
     tail: Annotated[int | None, typer.Option(min=1, help="Only the last lines, this many.")] = None,
+    attempt: Annotated[
+        int | None, typer.Option(min=1, help="Of which attempt; without, of the newest.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the log of a job's newest attempt."""
+    """Print the log of an attempt of a job."""
+    if follow and attempt is not None:
+        raise typer.BadParameter("--follow goes through all attempts; leave --attempt out")
     with connect() as client:
         if follow:
             for line in client.jobs.follow_logs(job, tail=tail):
@@ -152,7 +157,7 @@ def logs(
                 else:
                     say(line)
             return
-        text = client.jobs.logs(job, tail=tail)
+        text = client.jobs.logs(job, tail=tail, attempt=attempt)
     if as_json:
         print_json({"job": job, "lines": text.splitlines()})
     elif text:
@@ -181,7 +186,7 @@ def pause(job: JobId, as_json: AsJson = False) -> None:
     else:
         rests = found.status == "paused"
         say(f"{found.id} is paused." if rests else f"{found.id} pauses after its current step.")
-        note(f"Let it go on: dasl resume {found.id}")
+        note(f"Let it go on{'' if rests else ', once it is paused'}: dasl resume {found.id}")
 
 
 def resume(job: JobId, as_json: AsJson = False) -> None:
@@ -268,6 +273,23 @@ def _show(client: Client, job: Job) -> None:
             ("to go", None if job.done or not progress else duration(progress.eta_seconds)),
         ]
     )
+    if job.status == "queued":
+        waiting = next((each for each in client.cluster().queue if each.id == job.id), None)
+        if waiting is not None and waiting.reason:
+            say(f"\n{waiting.reason}")
+    attempts = client.jobs.attempts(job.id) if (job.attempt or 0) > 1 else []
+    if attempts:
+        say()
+        tries = [
+            [
+                each.number,
+                each.state,
+                each.error and each.error.type,
+                each.error and each.error.message,
+            ]
+            for each in attempts
+        ]
+        print_table(["ATTEMPT", "STATE", "ERROR", "MESSAGE"], tries)
     evaluations = client.jobs.evaluations(job.id)
     if evaluations:
         say()

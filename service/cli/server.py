@@ -33,17 +33,16 @@ def upgrade(as_json: AsJson = False) -> None:
     """Bring the database of DASL_DATABASE_URL to this version's tables."""
     try:
         from sqlalchemy import make_url
-        from sqlalchemy.exc import SQLAlchemyError
 
         from service.db.migrate import upgrade as upgrade_database
-        from service.settings import Settings
+        from service.settings import read_settings
     except ModuleNotFoundError as error:
         _missing(error)
-    url = Settings().database_url
     try:
+        url = read_settings().database_url
         upgrade_database(url)
-    except (ValueError, SQLAlchemyError) as error:
-        raise fail(f"The database cannot be brought up to date: {error}") from error
+    except ValueError as error:
+        raise fail(str(error)) from error
     shown = make_url(url).render_as_string(hide_password=True)
     if as_json:
         print_json({"database": shown, "upgraded": True})
@@ -53,6 +52,12 @@ def upgrade(as_json: AsJson = False) -> None:
 
 def admin_token(
     name: Annotated[str, typer.Argument(callback=printable, help="What the token is for.")],
+    tenant: Annotated[
+        str,
+        typer.Option(
+            callback=printable, help="Whose jobs and data sets it sees; a new one begins."
+        ),
+    ] = "default",
     as_json: AsJson = False,
 ) -> None:
     """Make an admin token in the database of DASL_DATABASE_URL, and print it, this once.
@@ -65,25 +70,24 @@ def admin_token(
         from sqlalchemy.exc import SQLAlchemyError
 
         from dasl_core.spec import field_problems
-        from service.db.session import Database
+        from service.db.session import Database, in_a_line
         from service.first_token import new_admin_token
-        from service.settings import Settings
-        from service.tokens.schemas import TokenName
+        from service.settings import read_settings
+        from service.tokens.schemas import TenantName, TokenName
     except ModuleNotFoundError as error:
         _missing(error)
+    for kind, given in ((TokenName, name), (TenantName, tenant)):
+        try:
+            TypeAdapter(kind).validate_python(given)
+        except ValidationError as error:
+            (problem,) = field_problems(error)
+            raise typer.BadParameter(f"{given!r}: expected {problem.expected}") from None
     try:
-        TypeAdapter(TokenName).validate_python(name)
-    except ValidationError as error:
-        (problem,) = field_problems(error)
-        raise typer.BadParameter(f"{name!r}: expected {problem.expected}") from None
-    try:
-        token = new_admin_token(Database(Settings().database_url), name)
+        token = new_admin_token(Database(read_settings().database_url), name, tenant)
     except (ValueError, SQLAlchemyError) as error:
-        # Without the statement and the link that SQLAlchemy adds.
-        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-        raise fail(f"{reason}. `dasl db upgrade` makes the tables") from error
+        raise fail(f"{in_a_line(error)}. `dasl db upgrade` makes the tables") from error
     if as_json:
-        print_json({"name": name, "scopes": ["admin"], "token": token})
+        print_json({"name": name, "tenant": tenant, "scopes": ["admin"], "token": token})
     else:
         say(token)
         note("Keep it: it is not shown again. `dasl tokens` makes others, and revokes them.")

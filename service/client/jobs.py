@@ -172,9 +172,10 @@ class Jobs:
         path = path_to("jobs", job_id, "metrics")
         return Metrics.model_validate(self._transport.json("GET", path, params=params))
 
-    def logs(self, job_id: str, *, tail: int | None = None) -> str:
-        """The log of the newest attempt, or its last `tail` lines."""
-        return self._transport.text(path_to("jobs", job_id, "logs"), params={"tail": tail})
+    def logs(self, job_id: str, *, tail: int | None = None, attempt: int | None = None) -> str:
+        """The log of an attempt (the newest without), or its last `tail` lines."""
+        params = {"tail": tail, "attempt": attempt}
+        return self._transport.text(path_to("jobs", job_id, "logs"), params=params)
 
     def follow_logs(self, job_id: str, *, tail: int | None = None) -> Iterator[str]:
         """The log's lines, or the last `tail` of them, and then new ones until the job has ended."""

@@ -63,6 +63,7 @@ class Job(Record):
     status: str
     desired: str = "run"
     start_checkpoint_id: str | None = None
+    token_id: str | None = None
     spec: dict[str, Any] = Field(default_factory=dict)
     resolved: dict[str, Any] | None = None
     dataset: DatasetRef | None = None

@@ -25,6 +25,11 @@ _BUSY_SECONDS = 30
 _USED_AT, _TRUSTED_SECONDS = "dasl_used_at", 1.0
 
 
+def in_a_line(error: Exception) -> str:
+    """What a database says, without the statement and the link that SQLAlchemy adds."""
+    return str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+
+
 class Database:
     """A connection pool and the two kinds of transaction that use it.
 

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
+import sys
 import threading
 
 from service.db.session import Database
 from service.dispatcher.loop import Dispatcher
 from service.dispatcher.ray_executor import RayExecutor
 from service.observability import logs
-from service.settings import Settings
+from service.settings import read_settings
+from service.storage import Storage
+
+logger = logging.getLogger(__name__)
 
 
-def main() -> None:
-    """Dispatch with the settings of the environment."""
-    settings = Settings()
+def main() -> int:
+    """Dispatch with the settings of the environment; the exit status."""
+    try:
+        settings = read_settings()
+    except ValueError as error:
+        print(f"The dispatcher cannot start: {error}", file=sys.stderr)
+        return 1
     logs.configure(settings.log_format, secrets=settings.secrets)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -25,8 +34,14 @@ def main() -> None:
     executor = RayExecutor(settings.ray_address, token)
     database = Database(settings.database_url)
     holder = f"{socket.gethostname()} process {os.getpid()}"
+    try:
+        Storage(settings.artifacts_uri).try_to_write()
+    except ValueError as error:
+        # It may come back, and what runs must be looked after.
+        logger.error("%s: attempts will fail", error)
     Dispatcher(settings, database, executor, holder=holder).run(stop)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

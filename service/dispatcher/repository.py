@@ -126,16 +126,26 @@ def queued(session: Session) -> list[Queued]:
 
 
 def running(session: Session, now: datetime) -> list[Running]:
-    """What live attempts take, and until when at most; what is to stop may end at any moment."""
-    used = _time_used(session, _HAS_ATTEMPT)
+    """What live attempts take, and until when at most; what is to stop may end at any moment.
+
+    Jobs that are about to be tried again keep their room meanwhile: a rank that was killed must not
+    send a job behind a younger one that takes a day.
+    """
+    used = _time_used(session, _HAS_ATTEMPT | {JobStatus.RETRY_WAIT})
     rows = session.execute(
         select(Job.id, Job.desired, Job.token_id, Attempt.created_at)
         .join(Attempt, Attempt.job_id == Job.id)
         .where(Attempt.state.in_(LIVE_ATTEMPT))
     ).all()
-    resources = _resources(session, [row.id for row in rows])
+    between = session.execute(
+        select(Job.id, Job.desired, Job.token_id, Job.not_before).where(
+            Job.status == JobStatus.RETRY_WAIT
+        )
+    ).all()
+    resources = _resources(session, [row.id for row in (*rows, *between)])
     found = []
-    for job_id, desired, token_id, began_at in rows:
+    for job_id, desired, token_id, began_at in (*rows, *between):
+        assert began_at is not None
         ends_by = began_at + resources[job_id].limit - used.get(job_id, timedelta())
         stops = desired != Desired.RUN
         at = now if stops else max(now, ends_by)

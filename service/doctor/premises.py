@@ -10,12 +10,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from service.doctor.finding import Finding
 
 if TYPE_CHECKING:
-    from service.settings import Settings
+    pass
 
 _LITTLE, _TOO_LITTLE = 10e9, 1e9
 _CONNECT_SECONDS = "5"
@@ -25,7 +24,7 @@ _NOT_YET = "is not there yet: `dasl serve` makes it"
 def look() -> Iterator[Finding]:
     """Home, disk, database and artifacts of the settings in the environment."""
     try:
-        from service.settings import Settings
+        from service.settings import read_settings
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in {"dasl_core", "service"}:
             raise
@@ -33,7 +32,7 @@ def look() -> Iterator[Finding]:
         yield Finding("home", "skip", said)
         return
     try:
-        settings = Settings()
+        settings = read_settings()
     except ValueError as error:
         yield Finding(
             "settings", "fail", str(error), "Correct the variable, see docs/operations.md"
@@ -42,7 +41,7 @@ def look() -> Iterator[Finding]:
     yield _home(settings.home)
     yield _disk(settings.home)
     yield _database(settings.database_url)
-    yield _artifacts(settings)
+    yield _artifacts(settings.artifacts_uri)
 
 
 def _home(home: Path) -> Finding:
@@ -67,7 +66,7 @@ def _database(given: str) -> Finding:
     from sqlalchemy.exc import SQLAlchemyError
 
     from service.db import migrate
-    from service.db.session import Database
+    from service.db.session import Database, in_a_line
 
     try:
         url = make_url(given)
@@ -84,30 +83,22 @@ def _database(given: str) -> Finding:
         finally:
             database.dispose()
     except (SQLAlchemyError, ValueError) as error:
-        # Without the statement and the link that SQLAlchemy adds.
-        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
         todo = "Start it, or correct DASL_DATABASE_URL; `dasl db upgrade` makes the tables"
-        return Finding("database", "fail", reason, todo)
+        return Finding("database", "fail", in_a_line(error), todo)
     if behind:
         return Finding("database", "fail", f"{shown} {behind}", "dasl db upgrade")
     return Finding("database", "ok", f"{shown} has the tables of this version")
 
 
-def _artifacts(settings: Settings) -> Finding:
-    import fsspec
+def _artifacts(root: str) -> Finding:
+    from service.storage import Storage
 
-    root = settings.artifacts_uri
-    place = f"{root}/.doctor-{uuid4().hex}"
     try:
-        fs, path = fsspec.core.url_to_fs(place)
-        local = "file" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol)
-        if local and not fs.exists(fs._parent(path)):
+        if root.startswith("file://") and not Path(root.removeprefix("file://")).exists():
             return Finding("artifacts", "ok", f"{root} {_NOT_YET}")
-        fs.pipe_file(path, b"dasl doctor")
-        fs.rm_file(path)
-    except Exception as error:  # noqa: BLE001  every kind of store fails in a way of its own
-        said = f"{root} cannot be written: {type(error).__name__}: {error}"
-        return Finding("artifacts", "fail", said, "Correct DASL_ARTIFACTS_URI, or the rights there")
+        Storage(root).try_to_write()
+    except ValueError as error:
+        return Finding("artifacts", "fail", str(error), "Correct it, or the rights there")
     return Finding("artifacts", "ok", f"{root} can be written")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dasl_core.spec import FieldProblem, JobSpec
-from dasl_core.spec.locations import OUTSIDE, is_allowed, local_path
+from dasl_core.spec.locations import OUTSIDE, WEIGHTS_ENDINGS, is_allowed, local_path
 from service.datasets import repository as datasets
 from service.db.models import Dataset
 from service.db.session import Database
@@ -41,9 +41,20 @@ def _of_weights(settings: Settings, pretrained: str | None) -> list[FieldProblem
         path = local_path(pretrained)
     except ValueError as error:
         return [FieldProblem(field, str(error), pretrained, expected)]
-    if is_allowed(path, settings.dataset_roots, follow=settings.check_paths):
+    if not is_allowed(path, settings.dataset_roots, follow=settings.check_paths):
+        return [FieldProblem(field, OUTSIDE, pretrained, _in_roots(settings, "weights"))]
+    if not settings.check_paths or _missing(path) is None:  # a checkpoint's folder
         return []
-    return [FieldProblem(field, OUTSIDE, pretrained, _in_roots(settings, "weights"))]
+    try:
+        found = path.exists()
+    except OSError as error:
+        return [FieldProblem(field, f"cannot be looked at: {error.strerror}", pretrained, expected)]
+    endings = ", ".join(WEIGHTS_ENDINGS)
+    if not found:
+        return [FieldProblem(field, "does not exist on the server", pretrained, expected)]
+    if path.suffix not in WEIGHTS_ENDINGS:
+        return [FieldProblem(field, "is no file of weights", pretrained, f"one of {endings}")]
+    return []
 
 
 def _of_folder(settings: Settings, field: str, name: str, dataset: Dataset) -> list[FieldProblem]:
@@ -61,7 +72,7 @@ def _of_folder(settings: Settings, field: str, name: str, dataset: Dataset) -> l
     return []
 
 
-def _missing(folder: str) -> str | None:
+def _missing(folder: str | Path) -> str | None:
     """What is wrong with a folder, if it cannot be read."""
     try:
         return None if Path(folder).is_dir() else "is no longer there"

@@ -77,6 +77,8 @@ class JobView(BaseModel):
     progress: dict[str, Any] | None
     error: dict[str, Any] | None
     start_checkpoint_id: str | None
+    token_id: str | None
+    """Who submitted it, and whose quotas it uses."""
 
     @classmethod
     def of(cls, job: Job, dataset_name: str) -> JobView:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from api_under_test import Api, refused
+from typer.testing import CliRunner
 
 from service.auth import hash_token
+from service.cli.app import app
 from service.client.config import Connection, resolve_connection
 from service.db.session import Database
 from service.first_token import admin_token, place, write_config
@@ -76,3 +80,26 @@ def test_its_own_configuration_is_kept_up_to_date(database: Database, tmp_path: 
     assert place(database, URL, shared, own) == shared
     shared.write_text("= nonsense")
     assert place(database, URL, shared, own) == shared
+
+
+def test_whoever_has_the_database_begins_another_tenant(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DASL_DATABASE_URL", api.settings.database_url)
+    dataset = api.dataset()
+    words = ["db", "admin-token", "theirs", "--tenant", "lab", "--json"]
+    made = CliRunner().invoke(app, words)
+    assert made.exit_code == 0, made.output
+    told = json.loads(made.stdout)
+    assert told["tenant"] == "lab"
+    headers = {"Authorization": f"Bearer {told['token']}"}
+    assert api.client.get("/v1/datasets", headers=headers).json()["data"] == []
+    refused(api.client.get(f"/v1/datasets/{dataset}", headers=headers), 404)
+    # What it makes is of the same tenant.
+    answer = api.client.post("/v1/tokens", json={"name": "a", "scopes": ["read"]}, headers=headers)
+    assert answer.status_code == 201
+    names = [
+        token["name"] for token in api.client.get("/v1/tokens", headers=headers).json()["data"]
+    ]
+    assert sorted(names) == ["a", "theirs"]
+    assert CliRunner().invoke(app, [*words[:4], "x" * 101]).exit_code == 2

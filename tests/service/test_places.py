@@ -33,6 +33,7 @@ def test_weights_and_data_sets_outside_of_the_roots_are_refused(api: Api, tmp_pa
     models = tmp_path / "models"
     models.mkdir()
     (models / "out.pth").symlink_to(tmp_path / "dasl.db")
+    (models / "resnet.pth").touch()
     api.settings.dataset_roots = (tmp_path / "images", models)
     inside = {"name": "resnet18", "pretrained": f"file://{models}/resnet.pth"}
     job = submit(api, backbone=inside)
@@ -69,3 +70,21 @@ def test_a_folder_that_cannot_be_looked_at_is_no_fault_of_the_server(api: Api) -
         session.get_one(Dataset, dataset).uri = "/" + "x" * 300
     problem = refused(submit(api), 422, "dataset")
     assert "cannot be looked at: File name too long" in problem["detail"]
+
+
+def test_weights_that_are_not_there_take_no_place_in_the_queue(api: Api, tmp_path: Path) -> None:
+    api.dataset()
+    (tmp_path / "notes.txt").touch()
+    for name, told in (
+        ("nowhere.pth", "does not exist on the server"),
+        ("notes.txt", "is no file of weights"),
+        ("x" * 300, "cannot be looked at: File name too long"),
+    ):
+        backbone = {"name": "resnet18", "pretrained": str(tmp_path / name)}
+        problem = refused(submit(api, backbone=backbone), 422, "backbone.pretrained")
+        assert told in problem["detail"]
+    # A checkpoint's folder; or the API does not see what the workers see.
+    assert submit(api, backbone={"pretrained": str(tmp_path)}).status_code == 201
+    api.settings.check_paths = False
+    backbone = {"name": "resnet18", "pretrained": str(tmp_path / "nowhere.pth")}
+    assert submit(api, backbone=backbone).status_code == 201

@@ -1,5 +1,8 @@
 """Migrations and models say the same, on both databases."""
 
+from pathlib import Path
+
+import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
@@ -58,3 +61,27 @@ def test_jobs_of_a_database_without_a_table_of_tags_are_found_by_theirs(
         found |= {job["id"] for job in page["data"]}
         more, where["after"] = page["has_more"], page["next"]
     assert found == {made, *copies}
+
+
+def test_tables_of_a_newer_version_are_left_alone(database: Database, database_url: str) -> None:
+    with database.engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(ValueError, match="has the tables of version 9999, which a newer DASL made"):
+        migrate.upgrade(database_url)
+
+
+def test_a_database_that_does_not_answer_is_named_without_its_password() -> None:
+    url = "postgresql+psycopg://dasl:hunter2@127.0.0.1:1/dasl"
+    with pytest.raises(
+        ValueError, match=r"127.0.0.1:1/dasl \(DASL_DATABASE_URL\) cannot"
+    ) as refused:
+        migrate.upgrade(url)
+    assert "hunter2" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "dasl.db"
+    file.write_bytes(b"no database at all" * 100)
+    with pytest.raises(ValueError, match=f"{file}.* cannot .*: file is not a database"):
+        migrate.upgrade(f"sqlite:///{file}")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from service.settings import Settings
+from service.settings import Settings, read_settings
 
 
 @pytest.mark.parametrize("name", ["a?b", "a#b", "a%20b", "a::b"])
@@ -44,3 +44,32 @@ def test_passwords_are_shown_neither_by_settings_nor_by_their_errors(tmp_path: P
     with pytest.raises(ValidationError) as refused:
         Settings(home=tmp_path / "a?b", **secrets)
     assert "hunter2" not in f"{refused.value}{refused.value!r}"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("DASL_LEASE_SECONDS", "abc", "Input should be a valid number, unable to parse .*'abc'"),
+        ("DASL_PORT", "70000", "less than or equal to 65535; given '70000'"),
+        ("DASL_DATASET_ROOTS", "data", "must be absolute paths .*; given 'data'"),
+        ("DASL_LOG_FORMAT", "xml", "'text' or 'json'; given 'xml'"),
+    ],
+)
+def test_a_wrong_variable_is_named_with_its_value(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, told: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ValueError, match=f"^{variable}: .*{told}") as refused:
+        read_settings()
+    assert "pydantic" not in str(refused.value)
+
+
+def test_an_error_about_a_variable_shows_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DASL_DATABASE_URL", "postgresql+psycopg://dasl:hunter2@db/dasl")
+    monkeypatch.setenv("DASL_ARTIFACTS_URI", "s3://key:hunter2@bucket/dasl")
+    monkeypatch.setenv("DASL_HOME", str(tmp_path / "a?b"))
+    with pytest.raises(ValueError, match="home must be a path without") as refused:
+        read_settings()
+    assert "hunter2" not in str(refused.value)

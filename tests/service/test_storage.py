@@ -51,3 +51,19 @@ def test_ids_sort_by_creation_and_are_told_apart() -> None:
     assert not ids.is_id("ds", made[0])
     assert not ids.is_id("job", made[0].upper())
     assert not ids.is_id("job", made[0] + "\n")
+
+
+def test_a_root_is_tried_before_anything_depends_on_it(tmp_path: Path) -> None:
+    root = tmp_path / "not there yet" / "artifacts"
+    Storage(f"file://{root}").try_to_write()
+    assert list(root.iterdir()) == []
+    (tmp_path / "file").touch()
+    for bad, why in (
+        (f"file://{tmp_path}/file/artifacts", "NotADirectoryError|FileExistsError"),
+        ("nowhere://key:hunter2@bucket/dasl", "ValueError: Protocol not known"),
+    ):
+        with pytest.raises(
+            ValueError, match=rf"\(DASL_ARTIFACTS_URI\) cannot be .*({why})"
+        ) as refused:
+            Storage(bad).try_to_write()
+        assert "hunter2" not in str(refused.value)

@@ -7,15 +7,26 @@ from typing import cast
 
 import pytest
 import torch
-from ray.exceptions import ActorDiedError, OutOfMemoryError, RayTaskError
-from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError
+from ray.exceptions import ActorDiedError, OutOfMemoryError, RayActorError, RayTaskError
+from ray.train.v2._internal.exceptions import (
+    WorkerGroupStartupFailedError,
+    WorkerHealthCheckFailedError,
+)
 from ray.train.v2.api.exceptions import ControllerError
 
 from dasl_core.train.engine import DivergedError
 from service.client import ConnectionFailed
 from service.client.worker import WorkerClient
 from service.worker_api.schemas import ErrorReport
-from workers.run import HOPELESS, Pulse, _unwrap, describe, of_surroundings
+from workers.run import (
+    HOPELESS,
+    Pulse,
+    RankDied,
+    _unwrap,
+    cause_of,
+    describe,
+    of_surroundings,
+)
 
 
 @pytest.mark.parametrize(
@@ -104,6 +115,26 @@ def test_a_failure_is_told_in_words_that_the_api_takes() -> None:
     told = describe(ValueError("a\0b\udcffc"))
     assert told["message"] == "a\ufffdb?c"
     assert not {"\0", "\udcff"} & set(told["traceback"])
+
+
+def test_a_rank_that_was_killed_is_told_with_its_number() -> None:
+    text = "The actor died unexpectedly.\n\tpid: 7\nThe actor is dead because its worker has died."
+    died = WorkerHealthCheckFailedError(
+        "A worker health check failed.", RayActorError(error_msg=text)
+    )
+    peer = RuntimeError("Gloo connection closed by peer")
+    cause = cause_of({0: peer, 1: died})
+    assert isinstance(cause, RankDied)
+    told = describe(cause)
+    assert told["type"] == "rank-died"
+    assert told["message"] == (
+        "The process of rank 1 ended: The actor is dead because its worker has died."
+    )
+    assert of_surroundings(cause)
+    assert not isinstance(cause, HOPELESS)
+    raised = ValueError("no images")
+    assert cause_of({0: peer, 1: RayTaskError("train", REMOTE, raised)}) is raised
+    assert cause_of({}) is None
 
 
 def test_torchs_allocator_of_the_cpu_tells_of_memory_too() -> None:

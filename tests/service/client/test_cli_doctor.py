@@ -85,7 +85,7 @@ def test_all_is_well(service: Service) -> None:
     assert "test (tok_" in found["token"].said
     assert found["token"].said.endswith("with scope admin")
     assert found["cluster"].said == "1 node, 1 of 1 CPUs taken, 1 of 1 GPUs taken"
-    assert not list((service.settings.home).glob("artifacts/.doctor*"))
+    assert not list((service.settings.home).glob("artifacts/.written*"))
     told = CliRunner().invoke(app, ["doctor"])
     assert told.exit_code == 0
     assert all(line.startswith("ok ") for line in told.stdout.splitlines())

@@ -14,6 +14,7 @@ from real import Service, running_service, write_files
 from typer.testing import CliRunner, Result
 
 from dasl_core.spec import JobSpec, SimCLR
+from service import lifecycle
 from service.cli.app import app
 from service.client import ApiError, Client, DatasetFailed, StaleAttempt, WorkerClient
 from service.client.models import Dataset, Event
@@ -311,6 +312,29 @@ def test_following_a_running_job(service: Service, client: Client, dataset: Data
         f"{job.id} failed: boom",
     ]
     assert "RuntimeError: boom" in _run("show", job.id).stdout
+
+
+def test_a_job_that_is_tried_again_shows_why(
+    service: Service, client: Client, dataset: Dataset
+) -> None:
+    job = client.jobs.submit(JobSpec(dataset="emoji"))
+    worker = service.start_attempt(job.id)
+    worker.start()
+    service.log(job.id, "of the first\n")
+    worker.finish("failed", {"type": "rank-died", "message": "The process of rank 1 ended: so."})
+    with service.database.write() as session:
+        assert lifecycle.requeue(session, job.id)
+    again = service.start_attempt(job.id)
+    again.start()
+    shown = _run("show", job.id).stdout
+    assert "1        failed   rank-died  The process of rank 1 ended: so." in shown
+    assert "2        running" in shown
+    [failed] = [e.message for e in client.jobs.events(job.id) if "Restart 1" in e.message]
+    assert failed == "Attempt 1 failed: The process of rank 1 ended: so. Restart 1 of 3 in 2 s"
+    assert _run("logs", job.id, "--attempt", 1).stdout == "of the first\n"
+    assert _json("logs", job.id)["lines"] == []
+    assert "leave --attempt out" in _run("logs", job.id, "-f", "--attempt", 1, code=2).stderr
+    again.finish("failed", {"type": "ValueError", "message": "no"}, retryable=False)
 
 
 def test_submit_and_watch(

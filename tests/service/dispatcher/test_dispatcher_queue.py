@@ -326,6 +326,30 @@ def test_an_ingest_that_ray_forgot_is_handed_in_again(world: World) -> None:
     assert world.executor.is_running(f"{dataset}-1")
 
 
+def test_a_job_that_is_tried_again_keeps_its_room(world: World) -> None:
+    """It was there first, and the younger one may take a day."""
+    world.executor.nodes[0] = Node("n", "127.0.0.1", 2, 0, 0, 0)
+    first = world.add_job(workers=2)
+    world.tick()
+    world.worker_starts(first)
+    younger = world.add_job(workers=1)
+    world.executor.kill(f"{first}-1")
+    world.tick()
+    assert world.status(first) == JobStatus.RETRY_WAIT
+    world.tick(1)
+    assert world.status(younger) == JobStatus.QUEUED
+    world.tick(2)
+    assert world.executor.submitted == [f"{first}-1", f"{first}-2"]
+    # One that is not to be tried again gives its room away.
+    world.worker_starts(first, 2)
+    world.executor.kill(f"{first}-2")
+    world.tick()
+    world.cancel(first)
+    world.tick()
+    world.tick()
+    assert world.executor.submitted[-1] == f"{younger}-1"
+
+
 def test_few_ingests_run_at_a_time(world: World) -> None:
     """They are all on Ray's head, and use no room that admission knows of."""
     waiting = [world.add_dataset() for _ in range(5)]

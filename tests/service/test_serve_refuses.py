@@ -1,0 +1,78 @@
+"""What keeps `dasl serve` and the dispatcher from starting is told in a line that names the variable."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service import serve
+from service.dispatcher import __main__ as dispatcher
+from service.local_ray import LocalRay
+from service.observability import logs
+
+
+@pytest.fixture(autouse=True)
+def this_process_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(logs, "configure", lambda *_given, **_options: None)
+    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in signals.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(_ray: LocalRay) -> None:
+        raise AssertionError("Ray takes long to start: what is wrong must be told before")
+
+    monkeypatch.setattr(LocalRay, "start", never)
+    monkeypatch.setenv("DASL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DASL_PORT", "0")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("DASL_LEASE_SECONDS", "abc", "DASL_LEASE_SECONDS: Input should be a valid number"),
+        ("DASL_HOME", "{tmp}/file", "{tmp}/file (DASL_HOME) cannot be used: File exists"),
+        ("DASL_HOME", "{tmp}/file/home", "(DASL_HOME) cannot be used: Not a directory"),
+        ("DASL_DATABASE_URL", "sqlite:///{tmp}/text", "file is not a database"),
+        ("DASL_DATABASE_URL", "mysql://u:hunter2@h/d", "DASL_DATABASE_URL names 'mysql'"),
+        (
+            "DASL_DATABASE_URL",
+            "postgresql+psycopg://u:hunter2@127.0.0.1:1/d",
+            "(DASL_DATABASE_URL) cannot be brought up to date",
+        ),
+        ("DASL_ARTIFACTS_URI", "file://{tmp}/file/a", "(DASL_ARTIFACTS_URI) cannot be written"),
+        ("DASL_ARTIFACTS_URI", "nowhere://bucket", "(DASL_ARTIFACTS_URI) cannot be written"),
+    ],
+)
+def test_serve(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    variable: str,
+    value: str,
+    told: str,
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "text").write_text("no database at all" * 100)
+    monkeypatch.setenv(variable, value.format(tmp=tmp_path))
+    assert serve.main() == 1
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert [line for line in lines if line.startswith("dasl serve: ")] == lines[-1:]
+    assert told.format(tmp=tmp_path) in lines[-1]
+    assert "Traceback" not in "".join(lines)
+    assert "hunter2" not in "".join(lines)
+
+
+def test_the_dispatcher(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DASL_LEASE_SECONDS", "abc")
+    assert dispatcher.main() == 1
+    assert "The dispatcher cannot start: DASL_LEASE_SECONDS: " in capsys.readouterr().err
