@@ -216,7 +216,9 @@ def cause_of(failures: Mapping[int, Exception]) -> BaseException | None:
     if isinstance(cause, RayActorError):
         # Ray's last line is the reason; those before it name its actor.
         reason = str(cause).strip().splitlines()[-1].strip()
-        return RankDied(f"The process of rank {rank} ended: {reason}")
+        died = RankDied(f"The process of rank {rank} ended: {reason}")
+        died.__cause__ = cause  # All that Ray says, for the traceback.
+        return died
     return cause
 
 

@@ -188,7 +188,7 @@ def test_an_empty_file_or_one_that_cannot_be_read_is_refused(
     file = tmp_path / f"weights{ending}"
     file.touch()
     assert f"{file} cannot be read" in refused(file)
-    assert "cannot be read" in refused(Path("x" * 5000 + ending))
+    assert "cannot be read" in refused(Path("x" * 300 + ending))  # longer than any name
 
     def denied(path: Path) -> bool:
         raise PermissionError(13, "Permission denied", str(path))

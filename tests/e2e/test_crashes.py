@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
 def run(folder: Path, *command: str) -> Any:
@@ -35,7 +35,7 @@ OPTIONS = ("--seed", "14", "--width", "2", "--mean-wait", "3")
 @pytest.mark.parametrize(
     ("kills", "options"),
     [
-        pytest.param(4, ("--database", "sqlite"), id="ray"),
+        pytest.param(4, ("--database", "sqlite"), id="ray", marks=pytest.mark.xdist_group("ray")),
         pytest.param(8, ("--database", "sqlite", "--standin"), id="sqlite"),
         pytest.param(8, ("--database", "postgresql", "--standin"), id="postgresql"),
     ],

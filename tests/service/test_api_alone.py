@@ -70,7 +70,7 @@ def test_it_serves_without_a_dispatcher_and_ends_on_sigterm(database_url: str) -
 
 @pytest.mark.parametrize(
     ("name", "value", "said"),
-    [("DASL_PORT", "70000", "port"), ("DASL_HOST", "192.0.2.1", "192.0.2.1")],
+    [("DASL_PORT", "70000", "DASL_PORT: "), ("DASL_HOST", "192.0.2.1", "192.0.2.1")],
 )
 def test_what_cannot_be_is_told_in_a_sentence(name: str, value: str, said: str) -> None:
     ended = subprocess.run(

@@ -130,6 +130,7 @@ def test_a_rank_that_was_killed_is_told_with_its_number() -> None:
     assert told["message"] == (
         "The process of rank 1 ended: The actor is dead because its worker has died."
     )
+    assert "pid: 7" in told["traceback"]
     assert of_surroundings(cause)
     assert not isinstance(cause, HOPELESS)
     raised = ValueError("no images")
