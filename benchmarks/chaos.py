@@ -190,7 +190,7 @@ def cancel(folder: Path, standin: bool) -> dict[str, Any]:
     url = f"sqlite:///{folder / 'dasl.db'}"
     with deployed(folder, url, cpus=2, settings={}) as running, running.client() as client:
         spec = small(epochs=10_000, workers=2)
-        spec["backbone"] = {"name": "resnet18", "image_size": 48}
+        spec["backbone"] = {"name": "resnet18", "image_size": 16}
         spec["train"] |= {"batch_size": 32, "checkpoint_every_epochs": 10_000}
         job = client.jobs.submit(spec)
         until(lambda: last_step(client, job) >= 5 or None, "five steps", PATIENCE_SECONDS)
