@@ -18,8 +18,7 @@ from service.client.config import DEFAULT_URL
 from service.db.session import Database
 from service.tokens import repository, service
 
-TENANT = "default"
-"""Whose everything is, unless tokens of other tenants are made."""
+_TENANT = "default"
 
 
 def place(database: Database, url: str, shared: Path, own: Path) -> Path:
@@ -43,10 +42,10 @@ def admin_token(database: Database, config: Path) -> str:
     """The token in a client's configuration if it is good here, else a new one."""
     kept = (_read(config) or {}).get("token")
     with database.write() as session:
-        return kept if kept and _is_good(session, kept) else _new(session, TENANT, "dasl serve")
+        return kept if kept and _is_good(session, kept) else _new(session, _TENANT, "dasl serve")
 
 
-def new_admin_token(database: Database, name: str, tenant: str = TENANT) -> str:
+def new_admin_token(database: Database, name: str, tenant: str) -> str:
     """A new admin token of a tenant, for whoever may write to the database itself."""
     with database.write() as session:
         return _new(session, tenant, name)

@@ -43,17 +43,18 @@ def _of_weights(settings: Settings, pretrained: str | None) -> list[FieldProblem
         return [FieldProblem(field, str(error), pretrained, expected)]
     if not is_allowed(path, settings.dataset_roots, follow=settings.check_paths):
         return [FieldProblem(field, OUTSIDE, pretrained, _in_roots(settings, "weights"))]
-    if not settings.check_paths or _missing(path) is None:  # a checkpoint's folder
+    if not settings.check_paths:
         return []
     try:
-        found = path.exists()
+        if not path.exists():
+            return [FieldProblem(field, "does not exist on the server", pretrained, expected)]
+        if (
+            not path.is_dir() and path.suffix not in WEIGHTS_ENDINGS
+        ):  # a folder: a checkpoint of ours
+            endings = ", ".join(WEIGHTS_ENDINGS)
+            return [FieldProblem(field, "is no file of weights", pretrained, f"one of {endings}")]
     except OSError as error:
         return [FieldProblem(field, f"cannot be looked at: {error.strerror}", pretrained, expected)]
-    endings = ", ".join(WEIGHTS_ENDINGS)
-    if not found:
-        return [FieldProblem(field, "does not exist on the server", pretrained, expected)]
-    if path.suffix not in WEIGHTS_ENDINGS:
-        return [FieldProblem(field, "is no file of weights", pretrained, f"one of {endings}")]
     return []
 
 
@@ -72,7 +73,7 @@ def _of_folder(settings: Settings, field: str, name: str, dataset: Dataset) -> l
     return []
 
 
-def _missing(folder: str | Path) -> str | None:
+def _missing(folder: str) -> str | None:
     """What is wrong with a folder, if it cannot be read."""
     try:
         return None if Path(folder).is_dir() else "is no longer there"
