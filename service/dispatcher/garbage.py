@@ -21,8 +21,6 @@ from service.dispatcher.shared import Shared, passed
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = 20
-
-
 # What cannot be removed now must not keep all others from their turn.
 _AFTER_TROUBLE = timedelta(minutes=5)
 
