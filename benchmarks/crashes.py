@@ -52,6 +52,8 @@ SETTINGS = {
     # time.
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",
+    # Ray else gives way to whatever runs beside it: the service, the database and ourselves.
+    "RAY_worker_niceness": "0",
 }
 _EPOCHS, _STEPS_AN_EPOCH = 60, 4
 _LOOK_EVERY_SECONDS = 0.5

@@ -55,6 +55,8 @@ def served(tmp_path_factory: pytest.TempPathFactory, images: Images) -> Iterator
         "DASL_CACHE_DIR": str(home / "cache"),
         "DASL_PORT": "0",
         "DASL_HEARTBEAT_SECONDS": "0.5",
+        # Ray else gives way to whatever runs beside it, which here are the other tests.
+        "RAY_worker_niceness": "0",
     }
     with output.open("wb") as file:
         process = subprocess.Popen(

@@ -61,12 +61,12 @@ class Served:
         ]
 
 
-def until(found: Callable[[], T | None], what: str, seconds: float = PATIENCE_SECONDS) -> T:
-    """Poll until something is found."""
-    deadline = time.monotonic() + seconds
+def until(found: Callable[[], T | None], what: str, pause: float = 0.2) -> T:
+    """Poll until something is found. What is polled fast takes the cores from what is waited for."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while (result := found()) is None:
-        assert time.monotonic() < deadline, f"{what} did not happen within {seconds} s"
-        time.sleep(0.02)
+        assert time.monotonic() < deadline, f"{what} did not happen within {PATIENCE_SECONDS} s"
+        time.sleep(pause)
     return result
 
 

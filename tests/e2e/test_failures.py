@@ -20,13 +20,20 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.time
 STEPS = 40
 
 
-def in_mid_epoch(client: Client, job: Job, attempt: int) -> int | None:
-    """The last reported step, if it is early in an epoch that a checkpoint of `attempt` precedes."""
-    now = job.refresh()
-    assert not now.done, now
-    saved = [c.step for c in client.jobs.checkpoints(job.id) if c.attempt == attempt]
-    step = max(client.jobs.metrics(job.id, max_points=10_000).step, default=0)
-    return step if saved and 0 < step - max(saved) <= STEPS // 2 else None
+def until_mid_epoch(served: Served, job: Job, attempt: int) -> None:
+    """Wait for a reported step early in an epoch that a checkpoint of `attempt` precedes."""
+    jobs = served.client.jobs
+
+    def early_in_epoch() -> int | None:
+        now = job.refresh()
+        assert not now.done, now
+        saved = [c.step for c in jobs.checkpoints(job.id) if c.attempt == attempt]
+        step = max(jobs.metrics(job.id, max_points=10_000).step, default=0)
+        return step if saved and 0 < step - max(saved) <= STEPS // 2 else None
+
+    until(lambda: served.ranks() or None, f"ranks of attempt {attempt}")
+    # On a fast machine an epoch takes less than a second.
+    until(early_in_epoch, f"the middle of an epoch of attempt {attempt}", pause=0.02)
 
 
 def weights(checkpoints: Sequence[Checkpoint]) -> dict[str, str]:
@@ -41,10 +48,7 @@ def test_kill_9_of_driver_and_of_rank_change_nothing_in_the_end(
     job = client.jobs.submit(spec(served.dataset, name="undisturbed"))
     victims: list[Callable[[], list[int]]] = [lambda: served.drivers(job.id), served.ranks]
     for attempt, processes in enumerate(victims, start=1):
-        until(
-            lambda attempt=attempt: in_mid_epoch(client, job, attempt),  # type: ignore[misc]
-            f"the middle of an epoch of attempt {attempt}",
-        )
+        until_mid_epoch(served, job, attempt)
         os.kill(processes()[0], signal.SIGKILL)
         until(
             lambda attempt=attempt: job.refresh().restarts == attempt or None,  # type: ignore[misc]
@@ -75,7 +79,7 @@ def test_pauses_free_the_cluster_and_a_damaged_checkpoint_costs_only_what_came_a
     job = client.jobs.submit(spec(served.dataset, name="paused"))
 
     def pause(attempt: int) -> Sequence[Checkpoint]:
-        until(lambda: in_mid_epoch(client, job, attempt), "the middle of an epoch")
+        until_mid_epoch(served, job, attempt)
         job.pause()
         until(lambda: job.refresh().status == "paused" or None, "the pause")
         until(lambda: not served.drivers(job.id) or None, "the driver's end")

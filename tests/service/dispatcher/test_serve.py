@@ -37,7 +37,7 @@ def until(found: Callable[[], T | None], what: str) -> T:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while (result := found()) is None:
         assert time.monotonic() < deadline, f"{what} did not happen within {PATIENCE_SECONDS} s"
-        time.sleep(0.02)
+        time.sleep(0.1)
     return result
 
 
