@@ -71,12 +71,12 @@ def until(found: Callable[[], T | None], what: str, pause: float = 0.2) -> T:
 
 
 def spec(dataset: str, **changes: Any) -> dict[str, Any]:
-    """A small job: two ranks, SimCLR with DAR, three epochs of 40 steps, each with a checkpoint."""
+    """A small job: two ranks, SimCLR with DAR, four epochs of 40 steps, each with a checkpoint."""
     return {
         "dataset": dataset,
         "backbone": {"name": "test_resnet", "image_size": 16},
         "dar": {"weight": 0.1},
-        "train": {"epochs": 3, "batch_size": 8, "checkpoint_every_epochs": 1},
+        "train": {"epochs": 4, "batch_size": 8, "checkpoint_every_epochs": 1},
         "evaluate": {"every_epochs": 1},
         "resources": {"workers": 2},
     } | changes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -42,91 +42,99 @@ def weights(checkpoints: Sequence[Checkpoint]) -> dict[str, str]:
     return {file.name: file.sha256 for file in final.files if file.name.endswith(".safetensors")}
 
 
-def test_kill_9_of_driver_and_of_rank_change_nothing_in_the_end(
+def test_kills_a_pause_and_a_damaged_checkpoint_change_nothing_in_the_end(
     served: Served, client: Client, main_job: Job
 ) -> None:
-    job = client.jobs.submit(spec(served.dataset, name="undisturbed"))
-    victims: list[Callable[[], list[int]]] = [lambda: served.drivers(job.id), served.ranks]
-    for attempt, processes in enumerate(victims, start=1):
-        until_mid_epoch(served, job, attempt)
-        os.kill(processes()[0], signal.SIGKILL)
-        until(
-            lambda attempt=attempt: job.refresh().restarts == attempt or None,  # type: ignore[misc]
-            f"restart {attempt}",
-        )
-    job = job.wait(timeout=PATIENCE_SECONDS, poll=0.2)
-    assert (job.attempt, job.restarts) == (3, 2)
+    job = client.jobs.submit(spec(served.dataset, name="disturbed"))
 
+    def kill_9(pid: int, restart: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: job.refresh().restarts == restart or None, f"restart {restart}")
+
+    until_mid_epoch(served, job, attempt=1)
+    kill_9(served.drivers(job.id)[0], restart=1)
+
+    until_mid_epoch(served, job, attempt=2)
+    job.pause()
+    until(lambda: job.refresh().status == "paused" or None, "the pause")
+    until(lambda: not served.drivers(job.id) or None, "the driver's end")
+    assert not served.ranks()
+    first, _, paused = client.jobs.checkpoints(job.id)
+    step = client.jobs.metrics(job.id, max_points=10_000).step[-1]
+    assert (paused.step, paused.attempt) == (step, 2), "it is saved where it stopped"
+    job.resume()
+
+    until_mid_epoch(served, job, attempt=3)
+    damaged = client.jobs.checkpoints(job.id)[-1]
+    assert (damaged.step, damaged.attempt) == (3 * STEPS, 3)
+    folder = served.artifacts / "jobs" / job.id / "attempts" / "3" / "checkpoints"
+    state = folder / f"step-{damaged.step:09d}" / "training_state.safetensors"
+    os.truncate(state, state.stat().st_size // 2)
+    kill_9(served.ranks()[0], restart=2)
+
+    job = job.wait(timeout=PATIENCE_SECONDS, poll=0.2)
+    assert (job.attempt, job.restarts) == (4, 2)
     attempts = client.jobs.attempts(job.id)
-    assert [attempt.state for attempt in attempts] == ["failed", "failed", "succeeded"]
+    assert [attempt.state for attempt in attempts] == ["failed", "paused", "failed", "succeeded"]
     assert attempts[0].error is not None
     assert "SIGKILL" in attempts[0].error.message
-    checkpoints = client.jobs.checkpoints(job.id)
-    expected = [(STEPS, 1), (2 * STEPS, 2), (3 * STEPS, 3)]
-    assert [(c.step, c.attempt) for c in checkpoints] == expected
     sources = [(attempt.model_extra or {})["resume_checkpoint_id"] for attempt in attempts]
-    assert sources == [None, checkpoints[0].id, checkpoints[1].id]
-    assert weights(checkpoints) == weights(client.jobs.checkpoints(main_job.id))
-    # What was lost was done again: one value a step, the same as without the kills.
-    again = client.jobs.metrics(job.id, name="loss", max_points=10_000)
-    undisturbed = client.jobs.metrics(main_job.id, name="loss", max_points=10_000)
-    assert (again.step, again.values) == (undisturbed.step, undisturbed.values)
-
-
-def test_pauses_free_the_cluster_and_a_damaged_checkpoint_costs_only_what_came_after_the_one_before(
-    served: Served, client: Client, main_job: Job
-) -> None:
-    job = client.jobs.submit(spec(served.dataset, name="paused"))
-
-    def pause(attempt: int) -> Sequence[Checkpoint]:
-        until_mid_epoch(served, job, attempt)
-        job.pause()
-        until(lambda: job.refresh().status == "paused" or None, "the pause")
-        until(lambda: not served.drivers(job.id) or None, "the driver's end")
-        assert not served.ranks()
-        saved = client.jobs.checkpoints(job.id)
-        step = client.jobs.metrics(job.id, max_points=10_000).step[-1]
-        assert saved[-1].step == step, "it is saved where it stopped"
-        return saved
-
-    pause(1)
-    job.resume()
-    *_, before, newest = pause(2)
-    assert (before.step, before.attempt) == (2 * STEPS, 2)
-    folder = served.artifacts / "jobs" / job.id / "attempts" / "2" / "checkpoints"
-    state = folder / f"step-{newest.step:09d}" / "training_state.safetensors"
-    os.truncate(state, state.stat().st_size // 2)
-    job = job.resume().wait(timeout=PATIENCE_SECONDS, poll=0.2)
-
-    assert (job.attempt, job.restarts) == (3, 0)
-    attempts = client.jobs.attempts(job.id)
-    assert [attempt.state for attempt in attempts] == ["paused", "paused", "succeeded"]
-    moves = [e.data["to"] for e in client.jobs.events(job.id) if e.type == "status" and e.data]
-    assert moves[2:6] == ["running", "pausing", "paused", "queued"]
-    [event] = [event for event in client.jobs.events(job.id) if event.type == "checkpoint_damaged"]
-    assert f"{newest.id} is damaged: the sha256 of training_state" in event.message
-    assert f"goes on from checkpoint {before.id}" in event.message
-    assert (attempts[2].model_extra or {})["resume_checkpoint_id"] == before.id
+    assert sources == [None, first.id, paused.id, paused.id]
+    events = list(client.jobs.events(job.id))
+    moves = [event.data["to"] for event in events if event.type == "status" and event.data]
+    pause = moves.index("pausing")
+    assert moves[pause - 1 : pause + 3] == ["running", "pausing", "paused", "queued"]
+    [event] = [event for event in events if event.type == "checkpoint_damaged"]
+    assert f"{damaged.id} is damaged: the sha256 of training_state" in event.message
+    assert f"goes on from checkpoint {paused.id}" in event.message
     checkpoints = client.jobs.checkpoints(job.id)
-    assert newest.id not in [checkpoint.id for checkpoint in checkpoints]
+    assert [(c.step, c.attempt) for c in checkpoints] == [
+        (STEPS, 1),
+        (2 * STEPS, 2),
+        (paused.step, 2),
+        (3 * STEPS, 4),
+        (4 * STEPS, 4),
+    ]
+    assert damaged.id not in [checkpoint.id for checkpoint in checkpoints]
+
     assert weights(checkpoints) == weights(client.jobs.checkpoints(main_job.id))
+    # What was lost was done again: one value a step, the same as where nothing happened.
     again = client.jobs.metrics(job.id, name="loss", max_points=10_000)
     undisturbed = client.jobs.metrics(main_job.id, name="loss", max_points=10_000)
     assert (again.step, again.values) == (undisturbed.step, undisturbed.values)
 
 
-def test_a_clone_goes_on_with_changed_settings(
-    served: Served, client: Client, main_job: Job
+def test_a_clone_goes_on_with_changed_settings_and_cancel_keeps_what_it_reached(
+    served: Served, client: Client, main_job: Job, tmp_path: Path
 ) -> None:
-    epochs = int(main_job.resolved["train"]["epochs"])
-    changes = {"train": {"epochs": epochs + 1, "optimizer": {"name": "adamw", "lr": 0.0001}}}
-    clone = client.jobs.clone(main_job.id, changes).wait(timeout=PATIENCE_SECONDS, poll=0.2)
+    changes = {
+        "train": {
+            "epochs": 100_000,
+            "optimizer": {"name": "adamw", "lr": 0.0001},
+            "checkpoint_every_epochs": 100_000,
+        },
+        "evaluate": {"every_epochs": 50_000},
+    }
+    job = client.jobs.clone(main_job.id, changes)
     [*_, newest] = client.jobs.checkpoints(main_job.id)
-    assert clone.start_checkpoint_id == newest.id
-    steps = client.jobs.metrics(clone.id, name="loss", max_points=10_000).step
-    assert steps == list(range(newest.step + 1, newest.step + STEPS + 1))
-    [checkpoint] = client.jobs.checkpoints(clone.id)
-    assert (checkpoint.final, checkpoint.step) == (True, newest.step + STEPS)
+    assert job.start_checkpoint_id == newest.id
+    until(lambda: client.jobs.metrics(job.id).step or None, "the first step")
+    assert job.cancel().status in ("running", "cancelling")
+    job = until(lambda: ((now := job.refresh()).done and now) or None, "the end")
+    assert (job.status, job.restarts, job.error) == ("cancelled", 0, None)
+    moves = [e.data["to"] for e in client.jobs.events(job.id) if e.type == "status" and e.data]
+    assert moves[-2:] == ["cancelling", "cancelled"]
+
+    [attempt] = client.jobs.attempts(job.id)
+    assert attempt.state == "cancelled"
+    [checkpoint] = client.jobs.checkpoints(job.id)
+    assert not checkpoint.final
+    # Everything that was trained is in it, and could be gone on from.
+    steps = client.jobs.metrics(job.id, max_points=1_000_000).step
+    assert steps == list(range(newest.step + 1, checkpoint.step + 1))
+    client.checkpoints.download(checkpoint.id, tmp_path)
+    assert load_state(tmp_path)["progress"]["step"] == checkpoint.step
+    until(lambda: not served.drivers(job.id) or None, "the driver's end")
 
 
 def test_a_run_that_diverges_fails_at_once_and_says_why(served: Served, client: Client) -> None:
@@ -150,29 +158,6 @@ def test_a_run_that_diverges_fails_at_once_and_says_why(served: Served, client: 
     assert job.error.type == "DivergedError"
     assert any("train.optimizer.lr" in line for line in job.error.log_lines())
     assert len(job.error.log_lines()) <= 50
-
-
-def test_cancel_stops_at_a_step_and_keeps_what_was_reached(
-    served: Served, client: Client, tmp_path: Path
-) -> None:
-    train = {"epochs": 100_000, "batch_size": 8, "checkpoint_every_epochs": 100_000}
-    job = client.jobs.submit(spec(served.dataset, train=train, evaluate={"every_epochs": 50_000}))
-    until(lambda: client.jobs.metrics(job.id).step or None, "the first step")
-    assert job.cancel().status in ("running", "cancelling")
-    job = until(lambda: ((now := job.refresh()).done and now) or None, "the end")
-    assert (job.status, job.restarts, job.error) == ("cancelled", 0, None)
-    moves = [e.data["to"] for e in client.jobs.events(job.id) if e.type == "status" and e.data]
-    assert moves[-2:] == ["cancelling", "cancelled"]
-
-    [attempt] = client.jobs.attempts(job.id)
-    assert attempt.state == "cancelled"
-    [checkpoint] = client.jobs.checkpoints(job.id)
-    assert not checkpoint.final
-    # Everything that was trained is in it, and could be gone on from.
-    assert checkpoint.step == client.jobs.metrics(job.id, max_points=1_000_000).step[-1]
-    client.checkpoints.download(checkpoint.id, tmp_path)
-    assert load_state(tmp_path)["progress"]["step"] == checkpoint.step
-    until(lambda: not served.drivers(job.id) or None, "the driver's end")
 
 
 def test_folders_that_are_no_data_sets(client: Client, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from service.client.models import Checkpoint, Dataset, Job
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
 
-EPOCHS, STEPS = 3, 40
+EPOCHS, STEPS = 4, 40
 
 # Runs what the model card tells its reader to run, where neither this project nor anything of
 # Python's `site` is on the path.
