@@ -48,9 +48,8 @@ def _of_weights(settings: Settings, pretrained: str | None) -> list[FieldProblem
     try:
         if not path.exists():
             return [FieldProblem(field, "does not exist on the server", pretrained, expected)]
-        if (
-            not path.is_dir() and path.suffix not in WEIGHTS_ENDINGS
-        ):  # a folder: a checkpoint of ours
+        # A folder is a checkpoint of ours.
+        if not path.is_dir() and path.suffix not in WEIGHTS_ENDINGS:
             endings = ", ".join(WEIGHTS_ENDINGS)
             return [FieldProblem(field, "is no file of weights", pretrained, f"one of {endings}")]
     except OSError as error:

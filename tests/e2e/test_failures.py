@@ -104,37 +104,18 @@ def test_kills_a_pause_and_a_damaged_checkpoint_change_nothing_in_the_end(
     assert (again.step, again.values) == (undisturbed.step, undisturbed.values)
 
 
-def test_a_clone_goes_on_with_changed_settings_and_cancel_keeps_what_it_reached(
-    served: Served, client: Client, main_job: Job, tmp_path: Path
+def test_a_clone_goes_on_with_changed_settings(
+    served: Served, client: Client, main_job: Job
 ) -> None:
-    changes = {
-        "train": {
-            "epochs": 100_000,
-            "optimizer": {"name": "adamw", "lr": 0.0001},
-            "checkpoint_every_epochs": 100_000,
-        },
-        "evaluate": {"every_epochs": 50_000},
-    }
-    job = client.jobs.clone(main_job.id, changes)
+    epochs = int(main_job.resolved["train"]["epochs"])
+    changes = {"train": {"epochs": epochs + 1, "optimizer": {"name": "adamw", "lr": 0.0001}}}
+    clone = client.jobs.clone(main_job.id, changes).wait(timeout=PATIENCE_SECONDS, poll=0.2)
     [*_, newest] = client.jobs.checkpoints(main_job.id)
-    assert job.start_checkpoint_id == newest.id
-    until(lambda: client.jobs.metrics(job.id).step or None, "the first step")
-    assert job.cancel().status in ("running", "cancelling")
-    job = until(lambda: ((now := job.refresh()).done and now) or None, "the end")
-    assert (job.status, job.restarts, job.error) == ("cancelled", 0, None)
-    moves = [e.data["to"] for e in client.jobs.events(job.id) if e.type == "status" and e.data]
-    assert moves[-2:] == ["cancelling", "cancelled"]
-
-    [attempt] = client.jobs.attempts(job.id)
-    assert attempt.state == "cancelled"
-    [checkpoint] = client.jobs.checkpoints(job.id)
-    assert not checkpoint.final
-    # Everything that was trained is in it, and could be gone on from.
-    steps = client.jobs.metrics(job.id, max_points=1_000_000).step
-    assert steps == list(range(newest.step + 1, checkpoint.step + 1))
-    client.checkpoints.download(checkpoint.id, tmp_path)
-    assert load_state(tmp_path)["progress"]["step"] == checkpoint.step
-    until(lambda: not served.drivers(job.id) or None, "the driver's end")
+    assert clone.start_checkpoint_id == newest.id
+    steps = client.jobs.metrics(clone.id, name="loss", max_points=10_000).step
+    assert steps == list(range(newest.step + 1, newest.step + STEPS + 1))
+    [checkpoint] = client.jobs.checkpoints(clone.id)
+    assert (checkpoint.final, checkpoint.step) == (True, newest.step + STEPS)
 
 
 def test_a_run_that_diverges_fails_at_once_and_says_why(served: Served, client: Client) -> None:
@@ -158,6 +139,29 @@ def test_a_run_that_diverges_fails_at_once_and_says_why(served: Served, client: 
     assert job.error.type == "DivergedError"
     assert any("train.optimizer.lr" in line for line in job.error.log_lines())
     assert len(job.error.log_lines()) <= 50
+
+
+def test_cancel_stops_at_a_step_and_keeps_what_was_reached(
+    served: Served, client: Client, tmp_path: Path
+) -> None:
+    train = {"epochs": 100_000, "batch_size": 8, "checkpoint_every_epochs": 100_000}
+    job = client.jobs.submit(spec(served.dataset, train=train, evaluate={"every_epochs": 50_000}))
+    until(lambda: client.jobs.metrics(job.id).step or None, "the first step")
+    assert job.cancel().status in ("running", "cancelling")
+    job = until(lambda: ((now := job.refresh()).done and now) or None, "the end")
+    assert (job.status, job.restarts, job.error) == ("cancelled", 0, None)
+    moves = [e.data["to"] for e in client.jobs.events(job.id) if e.type == "status" and e.data]
+    assert moves[-2:] == ["cancelling", "cancelled"]
+
+    [attempt] = client.jobs.attempts(job.id)
+    assert attempt.state == "cancelled"
+    [checkpoint] = client.jobs.checkpoints(job.id)
+    assert not checkpoint.final
+    # Everything that was trained is in it, and could be gone on from.
+    assert checkpoint.step == client.jobs.metrics(job.id, max_points=1_000_000).step[-1]
+    client.checkpoints.download(checkpoint.id, tmp_path)
+    assert load_state(tmp_path)["progress"]["step"] == checkpoint.step
+    until(lambda: not served.drivers(job.id) or None, "the driver's end")
 
 
 def test_folders_that_are_no_data_sets(client: Client, tmp_path: Path) -> None:
