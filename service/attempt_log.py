@@ -110,11 +110,12 @@ class AttemptLog:
 
         They go back no further than to where something was left out, which a first line then says.
         """
-        text, parts = b"", self.parts()
+        parts = self.parts()
         position = parts[-1].end if parts else 0
-        gap = 0
+        gap = breaks = 0
+        blocks: list[bytes] = []  # From the last one back; put together once, for they may be many.
         # One more line break than lines: the one that ends the line before them.
-        while parts and text.count(b"\n") <= lines:
+        while parts and breaks <= lines:
             part = parts[-1]
             if position == part.start:
                 parts.pop()
@@ -124,10 +125,13 @@ class AttemptLog:
                 continue
             start = max(part.start, position - _TAIL_BLOCK)
             try:
-                text = self._bytes(part, start, position) + text
+                block = self._bytes(part, start, position)
             except FileNotFoundError:
                 break  # It was left out in between.
+            blocks.append(block)
+            breaks += block.count(b"\n")
             position = start
+        text = b"".join(reversed(blocks))
         every = text.splitlines(keepends=True)
         kept = b"".join(every[-lines:] if lines else [])
         note = left_out(gap) if gap and len(every) < lines else b""

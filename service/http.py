@@ -13,6 +13,7 @@ from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dasl_core.spec.base import shorten
+from dasl_core.spec.errors import shorten_name
 from service.problems import Problem, field_problem
 
 # NUL cannot be stored by PostgreSQL, and half a surrogate pair is no character.
@@ -23,8 +24,9 @@ _JSON = re.compile(r"application/([\w.+-]+\+)?json\s*(;|$)", re.ASCII | re.IGNOR
 # What is stored must also be shown again, by serializers that recurse.
 _DEEPEST = 50
 
-# Of each key in the name of a field that is wrong.
-_LONGEST_NAME = 100
+# What is wrong with each takes a kilobyte to tell, before all but some of it is left out. No object of ours
+# has nearly as many.
+_MOST_KEYS = 2000
 
 
 class StrictRequest(Request):
@@ -133,11 +135,13 @@ def _refuse_constant(name: str) -> NoReturn:
 def _finite(digits: str) -> float:
     number = float(digits)
     if math.isinf(number):
-        raise ValueError(f"{digits} is too large")
+        raise ValueError(f"{shorten(digits)} is too large")
     return number
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > _MOST_KEYS:
+        raise Problem(400, "bad-request", f"An object of the body has more than {_MOST_KEYS} keys")
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -180,7 +184,7 @@ def _check_text(text: str, place: Sequence[object]) -> None:
     if _UNSTORABLE.search(text):
         # All of it is in the body.
         names = place[1:] or place
-        field = ".".join(str(name)[:_LONGEST_NAME] for name in names)
+        field = ".".join(map(shorten_name, names))
         raise field_problem(field, "has a NUL or half a surrogate pair", text, "plain text")
 
 

@@ -109,4 +109,6 @@ def is_below(uri: str, folder: str) -> bool:
     """Whether `uri` names something inside `folder`, read as plain text (nothing is resolved)."""
     if not uri.startswith(f"{folder}/") or _UNSAFE.search(uri):
         return False
-    return all(part not in ("", ".", "..") for part in uri[len(folder) + 1 :].split("/"))
+    rest = uri[len(folder) + 1 :]
+    # What stands behind `::` is, to fsspec, another store.
+    return "::" not in rest and all(part not in ("", ".", "..") for part in rest.split("/"))

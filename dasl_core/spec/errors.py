@@ -16,6 +16,10 @@ from dasl_core.spec.methods import METHODS
 # all known ones.
 MOST_PROBLEMS = 50
 
+# Of each key in the name of a field that is wrong, and of what is compared with known names, none of
+# which is nearly as long.
+_LONGEST_NAME = 100
+
 
 @dataclass(frozen=True)
 class FieldProblem:
@@ -79,8 +83,14 @@ def translate(
 
 def closest(name: str, known: Iterable[str]) -> str:
     """`"; did you mean X?"`, or nothing when no known name is near."""
-    near = difflib.get_close_matches(name, list(known), n=1)
+    near = difflib.get_close_matches(name[:_LONGEST_NAME], list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def shorten_name(key: object) -> str:
+    """A key as it stands in the name of a field: in one line, and cut as `shorten` cuts values."""
+    text = repr(str(key)[: _LONGEST_NAME + 1])[1:-1]
+    return text if len(text) <= _LONGEST_NAME else text[: _LONGEST_NAME - 3] + "..."
 
 
 def _translate(detail: ErrorDetails, model: type[BaseModel] | None) -> FieldProblem:
@@ -91,9 +101,9 @@ def _translate(detail: ErrorDetails, model: type[BaseModel] | None) -> FieldProb
     path = whole
     if path[:1] == ("method",) and path[1:2] and path[1] in METHODS:
         path = path[:1] + path[2:]  # the name that chose the settings
-    # A key of a mapping may hold anything, and a field is named in one line.
-    parts = [repr(str(part))[1:-1] for part in (*(p for p in path if not _is_branch(p)), *kept)]
-    field = ".".join(parts) or "(the whole spec)"
+    # A key of a mapping may hold anything, and as much as a body has room for.
+    parts = (*(part for part in path if not _is_branch(part)), *kept)
+    field = ".".join(map(shorten_name, parts)) or "(the whole spec)"
     context = detail.get("ctx", {})
     given = shorten(detail["input"])
     match detail["type"]:
@@ -157,7 +167,7 @@ def _nearest_name(given: str, model: type[BaseModel] | None, path: Iterable[int 
         for choice in (get_args(part) or [part])
         if choice != "auto"
     ]
-    near = difflib.get_close_matches(given, choices, n=1, cutoff=0)
+    near = difflib.get_close_matches(given[:_LONGEST_NAME], choices, n=1, cutoff=0)
     return near[0] if near else given
 
 

@@ -60,7 +60,8 @@ class Backbone(Part):
 
 
 Probability = Annotated[float, Field(ge=0, le=1)]
-PerView = Annotated[tuple[Probability, ...], Field(min_length=1, max_length=100)]
+# Of very many entries that are wrong the first one says enough.
+PerView = Annotated[tuple[Probability, ...], Field(min_length=1, max_length=100, fail_fast=True)]
 
 
 class Augment(Part):
@@ -353,7 +354,9 @@ class LinearProbe(Part):
 
     epochs: int = Field(100, ge=1, le=10_000)
     batch_size: int = Field(256, ge=1, le=1_000_000)
-    learning_rates: Annotated[tuple[Rate, ...], Field(min_length=1, max_length=100)] = (
+    learning_rates: Annotated[
+        tuple[Rate, ...], Field(min_length=1, max_length=100, fail_fast=True)
+    ] = (
         0.01,
         0.03,
         0.1,
@@ -390,7 +393,7 @@ class Evaluate(Part):
         False, description="NMI and pairwise F1 of k-means with as many clusters as classes."
     )
     retrieval: tuple[PositiveInt, ...] = Field(
-        (1, 5), max_length=100, description="The K of each R@K; [] for none."
+        (1, 5), max_length=100, fail_fast=True, description="The K of each R@K; [] for none."
     )
     every_epochs: PositiveInt | Auto = Field(
         "auto",

@@ -31,7 +31,10 @@ class TokenRequest(Quotas):
     """A token to be made."""
 
     name: TokenName
-    scopes: Annotated[list[Scope], Field(min_length=1, max_length=3)] = ["read", "submit"]
+    scopes: Annotated[list[Scope], Field(min_length=1, max_length=3, fail_fast=True)] = [
+        "read",
+        "submit",
+    ]
 
 
 class TokenView(BaseModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import subprocess
 import sys
@@ -59,6 +60,14 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
     ({"dataset": "../x"}, "dataset", "'../x'", "a name without slashes"),
     ({"name": "a\nb"}, "name", "'a\\nb'", "a name without slashes, line breaks"),
     ({"tags": {"a\nb": "c"}}, "tags.a\\nb", "'a\\nb'", "a text without line breaks"),
+    ({"k" * 100: 1}, "k" * 100, "1", "no such key"),
+    ({"train": {"k" * 101: 1}}, "train." + "k" * 97 + "...", "1", "no such key"),
+    (
+        {"tags": {"\n" * 10**6: "c"}},
+        "tags." + "\\n" * 48 + "\\...",
+        repr("\n" * 100)[:77] + "...",
+        "at most",
+    ),
     ({"name": "x" * 201}, "name", repr("x" * 201)[:77] + "...", "at most 200 characters"),
     ({"augment": {"blur": []}}, "augment.blur", "[]", "at least 1 entry"),
     ({"backbone": "resnet18"}, "backbone", "'resnet18'", "settings, such as {name: resnet18}"),
@@ -196,6 +205,21 @@ def test_near_names_are_suggested_and_long_values_cut() -> None:
     (problem,) = problems_of({"dataset": "x", "backbone": {"name": "resnet" * 100_000}})
     assert len(problem.given) <= 80
     assert len(str(problem)) < 500
+
+
+def test_names_without_end_are_not_compared_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    compare, compared = difflib.get_close_matches, []
+
+    def counted(word: str, known: list[str], **options: Any) -> list[str]:
+        compared.append(len(word))
+        return compare(word, known, **options)
+
+    monkeypatch.setattr(difflib, "get_close_matches", counted)
+    endless = "x" * 100_000
+    for spec in ({endless: 1}, {"method": {"name": endless}}, {"backbone": endless}):
+        problems_of({"dataset": "x", **spec})
+    assert len(compared) == 3
+    assert max(compared) <= 100
 
 
 def unresolvable(spec: JobSpec, facts: DatasetFacts) -> list[FieldProblem]:

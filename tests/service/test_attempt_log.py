@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import fsspec
@@ -89,6 +90,33 @@ def test_the_limit_holds_without_any_line_break(log: AttemptLog) -> None:
         log.append(number * 50, b"." * 50, LIMIT)
     assert sum(part.end - part.start for part in log.parts()) <= LIMIT
     assert log.end() == 5000
+
+
+class Counted(bytes):
+    """Bytes that count how many of them are copied and searched."""
+
+    work = 0
+
+    def __add__(self, other: bytes) -> Counted:
+        Counted.work += len(self) + len(other)
+        return Counted(bytes(self) + other)
+
+    def count(self, *arguments: Any) -> int:
+        Counted.work += len(self)
+        return super().count(*arguments)
+
+
+def test_the_tail_of_a_log_takes_work_by_its_length(
+    log: AttemptLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = lines(0, 640)
+    log.append(0, written, 16 * len(written))
+    monkeypatch.setattr("service.attempt_log._TAIL_BLOCK", 64)
+    monkeypatch.setattr(Counted, "work", 0)
+    read = log._bytes
+    monkeypatch.setattr(log, "_bytes", lambda *where: Counted(read(*where)))
+    assert log.tail(1000) == (written, 0)
+    assert 0 < Counted.work <= 2 * len(written)
 
 
 @given(

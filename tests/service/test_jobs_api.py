@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from api_under_test import Api, refused, snapshot
+from sqlalchemy import event
 
 
 def test_submit_resolves_auto_and_stores_both(api: Api) -> None:
@@ -272,6 +273,32 @@ def test_list_pages_newest_first_and_filters(api: Api) -> None:
         field = next(iter(params))
         problem = refused(api.client.get("/v1/jobs", params=params), 422)
         assert problem["errors"][0]["field"].startswith(field)
+
+
+def test_a_status_named_often_is_asked_for_once(api: Api) -> None:
+    api.dataset()
+    cancelled, queued = (api.submit()["id"] for _ in range(2))
+    api.client.post(f"/v1/jobs/{cancelled}/cancel")
+
+    def found(*statuses: str) -> tuple[list[str], list[int]]:
+        lengths: list[int] = []
+
+        def count(_: Any, __: Any, statement: str, *rest: Any) -> None:
+            lengths.append(len(statement))
+
+        event.listen(api.database.engine, "before_cursor_execute", count)
+        try:
+            answer = api.client.get("/v1/jobs", params={"status": statuses})
+        finally:
+            event.remove(api.database.engine, "before_cursor_execute", count)
+        assert answer.status_code == 200, answer.text
+        return [job["id"] for job in answer.json()["data"]], lengths
+
+    once, both = found("queued"), found("queued", "cancelled")
+    assert (once[0], both[0]) == ([queued], [queued, cancelled])
+    assert sum(once[1]) < sum(both[1])
+    assert found(*["queued"] * 501) == once
+    assert found(*["queued", "cancelled"] * 501) == both
 
 
 def test_a_job_is_found_by_the_tags_it_has_now(api: Api) -> None:

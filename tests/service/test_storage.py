@@ -24,12 +24,17 @@ from service.storage import Storage, is_below
         ("s3://b/root//a", False),
         ("s3://b/root/a\x00", False),
         ("s3://b/root/a\\..\\b", False),
+        ("s3://b/root/a:b", True),
+        ("s3://b/root/a::b", False),
+        ("s3://b/root/a::memory", False),
         ("file:///root/a", False),
         ("", False),
     ],
 )
 def test_is_below(uri: str, below: bool) -> None:
     assert is_below(uri, "s3://b/root") is below
+    # A root itself may be a store behind a store.
+    assert is_below(f"simplecache::{uri}", "simplecache::s3://b/root") is below
 
 
 def test_reading_parts(tmp_path: Path) -> None:
