@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
+import re
+import stat
+from io import BufferedReader
 from pathlib import Path
 
 MANIFEST = "manifest.json"
+# As the files of checkpoints are called: no folder, no hidden file, nothing that leads elsewhere.
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*")
+
+
+def digests_of(checkpoint: Path) -> dict[str, str]:
+    """The sha256 of each file that a checkpoint's manifest names.
+
+    Raises:
+        ValueError: the manifest is damaged.
+        OSError: it is missing, or cannot be read.
+    """
+    with _open(checkpoint / MANIFEST) as file:
+        content = file.read()
+    try:
+        listed = json.loads(content)["sha256"].items()
+        if not all(_PLAIN_NAME.fullmatch(name) for name, _ in listed):
+            raise ValueError("it names what may lie elsewhere")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{checkpoint / MANIFEST} is damaged") from error
+    return dict(listed)
 
 
 def damage_of(checkpoint: Path) -> str | None:
@@ -16,15 +41,21 @@ def damage_of(checkpoint: Path) -> str | None:
         OSError: a file is there and cannot be read.
     """
     try:
-        digests: dict[str, str] = json.loads((checkpoint / MANIFEST).read_bytes())["sha256"]
-        for name, digest in digests.items():
-            if Path(name).name != name:
-                raise ValueError("it names what lies elsewhere")
-            with open(checkpoint / name, "rb") as file:
+        for name, digest in digests_of(checkpoint).items():
+            with _open(checkpoint / name) as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != digest:
                     return f"{checkpoint / name} is not as it was written"
     except FileNotFoundError as error:
         return f"{error.filename} is missing"
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return f"{checkpoint / MANIFEST} is damaged"
+    except ValueError as error:
+        return str(error)
     return None
+
+
+def _open(path: Path) -> BufferedReader:
+    # Not as usual: to open a pipe would wait for somebody who writes to it.
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "Not a regular file", str(path))  # a device may never end

@@ -19,6 +19,8 @@ _OBJECT_STORE_BYTES = 200_000_000
 # A Unix socket's path has at most 107 bytes; Ray adds up to 71 for its session and socket.
 _LONGEST_FOLDER = 36
 _GRACE_SECONDS = 2.0
+# The settings that jobs need of those in our environment; what else they need the dispatcher hands them.
+_OF_WORKERS = ("DASL_CACHE_DIR", "DASL_CACHE_MAX_BYTES")
 
 
 class LocalRay:
@@ -26,7 +28,7 @@ class LocalRay:
 
     Args:
         folder: for the files of Ray's newest session, its logs among them.
-        log: what `ray start` prints.
+        log: what `ray start` prints. Ray works in its folder, which must be nobody else's to write.
         cpus: how many CPUs Ray hands out; `None`: those of the machine. GPUs are found by Ray.
     """
 
@@ -51,7 +53,7 @@ class LocalRay:
         with self.log.open("ab") as output:
             self._guard = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "service.guard", str(_GRACE_SECONDS)),
+                    *(sys.executable, "-P", "-m", "service.guard", str(_GRACE_SECONDS)),
                     *_command(folder, ports, self._cpus),
                 ],
                 # Ours is the only writing end: it closes however this process ends.
@@ -59,6 +61,9 @@ class LocalRay:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=_environment(self.token, ports),
+                # Ray's processes import from the folder they work in before any other: it must not be
+                # whichever one the service is started in. Nor Ray's own, which it opens to everybody.
+                cwd=self.log.parent,
                 # Ctrl-C in a terminal reaches `dasl serve` alone, which then ends the rest in order.
                 start_new_session=True,
             )
@@ -145,8 +150,12 @@ def _command(folder: Path, ports: list[int], cpus: int | None) -> list[str]:
 
 
 def _environment(token: str, ports: list[int]) -> dict[str, str]:
-    # Settings meant for another Ray must not reach this one.
-    own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_ADDRESS")}
+    # Neither settings meant for another Ray, nor the service's own, passwords among them.
+    foreign = ("RAY_ADDRESS", "DASL_")
+    own = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    own |= {name: os.environ[name] for name in _OF_WORKERS if name in os.environ}
+    if cache := own.get("DASL_CACHE_DIR"):
+        own["DASL_CACHE_DIR"] = os.path.abspath(cache)  # Ray works in another folder.
     return own | {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": token,

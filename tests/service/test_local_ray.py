@@ -1,16 +1,20 @@
-"""Where Ray's files go."""
+"""Where Ray's files go, and what its processes take over from where the service is started."""
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ray.dashboard.subprocesses.module import SubprocessModule
 from ray.dashboard.utils import get_all_modules
 
 from service import local_ray
+from service.dispatcher.shared import Entrypoints
 
 
 def test_the_longest_folder_leaves_room_for_every_socket_of_ray() -> None:
@@ -65,3 +69,83 @@ def test_a_longer_folder_is_a_link_to_a_short_one(tmp_path: Path) -> None:
     local_ray._remove_link(folder)
     assert not folder.is_symlink()
     assert not used.exists()
+
+
+ROOT = Path(__file__).parents[2]
+PLANTED = "raise SystemExit(f'{__file__} was run')"
+
+
+def found_by_ray(home: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> Any:
+    """What a Python process in the place of `ray start` prints, as JSON."""
+    monkeypatch.setattr(local_ray, "_command", lambda *_: [sys.executable, "-c", code])
+    log = home / "logs" / "ray.log"
+    with local_ray.LocalRay(home / "ray", log) as ray:
+        assert ray._guard is not None
+        status = ray._guard.wait(60)
+    assert status == 0, log.read_text()
+    return json.loads(log.read_text())
+
+
+def test_ray_runs_no_file_that_lies_where_the_service_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, started_in = tmp_path / "home", tmp_path / "downloads"
+    (home / "logs").mkdir(parents=True)
+    started_in.mkdir()
+    for module in ("ctypes", "queue", "service"):
+        (started_in / f"{module}.py").write_text(PLANTED)
+    # The guard needs nothing of the folder that it works in.
+    (home / "logs" / "ctypes.py").write_text(PLANTED)
+    monkeypatch.chdir(started_in)
+    code = "import json, os, queue; print(json.dumps(os.getcwd()))"
+    # Ray puts the folder that a driver works in before all others that its ranks import from.
+    assert found_by_ray(home, monkeypatch, code) == str(home / "logs")
+
+
+@pytest.mark.parametrize("command", ["job", "ingest"])
+def test_an_entrypoint_runs_no_file_of_the_folder_it_is_started_in(
+    tmp_path: Path, command: str
+) -> None:
+    for module in ("argparse", "workers"):
+        (tmp_path / f"{module}.py").write_text(PLANTED)
+    entrypoint = getattr(Entrypoints.of_this_python(), command)
+    line = entrypoint.format(job="job_1", attempt=1, dataset="ds_1") + " --help"
+    done = subprocess.run(
+        line, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage: ")
+
+
+def test_ray_gets_no_setting_of_the_service_but_those_that_workers_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DASL_DATABASE_URL", "postgresql+psycopg://dasl:hunter2@host/dasl")
+    monkeypatch.setenv("DASL_METRICS_TOKEN", "hunter2")
+    monkeypatch.setenv("DASL_TOKEN", "hunter2")
+    monkeypatch.setenv("DASL_CACHE_DIR", "cache")
+    monkeypatch.setenv("DASL_CACHE_MAX_BYTES", "5")
+    monkeypatch.setenv("RAY_ADDRESS", "http://another:8265")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy")
+    monkeypatch.chdir(tmp_path)
+    code = "import json, os; print(json.dumps(dict(os.environ)))"
+    found = found_by_ray(tmp_path / "home", monkeypatch, code)
+    assert {name: value for name, value in found.items() if name.startswith("DASL_")} == {
+        # Below the folder that the service, and not Ray, is started in.
+        "DASL_CACHE_DIR": str(tmp_path / "cache"),
+        "DASL_CACHE_MAX_BYTES": "5",
+    }
+    assert "hunter2" not in str(found)
+    assert "RAY_ADDRESS" not in found
+    assert found["HTTPS_PROXY"] == "http://proxy"
+
+
+def test_every_setting_that_workers_read_reaches_them() -> None:
+    def named(*files: Path) -> set[str]:
+        quoted = r"[\"'](DASL_[A-Z_]+)[\"']"
+        return {name for file in files for name in re.findall(quoted, file.read_text("utf-8"))}
+
+    read = named(*(ROOT / "workers").rglob("*.py"), *(ROOT / "dasl_core").rglob("*.py"))
+    handed = named(ROOT / "service" / "dispatcher" / "shared.py")
+    assert {"DASL_API_URL", "DASL_CACHE_DIR"} <= read
+    assert read - handed == set(local_ray._OF_WORKERS)

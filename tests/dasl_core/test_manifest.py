@@ -1,0 +1,65 @@
+"""What a checkpoint's manifest may name, and what is opened for it."""
+
+from __future__ import annotations
+
+import json
+import os
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from dasl_core.manifest import MANIFEST, damage_of, digests_of
+
+DIGESTS = {"weights": sha256(b"w").hexdigest()}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    made = tmp_path / "checkpoint"
+    made.mkdir()
+    (made / "weights").write_bytes(b"w")
+    (made / MANIFEST).write_text(json.dumps({"sha256": DIGESTS}))
+    return made
+
+
+def test_files_that_are_as_they_were_written(checkpoint: Path) -> None:
+    assert digests_of(checkpoint) == DIGESTS
+    assert damage_of(checkpoint) is None
+    # On this machine alone a checkpoint's files may lie elsewhere.
+    (checkpoint / "weights").rename(checkpoint.parent / "elsewhere")
+    (checkpoint / "weights").symlink_to(checkpoint.parent / "elsewhere")
+    assert damage_of(checkpoint) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../secret", "/etc/passwd", "folder/file", "a\0b", "\ud800", ".hidden"]
+)
+def test_a_name_that_may_lead_elsewhere_is_not_looked_up(checkpoint: Path, name: str) -> None:
+    (checkpoint / MANIFEST).write_text(json.dumps({"sha256": DIGESTS | {name: ""}}))
+    with pytest.raises(ValueError, match=r"manifest\.json is damaged"):
+        digests_of(checkpoint)
+    assert damage_of(checkpoint) == f"{checkpoint / MANIFEST} is damaged"
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[]", '{"sha256": ["weights"]}', "{", "[" * 100_000],
+    ids=["no settings", "no digests", "cut off", "deep"],
+)
+def test_a_manifest_that_lists_nothing_is_damaged(checkpoint: Path, content: str) -> None:
+    (checkpoint / MANIFEST).write_text(content)
+    assert damage_of(checkpoint) == f"{checkpoint / MANIFEST} is damaged"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["weights", MANIFEST])
+@pytest.mark.parametrize("kind", ["device", "pipe"])
+def test_what_never_ends_is_not_read(checkpoint: Path, name: str, kind: str) -> None:
+    (checkpoint / name).unlink()
+    if kind == "pipe":
+        os.mkfifo(checkpoint / name)  # to open it would wait for who writes to it
+    else:
+        (checkpoint / name).symlink_to("/dev/null")  # in the place of /dev/zero
+    with pytest.raises(OSError, match=f"Not a regular file: .*{name}"):
+        damage_of(checkpoint)
