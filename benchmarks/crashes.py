@@ -112,14 +112,14 @@ class Watch(threading.Thread):
     def run(self) -> None:
         """See `threading.Thread.run`."""
         while not self._stop_soon.wait(_LOOK_EVERY_SECONDS):
-            hashes = {p.token_hash for p in processes.training(os.getpid()) if p.part == "rank"}
+            alive = {p.submission_id for p in processes.training(os.getpid()) if p.part == "rank"}
             self.looks += 1
-            if len(hashes) < 2:
+            if len(alive) < 2:
                 continue
             with self._database.read() as session:
                 rows = session.execute(
                     select(Attempt.job_id, func.count(), func.min(Attempt.number))
-                    .where(Attempt.token_hash.in_(hashes))
+                    .where(Attempt.submission_id.in_(alive))
                     .group_by(Attempt.job_id)
                 )
                 self.found |= {

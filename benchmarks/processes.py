@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from service.auth import hash_token
 from service.guard import descendants
 
 Part = Literal["driver", "rank"]
@@ -19,8 +18,8 @@ class TrainingProcess:
 
     pid: int
     part: Part
-    token_hash: str
-    """Of the attempt's token, as `attempts.token_hash` has it: whose process this is."""
+    submission_id: str
+    """The attempt's, as `attempts.submission_id` has it: whose process this is."""
 
 
 def commands(ancestor: int) -> dict[int, list[str]]:
@@ -45,9 +44,9 @@ def training(ancestor: int) -> list[TrainingProcess]:
             part = "driver"
         else:
             continue
-        token = environment(pid).get("DASL_WORKER_TOKEN")
-        if token is not None:
-            found.append(TrainingProcess(pid, part, hash_token(token)))
+        submission_id = environment(pid).get("DASL_SUBMISSION")
+        if submission_id is not None:
+            found.append(TrainingProcess(pid, part, submission_id))
     return found
 
 

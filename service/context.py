@@ -73,13 +73,21 @@ async def _write(context: WithContext, request: Request) -> Session:
     return session
 
 
+async def _write_fleeting(context: WithContext, request: Request) -> Session:
+    session = context.database.writer(fleeting=True)
+    _transaction.set(_Transaction(session, request))
+    return session
+
+
 # What they are before their endpoint runs: sessions that nothing has been asked yet.
 ReadSession = Annotated[Session, Depends(_read)]
 WriteSession = Annotated[Session, Depends(_write)]
+# For what a later word says again, or what is worth nothing without one: see `Database.writer`.
+FleetingSession = Annotated[Session, Depends(_write_fleeting)]
 
 
 class Route(StrictRoute):
-    """Runs an endpoint within the transaction of its `ReadSession` or `WriteSession`."""
+    """Runs an endpoint within the transaction of its session, of any of these kinds."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, _transacted(endpoint), **options)

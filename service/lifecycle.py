@@ -85,7 +85,10 @@ TERMINAL = frozenset(status for status, targets in TRANSITIONS.items() if not ta
 LIVE_ATTEMPT = frozenset({AttemptState.CREATED, AttemptState.SUBMITTED, AttemptState.RUNNING})
 
 _FIRST_RETRY = timedelta(seconds=2)
-_LONGEST_RETRY = timedelta(minutes=2)
+LONGEST_RETRY = timedelta(minutes=2)
+SILENCE = timedelta(minutes=2)
+"""After so long a silence nobody knows whether an attempt ran meanwhile: its machine may have slept, the
+network been away, or the clock been set."""
 
 
 class StaleAttempt(Exception):
@@ -94,7 +97,7 @@ class StaleAttempt(Exception):
 
 def retry_delay(restarts: int) -> timedelta:
     """How long a job waits before its next attempt, after `restarts` restarts: it doubles."""
-    return min(_LONGEST_RETRY, _FIRST_RETRY * (1 << min(restarts, 10)))
+    return min(LONGEST_RETRY, _FIRST_RETRY * (1 << min(restarts, 10)))
 
 
 def enqueue(session: Session, job: Job) -> None:
@@ -185,6 +188,7 @@ def mark_running(session: Session, job_id: str, number: int) -> None:
     job, attempt = speak_for(session, job_id, number)
     now = datetime.now(UTC)
     if attempt.state != AttemptState.RUNNING:
+        attempt.ran_seconds = max(now - attempt.created_at, timedelta()).total_seconds()
         _move_attempt(session, job_id, number, AttemptState.RUNNING, sources=LIVE_ATTEMPT)
     if job.status == JobStatus.STARTING:
         started = job.started_at or now
@@ -384,10 +388,23 @@ def speak_for(session: Session, job_id: str, number: int) -> tuple[Job, Attempt]
 
 
 def heard(job: Job, attempt: Attempt, progress: Data) -> None:
-    """An attempt lives, and has perhaps got further; both rows are locked (`speak_for`)."""
-    attempt.heartbeat_at = now = datetime.now(UTC)
-    if progress and progress != job.progress:
+    """An attempt lives, and has perhaps got further; both rows are locked (`speak_for`).
+
+    Rank 0 says how far it is. Without that it is the driver who speaks, and what it says of the
+    progress counts for nothing once rank 0 was heard: that one may train, and only not reach us.
+    """
+    now = datetime.now(UTC)
+    passed = now - (attempt.heartbeat_at or attempt.created_at)
+    attempt.ran_seconds += min(max(passed, timedelta()), SILENCE).total_seconds()
+    knows = bool(progress) or attempt.rank_heard_at is None
+    before = attempt.rank_heard_at or attempt.heartbeat_at
+    silent = before is None or not timedelta() <= now - before < SILENCE
+    attempt.heartbeat_at = now
+    if progress:
+        attempt.rank_heard_at = now
+    if (progress and progress != job.progress) or (knows and silent):
         attempt.progressed_at = now
+    if progress:
         job.progress = progress
 
 

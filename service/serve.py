@@ -88,7 +88,7 @@ def _serve(
     from service.client.config import config_path
     from service.db.migrate import upgrade
     from service.db.session import Database
-    from service.dispatcher.embedded import DispatcherThread
+    from service.dispatcher.embedded import DispatcherThread, NewCluster
     from service.first_token import admin_token, place, write_config
     from service.storage import Storage
 
@@ -107,10 +107,12 @@ def _serve(
     dispatcher.start()
     spare_what_stays()
     pause, ready, began = _FIRST_PAUSE_SECONDS, False, time.monotonic()
+    # Until Ray has answered for the first time, whatever it lost it lost when the service was stopped.
+    lost: NewCluster = "with-the-service"
     try:
         while not stop.wait(_LOOK_EVERY_SECONDS):
             if not ready and dispatcher.sees_nodes:
-                ready, pause = True, _FIRST_PAUSE_SECONDS
+                ready, pause, lost = True, _FIRST_PAUSE_SECONDS, "alone"
                 seconds = time.monotonic() - began
                 print(f"Ready after {seconds:.0f} s. Ctrl-C stops everything.", flush=True)
             if not api.is_alive():
@@ -123,11 +125,12 @@ def _serve(
                     break
                 pause, ready = min(2 * pause, _LONGEST_PAUSE_SECONDS), False
                 ray.start()
-                dispatcher = DispatcherThread(settings, database, ray, new_cluster="alone")
+                dispatcher = DispatcherThread(settings, database, ray, new_cluster=lost)
                 dispatcher.start()
             elif not dispatcher.is_alive():
                 logger.error("The dispatcher ended by itself; it is started again")
-                dispatcher = DispatcherThread(settings, database, ray, new_cluster=None)
+                same = None if ready else lost
+                dispatcher = DispatcherThread(settings, database, ray, new_cluster=same)
                 dispatcher.start()
     finally:
         print("Stopping", flush=True)

@@ -1,6 +1,6 @@
 """Ingest of one data set: `python -m workers.ingest --dataset DS`.
 
-Reads every image once and reports which can be used; environment as for `workers.run`.
+Reads every image once and reports which can be used; environment and token as for `workers.run`.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from pathlib import Path
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.spec.locations import local_path
 from service.client import ApiError, StaleAttempt
+from service.client.attempt_token import own_token
 from service.client.worker import WorkerClient
 from workers.artifacts import upload
 from workers.logs import log_to_stderr
@@ -29,8 +30,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Ingest of one data set.")
     parser.add_argument("--dataset", required=True)
     dataset = parser.parse_args().dataset
-    log_to_stderr(dataset=dataset)
-    url, token = os.environ["DASL_API_URL"], os.environ["DASL_WORKER_TOKEN"]
+    url, token = os.environ["DASL_API_URL"], own_token()
+    log_to_stderr(token, dataset=dataset)
     client = WorkerClient(url, token, patience=PATIENCE_SECONDS)
     try:
         start = client.dataset_start(dataset)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -29,11 +29,13 @@ def train_rank(config: dict[str, Any]) -> None:
     from workers.artifacts import download
     from workers.logs import log_to_stderr
     from workers.reporter import HomeReporter
+    from workers.run import PATIENCE_SECONDS
 
-    log_to_stderr(job=config["job"], attempt=config["attempt"], rank=rank())
+    log_to_stderr(config["token"], job=config["job"], attempt=config["attempt"], rank=rank())
     start = AttemptStart.model_validate(config["start"])
     roots = start.dataset_roots
-    _check_weights(start.spec.backbone.pretrained, roots)
+    if start.resume is None:  # a checkpoint brings all weights
+        _check_weights(start.spec.backbone.pretrained, roots)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dasl-")))
         resume, branch = None, False
@@ -62,7 +64,8 @@ def train_rank(config: dict[str, Any]) -> None:
         )
         if client is not None and reporter is not None:
             reporter.flush()
-            client.finish(outcome)
+            # With its final checkpoint registered, an API that is away now must not make it a failure.
+            client.finish(outcome, patience=PATIENCE_SECONDS)
 
 
 def _index(dataset: WorkerDataset, roots: Sequence[str], scratch: Path) -> DatasetIndex:
@@ -85,14 +88,27 @@ def _check_weights(pretrained: str | None, roots: Sequence[str]) -> None:
     """That the weights to start from may be read.
 
     Raises:
-        ValueError: they lie, or lead, outside of the roots.
+        ValueError: they lie, or lead, outside of the roots, or cannot be looked at.
     """
-    from dasl_core.models.warm_start import MODEL, WEIGHTS
     from dasl_core.spec.locations import OUTSIDE, is_allowed, local_path
 
     if pretrained is None or not roots:
         return
     path = local_path(pretrained)
-    # The files of a checkpoint's folder, too; for a file the last two are no files at all.
-    if not all(is_allowed(place, roots) for place in (path, path / WEIGHTS, path / MODEL)):
+    try:
+        # One after the other: the manifest is not opened before it is found to be allowed.
+        allowed = all(is_allowed(place, roots) for place in _opened(path))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"backbone.pretrained: {path} cannot be read: {error}") from error
+    if not allowed:
         raise ValueError(f"backbone.pretrained: {path} {OUTSIDE}")
+
+
+def _opened(path: Path) -> Iterator[Path]:
+    """All that is opened where weights are read; below a file there is nothing."""
+    from dasl_core.manifest import MANIFEST, digests_of
+    from dasl_core.models.warm_start import MODEL, WEIGHTS
+
+    yield from (path, path / WEIGHTS, path / MODEL, path / MANIFEST)
+    if (path / MANIFEST).is_file():
+        yield from (path / name for name in digests_of(path))

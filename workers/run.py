@@ -1,7 +1,7 @@
 """The driver of one attempt: `python -m workers.run --job J --attempt N`.
 
-Ray's Jobs API starts it; the environment holds DASL_API_URL and DASL_WORKER_TOKEN, the attempt's own
-token. It learns what to do, runs the ranks under Ray Train, and reports a failure. The ranks report
+Ray's Jobs API starts it; the environment holds DASL_API_URL, and the metadata of Ray's job the attempt's
+own token. It learns what to do, runs the ranks under Ray Train, and reports a failure. The ranks report
 all else themselves. Exit code 0: the end of the attempt was reported, or is no longer wanted.
 """
 
@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Mapping
 
 from service.client import ApiError, ConnectionFailed, StaleAttempt
+from service.client.attempt_token import own_token
 from service.client.worker import AttemptStart, WorkerClient
 from workers.artifacts import exists, find_damage
 from workers.logs import log_to_stderr
@@ -62,8 +63,8 @@ def main() -> int:
     parser.add_argument("--job", required=True)
     parser.add_argument("--attempt", required=True, type=int)
     arguments = parser.parse_args()
-    log_to_stderr(job=arguments.job, attempt=arguments.attempt)
-    url, token = os.environ["DASL_API_URL"], os.environ["DASL_WORKER_TOKEN"]
+    url, token = os.environ["DASL_API_URL"], own_token()
+    log_to_stderr(token, job=arguments.job, attempt=arguments.attempt)
     client = WorkerClient(url, token, arguments.job, arguments.attempt, patience=PATIENCE_SECONDS)
     try:
         start = client.start()
@@ -162,16 +163,17 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
     os.environ.update({k: v for k, v in RAY_SETTINGS.items() if k not in os.environ})
     # Only now: these imports take seconds, and the job already shows as running.
     from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.torch import TorchTrainer
     from ray.train.v2.api.exceptions import TrainingFailedError, WorkerGroupError
 
     from workers.loop import train_rank
+    from workers.process_group import OwnAddress
 
     resources = start.spec.resources
     trainer = TorchTrainer(
         train_rank,
         train_loop_config=config,
-        torch_config=TorchConfig(backend="nccl" if resources.gpus_per_worker else "gloo"),
+        torch_config=OwnAddress(backend="nccl" if resources.gpus_per_worker else "gloo"),
         scaling_config=ScalingConfig(
             num_workers=resources.workers,
             use_gpu=bool(resources.gpus_per_worker),

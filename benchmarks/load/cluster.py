@@ -47,13 +47,15 @@ class FakeCluster:
         self._drivers: dict[str, _Driver] = {}
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def submit(self, submission_id: str, entrypoint: str, env: Mapping[str, str]) -> None:
+    def submit(
+        self, submission_id: str, entrypoint: str, env: Mapping[str, str], token: str
+    ) -> None:
         """Give the attempt to the drivers' process."""
         if submission_id in self._drivers:
             return
         self._drivers[submission_id] = _Driver(time.monotonic())
         job_id, _, number = submission_id.rpartition("-")
-        self._launched.put((job_id, int(number), env["DASL_WORKER_TOKEN"]))
+        self._launched.put((job_id, int(number), token))
 
     def status(self, submission_id: str) -> Run | None:
         """Running until the drivers' process said otherwise."""

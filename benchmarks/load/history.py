@@ -171,6 +171,7 @@ def _attempts(jobs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 "progressed_at": job["finished_at"],
                 "created_at": job["started_at"],
                 "finished_at": job["finished_at"],
+                "settled": True,
             }
 
 

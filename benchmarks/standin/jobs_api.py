@@ -20,6 +20,7 @@ from pathlib import Path
 import httpx
 
 from benchmarks.deployment import free_port, until
+from service.client.attempt_token import RAY_JOB_CONFIG
 
 
 class StandInRay:
@@ -110,7 +111,9 @@ def handler(jobs: Jobs, address: str) -> type[BaseHTTPRequestHandler]:
             body = json.loads(self.rfile.read(int(self.headers["content-length"] or 0)) or "{}")
             if self.path == "/api/jobs/":
                 name = body["submission_id"]
-                fresh = jobs.submit(name, body["entrypoint"], body["runtime_env"]["env_vars"])
+                metadata = json.dumps({"metadata": body["metadata"]})
+                variables = body["runtime_env"]["env_vars"] | {RAY_JOB_CONFIG: metadata}
+                fresh = jobs.submit(name, body["entrypoint"], variables)
                 text = {"submission_id": name} if fresh else f"Job {name} already exists."
                 self.answer(200 if fresh else 500, text)
             else:

@@ -173,12 +173,18 @@ class Attempt(Base):
     submission_id: Mapped[str] = mapped_column(String(60), unique=True)
     state: Mapped[str] = mapped_column(String(20), index=True)
     token_hash: Mapped[str] = mapped_column(String(64), unique=True)
+    # Whoever spoke; rank 0, which knows how far it is; and what was new of that.
     heartbeat_at: Mapped[datetime | None]
+    rank_heard_at: Mapped[datetime | None]
     progressed_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
-    finished_at: Mapped[datetime | None] = mapped_column(index=True)
+    finished_at: Mapped[datetime | None]
+    # In how much of the time since it was made somebody heard of it.
+    ran_seconds: Mapped[float] = mapped_column(default=0.0, server_default=text("0"))
     error: Mapped[Object | None]
     resume_checkpoint_id: Mapped[str | None] = mapped_column(String(40))
+    # It is over, its driver is gone, and its log is complete: nobody need look after it any more.
+    settled: Mapped[bool] = mapped_column(default=False, server_default=false(), index=True)
 
 
 class Event(Base):

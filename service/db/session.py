@@ -10,17 +10,29 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import InvalidatePoolError, OperationalError
+from sqlalchemy.exc import InternalError, InvalidatePoolError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
 
-# What a database raises that does not answer: it is asked again, and nothing else is wrong.
-AWAY = (OperationalError, PoolTimeout)
-_READ_ONLY, _SINGLE = "dasl_read_only", "dasl_single"
+# What a database raises that does not answer, or takes no writes now, as a standby does: it is asked
+# again, and nothing else is wrong.
+AWAY = (OperationalError, InternalError, PoolTimeout)
+_READ_ONLY, _SINGLE, _FLEETING = "dasl_read_only", "dasl_single", "dasl_fleeting"
+# For a lock, and for who holds one without doing anything.
 _BUSY_SECONDS = 30
+# How a server is noticed that went away without a word: asked after 10 s of silence, given up after 25.
+_POSTGRESQL_LIVENESS = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}
+_SYNCED_AS = "dasl_synced_as"
 # A connection that was used so short a time ago is taken to work still.
 _USED_AT, _TRUSTED_SECONDS = "dasl_used_at", 1.0
 
@@ -50,8 +62,10 @@ class Database:
             if self.engine.dialect.name == "sqlite"
             else {"isolation_level": "AUTOCOMMIT"}
         )
+        fleeting = self.engine.execution_options(**{_FLEETING: True})
         self._single = sessionmaker(single, expire_on_commit=False)
         self._write = sessionmaker(self.engine, expire_on_commit=False)
+        self._write_fleeting = sessionmaker(fleeting, expire_on_commit=False)
         self._read = sessionmaker(reader, expire_on_commit=False)
 
     @contextmanager
@@ -72,9 +86,14 @@ class Database:
         with self._single() as session:
             yield session
 
-    def writer(self) -> Session:
-        """A session as in `write` that its user commits and closes."""
-        return self._write()
+    def writer(self, *, fleeting: bool = False) -> Session:
+        """A session as in `write` that its user commits and closes.
+
+        Args:
+            fleeting: SQLite need not wait for the disk at its end: a power cut may take what was
+                written, until another transaction is committed that is not fleeting.
+        """
+        return self._write_fleeting() if fleeting else self._write()
 
     def reader(self) -> Session:
         """A session as in `read` that its user closes."""
@@ -108,7 +127,9 @@ def make_engine(url: str) -> Engine:
         event.listen(engine, "checkin", turn.end)
         return engine
     if parsed.drivername == "postgresql+psycopg":
-        engine = create_engine(parsed, **options)
+        liveness = {k: v for k, v in _POSTGRESQL_LIVENESS.items() if k not in parsed.query}
+        engine = create_engine(parsed, connect_args=liveness, **options)
+        event.listen(engine, "connect", _configure_postgresql)
         _ping_when_idle(engine)
         return engine
     raise ValueError(
@@ -143,9 +164,19 @@ def _configure_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     # The timeout first: switching to WAL itself may meet a lock.
     cursor.execute(f"PRAGMA busy_timeout={_BUSY_SECONDS * 1000}")
     cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=NORMAL")
+    # What was accepted outlives the power: NORMAL would sync a commit only some time after it.
+    cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
+
+
+def _configure_postgresql(connection: psycopg.Connection[Any], _record: object) -> None:
+    # A process that stands still within a transaction, or whose machine died there, keeps its locks
+    # no longer than this; nobody waits for a lock longer than this either.
+    connection.autocommit = True
+    for name in ("idle_in_transaction_session_timeout", "lock_timeout"):
+        connection.execute("SELECT set_config(%s, %s, false)", (name, f"{_BUSY_SECONDS}s"))
+    connection.autocommit = False
 
 
 class _Turn:
@@ -173,6 +204,10 @@ class _Turn:
         # Where even that takes too long, SQLite says itself that it is locked.
         if self._owner is not owner and self._free.acquire(timeout=_BUSY_SECONDS):
             self._owner = owner
+        wanted = "NORMAL" if options.get(_FLEETING, False) else "FULL"
+        if owner.info.get(_SYNCED_AS, "FULL") != wanted:
+            connection.exec_driver_sql(f"PRAGMA synchronous={wanted}")
+            owner.info[_SYNCED_AS] = wanted
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def end(self, _connection: object, owner: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -33,7 +34,8 @@ def main() -> int:
     token = settings.ray_auth_token.get_secret_value() if settings.ray_auth_token else None
     executor = RayExecutor(settings.ray_address, token)
     database = Database(settings.database_url)
-    holder = f"{socket.gethostname()} process {os.getpid()}"
+    # Containers with one host name may each be process 1.
+    holder = f"{socket.gethostname()} process {os.getpid()} {secrets.token_hex(4)}"
     try:
         Storage(settings.artifacts_uri).try_to_write()
     except ValueError as error:

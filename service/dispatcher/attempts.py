@@ -8,10 +8,8 @@ attempt: the dispatcher that died, or only stood still, may have handed it in al
 from __future__ import annotations
 
 import signal
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
-
-from sqlalchemy.orm import Session
 
 from service import auth, lifecycle
 from service.dispatcher import repository
@@ -28,10 +26,6 @@ WOUND_DOWN: dict[Desired, lifecycle.Outcome] = {
     Desired.PAUSE: "paused",
 }
 _STOP_AGAIN = timedelta(seconds=5)
-# Drivers of attempts that ended longer ago than this are gone, or out of anybody's reach.
-_LOOK_BACK = timedelta(days=1)
-# An end may be committed some time after the moment that it names.
-_COMMITTED_WITHIN = timedelta(minutes=10)
 
 
 class Attempts:
@@ -40,11 +34,9 @@ class Attempts:
     def __init__(self, shared: Shared, logs: LogCopier, garbage: Garbage) -> None:
         self._shared, self._logs, self._garbage = shared, logs, garbage
         self._stopped_at: dict[str, datetime] = {}
-        self._gone: set[str] = set()
-        # What ended before this was seen off: a day's attempts need not be read in every round.
-        self._look_from = datetime.min.replace(tzinfo=UTC)
-        self.cluster_since: datetime | None = None
-        """When a cluster that is known to have lost all its processes began anew."""
+        self._begun: set[str] = set()
+        self.new_cluster = False
+        """Whether the cluster is known to have lost all that an earlier dispatcher handed in."""
         self.with_the_service = False
         """Whether it did so because the service was started, which is not the fault of any job."""
 
@@ -100,23 +92,13 @@ class Attempts:
                 self._limit(attempt)
             self._wake(attempt)
 
-    def ended(self, session: Session) -> list[AttemptView]:
-        """Attempts that are over, as far as their driver may still run or its log be incomplete."""
-        now = self._shared.clock()
-        ended = repository.ended_attempts(session, max(now - _LOOK_BACK, self._look_from))
-        self._gone &= {attempt.submission_id for attempt in ended}
-        lingering = [attempt for attempt in ended if attempt.submission_id not in self._gone]
-        oldest = min((attempt.finished_at or now for attempt in lingering), default=now)
-        self._look_from = oldest - _COMMITTED_WITHIN
-        return lingering
-
     def see_off(self, attempt: AttemptView) -> None:
         """Take the rest of an ended attempt's log; make its driver go if it lingers."""
         assert attempt.finished_at is not None
         run = self._shared.executor.status(attempt.submission_id)
         if run is not None and not run.state.ended:
             grace = timedelta(seconds=self._shared.settings.cancel_grace_seconds)
-            if self._shared.clock() - attempt.finished_at >= grace:
+            if passed(attempt.finished_at, self._shared.clock(), grace):
                 self._stop(attempt.submission_id)
             return
         lines = self._logs.finish(attempt.job_id, attempt.number, attempt.submission_id)
@@ -124,11 +106,14 @@ class Attempts:
             with self._shared.write() as session:
                 lifecycle.attach_log_tail(session, attempt.job_id, attempt.number, lines)
         self._garbage.sweep_attempt(attempt)
+        with self._shared.write() as session:
+            repository.settle(session, attempt.job_id, attempt.number)
         self._stopped_at.pop(attempt.submission_id, None)
-        self._gone.add(attempt.submission_id)
+        self._begun.discard(attempt.submission_id)
 
     def _submit(self, job_id: str, number: int, submission_id: str) -> None:
         command = self._shared.entrypoints.job.format(job=job_id, attempt=number)
+        self._begun.add(submission_id)
         try:
             self._shared.submit(submission_id, command)
         except SubmissionRefused as refusal:
@@ -145,8 +130,8 @@ class Attempts:
         # After a crash of Ray's head its workers may go on for a minute: only when they have been
         # silent for the length of a lease may another attempt begin.
         heard = attempt.heartbeat_at or attempt.created_at
-        new_cluster = self.cluster_since is not None and attempt.created_at <= self.cluster_since
-        if not new_cluster and self._shared.clock() - heard <= self._shared.lease:
+        lost = self.new_cluster and attempt.submission_id not in self._begun
+        if not lost and not passed(heard, self._shared.clock(), self._shared.lease):
             return
         lines = self._logs.finish(attempt.job_id, attempt.number, attempt.submission_id)
         message = "Ray knows nothing of the attempt any more; it was probably restarted"
@@ -158,7 +143,7 @@ class Attempts:
                 attempt.number,
                 "lost",
                 error=error,
-                counts=not (new_cluster and self.with_the_service),
+                counts=not (lost and self.with_the_service),
             )
 
     def _end(self, attempt: AttemptView, run: Run) -> None:
@@ -186,7 +171,7 @@ class Attempts:
         grace = timedelta(seconds=self._shared.settings.cancel_grace_seconds)
         # Before its first word a driver has nothing to save.
         silent = attempt.state == AttemptState.SUBMITTED
-        if silent or asked is None or self._shared.clock() - asked >= grace:
+        if silent or passed(asked, self._shared.clock(), grace):
             self._stop(attempt.submission_id)
 
     def _limit(self, attempt: AttemptView) -> bool:
@@ -194,10 +179,15 @@ class Attempts:
         now = self._shared.clock()
         if now - (attempt.job_started_at or attempt.created_at) < attempt.limit:
             return False
-        # Only what its attempts took counts: not a pause, nor a time in which the service was off.
+        # Only what its attempts took counts: not a pause, nor a time in which the service was off or
+        # its machine slept. One that has said nothing at all has the time since it was made.
+        took = now - attempt.created_at
+        if attempt.heartbeat_at is not None:
+            silent = max(now - attempt.heartbeat_at, timedelta())
+            took = attempt.ran + min(silent, lifecycle.SILENCE)
         with self._shared.database.read() as session:
             before = repository.time_of_attempts(session, attempt.job_id, before=attempt.number)
-        if before + (now - attempt.created_at) < attempt.limit:
+        if before + took < attempt.limit:
             return False
         hours = attempt.limit / timedelta(hours=1)
         error = {
@@ -215,10 +205,12 @@ class Attempts:
     def _wake(self, attempt: AttemptView) -> None:
         """End an attempt that hangs: it speaks, and nothing comes of it.
 
-        One that is silent may train as it should, and only not reach the API.
+        One whose rank 0 is silent may train as it should, and only not reach the API. Before it has
+        said its first word, its driver speaks for it.
         """
         allowed = timedelta(seconds=self._shared.settings.hang_seconds)
-        heard, progressed = attempt.heartbeat_at, attempt.progressed_at
+        heard = attempt.rank_heard_at or attempt.heartbeat_at
+        progressed = attempt.progressed_at
         if heard is None or progressed is None or heard - progressed < allowed:
             return
         error = {

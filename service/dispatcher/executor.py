@@ -94,9 +94,15 @@ class Cluster:
 class Executor(Protocol):
     """Every method may raise `ExecutorUnavailable`."""
 
-    def submit(self, submission_id: str, entrypoint: str, env: Mapping[str, str]) -> None:
+    def submit(
+        self, submission_id: str, entrypoint: str, env: Mapping[str, str], token: str
+    ) -> None:
         """Run a shell command under this id. An id that is taken already is no error and no
         second run: of any number of calls with one id exactly one command runs.
+
+        `env` is for all processes of the command, wherever they run, and no secret. The token is one:
+        it reaches the command's own process alone, which has it from
+        `service.client.attempt_token.own_token`, and stands in no command line and no log of the executor's own.
 
         Raises:
             SubmissionRefused: the executor says this can never run.

@@ -30,13 +30,21 @@ class LogCopier:
 
     Args:
         limit: how many bytes of an attempt's log are kept; see `AttemptLog`.
+        meanwhile: called before each look at a log, which may take long.
     """
 
     def __init__(
-        self, executor: Executor, storage: Storage, clock: Callable[[], datetime], limit: int
+        self,
+        executor: Executor,
+        storage: Storage,
+        clock: Callable[[], datetime],
+        limit: int,
+        *,
+        meanwhile: Callable[[], None],
     ) -> None:
         self._executor, self._storage = executor, storage
         self._clock, self._limit = clock, limit
+        self._meanwhile = meanwhile
         self._looked: dict[str, tuple[datetime, timedelta]] = {}
         """When each log was last looked at, and how long it then has time."""
 
@@ -69,6 +77,7 @@ class LogCopier:
         log = AttemptLog(self._storage, job_id, number)
         lines: list[str] = []
         try:
+            self._meanwhile()
             lines = last_lines(self._executor, submission_id)
             self._copy(log, submission_id, final=True)
         except ExecutorUnavailable as error:
@@ -82,6 +91,7 @@ class LogCopier:
     def _copy(self, log: AttemptLog, submission_id: str, *, final: bool) -> None:
         position = log.end()
         while True:
+            self._meanwhile()
             piece = self._executor.logs(submission_id, position, _BLOCK)
             behind = piece.size - position
             if position >= self._limit // 2 and behind > max(_BLOCK, self._limit):

@@ -69,7 +69,9 @@ class Dispatcher:
             holder=holder,
             entrypoints=entrypoints or Entrypoints(),
         )
-        logs = LogCopier(executor, storage, clock, settings.log_max_bytes)
+        logs = LogCopier(
+            executor, storage, clock, settings.log_max_bytes, meanwhile=self._shared.keep_lease
+        )
         self._garbage = Garbage(self._shared)
         self._attempts = Attempts(self._shared, logs, self._garbage)
         self._ingests = Ingests(self._shared)
@@ -86,7 +88,7 @@ class Dispatcher:
         When that is because the service was started again, it uses up no job's restarts. When Ray
         died under a running service it does: a job may have been what killed it.
         """
-        self._attempts.cluster_since = self._shared.clock()
+        self._attempts.new_cluster = True
         self._attempts.with_the_service = with_the_service
         self._asked_at = self._watched_at = None
         self._available = False  # It is starting, which is nothing to warn of.
@@ -156,7 +158,7 @@ class Dispatcher:
                 self._each(self._attempts.watch, attempt)
         # Read after the watching, so that attempts which it ended are seen off at once.
         with self._shared.database.read() as session:
-            ended = self._attempts.ended(session)
+            ended = repository.ended_attempts(session)
             ingesting = datasets.ingesting(session)
             marked, deleted = self._garbage.marked(session), self._garbage.deleted(session)
         for attempt in ended:
@@ -173,8 +175,7 @@ class Dispatcher:
         if not self._available:
             return
         # Each step asks Ray or a disk, and together they may take longer than a lease.
-        if not self._shared.take_lease():
-            raise LeaseLost("another dispatcher is in charge")
+        self._shared.keep_lease()
         with about(**_names_of(item)):
             try:
                 step(item)
@@ -237,7 +238,7 @@ class Dispatcher:
                 return
             running = repository.running(session, now)
             # Ended attempts take room until their driver is gone, but no quota.
-            running += [Running(ended.demand, now) for ended in self._attempts.ended(session)]
+            running += [Running(ended.demand, now) for ended in repository.ended_attempts(session)]
         decisions = decide(cluster, running, queue, now)
         for decision in decisions:
             if decision.starts:

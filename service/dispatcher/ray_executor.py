@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import httpx
 
+from service.client.attempt_token import METADATA_KEY
 from service.dispatcher.executor import (
     Cluster,
     ExecutorUnavailable,
@@ -54,12 +55,15 @@ class RayExecutor:
         """Close the connections."""
         self._http.close()
 
-    def submit(self, submission_id: str, entrypoint: str, env: Mapping[str, str]) -> None:
+    def submit(
+        self, submission_id: str, entrypoint: str, env: Mapping[str, str], token: str
+    ) -> None:
         """See `Executor.submit`. The driver itself reserves no CPU: its workers do."""
         body = {
             "submission_id": submission_id,
             "entrypoint": entrypoint,
             "runtime_env": {"env_vars": dict(env)},
+            "metadata": {METADATA_KEY: token},
             "entrypoint_num_cpus": 0,
         }
         answer = self._request("POST", "/api/jobs/", json=body, timeout=_SUBMIT_TIMEOUT)

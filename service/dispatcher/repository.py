@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import Select, func, select, update
+from sqlalchemy import Select, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from service.db.models import Attempt, Dataset, Event, Job, Lease, Token
 from service.dispatcher.admission import Queued, Quota, Running
 from service.dispatcher.packing import Demand
-from service.lifecycle import LIVE_ATTEMPT, AttemptState, Desired, JobStatus
+from service.lifecycle import LIVE_ATTEMPT, LONGEST_RETRY, AttemptState, Desired, JobStatus
 
 _HAS_ATTEMPT = frozenset(
     {JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PAUSING, JobStatus.CANCELLING}
@@ -32,7 +31,10 @@ class AttemptView:
     state: AttemptState
     created_at: datetime
     heartbeat_at: datetime | None
+    rank_heard_at: datetime | None
     progressed_at: datetime | None
+    ran: timedelta
+    """In how much of the time since it was made somebody heard of it."""
     finished_at: datetime | None
     status: JobStatus
     desired: Desired
@@ -45,10 +47,12 @@ class AttemptView:
     """The attempt ended with an error, whose log tail is still to be added."""
 
 
-def take_lease(
-    session: Session, name: str, holder: str, now: datetime, expires_at: datetime
-) -> bool:
-    """Take or renew a lease that is free, over, or the holder's own."""
+def take_lease(session: Session, name: str, holder: str, now: datetime, length: timedelta) -> bool:
+    """Take or renew a lease that is free, over, or the holder's own.
+
+    One that lasts for longer than any is from before the clock was set back, and over as well.
+    """
+    expires_at = now + length
     if session.get(Lease, name) is None:
         try:
             with session.begin_nested():
@@ -58,7 +62,14 @@ def take_lease(
         return True
     taken = session.execute(
         update(Lease)
-        .where(Lease.name == name, (Lease.holder == holder) | (Lease.expires_at <= now))
+        .where(
+            Lease.name == name,
+            or_(
+                Lease.holder == holder,
+                Lease.expires_at <= now,
+                Lease.expires_at > now + 2 * length,
+            ),
+        )
         .values(holder=holder, expires_at=expires_at)
         .returning(Lease.name)
         .execution_options(synchronize_session=False)
@@ -66,13 +77,11 @@ def take_lease(
     return taken is not None
 
 
-def renew_lease(
-    session: Session, name: str, holder: str, now: datetime, expires_at: datetime
-) -> bool:
-    """Renew a lease that the holder has without a gap; the row stays locked until the end."""
+def renew_lease(session: Session, name: str, holder: str, expires_at: datetime) -> bool:
+    """Renew a lease that nobody else took since; the row stays locked until the end."""
     renewed = session.execute(
         update(Lease)
-        .where(Lease.name == name, Lease.holder == holder, Lease.expires_at > now)
+        .where(Lease.name == name, Lease.holder == holder)
         .values(expires_at=expires_at)
         .returning(Lease.name)
         .execution_options(synchronize_session=False)
@@ -96,10 +105,20 @@ def live_attempts(session: Session) -> list[AttemptView]:
     return _attempts(session, _ATTEMPTS.where(live).order_by(Attempt.created_at))
 
 
-def ended_attempts(session: Session, since: datetime) -> list[AttemptView]:
-    """Attempts that ended after `since`, oldest first."""
-    ended = Attempt.finished_at > since
-    return _attempts(session, _ATTEMPTS.where(ended).order_by(Attempt.finished_at))
+def ended_attempts(session: Session) -> list[AttemptView]:
+    """Attempts that are over and not settled, oldest first."""
+    ended = (~Attempt.settled, Attempt.finished_at.is_not(None))
+    return _attempts(session, _ATTEMPTS.where(*ended).order_by(Attempt.finished_at))
+
+
+def settle(session: Session, job_id: str, number: int) -> None:
+    """An ended attempt need not be looked after any more."""
+    session.execute(
+        update(Attempt)
+        .where(Attempt.job_id == job_id, Attempt.number == number, Attempt.finished_at.is_not(None))
+        .values(settled=True)
+        .execution_options(synchronize_session=False)
+    )
 
 
 def queued(session: Session) -> list[Queued]:
@@ -179,23 +198,21 @@ def _resources(session: Session, job_ids: Sequence[str]) -> dict[str, _Resources
 
 
 def _time_used(session: Session, statuses: Collection[JobStatus]) -> dict[str, timedelta]:
-    """How long the attempts that are over took in all, by job; each until it was last heard of."""
+    """How long the attempts that are over took in all, by job."""
     rows = session.execute(
-        select(Attempt.job_id, Attempt.created_at, Attempt.heartbeat_at)
+        select(Attempt.job_id, func.sum(Attempt.ran_seconds))
         .join(Job, Job.id == Attempt.job_id)
         .where(Job.status.in_(statuses), Attempt.state.not_in(LIVE_ATTEMPT))
+        .group_by(Attempt.job_id)
     )
-    used: defaultdict[str, timedelta] = defaultdict(timedelta)
-    for job_id, created, heard in rows:
-        used[job_id] += (heard or created) - created
-    return used
+    return {job_id: timedelta(seconds=seconds) for job_id, seconds in rows}
 
 
 def due_retries(session: Session, now: datetime) -> Sequence[str]:
-    """Jobs whose wait for another attempt is over."""
-    return session.scalars(
-        select(Job.id).where(Job.status == JobStatus.RETRY_WAIT, Job.not_before <= now)
-    ).all()
+    """Jobs whose wait for another attempt is over; none waits longer than the longest wait, even
+    where the clock was set back."""
+    over = or_(Job.not_before <= now, Job.not_before > now + LONGEST_RETRY)
+    return session.scalars(select(Job.id).where(Job.status == JobStatus.RETRY_WAIT, over)).all()
 
 
 def asked_at(session: Session, job_id: str, desired: Desired) -> datetime | None:
@@ -208,13 +225,13 @@ def asked_at(session: Session, job_id: str, desired: Desired) -> datetime | None
 
 
 def time_of_attempts(session: Session, job_id: str, *, before: int) -> timedelta:
-    """How long the attempts before this number took, each until it was last heard of."""
-    rows = session.execute(
-        select(Attempt.created_at, Attempt.heartbeat_at).where(
+    """How long the attempts before this number took."""
+    seconds = session.scalar(
+        select(func.sum(Attempt.ran_seconds)).where(
             Attempt.job_id == job_id, Attempt.number < before
         )
     )
-    return sum(((heard or created) - created for created, heard in rows), timedelta())
+    return timedelta(seconds=seconds or 0.0)
 
 
 def told_to_wait(session: Session, job_ids: Collection[str]) -> set[tuple[str, int, str]]:
@@ -245,7 +262,9 @@ _ATTEMPTS = select(
     Attempt.state,
     Attempt.created_at,
     Attempt.heartbeat_at,
+    Attempt.rank_heard_at,
     Attempt.progressed_at,
+    Attempt.ran_seconds,
     Attempt.finished_at,
     Attempt.error,
     Job.status,
@@ -265,7 +284,9 @@ def _attempts(session: Session, query: Select[*tuple[Any, ...]]) -> list[Attempt
             state=AttemptState(row.state),
             created_at=row.created_at,
             heartbeat_at=row.heartbeat_at,
+            rank_heard_at=row.rank_heard_at,
             progressed_at=row.progressed_at,
+            ran=timedelta(seconds=row.ran_seconds),
             finished_at=row.finished_at,
             status=JobStatus(row.status),
             desired=Desired(row.desired),

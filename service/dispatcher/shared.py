@@ -32,8 +32,9 @@ def utc_now() -> datetime:
 
 
 def passed(since: datetime | None, now: datetime, interval: timedelta) -> bool:
-    """Whether so long a time went by; also where the clock was set back, or nothing was noted yet."""
-    return since is None or not timedelta() <= now - since < interval
+    """Whether so long a time went by; also where the clock was set back by as much, or nothing was noted
+    yet. Clocks of two machines may differ by less than that."""
+    return since is None or not -interval < now - since < interval
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class Entrypoints:
     @classmethod
     def of_this_python(cls) -> Entrypoints:
         """With the interpreter that runs now: for a Ray on the same machine."""
-        python = shlex.quote(sys.executable)
+        # `-P`: what lies in the folder that the command happens to run in is not imported.
+        python = f"{shlex.quote(sys.executable)} -P"
         return cls(
             job=f"{python} -m workers.run --job {{job}} --attempt {{attempt}}",
             ingest=f"{python} -m workers.ingest --dataset {{dataset}}",
@@ -80,11 +82,21 @@ class Shared:
         if not passed(self.renewed_at, now, self.lease / 4):
             return True  # As far as is known; `write` makes sure.
         with self.database.write() as session:
-            taken = repository.take_lease(
-                session, DISPATCHER_LEASE, self.holder, now, now + self.lease
-            )
+            taken = repository.take_lease(session, DISPATCHER_LEASE, self.holder, now, self.lease)
         self.renewed_at = now if taken else None
         return taken
+
+    def keep_lease(self) -> None:
+        """Stay the dispatcher in charge, in the middle of work.
+
+        Raises:
+            LeaseLost: another dispatcher took over.
+        """
+        now = self.clock()
+        if passed(self.renewed_at, now, self.lease / 4):
+            with self.write():
+                pass  # Which renews it.
+            self.renewed_at = now
 
     def release_lease(self) -> None:
         """Let the next dispatcher begin at once."""
@@ -97,13 +109,12 @@ class Shared:
         """A transaction that only the dispatcher in charge can commit; it renews the lease.
 
         Raises:
-            LeaseLost: another dispatcher took over, or could have.
+            LeaseLost: another dispatcher took over. Not when one only could have: work that takes longer
+                than a lease must come to its end where nobody else is there to do it.
         """
         now = self.clock()
         with self.database.write() as session:
-            if not repository.renew_lease(
-                session, DISPATCHER_LEASE, self.holder, now, now + self.lease
-            ):
+            if not repository.renew_lease(session, DISPATCHER_LEASE, self.holder, now + self.lease):
                 self.renewed_at = None
                 raise LeaseLost(f"{self.holder} lost the lease {DISPATCHER_LEASE!r}")
             yield session
@@ -118,10 +129,11 @@ class Shared:
         """Hand a command to Ray with the token made for it. Not inside a transaction."""
         env = {
             "DASL_API_URL": self.settings.api_url,
-            "DASL_WORKER_TOKEN": self.tokens[submission_id],
+            # So that each process of an attempt can be told from those of another.
+            "DASL_SUBMISSION": submission_id,
             "DASL_LOG_FORMAT": self.settings.log_format,
             # What a driver printed last must not be lost in a buffer when it is killed.
             "PYTHONUNBUFFERED": "1",
         }
-        self.executor.submit(submission_id, command, env)
+        self.executor.submit(submission_id, command, env, self.tokens[submission_id])
         del self.tokens[submission_id]

@@ -193,6 +193,8 @@ def start_of_clone(
         Problem: 409, the job has none; 422, there is none of that id.
     """
     if checkpoint_id is None:
+        # Not while one is being registered: the one before it may go, and the new one is not to be seen.
+        lifecycle.lock(session, job_id)
         found = checkpoints.newest_of_job(session, job_id, keep=True)
     else:
         found = checkpoints.get(session, tenant, checkpoint_id, keep=True)

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Request, Response
 
 from service.auth import WorkerToken
-from service.context import Route, WithContext, WriteSession
+from service.context import FleetingSession, Route, WithContext, WriteSession
 from service.worker_api import service
 from service.worker_api.schemas import (
     ArtifactReport,
@@ -34,15 +34,43 @@ router = APIRouter(prefix="/worker/v1", tags=["workers"], route_class=Route)
 _ATTEMPT = "/jobs/{job_id}/attempts/{number}"
 
 
+def _check_attempt(request: Request, token: WorkerToken, context: WithContext) -> None:
+    # As they stand in the path: what is wrong with them is told together with all that is wrong with the
+    # body, and nobody is told of that who has no token.
+    job_id, number = request.path_params["job_id"], request.path_params["number"]
+    with context.database.look() as session:
+        service.check_attempt_token(session, token, job_id, number)
+
+
+def _check_ingest(request: Request, token: WorkerToken, context: WithContext) -> None:
+    with context.database.look() as session:
+        service.check_ingest_token(session, token, request.path_params["dataset_id"])
+
+
 async def _door(
-    job_id: str, number: int, token: WorkerToken, session: WriteSession
+    job_id: str,
+    number: int,
+    session: WriteSession,
+    _: Annotated[None, Depends(_check_attempt)],
 ) -> Callable[[], service.Door]:
     # Opened by the endpoint and not here: between a dependency and its endpoint a request waits
     # for a thread, and must not hold a lock meanwhile.
-    return partial(service.Door, session, token, job_id, number)
+    return partial(service.Door, session, job_id, number)
+
+
+async def _fleeting_door(
+    job_id: str,
+    number: int,
+    session: FleetingSession,
+    _: Annotated[None, Depends(_check_attempt)],
+) -> Callable[[], service.Door]:
+    return partial(service.Door, session, job_id, number)
 
 
 OpenDoor = Annotated[Callable[[], service.Door], Depends(_door)]
+# Heartbeats come again, and an attempt's points are worth something with its checkpoints, whose
+# registration takes all that came before with it to the disk.
+OpenFleetingDoor = Annotated[Callable[[], service.Door], Depends(_fleeting_door)]
 
 
 @router.post(f"{_ATTEMPT}/start")
@@ -60,13 +88,13 @@ def damaged_checkpoint(
 
 
 @router.post(f"{_ATTEMPT}/heartbeat")
-def heartbeat(word: Heartbeat, open_door: OpenDoor) -> HeartbeatAnswer:
+def heartbeat(word: Heartbeat, open_door: OpenFleetingDoor) -> HeartbeatAnswer:
     """The attempt lives; the answer says what is desired of it."""
     return HeartbeatAnswer.model_validate({"desired": open_door().heartbeat(word.progress)})
 
 
 @router.post(f"{_ATTEMPT}/metrics", status_code=204, response_class=Response)
-def metrics(word: MetricBatch, open_door: OpenDoor) -> None:
+def metrics(word: MetricBatch, open_door: OpenFleetingDoor) -> None:
     """Points of the training's series."""
     open_door().metrics(word)
 
@@ -97,12 +125,15 @@ def artifacts(word: ArtifactReport, open_door: OpenDoor, context: WithContext) -
     open_door().artifact(word, context.storage)
 
 
-@router.post(f"{_ATTEMPT}/finish", status_code=204, response_class=Response)
-def finish(
-    job_id: str, number: int, word: FinishReport, token: WorkerToken, session: WriteSession
-) -> None:
+@router.post(
+    f"{_ATTEMPT}/finish",
+    status_code=204,
+    response_class=Response,
+    dependencies=[Depends(_check_attempt)],
+)
+def finish(job_id: str, number: int, word: FinishReport, session: WriteSession) -> None:
     """How the attempt ended."""
-    service.finish(session, token, job_id, number, word)
+    service.finish(session, job_id, number, word)
 
 
 @router.post("/datasets/{dataset_id}/start")
@@ -113,7 +144,12 @@ def start_ingest(
     return service.start_ingest(session, token, dataset_id, context.storage, context.settings)
 
 
-@router.post("/datasets/{dataset_id}/finish", status_code=204, response_class=Response)
+@router.post(
+    "/datasets/{dataset_id}/finish",
+    status_code=204,
+    response_class=Response,
+    dependencies=[Depends(_check_ingest)],
+)
 def finish_ingest(
     dataset_id: str,
     word: IngestReport,

@@ -62,7 +62,7 @@ class MetricPoint(Word):
 class MetricBatch(Word):
     """Points of several steps."""
 
-    points: Annotated[list[MetricPoint], Field(max_length=5000)]
+    points: Annotated[list[MetricPoint], Field(max_length=5000, fail_fast=True)]
 
 
 class EvaluationReport(Word):
@@ -92,7 +92,7 @@ class CheckpointReport(Word):
     step: Step
     epoch: Epoch
     uri: Uri
-    files: Annotated[list[FileEntry], Field(min_length=1, max_length=10_000)]
+    files: Annotated[list[FileEntry], Field(min_length=1, max_length=10_000, fail_fast=True)]
     metrics: Figures = {}
     final: bool = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 from sqlalchemy.orm import Session
@@ -32,17 +33,17 @@ from service.worker_api.schemas import (
     WorkerDataset,
 )
 
+_NUMBER = re.compile("[1-9][0-9]{0,9}")
+
 
 class Door:
-    """One attempt speaking, with its token checked and its job's row locked.
+    """One attempt speaking, whose token was checked, with its job's row locked.
 
     Raises:
-        Problem: 401, the token is not this attempt's.
         StaleAttempt: the attempt is over or was replaced.
     """
 
-    def __init__(self, session: Session, token: str, job_id: str, number: int) -> None:
-        check_attempt_token(session, token, job_id, number)
+    def __init__(self, session: Session, job_id: str, number: int) -> None:
         self.session = session
         self.job, self.attempt = lifecycle.speak_for(session, job_id, number)
 
@@ -188,14 +189,12 @@ class Door:
             lifecycle.append_event(self.session, job_id, "artifact", message, data)
 
 
-def finish(session: Session, token: str, job_id: str, number: int, report: FinishReport) -> None:
-    """The attempt ended; the same word again, after a lost answer, is no mistake.
+def finish(session: Session, job_id: str, number: int, report: FinishReport) -> None:
+    """The attempt, whose token was checked, ended; the same word again, after a lost answer, is no mistake.
 
     Raises:
-        Problem: 401, the token is not this attempt's.
         StaleAttempt: the attempt was over already, and otherwise, or was replaced.
     """
-    attempt = check_attempt_token(session, token, job_id, number)
     error = report.error.model_dump() if report.error is not None else None
     if error is None and report.outcome == "failed":
         error = {"type": "error", "message": "The worker gave no reason"}
@@ -210,22 +209,32 @@ def finish(session: Session, token: str, job_id: str, number: int, report: Finis
         repeatable=report.repeatable,
     )
     if moved is None:
-        session.refresh(attempt)
+        attempt = session.get_one(Attempt, (job_id, number), populate_existing=True)
         if attempt.state != report.outcome:
             raise StaleAttempt(f"attempt {number} of {job_id} is over")
 
 
-def check_attempt_token(session: Session, token: str, job_id: str, number: int) -> Attempt:
-    """The attempt that the token was made for.
+def check_attempt_token(session: Session, token: str, job_id: str, number: str) -> None:
+    """That the token is the attempt's; its number as somebody wrote it.
 
     Raises:
         Problem: 401.
     """
-    known = ids.is_id("job", job_id) and 0 < number < 2**31
-    attempt = session.get(Attempt, (job_id, number)) if known else None
+    known = ids.is_id("job", job_id) and _NUMBER.fullmatch(number) and int(number) < 2**31
+    attempt = session.get(Attempt, (job_id, int(number))) if known else None
     if attempt is None or not auth.token_matches(token, attempt.token_hash):
         raise auth.unauthenticated("The token is not this attempt's")
-    return attempt
+
+
+def check_ingest_token(session: Session, token: str, dataset_id: str) -> None:
+    """That the token is that of the data set's newest ingest run.
+
+    Raises:
+        Problem: 401.
+    """
+    known = session.get(Dataset, dataset_id) if ids.is_id("ds", dataset_id) else None
+    if known is None or not auth.token_matches(token, known.token_hash):
+        raise auth.unauthenticated("The token is not that of the data set's newest ingest run")
 
 
 def start_ingest(
@@ -270,9 +279,7 @@ def finish_ingest(
 
 def _ingest_run(session: Session, token: str, dataset_id: str) -> Dataset:
     # Nobody but the newest run gets the lock, or learns that there is such a data set.
-    known = session.get(Dataset, dataset_id) if ids.is_id("ds", dataset_id) else None
-    if known is None or not auth.token_matches(token, known.token_hash):
-        raise auth.unauthenticated("The token is not that of the data set's newest ingest run")
+    check_ingest_token(session, token, dataset_id)
     dataset = datasets.lock(session, dataset_id)
     if dataset is None:
         raise StaleAttempt(f"the data set {dataset_id} was deleted")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +20,8 @@ from service.guard import descendants
 
 T = TypeVar("T")
 
+# A state of `/proc/net/tcp`.
+LISTENS = "0A"
 CLASSES = ("circles", "squares", "stripes", "waves")
 # Attempts take half a minute on a machine of 2 cores, and several times that when it is busy.
 PATIENCE_SECONDS = 600
@@ -44,6 +48,24 @@ class Served:
             except OSError:
                 continue  # It ended between the listing and the reading.
             found[pid] = line.split("\0")
+        return found
+
+    def exposed(self) -> list[str]:
+        """Where its processes listen beyond loopback, as `/proc/net/tcp` writes it: `address:port`."""
+        sockets = set()
+        for pid in (self.pid, *descendants(self.pid)):
+            with suppress(OSError):  # It ended, or the file was closed.
+                sockets |= {os.readlink(file) for file in Path(f"/proc/{pid}/fd").iterdir()}
+        found = []
+        for table, loopback in (
+            ("tcp", r"......7F"),
+            ("tcp6", r"0{24}01000000|0{16}FFFF0000......7F"),
+        ):
+            for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+                _, local, _, state, *_, inode = line.split()[:10]
+                mine = state == LISTENS and f"socket:[{inode}]" in sockets
+                if mine and not re.fullmatch(loopback, local.partition(":")[0]):
+                    found.append(local)
         return found
 
     def drivers(self, job: str) -> list[int]:

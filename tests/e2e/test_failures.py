@@ -52,6 +52,7 @@ def test_kills_a_pause_and_a_damaged_checkpoint_change_nothing_in_the_end(
         until(lambda: job.refresh().restarts == restart or None, f"restart {restart}")
 
     until_mid_epoch(served, job, attempt=1)
+    assert served.exposed() == [], "somebody else could reach what trains"
     kill_9(served.drivers(job.id)[0], restart=1)
 
     until_mid_epoch(served, job, attempt=2)

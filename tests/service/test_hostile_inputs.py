@@ -25,6 +25,8 @@ from service.settings import Settings
 
 JSON = {"Content-Type": "application/json"}
 SHA = "0" * 64
+# A key of very many letters in the name of a field.
+SHORTENED = "x" * 97 + "..."
 
 
 def spec(**fields: Any) -> bytes:
@@ -54,6 +56,14 @@ BODIES: dict[str, tuple[bytes, tuple[int, str]]] = {
     "1e400": (b'{"dataset":"emoji","dar":{"weight":1e400}}', (400, "bad-request")),
     "5000 digits": (b'{"dataset":"emoji","priority":' + b"9" * 5000 + b"}", (400, "bad-request")),
     "4000 digits": (b'{"dataset":"emoji","priority":' + b"9" * 4000 + b"}", (422, "priority")),
+    "190,000 digits and a point": (
+        b'{"dataset":"emoji","priority":1' + b"0" * 190_000 + b".0}",
+        (400, "bad-request"),
+    ),
+    "an exponent of 190,000 digits": (
+        b'{"dataset":"emoji","priority":1e' + b"9" * 190_000 + b"}",
+        (400, "bad-request"),
+    ),
     "10**30 epochs": (spec(train={"epochs": 10**30}), (422, "train.epochs")),
     "1e30 epochs": (spec(train={"epochs": 1e30}), (422, "train.epochs")),
     "a seed of 65 bits": (spec(train={"seed": 2**64}), (422, "train.seed")),
@@ -66,7 +76,20 @@ BODIES: dict[str, tuple[bytes, tuple[int, str]]] = {
     "60 levels": (nested(60), (400, "bad-request")),
     "900 levels": (nested(900), (400, "bad-request")),
     "90,000 levels": (nested(90_000), (400, "bad-request")),
-    "15,000 unknown keys": (spec(**{f"k{n}": 1 for n in range(15_000)}), (422, "k0")),
+    "1500 unknown keys": (spec(**{f"k{n}": 1 for n in range(1500)}), (422, "k0")),
+    "15,000 unknown keys": (
+        spec(**{f"k{n}": 1 for n in range(15_000)}),
+        (400, "bad-request"),
+    ),
+    "a key of 190,000 letters": (spec(**{"x" * 190_000: 1}), (422, SHORTENED)),
+    "a tag's key of 190,000 letters": (
+        spec(tags={"x" * 190_000: "a"}),
+        (422, f"tags.{SHORTENED}"),
+    ),
+    "60 keys of 3000 letters": (
+        spec(**{"x" * 3000 + str(n): 1 for n in range(60)}),
+        (422, SHORTENED),
+    ),
     "1000 tags": (spec(tags={str(n): "x" for n in range(1000)}), (422, "tags")),
     "30,000 wrong entries": (
         spec(evaluate={"retrieval": ["x"] * 30_000}),
@@ -90,6 +113,11 @@ BODIES: dict[str, tuple[bytes, tuple[int, str]]] = {
     # Text that no database stores, or that steers a terminal.
     "an escaped NUL": (b'{"dataset":"emoji","name":"a\\u0000b"}', (422, "name")),
     "a NUL byte": (b'{"dataset":"a\x00b"}', (422, "body")),
+    "a NUL below a key of 190,000 letters": (
+        b'{"' + b"x" * 190_000 + b'":"\\u0000"}',
+        (422, SHORTENED),
+    ),
+    "a NUL below a key of two lines": (b'{"a\\nb":"\\u0000"}', (422, "a\\nb")),
     "a NUL in a key": (b'{"dataset":"emoji","tags":{"a\\u0000":"b"}}', (422, "a key")),
     "half a surrogate pair": (b'{"dataset":"emoji","name":"\\ud800"}', (422, "name")),
     "an escape sequence": (spec(name="a\x1b[31m"), (422, "name")),
@@ -254,6 +282,8 @@ ADDRESSES: dict[str, tuple[int, str]] = {
     "/jobs?after=job_'%20OR%201=1--": (422, "after"),
     "/jobs?after=" + "x" * 5000: (422, "after"),
     "/jobs?status=%00": (422, "status.0"),
+    "/jobs?" + "status=queued&" * 501: (200, ""),
+    "/jobs?" + "status=no&" * 501: (422, "status.0"),
     "/jobs?method=simclr%00": (422, "method"),
     "/jobs?tag=a%00:b": (422, "tag"),
     "/jobs?tag=:": (422, "tag"),
@@ -405,6 +435,11 @@ WORDS: dict[str, tuple[str, dict[str, Any], tuple[int, str]]] = {
         {"name": "a", "uri": "http://169.254.169.254/", "size": 1, "sha256": SHA},
         (422, "uri"),
     ),
+    "a store behind a store": (
+        "artifacts",
+        {"name": "a", "uri": "{uri}/x::nosuch", "size": 1, "sha256": SHA},
+        (422, "uri"),
+    ),
     "a path as a file's name": (
         "artifacts",
         {"name": "../a", "uri": "{uri}/a", "size": 1, "sha256": SHA},
@@ -429,6 +464,27 @@ WORDS: dict[str, tuple[str, dict[str, Any], tuple[int, str]]] = {
             "files": [{"name": "passwd", "size": 1, "sha256": SHA}],
         },
         (422, "uri"),
+    ),
+    "a checkpoint in a store behind a store": (
+        "checkpoints",
+        {
+            "step": 1,
+            "epoch": 1,
+            "uri": "{uri}/x::memory",
+            "files": [{"name": "a", "size": 1, "sha256": SHA}],
+        },
+        (422, "uri"),
+    ),
+    "a key of 190,000 letters": ("heartbeat", {"x" * 190_000: 1}, (422, SHORTENED)),
+    "a figure's name of 190,000 letters": (
+        "heartbeat",
+        {"progress": {"x" * 190_000: 1}},
+        (422, f"progress.{SHORTENED}"),
+    ),
+    "a series' name of 190,000 letters": (
+        "metrics",
+        {"points": [{"step": 1, "time": 1.0, "values": {"x" * 190_000: 1.0}}]},
+        (422, f"points.0.values.{SHORTENED}"),
     ),
     "a step of 64 bits": (
         "metrics",
@@ -559,18 +615,26 @@ def test_bytes_over_a_connection(tmp_path: Path, migrated_sqlite: Path) -> None:
     [
         pytest.param({"A" * 20_000: [0] * 3000}, id="siblings below a long key"),
         pytest.param({"a": [0] * 60_000}, id="many values"),
+        pytest.param({f"k{n}": 0 for n in range(15_000)}, id="many unknown keys"),
+        pytest.param(
+            {"dataset": "emoji", "evaluate": {"retrieval": ["x"] * 30_000}}, id="many wrong entries"
+        ),
     ],
 )
-def test_a_body_takes_memory_by_its_size(api: Api, body: dict[str, Any]) -> None:
+@pytest.mark.parametrize("known", [False, True], ids=["by nobody", "by a token that may read"])
+def test_a_body_takes_memory_by_its_size(api: Api, known: bool, body: dict[str, Any]) -> None:
     """Nobody needs a token to have one read."""
+    authorization = api.token("read")["Authorization"] if known else ""
     content = json.dumps(body).encode()
     tracemalloc.start()
     try:
         answer = api.client.post(
-            "/v1/jobs/validate", content=content, headers={**JSON, "Authorization": ""}
+            "/v1/jobs/validate",
+            content=content,
+            headers={**JSON, "Authorization": authorization},
         )
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert told(answer)[0] == 401
+    assert told(answer)[0] in ((400, 422) if known else (400, 401))
     assert peak < 20 * len(content) + 2_000_000

@@ -1,5 +1,6 @@
 """Migrations and models say the same, on both databases."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from api_under_test import Api
 from sqlalchemy import insert, select, text
 
 from service.db import migrate
-from service.db.models import Base, Job
+from service.db.models import Attempt, Base, Job
 from service.db.session import Database
 
 
@@ -61,6 +62,32 @@ def test_jobs_of_a_database_without_a_table_of_tags_are_found_by_theirs(
         found |= {job["id"] for job in page["data"]}
         more, where["after"] = page["has_more"], page["next"]
     assert found == {made, *copies}
+
+
+def test_attempts_of_before_keep_the_time_they_took(
+    api: Api, database: Database, database_url: str
+) -> None:
+    """And those that are long over need not be looked after."""
+    api.dataset()
+    now = datetime.now(UTC)
+    made = {}
+    for hours in (1, 30):
+        worker = api.start(api.submit()["id"])
+        worker.say("start")
+        worker.say("finish", outcome="succeeded")
+        made[worker.job_id] = ended = now - timedelta(hours=hours)
+        with database.write() as session:
+            attempt = session.get_one(Attempt, (worker.job_id, 1))
+            attempt.created_at = ended - timedelta(minutes=10)
+            attempt.heartbeat_at = attempt.finished_at = ended
+    with database.engine.begin() as connection:
+        command.downgrade(migrate.configuration(connection), "0002")
+    migrate.upgrade(database_url)
+    with database.read() as session:
+        found = {a.job_id: (a.ran_seconds, a.settled) for a in session.scalars(select(Attempt))}
+    long_over = {job: ended < now - timedelta(days=1) for job, ended in made.items()}
+    assert found == {job: (600, settled) for job, settled in long_over.items()}
+    assert sorted(long_over.values()) == [False, True]
 
 
 def test_tables_of_a_newer_version_are_left_alone(database: Database, database_url: str) -> None:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+import psycopg
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import make_url, select, text
 from sqlalchemy.exc import InternalError
+from sqlalchemy.orm import Session
 
 from service.db.models import ClusterSnapshot, Lease
-from service.db.session import Database, make_engine
+from service.db.session import AWAY, Database, make_engine
+
+# What SQLite calls its levels.
+NORMAL, FULL = 1, 2
 
 
 def test_sqlite_is_set_up_for_concurrent_use(tmp_path: Path) -> None:
@@ -24,11 +30,87 @@ def test_sqlite_is_set_up_for_concurrent_use(tmp_path: Path) -> None:
         }
     assert pragmas == {
         "journal_mode": "wal",
-        "synchronous": 1,
+        "synchronous": FULL,
         "busy_timeout": 30000,
         "foreign_keys": 1,
     }
     engine.dispose()
+
+
+def test_all_but_fleeting_transactions_of_sqlite_outlive_the_power(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/dasl.db")
+
+    def synced_as(session: Session) -> int:
+        found = session.execute(text("PRAGMA synchronous")).scalar_one()
+        session.commit()
+        return int(found)
+
+    # One connection of the pool, in turns.
+    for _ in range(2):
+        with database.writer(fleeting=True) as session:
+            assert synced_as(session) == NORMAL
+        with database.writer() as session:
+            assert synced_as(session) == FULL
+        with database.write() as session:
+            assert session.execute(text("PRAGMA synchronous")).scalar_one() == FULL
+    database.dispose()
+
+
+def test_who_stands_still_in_a_transaction_keeps_no_lock(
+    postgres: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a machine that died in it, or sleeps."""
+    monkeypatch.setattr("service.db.session._BUSY_SECONDS", 1)
+    database = Database(postgres())
+    add = Lease(name="x", holder="me", expires_at=datetime.now(UTC))
+    with database.write() as session:
+        session.add(add)
+    held = select(Lease).where(Lease.name == "x").with_for_update()
+    with database.writer() as stalled:
+        stalled.scalars(held).one()
+
+        def take() -> None:
+            with database.write() as other:
+                other.scalars(held).one()
+
+        # It waits until the server takes the lock from the one above; or for as long as anybody may.
+        with suppress(AWAY):
+            take()
+        take()
+        with pytest.raises(AWAY):
+            stalled.scalars(held).one()
+        stalled.invalidate()
+    database.dispose()
+
+
+def test_nobody_waits_longer_for_a_lock_of_postgresql(
+    postgres: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database(postgres())
+    hurried = Database(database.engine.url.render_as_string(hide_password=False))
+    add = Lease(name="x", holder="me", expires_at=datetime.now(UTC))
+    with database.write() as session:
+        session.add(add)
+        session.flush()
+        monkeypatch.setattr("service.db.session._BUSY_SECONDS", 1)
+        with hurried.writer() as other, pytest.raises(AWAY, match="lock timeout"):
+            other.execute(text("LOCK TABLE leases"))
+    hurried.dispose()
+    database.dispose()
+
+
+def test_a_server_that_goes_away_without_a_word_is_noticed(postgres: Callable[[], str]) -> None:
+    """Unless the URL says otherwise."""
+    url = make_url(postgres())
+    for asked, expected in (({}, "10"), ({"keepalives_idle": "99"}, "99")):
+        database = Database(url.update_query_dict(asked).render_as_string(hide_password=False))
+        with database.engine.connect() as connection:
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, psycopg.Connection)
+            options = driver.info.get_parameters()
+        assert options["keepalives_idle"] == expected
+        assert options["tcp_user_timeout"] == "25000"
+        database.dispose()
 
 
 @pytest.mark.parametrize(

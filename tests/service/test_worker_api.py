@@ -203,7 +203,16 @@ def test_names_that_could_leave_their_folder(api: Api, name: str) -> None:
 
 @pytest.mark.parametrize(
     "uri",
-    ["file:///etc", "{uri}", "{uri}/../../2/x", "{uri}x/y", "{uri}/a//b", "s3://b/x", "{uri}/a\\b"],
+    [
+        "file:///etc",
+        "{uri}",
+        "{uri}/../../2/x",
+        "{uri}x/y",
+        "{uri}/a//b",
+        "s3://b/x",
+        "{uri}/a\\b",
+        "{uri}/a::b",
+    ],
 )
 def test_files_outside_the_attempts_folder_are_refused(api: Api, uri: str) -> None:
     worker = running(api)
@@ -351,3 +360,22 @@ def test_nothing_stands_in_for_the_checkpoint_that_a_clone_was_made_from(api: Ap
     assert event["message"] == f"Checkpoint {ids[1]} is damaged: is missing"
     # The job that it is of does not go on from it either.
     assert next_attempt(api, source).say("start").json()["resume"]["checkpoint_id"] == ids[0]
+
+
+@pytest.mark.parametrize("number", ["1", "0", "x", "9" * 5000])
+def test_who_has_no_token_is_told_nothing_of_the_body(api: Api, number: str) -> None:
+    """Which would cost more than to look for the token."""
+    api.dataset()
+    job = api.submit()["id"]
+    words = ("start", "damaged-checkpoint", "heartbeat", "metrics", "evaluations", "events")
+    doors = [
+        *(f"jobs/{job}/attempts/{number}/{word}" for word in (*words, "checkpoints", "finish")),
+        f"jobs/{job}/attempts/{number}/artifacts",
+        "datasets/ds_00000000000000000000000000/finish",
+        f"datasets/{number}/finish",
+    ]
+    headers = {"Authorization": "Bearer dasl_" + "x" * 40}
+    for door in doors:
+        answer = api.client.post(f"/worker/v1/{door}", json={"unknown": 1}, headers=headers)
+        refused(answer, 401)
+        assert "unknown" not in answer.text

@@ -6,6 +6,7 @@ import sys
 
 import workers.loop
 from dasl_core.spec import DatasetFacts, JobSpec
+from service.client.attempt_token import own_token
 from service.client.worker import AttemptStart, WorkerDataset
 from workers.run import run_ranks
 
@@ -20,8 +21,8 @@ def talk(config: dict[str, object]) -> None:
     from dasl_core.distributed import rank
     from workers.logs import log_to_stderr
 
-    log_to_stderr(job="job_x", attempt=1, rank=rank())
-    logging.getLogger("talk").warning("a record")
+    log_to_stderr(str(config["token"]), job="job_x", attempt=1, rank=rank())
+    logging.getLogger("talk").warning("a record with %s", config["token"])
     for line in range(int(str(config["lines"]))):
         print(f"out rank {rank()} line {line}")
         print(f"err rank {rank()} line {line}", file=sys.stderr)
@@ -40,4 +41,5 @@ if __name__ == "__main__":
         artifacts_uri=f"file://{sys.argv[1]}",
         heartbeat_seconds=2,
     )
-    sys.exit(0 if run_ranks(start, {"lines": sys.argv[2]}) is None else 1)
+    config: dict[str, object] = {"lines": sys.argv[2], "token": own_token()}
+    sys.exit(0 if run_ranks(start, config) is None else 1)

@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 
 from dasl_core.data.ingest import ingest_folder
+from dasl_core.spec.locations import OUTSIDE
 from service.client.worker import WorkerDataset
 from workers.loop import _check_weights, _index
 
@@ -81,3 +82,36 @@ def test_weights_that_lead_out_of_the_roots_are_refused(tmp_path: Path) -> None:
     for out in (secret, secret / "backbone.safetensors", data / "out.pth", data / "checkpoint"):
         with pytest.raises(ValueError, match=r"backbone\.pretrained: .* outside of the folders"):
             _check_weights(str(out), roots)
+
+
+def test_a_manifest_does_not_lead_out_of_the_roots(tmp_path: Path) -> None:
+    checkpoint, secret = tmp_path / "data" / "checkpoint", tmp_path / "secret"
+    checkpoint.mkdir(parents=True)
+    for name in ("backbone.safetensors", "model.json"):
+        (checkpoint / name).touch()
+    secret.write_text("guess me")
+    roots, manifest, link = [str(tmp_path / "data")], checkpoint / "manifest.json", checkpoint / "a"
+
+    def told() -> str:
+        with pytest.raises(ValueError) as refused:
+            _check_weights(str(checkpoint), roots)
+        return str(refused.value)
+
+    outside = f"backbone.pretrained: {checkpoint} {OUTSIDE}"
+    manifest.write_text('{"sha256": {"model.json": "", "a": ""}}')
+    link.symlink_to(checkpoint / "model.json")
+    _check_weights(str(checkpoint), roots)
+    # Whatever is there, the answer is the same.
+    for target in (secret, tmp_path, tmp_path / "nothing", Path("/dev/zero")):
+        link.unlink()
+        link.symlink_to(target)
+        assert told() == outside
+        _check_weights(str(checkpoint), [])
+    manifest.write_text('{"sha256": {"../../secret": ""}}')
+    damaged = f"backbone.pretrained: {checkpoint} cannot be read: {manifest} is damaged"
+    assert told() == damaged
+    manifest.unlink()
+    for target in (secret, tmp_path / "nothing"):
+        manifest.symlink_to(target)
+        assert told() == outside
+        manifest.unlink()

@@ -46,7 +46,7 @@ def test_every_line_of_every_rank_is_in_the_drivers_log(tmp_path: Path) -> None:
         command = f"{sys.executable} {DRIVER} {tmp_path} {LINES}"
 
         def ended() -> Run | None:
-            executor.submit("job_x-1", command, ENVIRONMENT)  # Once, however often.
+            executor.submit("job_x-1", command, ENVIRONMENT, "hush-hush")  # Once, however often.
             run = executor.status("job_x-1")
             return run if run is not None and run.state.ended else None
 
@@ -68,6 +68,8 @@ def test_every_line_of_every_rank_is_in_the_drivers_log(tmp_path: Path) -> None:
     records = [json.loads(line) for line in told if line.startswith("{") and "a record" in line]
     assert sorted(record["rank"] for record in records) == [0, 1]
     assert all((r["job"], r["attempt"], r["logger"]) == ("job_x", 1, "talk") for r in records)
+    assert {record["message"] for record in records} == {"a record with ***"}
+    assert "hush-hush" not in log
     assert "\x1b" not in "".join(line for line in log.splitlines() if "rank" in line)
 
 

@@ -37,23 +37,26 @@ class FakeExecutor:
         self.submitted: list[str] = []
         """Ids of the commands that ran, in order."""
         self.envs: dict[str, dict[str, str]] = {}
+        """What each command found in its environment, its token included."""
         self.stopped: list[str] = []
         self.log_bytes_read = 0
         self._processes: dict[str, subprocess.Popen[str]] = {}
         self._logs = tempfile.TemporaryDirectory()
         self._lock = threading.Lock()
 
-    def submit(self, submission_id: str, entrypoint: str, env: Mapping[str, str]) -> None:
+    def submit(
+        self, submission_id: str, entrypoint: str, env: Mapping[str, str], token: str
+    ) -> None:
         self._check()
         with self._lock:
             if submission_id in self._processes:
                 return
             self.submitted.append(submission_id)
-            self.envs[submission_id] = dict(env)
+            own = self.envs[submission_id] = {**env, "DASL_WORKER_TOKEN": token}
             with self._log(submission_id).open("wb") as log:
                 self._processes[submission_id] = subprocess.Popen(
                     ["sh", "-c", entrypoint],
-                    env={**os.environ, **env},
+                    env={**os.environ, **own},
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=subprocess.STDOUT,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dispatcher_world import World
@@ -12,6 +13,7 @@ from sqlalchemy import select
 
 from service.auth import hash_token
 from service.db.models import Checkpoint, Event
+from service.dispatcher.executor import LogPiece
 from service.lifecycle import AttemptState, JobStatus
 
 
@@ -413,6 +415,37 @@ def test_a_clock_that_is_set_back_blinds_nobody(world: World) -> None:
     assert world.status(job) == JobStatus.RETRY_WAIT
 
 
+def test_a_clock_that_is_set_back_holds_up_no_lost_attempt(world: World) -> None:
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    world.worker_beats(job)
+    world.ahead -= timedelta(hours=2)
+    world.executor.lose_everything()
+    world.restart().cluster_began_anew(with_the_service=True)
+    world.tick()
+    assert world.attempt(job).state == AttemptState.LOST
+    assert world.job(job).restarts == 0
+
+
+def test_a_clock_that_is_set_back_holds_up_nothing_else(world: World) -> None:
+    """Not a dispatcher with a lease from the future, nor a retry, nor the grace of a cancelled job."""
+    first, second = world.add_job(), world.add_job()
+    world.tick()
+    for job in (first, second):
+        world.worker_starts(job)
+    world.executor.kill(f"{first}-1")
+    world.cancel(second)
+    world.tick()
+    assert world.status(first) == JobStatus.RETRY_WAIT
+    world.ahead -= timedelta(hours=2)
+    world.restart("another machine")
+    for _ in range(3):
+        world.tick()
+    assert world.executor.submitted[-1] == f"{first}-2"
+    assert world.status(second) == JobStatus.CANCELLED
+
+
 def test_a_training_that_cannot_reach_the_api_goes_on(world: World) -> None:
     """For longer than what a training that hangs has: nobody knows that it does."""
     job = world.add_job()
@@ -432,15 +465,9 @@ def test_an_attempt_that_hangs_is_ended_and_followed_by_another(world: World) ->
     world.tick()
     world.worker_starts(job)
     for step in range(3):  # slow, but it goes on
-        world.tick(1000)
-        world.worker_beats(job, progress={"step": step})
+        stands_still(world, job, 1000, {"step": step})
     assert world.status(job) == JobStatus.RUNNING
-    world.tick(1000)
-    world.worker_beats(job, progress={"step": 2})
-    assert world.status(job) == JobStatus.RUNNING
-    world.tick(1000)
-    world.worker_beats(job, progress={"step": 2})
-    world.tick()
+    stands_still(world, job, 1700, {"step": 2})
     assert world.status(job) == JobStatus.RETRY_WAIT
     error = world.attempt(job).error
     assert error is not None
@@ -448,6 +475,141 @@ def test_an_attempt_that_hangs_is_ended_and_followed_by_another(world: World) ->
     assert not world.executor.is_running(f"{job}-1")
     world.tick(10)
     assert world.executor.submitted == [f"{job}-1", f"{job}-2"]
+
+
+def stands_still(
+    world: World, job: str, seconds: int, progress: dict[str, Any] | None = None
+) -> None:
+    """An attempt that says the same again and again."""
+    for _ in range(0, seconds, 100):
+        world.tick(100)
+        if world.status(job) != JobStatus.RUNNING:
+            return
+        world.worker_beats(job, progress=progress)
+
+
+def test_a_training_whose_rank_cannot_reach_the_api_goes_on(world: World) -> None:
+    """Its driver, on another node, can, and knows nothing of the progress."""
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    world.worker_beats(job, progress={"step": 1})
+    stands_still(world, job, 4000)
+    assert world.status(job) == JobStatus.RUNNING
+
+
+def test_a_driver_whose_ranks_never_come_up_hangs(world: World) -> None:
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    stands_still(world, job, 2000)
+    assert world.status(job) == JobStatus.RETRY_WAIT
+
+
+@pytest.mark.parametrize(
+    "first_word",
+    [
+        pytest.param(None, id="the driver's"),
+        pytest.param({"step": 1}, id="rank 0's, as before it slept"),
+    ],
+)
+@pytest.mark.parametrize("known", [None, {"step": 1}], ids=["as it starts", "as it trains"])
+def test_a_silence_is_no_time_without_progress(
+    world: World, known: dict[str, Any] | None, first_word: dict[str, Any] | None
+) -> None:
+    """The API was away, or the machine slept: whoever is heard first afterwards decides nothing."""
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    world.worker_beats(job, progress=known)
+    for _ in range(20):
+        world.tick(100)
+    world.worker_beats(job, progress=first_word)
+    world.tick()
+    assert world.status(job) == JobStatus.RUNNING
+    # And what hangs after it does so no longer than anything else.
+    stands_still(world, job, 2000, {"step": 1})
+    assert world.status(job) == JobStatus.RETRY_WAIT
+
+
+def test_time_in_which_the_machine_slept_is_none_of_a_jobs_hours(world: World) -> None:
+    job = world.add_job(max_hours=1.0)
+    world.tick()
+    world.worker_starts(job)
+    world.trains(job, 1800)
+    world.tick(200_000)
+    world.worker_beats(job, progress={"step": 1})
+    world.trains(job, 1600)
+    assert world.status(job) == JobStatus.RUNNING
+    world.tick(100)
+    assert world.status(job) == JobStatus.FAILED
+
+
+@pytest.mark.parametrize("ends", ["by itself", "after its report"])
+def test_a_log_that_takes_longer_than_the_lease_holds_up_nobody(
+    world: World, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """Ray's head sends all of it again for each part."""
+    job, other = world.add_job(workers=2, max_restarts=0), world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    if ends == "after its report":
+        error = {"type": "x", "message": "y"}
+        world.worker_finishes(job, "failed", error=error, retryable=False)
+    logs = world.executor.logs
+
+    def slow(*given: Any) -> LogPiece:
+        world.ahead += timedelta(seconds=40)
+        return logs(*given)
+
+    monkeypatch.setattr(world.executor, "logs", slow)
+    world.executor.kill(f"{job}-1")
+    world.tick()
+    world.tick()
+    assert world.status(other) == JobStatus.STARTING
+
+
+def test_a_slow_log_keeps_the_lease(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else two dispatchers would take turns, and neither would come to the log's end."""
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    first, second = world.dispatcher, world.restart("second")
+    logs, busy = world.executor.logs, False
+
+    def slow(*given: Any) -> LogPiece:
+        nonlocal busy
+        world.ahead += timedelta(seconds=20)
+        if not busy:  # by its calls for the log alone would the second one be here again
+            busy = True
+            second.tick()
+            busy = False
+        return logs(*given)
+
+    monkeypatch.setattr(world.executor, "logs", slow)
+    world.executor.kill(f"{job}-1")
+    world.ahead += timedelta(seconds=2)
+    first.tick()
+    assert world.status(job) == JobStatus.RETRY_WAIT
+
+
+def test_attempts_are_seen_off_however_long_nobody_was_there(world: World) -> None:
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    world.worker_finishes(job, "succeeded")
+    world.executor.end(f"{job}-1", 0, "the last words")
+    world.ahead += timedelta(days=9)
+    world.restart()
+    world.tick()
+    assert "the last words" in world.log(job)
+    # And once is enough, whoever comes next.
+    asked: list[str] = []
+    world.restart()
+    status = world.executor.status
+    world.executor.status = lambda name: asked.append(name) or status(name)  # type: ignore[method-assign,func-returns-value]
+    world.tick()
+    assert asked == []
 
 
 def test_a_pause_that_hangs_ends_too(world: World) -> None:

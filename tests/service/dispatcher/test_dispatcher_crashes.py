@@ -152,8 +152,8 @@ def test_what_ray_takes_too_late_is_not_the_attempt_that_counts(
     world.executor.submit(*stalled[0])
     late, counts = (world.executor.envs[f"{job}-{number}"] for number in (1, 2))
     with world.database.read() as session:
-        check_attempt_token(session, late["DASL_WORKER_TOKEN"], job, 1)
-        check_attempt_token(session, counts["DASL_WORKER_TOKEN"], job, 2)
+        check_attempt_token(session, late["DASL_WORKER_TOKEN"], job, "1")
+        check_attempt_token(session, counts["DASL_WORKER_TOKEN"], job, "2")
     with world.database.write() as session, pytest.raises(lifecycle.StaleAttempt):
         lifecycle.speak_for(session, job, 1)
     world.worker_starts(job, 2)

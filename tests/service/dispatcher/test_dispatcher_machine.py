@@ -117,7 +117,8 @@ class Story(RuleBasedStateMachine):
         with pytest.MonkeyPatch.context() as patch:
             if death is not None:
                 writer = self.api.database.writer
-                patch.setattr(self.api.database, "writer", lambda: _mortal(writer(), death))
+                dying = lambda **kind: _mortal(writer(**kind), death)  # noqa: E731
+                patch.setattr(self.api.database, "writer", dying)
             with suppress(ApiDied):
                 return self.api.client.post(path, json=body, headers=headers)
         return self.api.client.post(path, json=body, headers=headers)

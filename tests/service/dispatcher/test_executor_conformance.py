@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Self
 from uuid import uuid4
 
 import pytest
@@ -22,6 +25,8 @@ from service.dispatcher.executor import (
 )
 from service.dispatcher.ray_executor import RayExecutor
 from service.local_ray import LocalRay
+
+TOKEN = "secret-of-no-test"
 
 
 @pytest.fixture(scope="module")
@@ -87,15 +92,92 @@ def log_of(executor: Executor, name: str) -> list[str]:
 
 def test_runs_a_command_with_its_environment(executor: Executor, name: str) -> None:
     executor.submit(
-        name, f"{sys.executable} -c \"import os; print(os.environ['WORD'])\"", {"WORD": "ünder"}
+        name,
+        f"{sys.executable} -c \"import os; print(os.environ['WORD'])\"",
+        {"WORD": "ünder"},
+        TOKEN,
     )
     run = until(executor, name, ended)
     assert (run.state, run.exit_code) == (RunState.SUCCEEDED, 0)
     assert "ünder" in log_of(executor, name)
 
 
+def test_a_command_has_its_own_token(executor: Executor, name: str) -> None:
+    script = "from service.client.attempt_token import own_token; print(own_token())"
+    executor.submit(name, f'{sys.executable} -c "{script}"', {}, token := uuid4().hex)
+    assert until(executor, name, ended).state == RunState.SUCCEEDED
+    assert token in log_of(executor, name)
+
+
+class Onlooker(threading.Thread):
+    """Reads the command lines of all processes of the machine, over and over, as any user may."""
+
+    def __init__(self, secret: str) -> None:
+        super().__init__(daemon=True)
+        self._secret, self._stop_soon = secret.encode(), threading.Event()
+        self.pids: set[int] = set()
+        self.found: set[bytes] = set()
+
+    def run(self) -> None:
+        while not self._stop_soon.is_set():
+            for process in Path("/proc").glob("[0-9]*"):
+                try:
+                    line = (process / "cmdline").read_bytes()
+                except OSError:
+                    continue  # It has ended.
+                self.pids.add(int(process.name))
+                if self._secret in line:
+                    self.found.add(line)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop_soon.set()
+        self.join()
+
+
+# What a task of Ray, in a process of its own, finds in its environment.
+ASKS_A_TASK = """
+import json, os, ray
+
+@ray.remote(num_cpus=0)
+def look():
+    return os.getpid(), dict(os.environ)
+
+ray.init(log_to_driver=False)
+print(json.dumps(ray.get(look.remote())), flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ray")
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_ray_shows_the_token_to_nobody(ray: LocalRay, name: str, tmp_path: Path) -> None:
+    (tmp_path / "driver.py").write_text(ASKS_A_TASK)
+    executor, token = RayExecutor(ray.address, ray.token), uuid4().hex
+    with Onlooker(token) as onlooker:
+        command = f"{sys.executable} {tmp_path / 'driver.py'}"
+        executor.submit(name, command, {"WORD": "for all"}, token)
+        run = until(executor, name, ended)
+    log = log_of(executor, name)
+    executor.close()
+    assert run.state == RunState.SUCCEEDED, log
+    pid, environment = next(json.loads(line) for line in log if line.startswith("["))
+    assert pid in onlooker.pids, "it looked while the task's process lived"
+    assert onlooker.found == set()
+    # Ray logs the environment that it makes for a job, in files that every user may read.
+    files = [file for file in (ray.log.parent / "ray").resolve().rglob("*.log") if file.is_file()]
+    logged = {file.name: file.read_bytes() for file in files}
+    assert [name for name, content in logged.items() if b"for all" in content]
+    assert [name for name, content in logged.items() if token.encode() in content] == []
+    assert environment["WORD"] == "for all"
+    assert token not in str(environment)
+
+
 def test_tells_how_a_command_failed(executor: Executor, name: str) -> None:
-    executor.submit(name, "echo on stdout; echo on stderr >&2; exit 3", {})
+    executor.submit(name, "echo on stdout; echo on stderr >&2; exit 3", {}, TOKEN)
     run = until(executor, name, ended)
     assert (run.state, run.exit_code) == (RunState.FAILED, 3)
     lines = log_of(executor, name)
@@ -103,7 +185,7 @@ def test_tells_how_a_command_failed(executor: Executor, name: str) -> None:
 
 
 def test_tells_that_a_command_was_killed(executor: Executor, name: str) -> None:
-    executor.submit(name, "kill -9 $$", {})
+    executor.submit(name, "kill -9 $$", {}, TOKEN)
     run = until(executor, name, ended)
     assert run.state == RunState.FAILED
     assert run.exit_code in (-9, 137)
@@ -114,10 +196,12 @@ def test_one_id_runs_once_however_often_it_is_submitted(
 ) -> None:
     ran = tmp_path / "ran"
     with ThreadPoolExecutor(4) as pool:
-        submissions = [pool.submit(executor.submit, name, f"echo x >> {ran}", {}) for _ in range(4)]
+        submissions = [
+            pool.submit(executor.submit, name, f"echo x >> {ran}", {}, TOKEN) for _ in range(4)
+        ]
     assert [submission.result() for submission in submissions] == [None] * 4
     until(executor, name, ended)
-    executor.submit(name, f"echo again >> {ran}", {})  # Also when it is over.
+    executor.submit(name, f"echo again >> {ran}", {}, TOKEN)  # Also when it is over.
     assert until(executor, name, ended).state == RunState.SUCCEEDED
     assert ran.read_text() == "x\n"
 
@@ -129,7 +213,7 @@ def test_knows_nothing_of_what_was_never_submitted(executor: Executor, name: str
 
 
 def test_logs_grow_while_it_runs_and_stop_ends_it(executor: Executor, name: str) -> None:
-    executor.submit(name, "echo first; exec sleep 1000", {})
+    executor.submit(name, "echo first; exec sleep 1000", {}, TOKEN)
     until(executor, name, lambda run: run.state == RunState.RUNNING)
     deadline = time.monotonic() + 120
     while "first" not in log_of(executor, name):
@@ -145,7 +229,7 @@ def test_logs_grow_while_it_runs_and_stop_ends_it(executor: Executor, name: str)
 def test_logs_come_in_parts_byte_by_byte(executor: Executor, name: str, way: str) -> None:
     # Not text in any encoding, line ends of all kinds, and more than fits into one answer's block.
     script = "import sys; [sys.stdout.buffer.write(b'\\xff\\r\\n%d\\r' % n) for n in range(60_000)]"
-    executor.submit(name, f'{sys.executable} -c "{script}"', {})
+    executor.submit(name, f'{sys.executable} -c "{script}"', {}, TOKEN)
     until(executor, name, ended)
     if way == "head" and isinstance(executor, RayExecutor):
         # As if the dispatcher could reach nothing but Ray's head.
@@ -184,4 +268,4 @@ def test_nobody_answers() -> None:
 @pytest.mark.parametrize("token", [None, "not-the-token"])
 def test_ray_asks_for_its_token(ray: LocalRay, token: str | None) -> None:
     with pytest.raises(ExecutorUnavailable, match="RAY_AUTH_TOKEN"):
-        RayExecutor(ray.address, token).submit("job_x-1", "true", {})
+        RayExecutor(ray.address, token).submit("job_x-1", "true", {}, TOKEN)

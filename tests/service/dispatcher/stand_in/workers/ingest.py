@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
+from service.client.attempt_token import own_token
 from service.client.worker import WorkerClient
 
 
@@ -12,7 +13,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--dataset", required=True)
     dataset = parser.parse_args().dataset
-    client = WorkerClient(os.environ["DASL_API_URL"], os.environ["DASL_WORKER_TOKEN"])
+    client = WorkerClient(os.environ["DASL_API_URL"], own_token())
     start = client.dataset_start(dataset)
     client.dataset_finish(
         dataset,

@@ -13,6 +13,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from service.client.attempt_token import own_token
 from service.client.worker import WorkerClient
 
 
@@ -21,9 +22,7 @@ def main() -> None:
     parser.add_argument("--job", required=True)
     parser.add_argument("--attempt", type=int, required=True)
     given = parser.parse_args()
-    client = WorkerClient(
-        os.environ["DASL_API_URL"], os.environ["DASL_WORKER_TOKEN"], given.job, given.attempt
-    )
+    client = WorkerClient(os.environ["DASL_API_URL"], own_token(), given.job, given.attempt)
     start = client.start()
     print("resumes from step", start.resume.step if start.resume else None)
     if start.resume is not None:

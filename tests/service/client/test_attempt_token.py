@@ -1,0 +1,47 @@
+"""Where a driver finds its token."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from service.client.attempt_token import METADATA_KEY, RAY_JOB_CONFIG, own_token
+
+
+@pytest.fixture(autouse=True)
+def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DASL_WORKER_TOKEN", raising=False)
+    monkeypatch.delenv(RAY_JOB_CONFIG, raising=False)
+
+
+def metadata(**metadata: str) -> str:
+    return json.dumps({"runtime_env": {}, "metadata": metadata})
+
+
+def test_it_is_in_the_metadata_of_rays_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(RAY_JOB_CONFIG, metadata(job_name="job_x-1", **{METADATA_KEY: "of Ray"}))
+    assert own_token() == "of Ray"
+
+
+def test_one_given_by_hand_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DASL_WORKER_TOKEN", "by hand")
+    assert own_token() == "by hand"
+    monkeypatch.setenv(RAY_JOB_CONFIG, metadata(**{METADATA_KEY: "of Ray"}))
+    assert own_token() == "by hand"
+
+
+@pytest.mark.parametrize("config", [None, "{}", metadata(job_name="job_x-1")])
+def test_without_one_it_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, config: str | None
+) -> None:
+    if config is not None:
+        monkeypatch.setenv(RAY_JOB_CONFIG, config)
+    with pytest.raises(ValueError, match=r"DASL_WORKER_TOKEN is not set, .* 'dasl_worker_token'"):
+        own_token()
+
+
+def test_ray_calls_the_variable_as_we_do() -> None:
+    from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
+
+    assert RAY_JOB_CONFIG == RAY_JOB_CONFIG_JSON_ENV_VAR

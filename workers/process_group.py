@@ -1,0 +1,83 @@
+"""How the ranks of an attempt find each other: as with Ray's `TorchConfig`, on the node's own address.
+
+Ray lets torch open the store of the process group, and torch opens it on all addresses of the machine,
+without any secret. Whoever reached it could change what ranks tell each other where they are.
+"""
+
+import ipaddress
+import os
+import socket
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import ray
+import torch.distributed as dist
+from ray.train.torch import TorchConfig
+
+# Ray documents `Backend` for extension; what of torch's own stays as it is has no public name.
+from ray.train.torch.config import _set_torch_distributed_env_vars, _TorchBackend
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+# In rank 0's process: the store lives as long as it does.
+_store: TCPStore | None = None
+
+
+@dataclass
+class OwnAddress(TorchConfig):  # type: ignore[misc]  # Ray's has no types
+    """`TorchConfig` with a store that listens on the address by which the cluster knows rank 0's node."""
+
+    @property
+    def backend_cls(self) -> type["_OwnAddressBackend"]:
+        """What Ray Train calls."""
+        return _OwnAddressBackend
+
+
+class _OwnAddressBackend(_TorchBackend):  # type: ignore[misc]
+    def on_start(self, worker_group: Any, backend_config: OwnAddress) -> None:
+        """Make one process group of all workers."""
+        timeout = timedelta(seconds=backend_config.timeout_s)
+        address, port = worker_group.execute_single(0, open_store, timeout)
+        worker_group.execute(_set_torch_distributed_env_vars)
+        size = len(worker_group)
+        ray.get(
+            [
+                worker_group.execute_single_async(
+                    rank, join, backend_config.backend, address, port, rank, size, timeout
+                )
+                for rank in range(size)
+            ]
+        )
+
+
+def open_store(timeout: timedelta) -> tuple[str, int]:
+    """Open the store in rank 0's process; its address and port."""
+    global _store
+    address = ray.util.get_node_ip_address()
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.create_server((address, 0), family=family)
+    port = int(listener.getsockname()[1])
+    _store = TCPStore(
+        address,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timeout,
+        master_listen_fd=listener.detach(),
+    )
+    return address, port
+
+
+def join(backend: str, address: str, port: int, rank: int, size: int, timeout: timedelta) -> None:
+    """Become one of the ranks."""
+    if ipaddress.ip_address(address).is_loopback:
+        # Else the connections of the collectives go over the address that the host's name stands for.
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            os.environ.setdefault(name, _loopback())
+    store = _store if rank == 0 else TCPStore(address, port, timeout=timeout)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+
+
+def _loopback() -> str:
+    # `lo` on Linux, `lo0` on macOS.
+    return next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
