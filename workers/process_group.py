@@ -4,7 +4,6 @@ Ray lets torch open the store of the process group, and torch opens it on all ad
 without any secret. Whoever reached it could change what ranks tell each other where they are.
 """
 
-import ipaddress
 import os
 import socket
 from dataclasses import dataclass
@@ -55,7 +54,11 @@ def open_store(timeout: timedelta) -> tuple[str, int]:
     global _store
     address = ray.util.get_node_ip_address()
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.create_server((address, 0), family=family)
+    try:
+        listener = socket.create_server((address, 0), family=family)
+    except OSError:
+        # A node behind a translation of addresses does not have the one that it is known by.
+        listener = socket.create_server(("", 0), family=family)
     port = int(listener.getsockname()[1])
     _store = TCPStore(
         address,
@@ -70,7 +73,7 @@ def open_store(timeout: timedelta) -> tuple[str, int]:
 
 def join(backend: str, address: str, port: int, rank: int, size: int, timeout: timedelta) -> None:
     """Become one of the ranks."""
-    if ipaddress.ip_address(address).is_loopback:
+    if address.startswith("127.") or address == "::1":
         # Else the connections of the collectives go over the address that the host's name stands for.
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             os.environ.setdefault(name, _loopback())

@@ -1,0 +1,54 @@
+"""The store in which ranks find each other."""
+
+from __future__ import annotations
+
+import socket
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import ray
+from torch.distributed import TCPStore
+
+from workers import process_group
+
+TIMEOUT = timedelta(seconds=60)
+
+
+@pytest.fixture(autouse=True)
+def node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
+    monkeypatch.setattr(process_group, "_store", None)  # and afterwards it is closed
+
+
+def is_heard(address: str, port: int) -> bool:
+    """Whether somebody can reach it there."""
+    try:
+        socket.create_connection((address, port), timeout=5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_it_listens_on_the_nodes_own_address_alone() -> None:
+    address, port = process_group.open_store(TIMEOUT)
+    TCPStore(address, port, timeout=TIMEOUT).set("from", "another rank")
+    assert process_group._store is not None
+    assert process_group._store.get("from") == b"another rank"
+    assert not is_heard("127.0.0.2", port)
+
+
+def test_a_node_that_has_not_the_address_it_is_known_by_listens_on_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    create = socket.create_server
+
+    def not_mine(address: tuple[str, int], **options: Any) -> socket.socket:
+        if address[0]:
+            raise OSError("Cannot assign requested address")
+        return create(address, **options)
+
+    monkeypatch.setattr(socket, "create_server", not_mine)
+    address, port = process_group.open_store(TIMEOUT)
+    TCPStore(address, port, timeout=TIMEOUT).set("from", "another rank")
+    assert is_heard("127.0.0.2", port)
