@@ -97,9 +97,9 @@ class LocalRay:
 
 
 def _remove_link(folder: Path) -> None:
-    """Remove a link of `_empty_folder` and the temporary folder it names."""
+    """Remove a link of `_empty_folder` and the temporary folder of what it names."""
     if folder.is_symlink():
-        shutil.rmtree(folder.readlink(), ignore_errors=True)
+        shutil.rmtree(folder.readlink().parent, ignore_errors=True)
         folder.unlink()
 
 
@@ -115,8 +115,10 @@ def _empty_folder(folder: Path) -> Path:
     plain = str(folder).isascii() and " " not in str(folder)
     if plain and len(os.fsencode(folder)) <= _LONGEST_FOLDER:
         return folder
-    # Not TMPDIR, which may be long as well.
-    temporary = Path(tempfile.mkdtemp(prefix="dasl-ray-", dir="/tmp"))
+    # Not TMPDIR, which may be long as well. Ray opens its own folder to everybody, so that one lies in
+    # another that is ours alone, as it does in the home.
+    temporary = Path(tempfile.mkdtemp(prefix="dasl-ray-", dir="/tmp")) / "ray"
+    temporary.mkdir()
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.symlink_to(temporary)
     return temporary

@@ -86,7 +86,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, images: Images) -> Iterator
         process.wait()
         session = home / "data" / "ray"
         if session.is_symlink():
-            shutil.rmtree(session.readlink(), ignore_errors=True)
+            shutil.rmtree(session.readlink().parent, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -66,9 +66,11 @@ def test_a_longer_folder_is_a_link_to_a_short_one(tmp_path: Path) -> None:
     assert used.is_dir()
     assert len(str(used)) <= local_ray._LONGEST_FOLDER
     assert folder.readlink() == used
+    used.chmod(0o1777)  # as Ray does
+    assert used.parent.stat().st_mode & 0o077 == 0, "others may read what Ray logs"
     local_ray._remove_link(folder)
     assert not folder.is_symlink()
-    assert not used.exists()
+    assert not used.parent.exists()
 
 
 ROOT = Path(__file__).parents[2]
