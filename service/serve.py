@@ -147,7 +147,7 @@ def _serve(
 def _alone(home: Path) -> Iterator[None]:
     try:
         home.mkdir(parents=True, exist_ok=True)
-        # Ray writes the environment of its jobs, the workers' tokens in it, into logs that all may read.
+        # The database is here; and Ray writes the environment of its jobs into logs that all may read.
         home.chmod(0o700)
     except OSError as error:
         raise ValueError(f"{home} (DASL_HOME) cannot be used: {error.strerror}") from error

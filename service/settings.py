@@ -44,11 +44,11 @@ class Settings(BaseSettings):
     """The API sees the workers' file system: a data set path that does not exist is refused."""
     dataset_roots: Annotated[tuple[Path, ...], NoDecode] = ()
     """Folders that images and pretrained weights may lie in, with `:` between them; empty: any."""
-    heartbeat_seconds: Annotated[float, Field(gt=0)] = 2.0
+    heartbeat_seconds: Annotated[float, Field(gt=0, le=60)] = 2.0
     lease_seconds: Annotated[float, Field(gt=0)] = 30.0
     """An attempt, or the dispatcher, silent for longer than this is taken to be gone."""
     hang_seconds: Annotated[float, Field(gt=0)] = 1800.0
-    """An attempt that lives, and whose progress stands still for longer than this, is taken to hang."""
+    """An attempt whose rank 0 says for longer than this that it got no further is taken to hang."""
     cancel_grace_seconds: Annotated[float, Field(ge=0)] = 30.0
     """How long an attempt that is cancelled or paused may take to stop at a step before its processes are ended."""
     log_max_bytes: Annotated[int, Field(ge=4096)] = 64 * 1024 * 1024
@@ -89,6 +89,12 @@ class Settings(BaseSettings):
                 f"home must be a path without {' or '.join(hostile)}; given {str(home)!r}"
             )
         self.database_url = self.database_url or f"sqlite:///{home / 'dasl.db'}"
+        if self.artifacts_uri and "://" not in self.artifacts_uri:
+            if not Path(self.artifacts_uri).is_absolute():
+                raise ValueError(
+                    "DASL_ARTIFACTS_URI must be an absolute path, or a URI such as file:///shared/dasl"
+                )
+            self.artifacts_uri = f"file://{self.artifacts_uri}"
         # Not `Path.as_uri()`: fsspec takes the path of a file URI as it stands, without unquoting.
         self.artifacts_uri = (self.artifacts_uri or f"file://{home}/artifacts").rstrip("/")
         self.api_url = (self.api_url or f"http://{self.host}:{self.port}").rstrip("/")

@@ -73,8 +73,11 @@ def in_use(session: Session, ids: Collection[str]) -> set[str]:
 
     To be asked once the checkpoints are locked: only then is no use of them overlooked.
     """
+    if not ids:
+        return set()
+    # Of all attempts that there ever were few are not settled, and that is indexed.
     attempts = select(Attempt.resume_checkpoint_id).where(
-        Attempt.resume_checkpoint_id.in_(ids), Attempt.finished_at.is_(None)
+        Attempt.resume_checkpoint_id.in_(ids), ~Attempt.settled, Attempt.finished_at.is_(None)
     )
     clones = select(Job.start_checkpoint_id).where(
         Job.start_checkpoint_id.in_(ids), Job.finished_at.is_(None)

@@ -137,7 +137,7 @@ class Job(Base):
     progress: Mapped[Object | None]
     # Who submitted it, whose quota it uses; and the other job's checkpoint that a clone goes on from.
     token_id: Mapped[str | None] = mapped_column(String(40))
-    start_checkpoint_id: Mapped[str | None] = mapped_column(String(40))
+    start_checkpoint_id: Mapped[str | None] = mapped_column(String(40), index=True)
 
 
 class JobTag(Base):

@@ -96,5 +96,6 @@ class Garbage:
                 if not any(place.startswith(folder) for place in registered):
                     logger.info("Nobody registered %s: it is removed", uri)
                     storage.remove(uri)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001
+            # Each store raises what it likes, and an attempt that is over must not hold its room for that.
             logger.warning("What %s left behind stays: %s", attempt.submission_id, error)

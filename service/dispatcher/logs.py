@@ -8,8 +8,9 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from service.attempt_log import AttemptLog
+from service.db.session import AWAY
 from service.dispatcher.executor import Executor, ExecutorUnavailable
-from service.dispatcher.shared import passed
+from service.dispatcher.shared import LeaseLost, passed
 from service.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -60,7 +61,9 @@ class LogCopier:
         began = time.monotonic()
         try:
             self._copy(AttemptLog(self._storage, job_id, number), submission_id, final=False)
-        except (ExecutorUnavailable, OSError) as error:
+        except (LeaseLost, *AWAY):
+            raise
+        except Exception as error:  # noqa: BLE001  # Each store raises what it likes.
             logger.warning("The log of %s is not copied now: %s", submission_id, error)
             pause = _AFTER_TROUBLE
         else:
@@ -83,7 +86,9 @@ class LogCopier:
         except ExecutorUnavailable as error:
             # The node that has it is gone.
             logger.warning("The rest of the log of %s is lost: %s", submission_id, error)
-        except OSError as error:
+        except (LeaseLost, *AWAY):
+            raise
+        except Exception as error:  # noqa: BLE001  # Each store raises what it likes.
             logger.warning("The rest of the log of %s cannot be stored: %s", submission_id, error)
             return lines
         return lines or _lines(log.tail(TAIL_LINES)[0])

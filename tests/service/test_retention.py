@@ -11,9 +11,11 @@ import pytest
 from api_under_test import Api, Worker, refused
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import event
 
 from dasl_core.spec import Checkpoints
 from service import ids
+from service.checkpoints import repository as checkpoints
 from service.checkpoints.retention import beyond
 from service.db.models import Checkpoint
 from service.dispatcher.garbage import Garbage
@@ -199,3 +201,23 @@ def test_what_goes_is_neither_new_nor_good_nor_wanted(
             and c.metrics.get("knn_top1", -1.0) >= lost.metrics.get("knn_top1", -1.0)
         ]
         assert len(better) >= keep_best
+
+
+# PostgreSQL's planner reads a table as small as this as a whole.
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_what_is_in_use_is_found_without_reading_all_there_ever_was(api: Api) -> None:
+    """A registration asks, with its job's row locked."""
+    asked: list[str] = []
+    listener = ("before_cursor_execute", lambda *given: asked.append(given[2]))
+    event.listen(api.database.engine, *listener)
+    with api.database.read() as session:
+        checkpoints.in_use(session, {ids.new_id("ckpt")})
+        assert checkpoints.in_use(session, set()) == set()
+        queries = [statement for statement in asked if statement.startswith("SELECT")]
+        assert len(queries) == 2
+        for query in queries:
+            explained = f"EXPLAIN QUERY PLAN {query}"
+            parameters = ("ckpt_x",) * query.count("?")
+            plan = session.connection().exec_driver_sql(explained, parameters).all()
+            assert all("SEARCH" in row[-1] for row in plan), plan
+    event.remove(api.database.engine, *listener)

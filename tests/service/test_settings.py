@@ -32,6 +32,14 @@ def test_roots_are_absolute_folders_between_colons(monkeypatch: pytest.MonkeyPat
             Settings()
 
 
+def test_artifacts_are_where_all_processes_find_them() -> None:
+    """Whatever folder each of them runs in."""
+    assert Settings(artifacts_uri="/shared/dasl/").artifacts_uri == "file:///shared/dasl"
+    assert Settings(artifacts_uri="s3://bucket/dasl").artifacts_uri == "s3://bucket/dasl"
+    with pytest.raises(ValidationError, match="DASL_ARTIFACTS_URI must be an absolute path"):
+        Settings(artifacts_uri="artifacts")
+
+
 def test_passwords_are_shown_neither_by_settings_nor_by_their_errors(tmp_path: Path) -> None:
     secrets = {
         "database_url": "postgresql+psycopg://dasl:hunter2@db/dasl",
@@ -50,6 +58,7 @@ def test_passwords_are_shown_neither_by_settings_nor_by_their_errors(tmp_path: P
     ("variable", "value", "told"),
     [
         ("DASL_LEASE_SECONDS", "abc", "Input should be a valid number, unable to parse .*'abc'"),
+        ("DASL_HEARTBEAT_SECONDS", "120", "less than or equal to 60; given '120'"),
         ("DASL_PORT", "70000", "less than or equal to 65535; given '70000'"),
         ("DASL_DATASET_ROOTS", "data", "must be absolute paths .*; given 'data'"),
         ("DASL_LOG_FORMAT", "xml", "'text' or 'json'; given 'xml'"),

@@ -666,3 +666,28 @@ def test_what_ray_refuses_fails_at_once(world: World, monkeypatch: pytest.Monkey
     world.tick()
     assert world.status(job) == JobStatus.FAILED
     assert world.events(job)[-1] == "Job failed: Ray refuses the job: no such thing"
+
+
+def test_a_store_that_raises_what_it_likes_holds_no_room(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class StoreError(Exception):
+        pass
+
+    def broken(*_: object) -> None:
+        raise StoreError("503 Slow Down")
+
+    job, other = world.add_job(workers=2), world.add_job(workers=2)
+    world.tick()
+    world.worker_starts(job)
+    monkeypatch.setattr("service.storage.Storage.folders", broken)
+    monkeypatch.setattr("service.attempt_log.AttemptLog.append", broken)
+    world.executor.write_log(f"{job}-1", b"a line\n")
+    world.tick(60)
+    world.cancel(job)
+    world.tick(60)  # whose grace is over: its log does not keep it from being stopped
+    assert not world.executor.is_running(f"{job}-1")
+    world.tick()
+    world.tick()
+    assert world.status(job) == JobStatus.CANCELLED
+    assert world.status(other) == JobStatus.STARTING

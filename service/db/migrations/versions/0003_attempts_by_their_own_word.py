@@ -27,6 +27,9 @@ def upgrade() -> None:
     _carry_over()
     op.drop_index(op.f("ix_attempts_finished_at"), table_name="attempts")
     op.create_index(op.f("ix_attempts_settled"), "attempts", ["settled"], unique=False)
+    op.create_index(
+        op.f("ix_jobs_start_checkpoint_id"), "jobs", ["start_checkpoint_id"], unique=False
+    )
 
 
 def _carry_over() -> None:
@@ -67,6 +70,7 @@ def _carry_over() -> None:
 
 
 def downgrade() -> None:
+    op.drop_index(op.f("ix_jobs_start_checkpoint_id"), table_name="jobs")
     op.drop_index(op.f("ix_attempts_settled"), table_name="attempts")
     op.create_index(op.f("ix_attempts_finished_at"), "attempts", ["finished_at"], unique=False)
     for column in ("rank_heard_at", "ran_seconds", "settled"):
