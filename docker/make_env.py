@@ -22,7 +22,6 @@ def main() -> str | None:
     parser.add_argument(
         "--data",
         type=Path,
-        default=ROOT / "data",
         metavar="FOLDER",
         help="images and weights that jobs may read, seen by them as /data (default: data, "
         "beside docker-compose.yml)",
@@ -32,18 +31,23 @@ def main() -> str | None:
         "--output", type=Path, default=ROOT / ".env", metavar="FILE", help="default: .env"
     )
     given = parser.parse_args()
-    data = given.data.expanduser().absolute()
+    data = given.data.expanduser().absolute() if given.data else ROOT / "data"
     if "'" in str(data) or not str(data).isprintable():
         return (
             f"{str(data)!r}: the file cannot hold such a name; link to it from one without quotes"
         )
+    if given.data and not data.is_dir():
+        return f"--data: {data} is {'not a folder' if data.exists() else 'not there'}"
     try:
-        data.mkdir(parents=True, exist_ok=True)
+        data.mkdir(exist_ok=True)
         descriptor = os.open(given.output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
         if error.filename == str(data):
             return f"{data} is not a folder"
-        return f"{given.output} is there already, and holds the secrets of a deployment: it stays"
+        return (
+            f"{given.output} is there already, and holds the secrets of a deployment: it stays. Where the "
+            "images are is in it as DASL_DATA; if nothing was started with it yet, remove it and run this again"
+        )
     except OSError as error:
         return f"{error.filename}: {error.strerror}"
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -112,7 +112,9 @@ def _print(dataset: Dataset, as_json: bool) -> None:
     )
     report = dataset.report
     if report is not None and report.num_skipped:
-        say(f"{report.num_skipped} files were skipped:")
+        say(
+            f"{report.num_skipped} {'file was' if report.num_skipped == 1 else 'files were'} skipped:"
+        )
         for file in report.skipped[:_SHOWN_SKIPPED]:
             say(f"  {file.path}: {file.reason}")
         left = report.num_skipped - min(len(report.skipped), _SHOWN_SKIPPED)

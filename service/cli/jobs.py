@@ -253,26 +253,38 @@ def _watch(job_id: str, as_json: bool) -> None:
             raise typer.Exit(1)
 
 
+def _status(job: Job) -> str:
+    """What is observed, and what is wished where that is yet to come."""
+    wished = {"pause": ("pausing", "paused"), "cancel": ("cancelling", "cancelled")}
+    coming = job.desired in wished and job.status not in wished[job.desired] and not job.done
+    return f"{job.status} ({job.desired} requested)" if coming else str(job.status)
+
+
+def facts(job: Job) -> list[tuple[str, object]]:
+    """What is known of a job, line by line; `None`: not yet, or no more."""
+    # Before its first step it may have told of other progress.
+    progress = job.progress if job.progress and job.progress.step is not None else None
+    runs = job.status in ("running", "pausing", "cancelling")
+    return [
+        ("id", job.id),
+        ("name", job.name),
+        ("status", _status(job)),
+        ("data set", job.dataset and f"{job.dataset.name} ({job.dataset.id})"),
+        ("priority", job.priority or None),
+        ("tags", ", ".join(f"{key}:{value}" for key, value in job.tags.items())),
+        ("created", job.created_at),
+        ("started", job.started_at),
+        ("finished", job.finished_at),
+        ("restarts", job.restarts or None),
+        ("epoch", _epochs(job)),
+        ("step", progress and f"{progress.step}/{progress.total_steps or '-'}"),
+        ("loss", progress and figure(progress.loss)),
+        ("to go", duration(progress.eta_seconds) if progress and runs else None),
+    ]
+
+
 def _show(client: Client, job: Job) -> None:
-    progress = job.progress
-    print_facts(
-        [
-            ("id", job.id),
-            ("name", job.name),
-            ("status", job.status if job.desired == "run" else f"{job.status} ({job.desired})"),
-            ("data set", job.dataset and f"{job.dataset.name} ({job.dataset.id})"),
-            ("priority", job.priority or None),
-            ("tags", ", ".join(f"{key}:{value}" for key, value in job.tags.items())),
-            ("created", job.created_at),
-            ("started", job.started_at),
-            ("finished", job.finished_at),
-            ("restarts", job.restarts or None),
-            ("epoch", _epochs(job)),
-            ("step", progress and f"{progress.step}/{progress.total_steps}"),
-            ("loss", progress and figure(progress.loss)),
-            ("to go", None if job.done or not progress else duration(progress.eta_seconds)),
-        ]
-    )
+    print_facts(facts(job))
     if job.status == "queued":
         waiting = next((each for each in client.cluster().queue if each.id == job.id), None)
         if waiting is not None and waiting.reason:

@@ -13,11 +13,14 @@ from service.dispatcher import repository as dispatched
 from service.dispatcher.admission import Decision, decide
 from service.dispatcher.executor import Cluster, Node
 
+_AWAY = "Waiting for Ray, which does not answer, or has no node, at the moment"
+
 
 def waiting(session: Session, tenant: str, seen: ClusterSnapshot | None) -> list[QueuedJob]:
     """The queued jobs of a tenant, with what the dispatcher would decide on each of them now."""
     jobs = repository.queue(session, tenant)
     decisions = _decisions(session, seen) if jobs and seen is not None and seen.alive else {}
+    otherwise = "" if seen is None or seen.alive else _AWAY
     found = []
     for job in jobs:
         decision = decisions.get(job.id)
@@ -28,7 +31,7 @@ def waiting(session: Session, tenant: str, seen: ClusterSnapshot | None) -> list
                 priority=job.priority,
                 created_at=job.created_at,
                 waits_for=decision and decision.waits_for,
-                reason=decision.message if decision else "",
+                reason=decision.message if decision else otherwise,
                 starts_by=decision and decision.starts_by,
             )
         )

@@ -25,6 +25,7 @@ def values(file: Path) -> dict[str, str]:
 
 def test_secrets_are_new_each_time_and_their_owners(tmp_path: Path) -> None:
     made = []
+    (tmp_path / "my images").mkdir()
     for name in ("one", "two"):
         done = make("--data", tmp_path / "my images", "--output", tmp_path / name)
         assert done.returncode == 0, done.stderr
@@ -38,7 +39,13 @@ def test_secrets_are_new_each_time_and_their_owners(tmp_path: Path) -> None:
         # Stands in a URL as it is.
         assert re.fullmatch("[0-9a-f]{64}", first)
     assert made[0]["DASL_DATA"] == f"'{tmp_path / 'my images'}'"
-    assert (tmp_path / "my images").is_dir()
+
+
+def test_a_folder_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:
+    done = make("--data", tmp_path / "pictuers", "--output", tmp_path / ".env")
+    assert done.returncode == 1
+    assert f"{tmp_path / 'pictuers'} is not there" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_there_stays(tmp_path: Path) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from api_under_test import Api, snapshot
+from sqlalchemy import select
+
+from service.db.models import ClusterSnapshot
 
 
 def queue_of(api: Api) -> list[dict[str, Any]]:
@@ -32,6 +35,16 @@ def test_each_job_says_what_it_waits_for(api: Api) -> None:
     assert queue[large]["reason"].startswith("Waiting for 4 CPUs: 3 of 4 CPUs are in use")
     assert queue[large]["starts_by"] is not None
     assert (queue[short]["reason"], queue[short]["starts_by"]) == ("", None)
+
+
+def test_while_ray_is_away_that_is_the_reason(api: Api) -> None:
+    api.dataset()
+    api.submit()
+    snapshot(api, cpus=4)
+    with api.database.write() as session:
+        session.scalars(select(ClusterSnapshot)).one().alive = False
+    (job,) = queue_of(api)
+    assert job["reason"].startswith("Waiting for Ray, which does not answer")
 
 
 def test_a_changed_priority_changes_the_order(api: Api) -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console
 
+from service.cli.jobs import facts
 from service.cli.output import clean, duration, size
 from service.cli.views import JsonView, PlainView, draw, progress_line, sparkline
 from service.cli.watching import Snapshot
@@ -119,3 +120,32 @@ def test_durations_and_sizes() -> None:
 
 def test_what_steers_a_terminal_is_taken_out() -> None:
     assert clean("a\x1b[31mb\u202ec\td\n") == "a[31mbc\td\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "desired", "shown"),
+    [
+        ("running", "run", "running"),
+        ("running", "pause", "running (pause requested)"),
+        ("pausing", "pause", "pausing"),
+        ("paused", "pause", "paused"),
+        ("pausing", "cancel", "pausing (cancel requested)"),
+        ("cancelled", "cancel", "cancelled"),
+        ("succeeded", "cancel", "succeeded"),
+    ],
+)
+def test_a_wish_is_told_until_it_is_seen_to(status: str, desired: str, shown: str) -> None:
+    job = Job.model_validate({"id": "job_1", "status": status, "desired": desired})
+    assert dict(facts(job))["status"] == shown
+
+
+def test_what_is_not_known_is_not_shown() -> None:
+    """Not before the first step, and how long it takes only while it runs."""
+    job = {"id": "job_1", "status": "cancelled", "progress": {"at_work": 3}}
+    known = dict(facts(Job.model_validate(job)))
+    assert [known[name] for name in ("step", "loss", "to go")] == [None] * 3
+    progress = {"step": 3, "total_steps": 9, "loss": 1.0, "eta_seconds": 60}
+    for status, to_go in (("running", "1m00s"), ("queued", None), ("paused", None)):
+        given = {"id": "job_1", "status": status, "progress": progress}
+        known = dict(facts(Job.model_validate(given)))
+        assert (known["step"], known["to go"]) == ("3/9", to_go)
