@@ -129,8 +129,8 @@ def _serve(
                 dispatcher.start()
             elif not dispatcher.is_alive():
                 logger.error("The dispatcher ended by itself; it is started again")
-                same = None if ready else lost
-                dispatcher = DispatcherThread(settings, database, ray, new_cluster=same)
+                anew = None if ready else lost
+                dispatcher = DispatcherThread(settings, database, ray, new_cluster=anew)
                 dispatcher.start()
     finally:
         print("Stopping", flush=True)

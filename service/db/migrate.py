@@ -28,9 +28,9 @@ def upgrade(url: str) -> None:
         with engine.begin() as connection:
             _refuse_newer(connection)
             if connection.dialect.name == "postgresql":
-                # SQLite needs none: every transaction that may write begins IMMEDIATE. However long the
-                # other one takes.
+                # Whoever migrates already may take long.
                 connection.execute(text("SET LOCAL lock_timeout = 0"))
+                # SQLite needs none: every transaction that may write begins IMMEDIATE.
                 connection.execute(
                     text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK}
                 )

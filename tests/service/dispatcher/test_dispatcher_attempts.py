@@ -593,7 +593,9 @@ def test_a_slow_log_keeps_the_lease(world: World, monkeypatch: pytest.MonkeyPatc
     assert world.status(job) == JobStatus.RETRY_WAIT
 
 
-def test_attempts_are_seen_off_however_long_nobody_was_there(world: World) -> None:
+def test_attempts_are_seen_off_however_long_nobody_was_there(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
@@ -606,8 +608,7 @@ def test_attempts_are_seen_off_however_long_nobody_was_there(world: World) -> No
     # And once is enough, whoever comes next.
     asked: list[str] = []
     world.restart()
-    status = world.executor.status
-    world.executor.status = lambda name: asked.append(name) or status(name)  # type: ignore[method-assign,func-returns-value]
+    monkeypatch.setattr(world.executor, "status", asked.append)
     world.tick()
     assert asked == []
 

@@ -117,8 +117,9 @@ class Story(RuleBasedStateMachine):
         with pytest.MonkeyPatch.context() as patch:
             if death is not None:
                 writer = self.api.database.writer
-                dying = lambda **kind: _mortal(writer(**kind), death)  # noqa: E731
-                patch.setattr(self.api.database, "writer", dying)
+                patch.setattr(
+                    self.api.database, "writer", lambda **kind: _mortal(writer(**kind), death)
+                )
             with suppress(ApiDied):
                 return self.api.client.post(path, json=body, headers=headers)
         return self.api.client.post(path, json=body, headers=headers)
