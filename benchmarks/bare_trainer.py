@@ -51,6 +51,9 @@ class FirstStep:
     def event(self, type: str, message: str, data: dict[str, Any]) -> None:
         pass
 
+    def phase(self, name: str, message: str) -> None:
+        """Not told."""
+
     def at_work(self) -> None:
         """Not told."""
 

@@ -319,6 +319,9 @@ class Figures:
     def progress(self, progress: dict[str, Any]) -> None:
         """Not kept."""
 
+    def phase(self, name: str, message: str) -> None:
+        """Not kept."""
+
     def at_work(self) -> None:
         """Not kept."""
 

@@ -62,7 +62,9 @@ def bearer_token(request: Request) -> str:
     """
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
-        raise unauthenticated("Send the header `Authorization: Bearer <token>`")
+        raise unauthenticated(
+            "The request has no token; expected the header `Authorization: Bearer TOKEN`"
+        )
     return token.strip()
 
 

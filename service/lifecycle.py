@@ -18,7 +18,7 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
 from service.checkpoints import repository as checkpoints
-from service.db.models import Attempt, Base, Event, Job, Metric
+from service.db.models import Attempt, Base, Checkpoint, Event, Job, Metric
 
 Data = dict[str, Any]
 
@@ -125,9 +125,15 @@ def start_attempt(session: Session, job_id: str, token_hash: str) -> Attempt | N
         return None
     number = job.attempt + 1
     resume = _resume_point(session, job)
-    data = {"attempt": number, "resume_checkpoint_id": resume}
-    message = f"Attempt {number} is starting" + (f" from checkpoint {resume}" if resume else "")
-    if not _move(session, job, JobStatus.STARTING, message, data, attempt=number):
+    resume_id = resume.id if resume is not None else None
+    data = {"attempt": number, "resume_checkpoint_id": resume_id}
+    message = f"Attempt {number} is starting"
+    if resume is not None:
+        message += f" from step {resume.step} (checkpoint {resume.id})"
+    progress = _progress_at(job, resume)
+    if not _move(
+        session, job, JobStatus.STARTING, message, data, attempt=number, progress=progress
+    ):
         return None
     attempt = Attempt(
         job_id=job_id,
@@ -136,7 +142,7 @@ def start_attempt(session: Session, job_id: str, token_hash: str) -> Attempt | N
         state=AttemptState.CREATED,
         token_hash=token_hash,
         created_at=datetime.now(UTC),
-        resume_checkpoint_id=resume,
+        resume_checkpoint_id=resume_id,
     )
     session.add(attempt)
     session.flush()
@@ -156,20 +162,33 @@ def resume_from_another(
     if attempt.resume_checkpoint_id != checkpoint_id:
         return
     checkpoints.mark_damaged(session, checkpoint_id)
-    attempt.resume_checkpoint_id = instead = _resume_point(session, job)
+    resume = _resume_point(session, job)
+    attempt.resume_checkpoint_id = instead = resume.id if resume is not None else None
+    job.progress = _progress_at(job, resume)
     session.flush()
     message = f"Checkpoint {checkpoint_id} is damaged: {damage}"
-    if instead is None:
+    if resume is None:
         message += ". The training starts anew"
     elif instead != checkpoint_id:
-        message += f". The attempt goes on from checkpoint {instead}"
+        message += f". The attempt goes on from step {resume.step} (checkpoint {instead})"
     data = {"id": checkpoint_id, "damage": damage, "resume_checkpoint_id": instead}
     append_event(session, job.id, "checkpoint_damaged", message, data)
 
 
-def _resume_point(session: Session, job: Job) -> str | None:
+def _resume_point(session: Session, job: Job) -> Checkpoint | None:
     newest = checkpoints.newest_of_job(session, job.id)
-    return newest.id if newest is not None else job.start_checkpoint_id
+    if newest is None and job.start_checkpoint_id is not None:
+        return session.get_one(Checkpoint, job.start_checkpoint_id)
+    return newest
+
+
+def _progress_at(job: Job, resume: Checkpoint | None) -> Data | None:
+    """How far a job is where an attempt begins: not where the one before it ended."""
+    if resume is None or resume.job_id != job.id:
+        return None
+    known = job.progress or {}
+    totals: Data = {name: known[name] for name in ("total_steps", "epochs") if name in known}
+    return {"step": resume.step, "epoch": resume.epoch, **totals}
 
 
 def mark_submitted(session: Session, job_id: str, number: int) -> bool:

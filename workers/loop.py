@@ -6,6 +6,7 @@ other before any rank starts. What takes seconds to import is therefore imported
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -18,12 +19,14 @@ if TYPE_CHECKING:
     from dasl_core.data.index import DatasetIndex
     from service.client.worker import WorkerDataset
 
+log = logging.getLogger(__name__)
+
 
 def train_rank(config: dict[str, Any]) -> None:
     """One rank of an attempt. `config`: job, attempt, url, token, and the API's `start` answer."""
     import ray.train.torch
 
-    from dasl_core.distributed import rank
+    from dasl_core.distributed import rank, world_size
     from dasl_core.train.engine import RunFiles, pretrain
     from service.client.worker import AttemptStart, WorkerClient
     from workers.artifacts import download
@@ -32,6 +35,8 @@ def train_rank(config: dict[str, Any]) -> None:
     from workers.run import PATIENCE_SECONDS
 
     log_to_stderr(config["token"], job=config["job"], attempt=config["attempt"], rank=rank())
+    device, node = ray.train.torch.get_device(), ray.util.get_node_ip_address()
+    log.info("rank %d of %d is on %s, %s", rank(), world_size(), node, device)
     start = AttemptStart.model_validate(config["start"])
     roots = start.dataset_roots
     if start.resume is None:  # a checkpoint brings all weights
@@ -59,7 +64,7 @@ def train_rank(config: dict[str, Any]) -> None:
             evaluate_on=(
                 _index(start.evaluate_dataset, roots, scratch) if start.evaluate_dataset else None
             ),
-            device=ray.train.torch.get_device(),
+            device=device,
             threads=start.spec.resources.cpus_per_worker,
         )
         if client is not None and reporter is not None:

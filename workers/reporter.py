@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dasl_core.train.reporting import Desired, Subject
+from dasl_core.headlines import headlines
+from dasl_core.train.reporting import Desired, Phase, Subject, progress_line
 from service.client import ApiError, ConnectionFailed, StaleAttempt
 from service.client.worker import WorkerClient
 from workers.artifacts import upload, upload_folder
@@ -30,6 +31,8 @@ LAST_WORDS_SECONDS = 600.0
 # A run that an error ends waits only so long: what failed must be told and tried again soon, but
 # every checkpoint that gets registered before is work that the next attempt need not repeat.
 LEAVING_SECONDS = 60.0
+# Days of training must not fill the log with lines that say the same.
+LOG_PROGRESS_SECONDS = 10.0
 METRIC_POINTS_A_CALL = 1000
 # An API that is away for days must not fill the memory: then every second metric point is dropped.
 METRIC_POINTS_KEPT = 100_000
@@ -68,6 +71,7 @@ class HomeReporter:
         self._progress: dict[str, Any] = {}
         self._worked = 0
         self._saved_step: int | None = None
+        self._log_progress_at = 0.0
         self._desired: Desired = "run"
         self._stale: StaleAttempt | None = None
         self._failure: Exception | None = None
@@ -106,6 +110,13 @@ class HomeReporter:
 
     def progress(self, progress: dict[str, Any]) -> None:
         self._progress = progress
+        now = time.monotonic()
+        if now >= self._log_progress_at:
+            log.info("%s", progress_line(progress))
+            self._log_progress_at = now + LOG_PROGRESS_SECONDS
+
+    def phase(self, name: Phase, message: str) -> None:
+        self.event("phase", message, {"phase": name})
 
     def at_work(self) -> None:
         self._worked += 1
@@ -113,6 +124,8 @@ class HomeReporter:
     def evaluation(
         self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]
     ) -> None:
+        figures = ", ".join(f"{name} {value:.4g}" for name, value in headlines(metrics).items())
+        log.info("evaluated %s at step %d: %s", subject, step, figures or "no headline figures")
         self._enqueue(
             lambda patience: self._client.evaluation(
                 step=step, epoch=epoch, subject=subject, metrics=metrics, patience=patience
@@ -127,6 +140,8 @@ class HomeReporter:
             uri += "-final"
         files = upload_folder(folder, uri)
         self._saved_step = step
+        size = sum(entry["size"] for entry in files) / 1e6
+        log.info("checkpoint of step %d is written, %.1f MB", step, size)
         self._enqueue(
             lambda patience: self._client.checkpoint(
                 step=step,
@@ -151,6 +166,7 @@ class HomeReporter:
         )
 
     def event(self, type: str, message: str, data: dict[str, Any]) -> None:
+        log.info("%s", message)
         self._enqueue(lambda patience: self._client.event(type, message, data, patience=patience))
 
     def desired(self) -> Desired:

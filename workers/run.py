@@ -162,13 +162,21 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
     """Run all ranks to their end; returns what made them fail, or None."""
     os.environ.update({k: v for k, v in RAY_SETTINGS.items() if k not in os.environ})
     # Only now: these imports take seconds, and the job already shows as running.
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    import ray
+    from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
     from ray.train.v2.api.exceptions import TrainingFailedError, WorkerGroupError
 
     from workers.loop import train_rank
     from workers.process_group import OwnAddress
 
+    ray.init(
+        # Not where it connects, in colours: a log is read where its dashboard cannot be reached.
+        logging_level=logging.WARNING,
+        # What Ray Train asks of the cluster's state would else look for the cluster on its node,
+        # where another Ray may run, too.
+        runtime_env={"env_vars": {"RAY_ADDRESS": os.environ["RAY_ADDRESS"]}},
+    )
     resources = start.spec.resources
     trainer = TorchTrainer(
         train_rank,
@@ -189,6 +197,8 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
             storage_path=start.artifacts_uri.removeprefix("file://"),
             # Every failure ends the attempt: the dispatcher starts the next one.
             failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
+            # Its warnings have tracebacks of what is harmless; what the ranks do they log themselves.
+            logging_config=LoggingConfig(log_level="ERROR"),
         ),
     )
     try:

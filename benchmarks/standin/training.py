@@ -68,7 +68,17 @@ def train(config: dict[str, Any]) -> None:
             saves = step == total or step % every == 0 or desired != "run"
             if saves or len(points) == _STEPS_A_REPORT:
                 reporter.metrics(points)
-                reporter.progress({"step": step, "total_steps": total})
+                reporter.progress(
+                    {
+                        "step": step,
+                        "total_steps": total,
+                        "epoch": step / STEPS_AN_EPOCH,
+                        "epochs": total / STEPS_AN_EPOCH,
+                        "loss": value,
+                        "images_per_second": 1 / _STEP_SECONDS,
+                        "eta_seconds": (total - step) * _STEP_SECONDS,
+                    }
+                )
                 points = []
             if saves:
                 folder = Path(scratch) / f"step-{step}"

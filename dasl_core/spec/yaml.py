@@ -85,7 +85,17 @@ def load_spec(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold a mapping of settings, not {type(content).__name__}")
+        kind = (
+            "list"
+            if isinstance(content, list)
+            else "text"
+            if isinstance(content, str)
+            else "plain value"
+        )
+        held = "nothing" if content is None else f"a {kind}"
+        raise ValueError(
+            f"{path} must hold a mapping of settings, such as `dataset: NAME`; it holds {held}"
+        )
     return content
 
 
@@ -121,7 +131,8 @@ def _read(text: str) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:  # which is no ValueError
-        raise ValueError(str(error)) from error
+        # PyYAML's name for what is read from no file; the caller has a better one.
+        raise ValueError(str(error).replace('in "<unicode string>", ', "in ")) from error
 
 
 def _copy(value: Any) -> Any:

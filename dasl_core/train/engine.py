@@ -37,7 +37,7 @@ from dasl_core.train.figures import StepFigures, embedding_figures, spread_figur
 from dasl_core.train.gradients import GradientComputer, total
 from dasl_core.train.optim import build_optimizer, learning_rate_factors, set_schedules
 from dasl_core.train.pseudo_labels import PseudoLabels
-from dasl_core.train.reporting import Reporter
+from dasl_core.train.reporting import Phase, Reporter
 from dasl_core.train.state import Progress, TrainingState
 from dasl_core.train.update import Updater
 from dasl_core.train.views import ViewMaker
@@ -135,6 +135,7 @@ class Run:
         self.saved_step: int | None = None
         self.latest: dict[str, float] | None = None  # figures of the last reported step
         self.embedding_dim = 0  # known after the first step
+        self.begin("reading", f"Reading {len(index)} images of {spec.dataset}")
         self.data = TrainingData.open(spec, index, evaluate_on, files.cache, threads)
         self.loader = self.data.loader
         self.total_steps = self.loader.steps * spec.train.epochs
@@ -243,6 +244,10 @@ class Run:
                     self.reporter.event(*event)
             self.evaluate_baselines()
         train = self.spec.train
+        if self.progress.step < self.total_steps:
+            step = self.progress.step
+            begins = f"goes on after step {step}" if step else "begins"
+            self.begin("training", f"The training {begins}: {self.total_steps} steps in all")
         while self.progress.step < self.total_steps:
             epoch, first_step = divmod(self.progress.step, self.loader.steps)
             self.method.train()
@@ -272,6 +277,8 @@ class Run:
         """The last evaluation and the final checkpoint; of a run that died in them, once more."""
         if self.progress.ended:
             return
+        if self.evaluator is not None:
+            self.begin("final", "The last step is done; the final evaluation begins")
         if self.evaluator is not None and self.evaluator.trains_at_end:
             self.save(required=False)  # a probe, or fine-tuning, may take hours, and may fail
         self.evaluate("backbone")
@@ -434,6 +441,11 @@ class Run:
             "recall_at_1": metrics.get("recall_at_1"),
         }
 
+    def begin(self, phase: Phase, message: str) -> None:
+        """Tell that a part of the run begins."""
+        if self.reporter is not None:
+            self.reporter.phase(phase, message)
+
     def at_work(self) -> None:
         """Tell that an evaluation goes on."""
         if self.reporter is not None:
@@ -469,6 +481,9 @@ class Run:
 
     def evaluate_baselines(self) -> None:
         """What the pixels and the untrained network are worth, before the first step."""
+        if self.evaluator is not None:
+            images = len(self.data.held_out.samples)
+            self.begin("baselines", f"Evaluating the untrained network on {images} held-out images")
         if self.evaluator is not None and self.evaluator.labels is not None:
             self.record("raw", self.evaluator.raw_pixels())
         self.evaluate("untrained")

@@ -22,7 +22,7 @@ from dasl_core.distributed import rank
 from dasl_core.spec import JobSpec, SpecError, apply_overrides, field_problems, load_spec, resolve
 from dasl_core.train.engine import RunFiles, pretrain
 from dasl_core.train.output import METRICS, OutputFolder
-from dasl_core.train.reporting import Desired, Subject
+from dasl_core.train.reporting import Desired, Phase, Subject, progress_line
 
 
 class ConsoleReporter:
@@ -49,11 +49,10 @@ class ConsoleReporter:
         if progress["step"] == self.shown_step:
             return  # an evaluation has updated it, and has a line of its own
         self.shown_step = progress["step"]
-        _say(
-            f"epoch {progress['epoch']:.2f}/{progress['epochs']}  step {progress['step']}/"
-            f"{progress['total_steps']}  loss {progress['loss']:.4f}  "
-            f"{progress['images_per_second']:.0f} images/s  {progress['eta_seconds']:.0f} s left"
-        )
+        _say(progress_line(progress))
+
+    def phase(self, name: Phase, message: str) -> None:
+        _say(message)
 
     def at_work(self) -> None:
         """A person sees the process."""
@@ -98,6 +97,11 @@ def main(
                     "give the folder of images: as `dataset` in the spec, or --data DIR"
                 )
             data = Path(settings["dataset"])
+            if not data.is_dir():
+                raise ValueError(
+                    f"there is no folder {data}, as which `dataset` in {spec_path} is taken; "
+                    "give the folder of images with --data DIR"
+                )
             settings["dataset"] = data.resolve().name
         settings.setdefault("dataset", data.resolve().name)
         settings.pop("resources", None)  # this machine's, and the launcher's

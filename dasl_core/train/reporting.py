@@ -1,10 +1,21 @@
 """What a training run says to the outside, and what it asks."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 Desired = Literal["run", "cancel", "pause"]
 Subject = Literal["raw", "untrained", "backbone"]
+Phase = Literal["reading", "baselines", "training", "final"]
+
+
+def progress_line(progress: Mapping[str, Any]) -> str:
+    """`epoch 3.00/100  step 12/400  loss 4.1200  812 images/s  190 s left`."""
+    return (
+        f"epoch {progress['epoch']:.2f}/{progress['epochs']}  "
+        f"step {progress['step']}/{progress['total_steps']}  loss {progress['loss']:.4f}  "
+        f"{progress['images_per_second']:.0f} images/s  {progress['eta_seconds']:.0f} s left"
+    )
 
 
 class Reporter(Protocol):
@@ -15,6 +26,9 @@ class Reporter(Protocol):
 
     def progress(self, progress: dict[str, Any]) -> None:
         """Where the run is: step, total_steps, epoch, epochs, loss, images_per_second, ..."""
+
+    def phase(self, name: Phase, message: str) -> None:
+        """A part of the run begins, which may take long."""
 
     def at_work(self) -> None:
         """Something goes on that is no step and takes long; called again and again while it does."""

@@ -17,6 +17,7 @@ from service.cli import (
     files,
     jobs,
     server,
+    show,
     tokens,
     train,
 )
@@ -64,6 +65,7 @@ app = typer.Typer(
 server.register(app)
 datasets.register(app)
 jobs.register(app)
+show.register(app)
 files.register(app)
 cluster.register(app)
 tokens.register(app)

@@ -25,8 +25,8 @@ def cluster(as_json: AsJson = False) -> None:
         [
             ("cluster", state),
             ("seen", found.at),
-            ("CPUs", f"{found.used_cpus:g} of {found.total_cpus:g} in use"),
-            ("GPUs", f"{found.used_gpus:g} of {found.total_gpus:g} in use"),
+            ("CPUs", _use(found.total_cpus, found.allocated_cpus, found.used_cpus)),
+            ("GPUs", _use(found.total_gpus, found.allocated_gpus, found.used_gpus)),
             ("waiting", f"{len(found.queue) if found.queued is None else found.queued} jobs"),
         ]
     )
@@ -40,7 +40,7 @@ def cluster(as_json: AsJson = False) -> None:
             ]
             for node in found.nodes
         ]
-        print_table(["NODE", "CPUS", "GPUS"], rows)
+        print_table(["NODE", "CPUS USED", "GPUS USED"], rows)
     if found.queue:
         say()
         waiting = [
@@ -48,3 +48,8 @@ def cluster(as_json: AsJson = False) -> None:
             for job in found.queue
         ]
         print_table(["PRIORITY", "WAITING", "NAME", "SINCE", "REASON"], waiting)
+
+
+def _use(total: float, allocated: float, used: float) -> str:
+    """Workers sit where they are placed some seconds after their job was given its room."""
+    return f"{total:g}, of which {allocated:g} given to jobs, {used:g} used by workers"

@@ -57,6 +57,7 @@ def add(
                 dataset = failed.dataset
     _print(dataset, as_json)
     if dataset.state == "failed":
+        note(f"It keeps its name until it is removed: dasl datasets rm {dataset.id}")
         raise fail(f"Data set {dataset.name} failed: {dataset.error_message}")
 
 

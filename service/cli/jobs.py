@@ -1,4 +1,4 @@
-"""Commands that submit, show and steer jobs."""
+"""Commands that submit, list and steer jobs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from service.cli.connection import connect
-from service.cli.names import known_by
 from service.cli.output import (
     AsJson,
-    clean,
-    duration,
     figure,
     note,
     plain,
@@ -21,13 +18,11 @@ from service.cli.output import (
     print_table,
     say,
 )
+from service.cli.show import JobId, epochs
 from service.cli.specs import Overrides, SpecFile, read_spec
 
 if TYPE_CHECKING:
-    from service.client import Client
     from service.client.models import Job
-
-JobId = Annotated[str, typer.Argument(metavar="JOB", callback=known_by, help="Id of a job.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -35,13 +30,13 @@ def register(app: typer.Typer) -> None:
     app.command()(submit)
     app.command()(validate)
     app.command("jobs")(list_jobs)
-    app.command()(show)
     app.command()(watch)
     app.command()(logs)
     app.command()(cancel)
     app.command()(pause)
     app.command()(resume)
     app.command()(clone)
+    app.command()(update)
 
 
 def submit(
@@ -116,20 +111,18 @@ def list_jobs(
         print_json([plain(job) for job in found])
         return
     rows = [
-        [job.id, job.name, job.status, _epochs(job), figure(_loss(job)), job.created_at]
+        [
+            job.id,
+            job.name,
+            job.status,
+            job.priority,
+            epochs(job),
+            figure(_loss(job)),
+            job.created_at,
+        ]
         for job in found
     ]
-    print_table(["ID", "NAME", "STATUS", "EPOCH", "LOSS", "CREATED"], rows)
-
-
-def show(job: JobId, as_json: AsJson = False) -> None:
-    """Show a job: state, progress, evaluations, checkpoints, and why it failed."""
-    with connect() as client:
-        found = client.jobs.get(job)
-        if as_json:
-            print_json(plain(found))
-            return
-        _show(client, found)
+    print_table(["ID", "NAME", "STATUS", "PRIORITY", "EPOCH", "LOSS", "CREATED"], rows)
 
 
 def watch(job: JobId, as_json: AsJson = False) -> None:
@@ -233,6 +226,41 @@ def clone(
         )
 
 
+def update(
+    job: JobId,
+    priority: Annotated[
+        int | None, typer.Option(help="Of the queued jobs the one with the highest starts first.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Another name.")] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY:VALUE", help="Set a tag; the others stay. May be repeated."),
+    ] = None,
+    untag: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="Take a tag away. May be repeated.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change a job's priority, name or tags, while it waits, runs, or is over."""
+    if priority is None and name is None and not tag and not untag:
+        raise typer.BadParameter("give --priority, --name, --tag or --untag")
+    given = [each.partition(":") for each in tag or []]
+    for key, colon, _ in given:
+        if not key or not colon:
+            raise typer.BadParameter(f"--tag {key}: expected KEY:VALUE, such as team:vision")
+    with connect() as client:
+        tags: dict[str, str] | None = None
+        if tag or untag:
+            tags = {k: v for k, v in client.jobs.get(job).tags.items() if k not in (untag or [])}
+            tags |= {key: value for key, _, value in given}
+        found = client.jobs.update(job, name=name, tags=tags, priority=priority)
+    if as_json:
+        print_json(plain(found))
+        return
+    marks = ", ".join(f"{key}:{value}" for key, value in found.tags.items()) or "none"
+    say(f"{found.id}: name {found.name}, priority {found.priority}, tags {marks}.")
+
+
 def _watch(job_id: str, as_json: bool) -> None:
     from service.cli.views import choose_view
     from service.cli.watching import print_failure, watch_job
@@ -253,85 +281,8 @@ def _watch(job_id: str, as_json: bool) -> None:
             raise typer.Exit(1)
 
 
-def _status(job: Job) -> str:
-    """What is observed, and what is wished where that is yet to come."""
-    wished = {"pause": ("pausing", "paused"), "cancel": ("cancelling", "cancelled")}
-    coming = job.desired in wished and job.status not in wished[job.desired] and not job.done
-    return f"{job.status} ({job.desired} requested)" if coming else str(job.status)
-
-
-def facts(job: Job) -> list[tuple[str, object]]:
-    """What is known of a job, line by line; `None`: not yet, or no more."""
-    # Before its first step it may have told of other progress.
-    progress = job.progress if job.progress and job.progress.step is not None else None
-    runs = job.status in ("running", "pausing", "cancelling")
-    return [
-        ("id", job.id),
-        ("name", job.name),
-        ("status", _status(job)),
-        ("data set", job.dataset and f"{job.dataset.name} ({job.dataset.id})"),
-        ("priority", job.priority or None),
-        ("tags", ", ".join(f"{key}:{value}" for key, value in job.tags.items())),
-        ("created", job.created_at),
-        ("started", job.started_at),
-        ("finished", job.finished_at),
-        ("restarts", job.restarts or None),
-        ("epoch", _epochs(job)),
-        ("step", progress and f"{progress.step}/{progress.total_steps or '-'}"),
-        ("loss", progress and figure(progress.loss)),
-        ("to go", duration(progress.eta_seconds) if progress and runs else None),
-    ]
-
-
-def _show(client: Client, job: Job) -> None:
-    print_facts(facts(job))
-    if job.status == "queued":
-        waiting = next((each for each in client.cluster().queue if each.id == job.id), None)
-        if waiting is not None and waiting.reason:
-            say(f"\n{waiting.reason}")
-    attempts = client.jobs.attempts(job.id) if (job.attempt or 0) > 1 else []
-    if attempts:
-        say()
-        tries = [
-            [
-                each.number,
-                each.state,
-                each.error and each.error.type,
-                each.error and each.error.message,
-            ]
-            for each in attempts
-        ]
-        print_table(["ATTEMPT", "STATE", "ERROR", "MESSAGE"], tries)
-    evaluations = client.jobs.evaluations(job.id)
-    if evaluations:
-        say()
-        names = sorted({name for e in evaluations for name in e.metrics if _is_number(e, name)})
-        rows = [
-            [e.subject, e.step, *(figure(e.metrics.get(name), 3) for name in names)]
-            for e in evaluations
-        ]
-        print_table(["EVALUATED", "STEP", *names], rows)
-    newest = client.jobs.checkpoints(job.id)[-1:]
-    for checkpoint in newest:
-        say(f"\nNewest checkpoint: {checkpoint.id}. Fetch it with: dasl download {checkpoint.id}")
-    if job.error is not None:
-        say(f"\n{job.error.type}: {job.error.message}")
-        for line in job.error.log_lines():
-            say(f"  {clean(line)}")
-
-
-def _is_number(evaluation: Any, name: str) -> bool:
-    return isinstance(evaluation.metrics[name], int | float)
-
-
 def _loss(job: Job) -> float | None:
     return job.progress.loss if job.progress else None
-
-
-def _epochs(job: Job) -> str | None:
-    if job.progress is None or job.progress.epoch is None:
-        return None
-    return f"{job.progress.epoch:.4g}/{job.progress.epochs}"
 
 
 def _leaves(value: dict[str, Any]) -> list[tuple[str, object]]:

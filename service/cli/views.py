@@ -68,10 +68,10 @@ class PlainView:
         line = progress_line(snapshot)
         due = job.done or time.monotonic() - self._printed >= self._every
         if line and line != self._line and due:
-            say(_stamped(line))
+            say(_stamped(line, job.finished_at))
             self._line, self._printed = line, time.monotonic()
         if job.done:
-            say(_stamped(outcome_line(job)))
+            say(_stamped(outcome_line(job), job.finished_at))
 
     def away(self, reason: str) -> None:
         """Say so once for each outage."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import datetime
 
 from sqlalchemy.orm import Session
 
@@ -10,16 +11,26 @@ from service.cluster import repository
 from service.cluster.schemas import QueuedJob
 from service.db.models import ClusterSnapshot
 from service.dispatcher import repository as dispatched
-from service.dispatcher.admission import Decision, decide
+from service.dispatcher.admission import Decision, Running, decide
 from service.dispatcher.executor import Cluster, Node
 
 _AWAY = "Waiting for Ray, which does not answer, or has no node, at the moment"
 
 
-def waiting(session: Session, tenant: str, seen: ClusterSnapshot | None) -> list[QueuedJob]:
+def waiting(
+    session: Session,
+    tenant: str,
+    seen: ClusterSnapshot | None,
+    taken: Sequence[Running],
+    now: datetime,
+) -> list[QueuedJob]:
     """The queued jobs of a tenant, with what the dispatcher would decide on each of them now."""
     jobs = repository.queue(session, tenant)
-    decisions = _decisions(session, seen) if jobs and seen is not None and seen.alive else {}
+    decisions: dict[str, Decision] = {}
+    if jobs and seen is not None and seen.alive:
+        # Other tenants' jobs count; what is told of them is how much they take.
+        everyones = decide(Cluster(nodes_of(seen)), taken, dispatched.queued(session), now)
+        decisions = {decision.job.job_id: decision for decision in everyones}
     otherwise = "" if seen is None or seen.alive else _AWAY
     found = []
     for job in jobs:
@@ -41,11 +52,3 @@ def waiting(session: Session, tenant: str, seen: ClusterSnapshot | None) -> list
 def nodes_of(seen: ClusterSnapshot) -> tuple[Node, ...]:
     """The nodes that the dispatcher saw."""
     return tuple(Node(**node) for node in seen.nodes)
-
-
-def _decisions(session: Session, seen: ClusterSnapshot) -> dict[str, Decision]:
-    # Other tenants' jobs count; what is told of them is how much they take.
-    now = datetime.now(UTC)
-    running = dispatched.running(session, now)
-    decisions = decide(Cluster(nodes_of(seen)), running, dispatched.queued(session), now)
-    return {decision.job.job_id: decision for decision in decisions}

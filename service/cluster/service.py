@@ -11,6 +11,7 @@ from service.cluster import repository
 from service.cluster.queue import nodes_of, waiting
 from service.cluster.schemas import ClusterView
 from service.db import migrate
+from service.dispatcher import repository as dispatched
 from service.dispatcher.packing import Demand, Worker, empty_places
 from service.settings import Settings
 
@@ -19,10 +20,17 @@ DISPATCHER_LEASE = "dispatcher"
 
 def view(session: Session, tenant: str) -> ClusterView:
     """The cluster, with the tenant's own queue."""
+    now = datetime.now(UTC)
     seen = repository.snapshot(session)
-    queued, queue = repository.count_queued(session, tenant), waiting(session, tenant, seen)
+    taken = dispatched.taking_room(session, now)
+    queued, queue = (
+        repository.count_queued(session, tenant),
+        waiting(session, tenant, seen, taken, now),
+    )
     if seen is None:
         return ClusterView(queued=queued, queue=queue)
+    cpus = sum(one.demand.cpus for one in taken)
+    gpus = sum(one.demand.gpus for one in taken)
     return ClusterView(
         at=seen.at,
         alive=seen.alive,
@@ -31,8 +39,10 @@ def view(session: Session, tenant: str) -> ClusterView:
         total_gpus=seen.total_gpus,
         used_cpus=seen.used_cpus,
         used_gpus=seen.used_gpus,
-        free_cpus=max(0.0, seen.total_cpus - seen.used_cpus),
-        free_gpus=max(0.0, seen.total_gpus - seen.used_gpus),
+        allocated_cpus=cpus,
+        allocated_gpus=gpus,
+        free_cpus=max(0.0, seen.total_cpus - max(cpus, seen.used_cpus)),
+        free_gpus=max(0.0, seen.total_gpus - max(gpus, seen.used_gpus)),
         queued=queued,
         queue=queue,
     )

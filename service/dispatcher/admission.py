@@ -150,8 +150,9 @@ class _Round:
                 return Decision(job, "room", message)
             self._reservation = self._reserve(job)
             at = self._reservation.at
-            until = f"reserved for it from {at.astimezone(UTC):%Y-%m-%d %H:%M} UTC at the latest"
-            return Decision(job, "room", f"{message}. Room is {until}", starts_by=at)
+            latest = f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC at the latest"
+            message += f". It is next, as soon as enough of that ends: by its max_hours, {latest}"
+            return Decision(job, "room", message, starts_by=at)
         if not self._leaves_the_reserved(job):
             message = f"Waiting for {job.demand}: free, but reserved for a job before it"
             return Decision(job, "reserved-room", message)

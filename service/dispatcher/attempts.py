@@ -134,7 +134,12 @@ class Attempts:
         if not lost and not passed(heard, self._shared.clock(), self._shared.lease):
             return
         lines = self._logs.finish(attempt.job_id, attempt.number, attempt.submission_id)
-        message = "Ray knows nothing of the attempt any more; it was probably restarted"
+        with_the_service = lost and self.with_the_service
+        message = (
+            "The service, or its machine, was stopped while the attempt ran"
+            if with_the_service
+            else "Ray knows nothing of the attempt any more; it was probably restarted"
+        )
         error = {"type": "attempt-lost", "message": message, "log_tail": lines}
         with self._shared.write() as session:
             lifecycle.finish_attempt(
@@ -143,7 +148,7 @@ class Attempts:
                 attempt.number,
                 "lost",
                 error=error,
-                counts=not (lost and self.with_the_service),
+                counts=not with_the_service,
             )
 
     def _end(self, attempt: AttemptView, run: Run) -> None:

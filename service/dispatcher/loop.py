@@ -19,7 +19,7 @@ from service.datasets import repository as datasets
 from service.db.models import Checkpoint, ClusterSnapshot, Dataset
 from service.db.session import AWAY, Database
 from service.dispatcher import repository
-from service.dispatcher.admission import Decision, Running, decide
+from service.dispatcher.admission import Decision, decide
 from service.dispatcher.attempts import Attempts
 from service.dispatcher.executor import Cluster, Executor, ExecutorUnavailable
 from service.dispatcher.garbage import Garbage
@@ -236,10 +236,8 @@ class Dispatcher:
             queue = repository.queued(session)
             if not queue:
                 return
-            running = repository.running(session, now)
-            # Ended attempts take room until their driver is gone, but no quota.
-            running += [Running(ended.demand, now) for ended in repository.ended_attempts(session)]
-        decisions = decide(cluster, running, queue, now)
+            taken = repository.taking_room(session, now)
+        decisions = decide(cluster, taken, queue, now)
         for decision in decisions:
             if decision.starts:
                 self._each(self._attempts.start, decision.job.job_id)

@@ -172,6 +172,13 @@ def running(session: Session, now: datetime) -> list[Running]:
     return found
 
 
+def taking_room(session: Session, now: datetime) -> list[Running]:
+    """All that admission counts as taken: what runs, and ended attempts until their driver is gone,
+    which use no quota any more."""
+    ended = [Running(attempt.demand, now) for attempt in ended_attempts(session)]
+    return running(session, now) + ended
+
+
 class _Resources(NamedTuple):
     demand: Demand
     limit: timedelta

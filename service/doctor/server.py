@@ -112,12 +112,14 @@ def _cluster(http: httpx.Client) -> Finding:
         return Finding("cluster", "skip", str(seen.get("detail") or answer.status_code))
     if not seen.get("alive"):
         return Finding("cluster", "fail", "no node of Ray is alive", _REMEDIES["ray"])
-    used = [
-        f"{seen[f'used_{kind}']:g} of {seen[f'total_{kind}']:g} {kind[:3].upper()}s taken"
+    given = [
+        # An older server does not tell what is given.
+        f"{seen.get(f'allocated_{kind}', seen[f'used_{kind}']):g} of {seen[f'total_{kind}']:g} "
+        f"{kind[:3].upper()}s given to jobs"
         for kind in ("cpus", "gpus")
     ]
     nodes = len(seen["nodes"])
-    said = f"{nodes} node{'s' if nodes != 1 else ''}, {', '.join(used)}"
+    said = f"{nodes} node{'s' if nodes != 1 else ''}, {', '.join(given)}"
     return Finding("cluster", "ok", said)
 
 

@@ -206,7 +206,8 @@ def start_of_clone(
         raise Problem(
             409,
             "no-checkpoint",
-            "The job has no checkpoint yet; wait for one, or give checkpoint: null to start anew",
+            'The job has no checkpoint yet; wait for one, or start anew with "checkpoint": null '
+            "(dasl clone --checkpoint none)",
         )
     return found
 

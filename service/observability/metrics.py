@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -27,6 +27,8 @@ from service import ids
 from service.cluster import repository as clusters
 from service.cluster.service import DISPATCHER_LEASE
 from service.db.models import ClusterSnapshot
+from service.dispatcher import repository as dispatched
+from service.dispatcher.packing import Demand
 from service.lifecycle import LIVE_ATTEMPT, AttemptState, JobStatus
 from service.observability import repository
 
@@ -92,15 +94,18 @@ class State:
     heartbeat_at: datetime | None
     lease_until: datetime | None
     cluster: ClusterSnapshot | None
+    given: Sequence[Demand]
+    """What each job that takes room was given."""
     waits: Metric
 
 
 def read_state(session: Session, waits: QueueWaits) -> State:
     """Ask the database."""
     waits.look(session)
+    now = datetime.now(UTC)
     lease = clusters.lease(session, DISPATCHER_LEASE)
     return State(
-        at=datetime.now(UTC),
+        at=now,
         jobs=repository.jobs_by_status(session),
         attempts=repository.attempts_by_state(session),
         later_attempts=repository.later_attempts(session),
@@ -108,6 +113,7 @@ def read_state(session: Session, waits: QueueWaits) -> State:
         heartbeat_at=repository.oldest_heartbeat(session),
         lease_until=lease.expires_at if lease else None,
         cluster=clusters.snapshot(session),
+        given=[one.demand for one in dispatched.taking_room(session, now)],
         waits=waits.metric(),
     )
 
@@ -189,9 +195,11 @@ def _of_cluster(state: State) -> Iterator[Metric]:
     for name, said, value in (
         ("nodes", "Nodes that are alive.", len(seen.nodes)),
         ("cpus", "CPUs that Ray hands out.", seen.total_cpus),
-        ("cpus_used", "CPUs that are taken.", seen.used_cpus),
+        ("cpus_allocated", "CPUs that are given to jobs.", sum(d.cpus for d in state.given)),
+        ("cpus_used", "CPUs that Ray has placed workers on.", seen.used_cpus),
         ("gpus", "GPUs that Ray hands out.", seen.total_gpus),
-        ("gpus_used", "GPUs that are taken.", seen.used_gpus),
+        ("gpus_allocated", "GPUs that are given to jobs.", sum(d.gpus for d in state.given)),
+        ("gpus_used", "GPUs that Ray has placed workers on.", seen.used_gpus),
     ):
         yield GaugeMetricFamily(f"dasl_cluster_{name}", said, value=value)
 

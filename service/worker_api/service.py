@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy.orm import Session
 
+from dasl_core.headlines import headlines
 from service import auth, ids, lifecycle
 from service.checkpoints import repository as checkpoints
 from service.checkpoints import retention
@@ -113,12 +114,11 @@ class Door:
                 **report.model_dump(),
             )
         )
-        figures = ", ".join(
-            f"{name} {value:.4g}"
-            for name, value in report.metrics.items()
-            if isinstance(value, (int, float))
-        )
-        message = f"Evaluated {report.subject} at step {report.step}: {figures}"
+        # All of them are in the event's data.
+        told = headlines(report.metrics).items()
+        figures = ", ".join(f"{name} {value:.4g}" for name, value in told)
+        message = f"Evaluated {report.subject} at step {report.step}"
+        message += f": {figures}" if figures else ""
         lifecycle.append_event(
             self.session, job_id, "evaluation", message, report.model_dump(mode="json")
         )

@@ -19,7 +19,7 @@ from dasl_core.data.ingest import ingest_folder
 from dasl_core.export import export_backbone
 from dasl_core.spec import JobSpec, resolve
 from dasl_core.train.engine import Outcome, RunFiles, pretrain
-from dasl_core.train.reporting import Desired, Subject
+from dasl_core.train.reporting import Desired, Phase, Subject
 
 
 def picture_folder(
@@ -98,6 +98,7 @@ class Recorder:
         folder.mkdir(parents=True, exist_ok=True)
         self.points: list[dict[str, Any]] = []
         self.progresses: list[dict[str, Any]] = []
+        self.phases: list[tuple[str, str]] = []
         self.worked = 0
         self.evaluations: list[tuple[int, float, str, dict[str, float]]] = []
         self.checkpoints: list[tuple[int, Path, bool]] = []
@@ -110,6 +111,9 @@ class Recorder:
 
     def progress(self, progress: dict[str, Any]) -> None:
         self.progresses.append(progress)
+
+    def phase(self, name: Phase, message: str) -> None:
+        self.phases.append((name, message))
 
     def at_work(self) -> None:
         self.worked += 1

@@ -79,8 +79,22 @@ def test_cluster_shows_the_own_queue_by_priority(api: Api) -> None:
     seen = api.client.get("/v1/cluster").json()
     assert (seen["total_cpus"], seen["used_cpus"], seen["free_cpus"]) == (4, 1, 3)
     assert [job["id"] for job in seen["queue"]] == [high, low]
+    assert seen["allocated_cpus"] == 0
     theirs = api.client.get("/v1/cluster", headers=api.token("read", tenant="other")).json()
     assert theirs["queue"] == []
+
+
+def test_cluster_tells_what_is_given_to_jobs_from_what_ray_has_placed(api: Api) -> None:
+    api.dataset()
+    snapshot(api, cpus=4)
+    running = api.submit(resources={"workers": 1, "cpus_per_worker": 3})["id"]
+    api.submit(resources={"workers": 1, "cpus_per_worker": 2})
+    assert api.client.get("/v1/cluster").json()["allocated_cpus"] == 0
+    api.start(running)
+    seen = api.client.get("/v1/cluster").json()
+    # The room is given at once; Ray's workers come seconds later.
+    assert (seen["allocated_cpus"], seen["used_cpus"], seen["free_cpus"]) == (3, 1, 1)
+    assert seen["queue"][0]["reason"].startswith("Waiting for 2 CPUs: 3 of 4 CPUs are in use")
 
 
 def test_catalog_and_description(api: Api) -> None:

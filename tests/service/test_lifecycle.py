@@ -309,7 +309,13 @@ def test_retries_wait_longer_each_time_and_resume_from_the_newest_checkpoint(
         with database.write() as session:
             assert lifecycle.requeue(session, job_id)
     assert timedelta(0) < delays[0] < delays[1]
+    with database.write() as session:
+        job = session.get_one(Job, job_id)
+        job.progress = {"step": 23, "total_steps": 40, "epochs": 4, "eta_seconds": 3.0}
     assert start(database, job_id) == 3
+    job, events, _ = look(database, job_id)
+    assert job.progress == {"step": 20, "epoch": 1, "total_steps": 40, "epochs": 4}
+    assert events[-1].message.startswith("Attempt 3 is starting from step 20 (checkpoint ckpt_")
     with database.write() as session:
         resume = session.get_one(Attempt, (job_id, 3)).resume_checkpoint_id
         assert session.get_one(Checkpoint, resume).step == 20

@@ -102,8 +102,19 @@ def test_cluster_lease_and_what_is_up(api: Api) -> None:
     for component in ("database", "dispatcher", "ray"):
         assert value(seen, "dasl_up", component=component) == 1
     assert 0 < value(seen, "dasl_dispatcher_lease_seconds") <= 30
-    for name, expected in (("cpus", 8), ("cpus_used", 1), ("gpus", 4), ("gpus_used", 0)):
+    for name, expected in (
+        ("cpus", 8),
+        ("cpus_allocated", 0),
+        ("cpus_used", 1),
+        ("gpus", 4),
+        ("gpus_allocated", 0),
+        ("gpus_used", 0),
+    ):
         assert value(seen, f"dasl_cluster_{name}") == expected
+    api.dataset()
+    job = api.submit(resources={"workers": 2, "cpus_per_worker": 3})
+    api.start(job["id"])
+    assert value(scrape(api.client), "dasl_cluster_cpus_allocated") == 6
     assert value(seen, "dasl_cluster_nodes") == 1
     assert value(seen, "dasl_cluster_snapshot_age_seconds") >= 0
     version = api.client.get("/livez").json()["version"]

@@ -314,7 +314,8 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(api: Api) -> None:
     assert second.say("start").json() == told.json()
     [event] = damage_events(api, second)
     assert event["message"] == (
-        f"Checkpoint {ids[1]} is damaged: a is missing. The attempt goes on from checkpoint {ids[0]}"
+        f"Checkpoint {ids[1]} is damaged: a is missing. The attempt goes on from "
+        f"step 10 (checkpoint {ids[0]})"
     )
     attempts = api.client.get(f"/v1/jobs/{first.job_id}/attempts").json()["data"]
     assert attempts[1]["resume_checkpoint_id"] == ids[0]

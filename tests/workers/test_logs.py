@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable
 
 import pytest
 
 from service.observability import logs
 from workers import ingest, run
+from workers.logs import log_to_stderr
 from workers.loop import train_rank
 
 
@@ -29,14 +32,18 @@ def a_rank() -> None:
     ],
     ids=["driver", "ingest", "rank"],
 )
+@pytest.mark.parametrize("style", ["json", "text"])
 def test_the_token_is_a_secret_of_the_log(
-    monkeypatch: pytest.MonkeyPatch, begin: Callable[[], object], command: list[str] | None
+    monkeypatch: pytest.MonkeyPatch,
+    begin: Callable[[], object],
+    command: list[str] | None,
+    style: str,
 ) -> None:
     def configure(style: str, *, secrets: list[str], **fields: object) -> None:
         raise Configured(*secrets)
 
     monkeypatch.setattr(logs, "configure", configure)
-    monkeypatch.setenv("DASL_LOG_FORMAT", "json")
+    monkeypatch.setenv("DASL_LOG_FORMAT", style)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "of-ray")
     if command is not None:
         monkeypatch.setenv("DASL_API_URL", "http://127.0.0.1:9")
@@ -45,3 +52,20 @@ def test_the_token_is_a_secret_of_the_log(
     with pytest.raises(Configured) as configured:
         begin()
     assert configured.value.args == ("hush-hush", "of-ray")
+
+
+def test_text_is_dated_names_the_rank_and_has_no_secret(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("DASL_LOG_FORMAT", raising=False)
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        log_to_stderr("hush-hush", job="job_x", attempt=1, rank=3)
+        logging.getLogger("workers.reporter").info("the token is %s", "hush-hush")
+        logging.getLogger("onnx_ir.passes").info("Removed 3 unused nodes")
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"[\d-]{10} [\d:,]{12} INFO the token is \*\*\* \[rank=3\]", line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import threading
 import time
@@ -22,6 +23,16 @@ DEADLINE = 10.0
 HEARTBEAT = 0.02
 STALE = (409, {"type": "https://dasl.dev/problems/stale-attempt", "detail": "replaced"})
 REFUSED = (422, {"detail": "not like this"})
+PROGRESS = {
+    "step": 3,
+    "total_steps": 8,
+    "epoch": 0.75,
+    "epochs": 2,
+    "loss": 4.25,
+    "images_per_second": 812.0,
+    "eta_seconds": 2.0,
+    "knn": None,
+}
 ANSWERS = {"heartbeat": {"desired": "run"}, "checkpoints": {"id": "ckpt_1"}}
 
 
@@ -169,13 +180,13 @@ def test_reports_arrive_in_the_order_they_were_made(
         reporter.checkpoint(folder, 3, 1.0, {"knn": 0.5}, final=True)
         reporter.artifact(folder / "state.pt")
         reporter.event("note", "done", {})
-        reporter.progress({"step": 3})
+        reporter.progress(PROGRESS)
         reporter.flush()
         # The last thing said is how far the run got.
-        assert {"progress": {"step": 3}} in [b for what, b in home.heard if what == "heartbeat"]
+        assert {"progress": PROGRESS} in [b for what, b in home.heard if what == "heartbeat"]
         reporter.at_work()
         reporter.flush()
-        assert {"progress": {"step": 3, "worked": 1}} in [
+        assert {"progress": {**PROGRESS, "worked": 1}} in [
             body for what, body in home.heard if what == "heartbeat"
         ]
     order = [what for i, (what, _) in enumerate(home.reports) if what != home.reports[i - 1][0]]
@@ -185,6 +196,35 @@ def test_reports_arrive_in_the_order_they_were_made(
     checkpoint = next(body for what, body in home.reports if what == "checkpoints")
     assert checkpoint["final"]
     assert [file["name"] for file in checkpoint["files"]] == ["state.pt"]
+
+
+def test_the_log_tells_what_a_person_watches(
+    home: Home,
+    reporter: HomeReporter,
+    folder: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with caplog.at_level(logging.INFO, "workers.reporter"), reporter:
+        reporter.phase("training", "The training begins: 8 steps in all")
+        for step, seconds in ((3, 0.0), (4, 3600.0), (5, 3600.0)):
+            monkeypatch.setattr(reporter_module, "LOG_PROGRESS_SECONDS", seconds)
+            reporter.progress({**PROGRESS, "step": step})
+        figures = {"knn_k": 20.0, "knn_top1": 0.4125, "distance_q05": 0.5, "effective_rank": 12.0}
+        reporter.evaluation(5, 1.0, "backbone", figures)
+        size = sum(file.stat().st_size for file in folder.iterdir())
+        reporter.checkpoint(folder, 5, 1.0, {}, final=False)
+        reporter.flush()
+    assert caplog.messages == [
+        "The training begins: 8 steps in all",
+        "epoch 0.75/2  step 3/8  loss 4.2500  812 images/s  2 s left",
+        "epoch 0.75/2  step 4/8  loss 4.2500  812 images/s  2 s left",
+        "evaluated backbone at step 5: knn_top1 0.4125, effective_rank 12",
+        f"checkpoint of step 5 is written, {size / 1e6:.1f} MB",
+    ]
+    assert {"type": "phase", "data": {"phase": "training"}}.items() <= dict(home.reports)[
+        "events"
+    ].items()
 
 
 def test_an_outage_delays_reports_and_loses_none(

@@ -29,11 +29,13 @@ JOB = {"id": "job_1", "name": "a", "priority": 5, "created_at": "2026-01-01T00:0
 def test_the_queue_is_shown_with_its_reasons(
     answer: dict[str, Any], waiting: str, row: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    answer |= {"total_cpus": 4, "allocated_cpus": 3, "used_cpus": 1}
     with scripted(lambda _: answer_json(answer)) as server:
         monkeypatch.setenv("DASL_URL", server.url)
         result = CliRunner().invoke(app, ["cluster"])
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
+    assert "CPUs     4, of which 3 given to jobs, 1 used by workers" in lines
     assert [line.split("  ")[-1] for line in lines if line.startswith("waiting")] == [waiting]
     assert lines[-1].startswith("5         job_1    a     ")
     assert lines[-1].endswith(f"  {row}")

@@ -84,7 +84,7 @@ def test_all_is_well(service: Service) -> None:
     assert "has the tables of this version" in found["database"].said
     assert "test (tok_" in found["token"].said
     assert found["token"].said.endswith("with scope admin")
-    assert found["cluster"].said == "1 node, 1 of 1 CPUs taken, 1 of 1 GPUs taken"
+    assert found["cluster"].said == "1 node, 0 of 1 CPUs given to jobs, 0 of 1 GPUs given to jobs"
     assert not list((service.settings.home).glob("artifacts/.written*"))
     told = CliRunner().invoke(app, ["doctor"])
     assert told.exit_code == 0

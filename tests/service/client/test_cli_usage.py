@@ -42,6 +42,10 @@ def _run(*arguments: object) -> Result:
         ["jobs", "--limit", "0"],
         ["jobs", "--nope"],
         ["show"],
+        ["update", "job_1"],
+        ["update", "job_1", "--priority", "high"],
+        ["update", "job_1", "--tag", "vision"],
+        ["update", "job_1", "--tag", ":vision"],
         ["submit", "/nonexistent.yaml"],
         ["tokens"],
         ["tokens", "set", "tok_1"],
@@ -86,6 +90,26 @@ def test_a_file_that_holds_no_spec(tmp_path: Path, content: str) -> None:
     assert str(path) in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "it holds nothing"),
+        ("- 1\n", "it holds a list"),
+        ("emoji\n", "it holds a text"),
+        ("7\n", "it holds a plain value"),
+        ("dataset: {a\n", "in line"),
+    ],
+)
+def test_a_file_that_holds_no_spec_is_told_in_words_of_yaml(
+    tmp_path: Path, content: str, said: str
+) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(content)
+    told = _run("submit", path).stderr
+    assert said in told
+    assert not any(word in told for word in ("NoneType", "unicode string", "dict"))
+
+
 def test_a_valid_spec_needs_no_server_to_be_called_so(spec: Path) -> None:
     assert _run("validate", "--local", spec).exit_code == 0
     assert json.loads(_run("validate", "--local", spec, "--json").stdout) == {"valid": True}
@@ -93,6 +117,9 @@ def test_a_valid_spec_needs_no_server_to_be_called_so(spec: Path) -> None:
 
 TAKING_IDS = [
     ["show"],
+    ["events"],
+    ["evaluations"],
+    ["update"],
     ["watch"],
     ["logs"],
     ["cancel"],
@@ -117,6 +144,9 @@ TAKING_IDS = [
         ["jobs"],
         ["jobs", "--json"],
         ["show", "job_1"],
+        ["events", "job_1"],
+        ["evaluations", "job_1"],
+        ["update", "job_1", "--tag", "team:vision"],
         ["watch", "job_1"],
         ["logs", "job_1"],
         ["cancel", "job_1"],

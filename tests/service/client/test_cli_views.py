@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console
 
-from service.cli.jobs import facts
 from service.cli.output import clean, duration, size
+from service.cli.show import facts
 from service.cli.views import JsonView, PlainView, draw, progress_line, sparkline
 from service.cli.watching import Snapshot
 from service.client.models import Evaluation, Event, Job

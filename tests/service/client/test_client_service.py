@@ -199,6 +199,55 @@ def test_submit_and_look_by_command(client: Client, dataset: Dataset, spec_file:
     assert _run("watch", job["id"], code=1).stdout.splitlines()[-1].endswith("cancelled")
 
 
+def test_what_may_change_of_a_job_is_changed_by_command(client: Client, dataset: Dataset) -> None:
+    job = client.jobs.submit({**SPEC, "tags": {"team": "vision", "try": "1"}})
+    changed = _json("update", job.id, "--priority", "7", "--name", "next", "--tag", "try:2")
+    assert (changed["priority"], changed["name"]) == (7, "next")
+    assert changed["tags"] == {"team": "vision", "try": "2"}
+    said = _run("update", job.id, "--untag", "team", "--tag", "where:a:b").stdout
+    assert said == f"{job.id}: name next, priority 7, tags try:2, where:a:b.\n"
+    assert next(row for row in _run("jobs").stdout.splitlines() if job.id in row).split()[3] == "7"
+    job.cancel()
+
+
+def test_events_and_evaluations_by_command(
+    service: Service, client: Client, dataset: Dataset
+) -> None:
+    job = client.jobs.submit(SPEC)
+    assert "no evaluations yet" in _run("evaluations", job.id).stderr
+    worker = service.start_attempt(job.id)
+    worker.start()
+    figures = {f"distance_q{share:02d}": share / 100 for share in range(30)}
+    worker.evaluation(step=0, epoch=0, subject="raw", metrics={"knn_top1": 0.25})
+    for step in (9, 18):
+        metrics = {"knn_top1": step / 20, "effective_rank": 12.5, **figures}
+        worker.evaluation(step=step, epoch=step / 9, subject="backbone", metrics=metrics)
+    rows = _run("evaluations", job.id).stdout.splitlines()
+    assert rows[0].split("  ")[0] == "FIGURE"
+    assert rows[0].endswith("RAW, STEP 0  BACKBONE, STEP 18")
+    assert rows[1].split() == ["knn_top1", "0.25", "0.9"]
+    assert ["distance_q29", "-", "0.29"] in [row.split() for row in rows]
+    assert len(_json("evaluations", job.id)) == 3
+    listed = _run("events", job.id).stdout.splitlines()
+    assert listed[1].endswith("status      Job queued")
+    assert listed[-1].endswith("Evaluated backbone at step 18: knn_top1 0.9, effective_rank 12.5")
+    told = _json("events", job.id, "--type", "evaluation")
+    assert len(told[-1]["data"]["metrics"]) == 32
+    shown = _run("show", job.id).stdout
+    assert "distance_q29" not in shown
+    assert f"dasl evaluations {job.id}" in shown
+    worker.finish("failed", {"type": "x", "message": "y"}, retryable=False)
+
+
+def test_a_clone_says_what_it_goes_on_from(
+    service: Service, client: Client, finished: tuple[str, str]
+) -> None:
+    job_id, checkpoint = finished
+    clone = client.jobs.clone(job_id, {"train": {"epochs": 4}})
+    assert f"step 18 of {job_id} ({checkpoint})" in _run("show", clone.id).stdout
+    clone.cancel()
+
+
 def test_a_refusal_of_the_server_names_the_field(
     client: Client, dataset: Dataset, spec_file: Path
 ) -> None:
@@ -231,6 +280,9 @@ def test_a_job_from_submit_to_download(
     shown = _run("show", job_id).stdout
     assert checkpoint in shown
     assert "recall_at_1" in shown
+    assert max(len(line) for line in shown.splitlines()) < 120
+    told = dict(line.split(maxsplit=1) for line in shown.splitlines()[:12])
+    assert (told["method"], told["resources"]) == ("simclr", "1 x 1 CPUs")
     lines = _run("watch", job_id).stdout
     assert "k-NN 50.0%  R@1 25.0%" in lines
     assert "succeeded" in lines.splitlines()[-1]
@@ -277,6 +329,7 @@ def test_a_checkpoint_that_the_store_has_lost(
 def test_a_job_without_a_checkpoint(client: Client, dataset: Dataset) -> None:
     job = client.jobs.submit(SPEC)
     assert "has no checkpoint yet" in _run("download", job.id, code=1).stderr
+    assert "dasl clone --checkpoint none" in _run("clone", job.id, code=1).stderr
     job.cancel()
 
 

@@ -340,7 +340,8 @@ def test_free_room_in_pieces_is_told_as_such() -> None:
     (decision,) = decide(cluster, [running(1, 1), running(1, 2)], [queued("whole", 4, 1)], BEGAN)
     assert decision.message == (
         "Waiting for 4 CPUs: 2 of 8 CPUs are in use, and no node may have enough of the rest. "
-        "Room is reserved for it from 2026-01-01 01:00 UTC at the latest"
+        "It is next, as soon as enough of that ends: "
+        "by its max_hours, 2026-01-01 01:00 UTC at the latest"
     )
 
 

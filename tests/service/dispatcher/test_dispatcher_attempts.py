@@ -175,6 +175,8 @@ def test_a_restart_of_the_service_uses_up_no_restart_of_a_job(world: World) -> N
     world.tick(10)
     assert world.executor.submitted == [f"{job}-1", f"{job}-2"]
     assert world.job(job).restarts == 0
+    told = "Attempt 1 lost: The service, or its machine, was stopped while the attempt ran. It is taken up again"
+    assert told in world.events(job)
 
 
 def test_cancel_lets_a_running_job_stop_by_itself_and_then_stops_it(world: World) -> None:

@@ -26,7 +26,8 @@ def test_a_job_starts_only_when_all_its_workers_fit(world: World) -> None:
     until = world.attempt(first).created_at + timedelta(hours=24)
     assert told == (
         "Waiting for 2 CPUs: 1 of 2 CPUs are in use. "
-        f"Room is reserved for it from {until:%Y-%m-%d %H:%M} UTC at the latest"
+        "It is next, as soon as enough of that ends: "
+        f"by its max_hours, {until:%Y-%m-%d %H:%M} UTC at the latest"
     )
     world.worker_starts(first)
     world.worker_finishes(first, "succeeded")
