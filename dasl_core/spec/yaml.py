@@ -11,6 +11,7 @@ from yaml.constructor import ConstructorError
 
 # A spec is a few levels deep; far more would only be there to exhaust its reader.
 MOST_LEVELS = 40
+_HELD: dict[type, str] = {type(None): "nothing", list: "a list", str: "a text"}
 
 
 class _Loader(yaml.SafeLoader):
@@ -85,14 +86,7 @@ def load_spec(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(content, dict):
-        kind = (
-            "list"
-            if isinstance(content, list)
-            else "text"
-            if isinstance(content, str)
-            else "plain value"
-        )
-        held = "nothing" if content is None else f"a {kind}"
+        held = _HELD.get(type(content), "one value")
         raise ValueError(
             f"{path} must hold a mapping of settings, such as `dataset: NAME`; it holds {held}"
         )

@@ -96,7 +96,7 @@ def test_a_file_that_holds_no_spec(tmp_path: Path, content: str) -> None:
         ("", "it holds nothing"),
         ("- 1\n", "it holds a list"),
         ("emoji\n", "it holds a text"),
-        ("7\n", "it holds a plain value"),
+        ("7\n", "it holds one value"),
         ("dataset: {a\n", "in line"),
     ],
 )
