@@ -224,6 +224,7 @@ def finish_attempt(
     retryable: bool = True,
     repeatable: bool = False,
     counts: bool = True,
+    by_force: bool = False,
 ) -> JobStatus | None:
     """End an attempt and move its job on: to its end, or to wait for the next attempt.
 
@@ -238,6 +239,7 @@ def finish_attempt(
             Then the same one twice in a row, without a step more in between, is final.
         counts: whether another attempt uses up one of the restarts; not when the service itself
             was stopped under this one.
+        by_force: a training that was to be paused did not save by itself, and was stopped.
 
     Returns:
         The job's new status, or `None`: this attempt was over already (the result is discarded).
@@ -254,7 +256,8 @@ def finish_attempt(
             _move(session, job, JobStatus.RUNNING, f"Attempt {number} is running")
         return _end(session, job, JobStatus.SUCCEEDED, "Job succeeded", error=None)
     if outcome == "paused" and job.desired == Desired.PAUSE:
-        return _pause(session, job, "Job paused")
+        lost = ". It had to be stopped: what it did after its last checkpoint comes again"
+        return _pause(session, job, "Job paused" + (lost if by_force else ""))
     if job.desired == Desired.CANCEL or outcome == "cancelled":
         if job.status != JobStatus.CANCELLING:
             _move(session, job, JobStatus.CANCELLING, "Job is being cancelled")

@@ -8,6 +8,7 @@ all else themselves. Exit code 0: the end of the attempt was reported, or is no 
 import argparse
 import logging
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -68,6 +69,10 @@ def main() -> int:
     client = WorkerClient(url, token, arguments.job, arguments.attempt, patience=PATIENCE_SECONDS)
     try:
         start = client.start()
+        workers = start.spec.resources.workers
+        message = f"Starting {workers} rank{'s' if workers > 1 else ''}"
+        log.info("%s", message)
+        client.event("phase", message, {"phase": "ranks"})
         config: dict[str, object] = {
             "job": arguments.job,
             "attempt": arguments.attempt,
@@ -177,6 +182,8 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
         # where another Ray may run, too.
         runtime_env={"env_vars": {"RAY_ADDRESS": os.environ["RAY_ADDRESS"]}},
     )
+    # Ray's handler would end the log of a job that is stopped with a stack, as if that were a crash.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     resources = start.spec.resources
     trainer = TorchTrainer(
         train_rank,

@@ -164,6 +164,7 @@ class Attempts:
                 attempt.number,
                 WOUND_DOWN[attempt.desired] if stopped else "failed",
                 error=None if stopped else error,
+                by_force=attempt.state == AttemptState.RUNNING,
             )
         self._stopped_at.pop(attempt.submission_id, None)
 

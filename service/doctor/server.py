@@ -19,7 +19,8 @@ _SKEW_SECONDS = 5.0
 _REMEDIES = {
     "database": "Look at the database server and DASL_DATABASE_URL of the API",
     "dispatcher": "Start one: `dasl serve`, or `python -m service.dispatcher`",
-    "ray": "Look at Ray's head and at `logs/ray.log` in the home; DASL_RAY_ADDRESS names it",
+    "ray": "Ray takes a minute to start; then look at its head, which DASL_RAY_ADDRESS names, and at "
+    "`logs/ray.log` in the home",
 }
 
 

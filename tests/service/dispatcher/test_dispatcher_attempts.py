@@ -229,6 +229,7 @@ def test_a_paused_job_gives_up_its_place_and_goes_on_from_where_it_was(world: Wo
     checkpoint = world.add_checkpoint(job, 1, step=7)
     world.worker_finishes(job, "paused")
     assert world.status(job) == JobStatus.PAUSED
+    assert world.events(job)[-1] == "Job paused"
     world.executor.end(f"{job}-1", 0)
     world.tick()
     world.tick()
@@ -268,6 +269,9 @@ def test_a_job_that_does_not_pause_by_itself_is_stopped_and_paused(world: World)
         assert not world.executor.is_running(f"{job}-{cycle}")
         assert world.status(job) == JobStatus.PAUSED
         assert world.job(job).error is None
+        assert world.events(job)[-1] == (
+            "Job paused. It had to be stopped: what it did after its last checkpoint comes again"
+        )
         world.resume(job)
 
 
