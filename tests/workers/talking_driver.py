@@ -22,6 +22,7 @@ def talk(config: dict[str, object]) -> None:
     from workers.logs import log_to_stderr
 
     log_to_stderr(str(config["token"]), job="job_x", attempt=1, rank=rank())
+    print(f"Ray is at {os.environ.get('RAY_ADDRESS')}")
     logging.getLogger("talk").warning("a record with %s", config["token"])
     for line in range(int(str(config["lines"]))):
         print(f"out rank {rank()} line {line}")

@@ -70,6 +70,9 @@ def test_every_line_of_every_rank_is_in_the_drivers_log(tmp_path: Path) -> None:
     assert all((r["job"], r["attempt"], r["logger"]) == ("job_x", 1, "talk") for r in records)
     assert {record["message"] for record in records} == {"a record with ***"}
     assert "hush-hush" not in log
+    # What Ray Train asks of its cluster finds it, where another Ray runs, too.
+    assert log.count("Ray is at 127.0.0.1:") == 2
+    assert "dashboard" not in log
     assert "\x1b" not in "".join(line for line in log.splitlines() if "rank" in line)
 
 
