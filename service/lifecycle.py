@@ -184,9 +184,11 @@ def _resume_point(session: Session, job: Job) -> Checkpoint | None:
 
 def _progress_at(job: Job, resume: Checkpoint | None) -> Data | None:
     """How far a job is where an attempt begins: not where the one before it ended."""
-    if resume is None or resume.job_id != job.id:
+    if resume is None:
         return None
     known = job.progress or {}
+    if known.get("step") == resume.step:
+        return known
     totals: Data = {name: known[name] for name in ("total_steps", "epochs") if name in known}
     return {"step": resume.step, "epoch": resume.epoch, **totals}
 
@@ -424,10 +426,12 @@ def heard(job: Job, attempt: Attempt, progress: Data) -> None:
     attempt.heartbeat_at = now
     if progress:
         attempt.rank_heard_at = now
-    if (progress and progress != job.progress) or (knows and silent):
+    # What it does not tell, as before its first step, is as it was.
+    known = {**(job.progress or {}), **progress}
+    if (progress and known != job.progress) or (knows and silent):
         attempt.progressed_at = now
     if progress:
-        job.progress = progress
+        job.progress = known
 
 
 def append_event(

@@ -71,6 +71,7 @@ class HomeReporter:
         self._progress: dict[str, Any] = {}
         self._worked = 0
         self._saved_step: int | None = None
+        self._unlogged: dict[str, Any] | None = None
         self._log_progress_at = 0.0
         self._desired: Desired = "run"
         self._stale: StaleAttempt | None = None
@@ -85,6 +86,7 @@ class HomeReporter:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self._log_progress()  # where the run ended
         with self._changed:
             self._leave_by = time.monotonic() + LEAVING_SECONDS
             self._changed.notify_all()
@@ -96,6 +98,12 @@ class HomeReporter:
         with self._changed:
             if self._unsent() and self._stale is None:
                 log.error("the run has ended, and some of its reports did not arrive")
+
+    def _log_progress(self) -> None:
+        if self._unlogged is not None:
+            log.info("%s", progress_line(self._unlogged))
+            self._log_progress_at = time.monotonic() + LOG_PROGRESS_SECONDS
+        self._unlogged = None
 
     def metrics(self, points: Points) -> None:
         with self._changed:
@@ -110,10 +118,9 @@ class HomeReporter:
 
     def progress(self, progress: dict[str, Any]) -> None:
         self._progress = progress
-        now = time.monotonic()
-        if now >= self._log_progress_at:
-            log.info("%s", progress_line(progress))
-            self._log_progress_at = now + LOG_PROGRESS_SECONDS
+        self._unlogged = progress
+        if time.monotonic() >= self._log_progress_at:
+            self._log_progress()
 
     def phase(self, name: Phase, message: str) -> None:
         self.event("phase", message, {"phase": name})

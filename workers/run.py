@@ -45,6 +45,8 @@ RAY_SETTINGS = {
 # An API that is away must cost no attempt: a job has few of them, and the dispatcher goes on starting
 # them. Whoever does not want this one any more ends its process.
 PATIENCE_SECONDS = 3600.0
+# What people need not know is not waited for.
+ANNOUNCE_SECONDS = 10.0
 _LONGEST_TEXT = 20_000
 
 # Without the figures that torch and Ray tell, which are in the traceback: they differ each time, and the
@@ -69,10 +71,6 @@ def main() -> int:
     client = WorkerClient(url, token, arguments.job, arguments.attempt, patience=PATIENCE_SECONDS)
     try:
         start = client.start()
-        workers = start.spec.resources.workers
-        message = f"Starting {workers} rank{'s' if workers > 1 else ''}"
-        log.info("%s", message)
-        client.event("phase", message, {"phase": "ranks"})
         config: dict[str, object] = {
             "job": arguments.job,
             "attempt": arguments.attempt,
@@ -133,7 +131,24 @@ def run(
         start = with_sound_checkpoint(client, start)
     except (OSError, ValueError) as error:
         return error
+    announce(client, start.spec.resources.workers)
     return run_ranks(start, config | {"start": start.model_dump(mode="json")})
+
+
+def announce(client: WorkerClient, workers: int) -> None:
+    """Tell that the ranks are started now. Nothing depends on it but what people see.
+
+    Raises:
+        StaleAttempt: the attempt is no longer wanted.
+    """
+    message = f"Starting {workers} rank{'s' if workers > 1 else ''}"
+    log.info("%s", message)
+    try:
+        client.event("phase", message, {"phase": "ranks"}, patience=ANNOUNCE_SECONDS)
+    except StaleAttempt:
+        raise
+    except (ConnectionFailed, ApiError) as error:
+        log.warning("the API was not told so: %s", error)
 
 
 def with_sound_checkpoint(client: WorkerClient, start: AttemptStart) -> AttemptStart:

@@ -26,6 +26,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -260,6 +262,8 @@ def main() -> int:
     parser.add_argument("--beside", default="nothing", help="what else ran, for the results")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
+    # Else the servers would outlive it, and spoil what is measured next.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     output = options.output or RESULTS / f"load-{options.database}.json"
     facts = machine("sqlalchemy", "fastapi", "uvicorn", "pydantic", "psycopg")
     with (

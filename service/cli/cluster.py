@@ -50,6 +50,7 @@ def cluster(as_json: AsJson = False) -> None:
         print_table(["PRIORITY", "WAITING", "NAME", "SINCE", "REASON"], waiting)
 
 
-def _use(total: float, allocated: float, used: float) -> str:
+def _use(total: float, allocated: float | None, used: float) -> str:
     """Workers sit where they are placed some seconds after their job was given its room."""
-    return f"{total:g}, of which {allocated:g} given to jobs, {used:g} used by workers"
+    given = "" if allocated is None else f"{allocated:g} given to jobs, "  # An older server.
+    return f"{total:g}, of which {given}{used:g} used by workers"

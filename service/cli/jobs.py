@@ -241,7 +241,8 @@ def update(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change a job's priority, name or tags, while it waits, runs, or is over."""
+    """Change a job's priority, name or tags, while it waits, runs, or is over. Of two that change tags
+    at the same time the later one wins."""
     if priority is None and name is None and not tag and not untag:
         raise typer.BadParameter("give --priority, --name, --tag or --untag")
     given = [each.partition(":") for each in tag or []]

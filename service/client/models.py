@@ -299,8 +299,8 @@ class Cluster(Record):
     nodes: list[Node] = Field(default_factory=list)
     total_cpus: float = 0
     total_gpus: float = 0
-    allocated_cpus: float = 0
-    allocated_gpus: float = 0
+    allocated_cpus: float | None = None
+    allocated_gpus: float | None = None
     used_cpus: float = 0
     used_gpus: float = 0
     free_cpus: float = 0

@@ -33,13 +33,14 @@ class ClusterView(BaseModel):
     total_cpus: float = 0
     total_gpus: float = 0
     allocated_cpus: float = 0
-    """Of those, what is given to jobs: from the start of an attempt until its driver is gone."""
+    """Of those, what is given to jobs: from the start of an attempt until its driver is gone, and while
+    a job waits to be tried again."""
     allocated_gpus: float = 0
     used_cpus: float = 0
     """What Ray has placed workers on: some seconds later than given, and anybody's workers."""
     used_gpus: float = 0
     free_cpus: float = 0
-    """Neither given to a job nor used."""
+    """At most so much is neither given to a job nor used."""
     free_gpus: float = 0
     queued: int = 0
     """How many jobs are queued; `queue` has the first 200."""

@@ -150,8 +150,10 @@ class _Round:
                 return Decision(job, "room", message)
             self._reservation = self._reserve(job)
             at = self._reservation.at
-            latest = f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC at the latest"
-            message += f". It is next, as soon as enough of that ends: by its max_hours, {latest}"
+            message += ". Room is kept for it: it starts as soon as enough of that ends"
+            if at > self._now:
+                latest = f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC at the latest"
+                message += f", {latest} (by the max_hours of what runs)"
             return Decision(job, "room", message, starts_by=at)
         if not self._leaves_the_reserved(job):
             message = f"Waiting for {job.demand}: free, but reserved for a job before it"

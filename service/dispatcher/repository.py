@@ -174,8 +174,12 @@ def running(session: Session, now: datetime) -> list[Running]:
 
 def taking_room(session: Session, now: datetime) -> list[Running]:
     """All that admission counts as taken: what runs, and ended attempts until their driver is gone,
-    which use no quota any more."""
-    ended = [Running(attempt.demand, now) for attempt in ended_attempts(session)]
+    which use no quota any more. A job that is to be tried again counts once."""
+    ended = [
+        Running(attempt.demand, now)
+        for attempt in ended_attempts(session)
+        if attempt.status != JobStatus.RETRY_WAIT
+    ]
     return running(session, now) + ended
 
 

@@ -95,6 +95,11 @@ def test_a_cancelled_run_resumes_bit_for_bit(
     steps = [p["step"] for p in stopped.points + resumed.points if "loss" in p["values"]]
     assert steps == list(range(1, TOTAL + 1))
     assert stopped.evaluations + resumed.evaluations == undisturbed.evaluations
+    # People see what a run is at, and that it does not begin again.
+    phases = [name for name, _ in undisturbed.phases]
+    assert phases == ["reading", "baselines", "training", "final"]
+    assert [name for name, _ in resumed.phases] == ["reading", "training", "final"]
+    assert resumed.phases[1][1] == f"The training goes on after step {stop}: {TOTAL} steps in all"
     weights = [r.last_checkpoint / "backbone.safetensors" for r in (undisturbed, resumed)]
     assert weights[0].read_bytes() == weights[1].read_bytes()
 

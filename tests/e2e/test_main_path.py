@@ -84,6 +84,8 @@ def test_what_the_api_tells_of_a_job_agrees(client: Client, main_job: Job) -> No
     # A stream of an ended job gives its whole history, and ends.
     events = list(client.jobs.stream_events(job.id))
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    phases = [event.data["phase"] for event in events if event.type == "phase" and event.data]
+    assert phases == ["ranks", "reading", "baselines", "training", "final"]
     moves = [event.data["to"] for event in events if event.type == "status" and event.data]
     assert moves == ["queued", "starting", "running", "succeeded"]
 

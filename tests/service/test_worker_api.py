@@ -317,6 +317,8 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(api: Api) -> None:
         f"Checkpoint {ids[1]} is damaged: a is missing. The attempt goes on from "
         f"step 10 (checkpoint {ids[0]})"
     )
+    progress = api.client.get(f"/v1/jobs/{first.job_id}").json()["progress"]
+    assert progress["step"] == 10, "it will not go on where the attempt before it was"
     attempts = api.client.get(f"/v1/jobs/{first.job_id}/attempts").json()["data"]
     assert attempts[1]["resume_checkpoint_id"] == ids[0]
     # It is not offered again: not to people, and not to the next attempt, nor to a clone.

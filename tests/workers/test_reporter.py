@@ -221,6 +221,7 @@ def test_the_log_tells_what_a_person_watches(
         "epoch 0.75/2  step 4/8  loss 4.2500  812 images/s  2 s left",
         "evaluated backbone at step 5: knn_top1 0.4125, effective_rank 12",
         f"checkpoint of step 5 is written, {size / 1e6:.1f} MB",
+        "epoch 0.75/2  step 5/8  loss 4.2500  812 images/s  2 s left",
     ]
     assert {"type": "phase", "data": {"phase": "training"}}.items() <= dict(home.reports)[
         "events"

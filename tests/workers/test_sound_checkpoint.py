@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_reporter import Home
+from test_reporter import STALE, Home
 
+from service.client import StaleAttempt
 from service.client.worker import AttemptStart, WorkerClient
+from workers import run
 from workers.artifacts import upload_folder
-from workers.run import with_sound_checkpoint
+from workers.run import announce, with_sound_checkpoint
 
 
 @pytest.fixture
@@ -79,6 +81,27 @@ def sound(client: WorkerClient, answer: dict[str, Any]) -> int | None:
     """The step of the checkpoint that the attempt goes on from."""
     start = with_sound_checkpoint(client, AttemptStart.model_validate(answer))
     return start.resume and start.resume.step
+
+
+@pytest.mark.parametrize("refusal", [None, (500, {}), (422, {"detail": "not like this"})])
+def test_that_ranks_are_started_is_told_and_nothing_depends_on_it(
+    client: WorkerClient,
+    home: Home,
+    monkeypatch: pytest.MonkeyPatch,
+    refusal: tuple[int, dict[str, Any]] | None,
+) -> None:
+    monkeypatch.setattr(run, "ANNOUNCE_SECONDS", 0.1)
+    if refusal is not None:
+        home.refusals["events"] = refusal
+    announce(client, 2)
+    told = {"type": "phase", "message": "Starting 2 ranks", "data": {"phase": "ranks"}}
+    assert home.reports == ([("events", told)] if refusal is None else [])
+    home.down()
+    announce(client, 1)
+    home.up()
+    home.refusals["events"] = STALE
+    with pytest.raises(StaleAttempt):
+        announce(client, 1)
 
 
 def test_one_that_is_sound_is_taken(client: WorkerClient, home: Home, store: Store) -> None:

@@ -245,7 +245,16 @@ def test_a_clone_says_what_it_goes_on_from(
     job_id, checkpoint = finished
     clone = client.jobs.clone(job_id, {"train": {"epochs": 4}})
     assert f"step 18 of {job_id} ({checkpoint})" in _run("show", clone.id).stdout
-    clone.cancel()
+    worker = service.start_attempt(clone.id)
+    progress = client.jobs.get(clone.id).progress
+    assert progress is not None
+    assert progress.step == 18
+    worker.start()
+    assert worker.heartbeat({"worked": 1}) == "run"
+    progress = client.jobs.get(clone.id).progress
+    assert progress is not None
+    assert progress.step == 18, "what is not told is as it was"
+    worker.finish("failed", {"type": "x", "message": "y"}, retryable=False)
 
 
 def test_a_refusal_of_the_server_names_the_field(

@@ -333,6 +333,10 @@ def test_what_is_about_to_stop_is_waited_for() -> None:
     # Its CPUs come back at any moment: nothing that lasts may take the others meanwhile.
     queue = [queued("large", 4, 24), queued("small", 1, 0.1)]
     assert told(4, [running(3, 0)], queue) == {"large": "room", "small": "reserved-room"}
+    cluster = Cluster((Node("n", "10.0.0.1", 4, 0, 0, 0),))
+    (decision, _) = decide(cluster, [running(3, 0)], queue, BEGAN)
+    kept = "Room is kept for it: it starts as soon as enough of that ends"
+    assert decision.message == f"Waiting for 4 CPUs: 3 of 4 CPUs are in use. {kept}"
 
 
 def test_free_room_in_pieces_is_told_as_such() -> None:
@@ -340,8 +344,8 @@ def test_free_room_in_pieces_is_told_as_such() -> None:
     (decision,) = decide(cluster, [running(1, 1), running(1, 2)], [queued("whole", 4, 1)], BEGAN)
     assert decision.message == (
         "Waiting for 4 CPUs: 2 of 8 CPUs are in use, and no node may have enough of the rest. "
-        "It is next, as soon as enough of that ends: "
-        "by its max_hours, 2026-01-01 01:00 UTC at the latest"
+        "Room is kept for it: it starts as soon as enough of that ends, "
+        "2026-01-01 01:00 UTC at the latest (by the max_hours of what runs)"
     )
 
 

@@ -13,6 +13,7 @@ from sqlalchemy import select
 
 from service.auth import hash_token
 from service.db.models import Checkpoint, Event
+from service.dispatcher import repository
 from service.dispatcher.executor import LogPiece
 from service.lifecycle import AttemptState, JobStatus
 
@@ -161,6 +162,26 @@ def test_an_attempt_of_a_cluster_that_was_replaced_is_lost_at_once(world: World)
     assert world.attempt(job).state == AttemptState.LOST
     world.tick(10)
     assert world.executor.submitted == [f"{job}-1", f"{job}-2"]
+
+
+def test_what_takes_room_is_counted_once(world: World) -> None:
+    def cpus() -> int:
+        with world.database.read() as session:
+            return sum(one.demand.cpus for one in repository.taking_room(session, world.now()))
+
+    job = world.add_job(workers=2)
+    assert cpus() == 0
+    world.tick()
+    world.worker_starts(job)
+    assert cpus() == 2
+    # The driver lingers, and the job keeps its place to be tried again in.
+    world.worker_finishes(job, "failed", error={"type": "x", "message": "y"})
+    assert (world.status(job), cpus()) == (JobStatus.RETRY_WAIT, 2)
+    world.cancel(job)
+    assert (world.status(job), cpus()) == (JobStatus.CANCELLED, 2), "until its driver is gone"
+    world.executor.end(f"{job}-1", 1)
+    world.tick()
+    assert cpus() == 0
 
 
 def test_a_restart_of_the_service_uses_up_no_restart_of_a_job(world: World) -> None:

@@ -26,8 +26,8 @@ def test_a_job_starts_only_when_all_its_workers_fit(world: World) -> None:
     until = world.attempt(first).created_at + timedelta(hours=24)
     assert told == (
         "Waiting for 2 CPUs: 1 of 2 CPUs are in use. "
-        "It is next, as soon as enough of that ends: "
-        f"by its max_hours, {until:%Y-%m-%d %H:%M} UTC at the latest"
+        "Room is kept for it: it starts as soon as enough of that ends, "
+        f"{until:%Y-%m-%d %H:%M} UTC at the latest (by the max_hours of what runs)"
     )
     world.worker_starts(first)
     world.worker_finishes(first, "succeeded")
