@@ -186,11 +186,17 @@ def _progress_at(job: Job, resume: Checkpoint | None) -> Data | None:
     """How far a job is where an attempt begins: not where the one before it ended."""
     if resume is None:
         return None
+    known = _place(job)
+    if known.get("step") != resume.step:
+        known.pop("loss", None)
+    return {**known, "step": resume.step, "epoch": resume.epoch}
+
+
+def _place(job: Job) -> Data:
+    """What stays true of a job's progress while nothing newer is told."""
     known = job.progress or {}
-    if known.get("step") == resume.step:
-        return known
-    totals: Data = {name: known[name] for name in ("total_steps", "epochs") if name in known}
-    return {"step": resume.step, "epoch": resume.epoch, **totals}
+    names = ("step", "total_steps", "epoch", "epochs", "loss")
+    return {name: known[name] for name in names if name in known}
 
 
 def mark_submitted(session: Session, job_id: str, number: int) -> bool:
@@ -427,7 +433,7 @@ def heard(job: Job, attempt: Attempt, progress: Data) -> None:
     if progress:
         attempt.rank_heard_at = now
     # What it does not tell, as before its first step, is as it was.
-    known = {**(job.progress or {}), **progress}
+    known = {**_place(job), **progress}
     if (progress and known != job.progress) or (knows and silent):
         attempt.progressed_at = now
     if progress:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dasl_core.headlines import headlines
+from dasl_core.spec.headlines import headlines
 from dasl_core.train.reporting import Desired, Phase, Subject, progress_line
 from service.client import ApiError, ConnectionFailed, StaleAttempt
 from service.client.worker import WorkerClient

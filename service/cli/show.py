@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dasl_core.headlines import HEADLINES
+from dasl_core.spec.headlines import HEADLINES
 from service.cli.connection import connect
 from service.cli.names import known_by
 from service.cli.output import (
@@ -21,7 +21,6 @@ from service.cli.output import (
     print_table,
     say,
 )
-from service.client.errors import ApiError
 
 if TYPE_CHECKING:
     from service.client import Client
@@ -135,10 +134,7 @@ def _origin(client: Client, job: Job) -> str | None:
     """What a clone goes on from."""
     if job.start_checkpoint_id is None:
         return None
-    try:
-        found = client.checkpoints.get(job.start_checkpoint_id)
-    except ApiError:  # It is not kept for ever.
-        return job.start_checkpoint_id
+    found = client.checkpoints.get(job.start_checkpoint_id)
     return f"step {found.step} of {found.job_id} ({found.id})"
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy.orm import Session
 
-from dasl_core.headlines import headlines
+from dasl_core.spec.headlines import headlines
 from service import auth, ids, lifecycle
 from service.checkpoints import repository as checkpoints
 from service.checkpoints import retention
