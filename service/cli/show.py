@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dasl_core.spec.headlines import HEADLINES
 from service.cli.connection import connect
 from service.cli.names import known_by
 from service.cli.output import (
@@ -139,6 +138,9 @@ def _origin(client: Client, job: Job) -> str | None:
 
 
 def _show(client: Client, job: Job) -> None:
+    # Only here: the spec's package takes longer to import than other commands to run.
+    from dasl_core.spec.headlines import HEADLINES
+
     print_facts(facts(job, _origin(client, job)))
     if job.status == "queued":
         waiting = next((each for each in client.cluster().queue if each.id == job.id), None)
