@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dasl_core.spec.headlines import headlines
+from dasl_core.spec.headlines import in_a_line
 from dasl_core.train.reporting import Desired, Phase, Subject, progress_line
 from service.client import ApiError, ConnectionFailed, StaleAttempt
 from service.client.worker import WorkerClient
@@ -131,8 +131,8 @@ class HomeReporter:
     def evaluation(
         self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]
     ) -> None:
-        figures = ", ".join(f"{name} {value:.4g}" for name, value in headlines(metrics).items())
-        log.info("evaluated %s at step %d: %s", subject, step, figures or "no headline figures")
+        figures = in_a_line(metrics) or "no headline figures"
+        log.info("evaluated %s at step %d: %s", subject, step, figures)
         self._enqueue(
             lambda patience: self._client.evaluation(
                 step=step, epoch=epoch, subject=subject, metrics=metrics, patience=patience

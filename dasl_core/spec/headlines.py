@@ -15,7 +15,7 @@ HEADLINES = (
 """What papers report of a representation first, best known first; then whether it is healthy."""
 
 
-def headlines(metrics: Mapping[str, object]) -> dict[str, float]:
-    """Those of the figures that are known and are numbers, in the order of `HEADLINES`."""
-    known = {name: metrics.get(name) for name in HEADLINES}
-    return {name: value for name, value in known.items() if isinstance(value, int | float)}
+def in_a_line(metrics: Mapping[str, object]) -> str:
+    """`knn_top1 0.412, effective_rank 54`: those that are known and are numbers; "" without any."""
+    known = ((name, metrics.get(name)) for name in HEADLINES)
+    return ", ".join(f"{name} {x:.4g}" for name, x in known if isinstance(x, int | float))

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli.connection import connect
-from service.cli.names import known_by
+from service.cli.names import JobId, known_by
 from service.cli.output import AsJson, fail, figure, plain, print_json, print_table, say, size
 
 if TYPE_CHECKING:
     from service.client import Client
     from service.client.files import OnBytes
     from service.client.models import Checkpoint
-
-Job = Annotated[str, typer.Argument(metavar="JOB", callback=known_by, help="Id of a job.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +28,7 @@ def register(app: typer.Typer) -> None:
     app.command()(artifacts)
 
 
-def checkpoints(job: Job, as_json: AsJson = False) -> None:
+def checkpoints(job: JobId, as_json: AsJson = False) -> None:
     """List a job's checkpoints, oldest first."""
     with connect() as client:
         found = client.jobs.checkpoints(job)
@@ -104,7 +102,7 @@ def _marks(checkpoint: Checkpoint) -> str:
 
 
 def artifacts(
-    job: Job,
+    job: JobId,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", file_okay=False, help="Download all here."),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from service.cli.connection import connect
+from service.cli.names import JobId
 from service.cli.output import (
     AsJson,
     figure,
@@ -18,7 +19,7 @@ from service.cli.output import (
     print_table,
     say,
 )
-from service.cli.show import JobId, epochs
+from service.cli.show import epochs
 from service.cli.specs import Overrides, SpecFile, read_spec
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Annotated
 
 import typer
 
@@ -15,6 +16,10 @@ def known_by(value: str) -> str:
     if value.strip() in {"", ".", ".."}:
         raise typer.BadParameter(f"{value!r} is not an id")
     return printable(value)
+
+
+JobId = Annotated[str, typer.Argument(metavar="JOB", callback=known_by, help="Id of a job.")]
+"""An argument of commands."""
 
 
 def folder(value: str) -> str:

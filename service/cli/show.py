@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from service.cli.connection import connect
-from service.cli.names import known_by
+from service.cli.names import JobId
 from service.cli.output import (
     AsJson,
     clean,
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from service.client.models import Evaluation, Job
 
 _SUBJECTS = ("raw", "untrained", "backbone")
-
-JobId = Annotated[str, typer.Argument(metavar="JOB", callback=known_by, help="Id of a job.")]
 
 
 def register(app: typer.Typer) -> None:

@@ -23,10 +23,8 @@ def view(session: Session, tenant: str) -> ClusterView:
     now = datetime.now(UTC)
     seen = repository.snapshot(session)
     taken = dispatched.taking_room(session, now)
-    queued, queue = (
-        repository.count_queued(session, tenant),
-        waiting(session, tenant, seen, taken, now),
-    )
+    queued = repository.count_queued(session, tenant)
+    queue = waiting(session, tenant, seen, taken, now)
     if seen is None:
         return ClusterView(queued=queued, queue=queue)
     cpus = sum(one.demand.cpus for one in taken)

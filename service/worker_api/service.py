@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy.orm import Session
 
-from dasl_core.spec.headlines import headlines
+from dasl_core.spec.headlines import in_a_line
 from service import auth, ids, lifecycle
 from service.checkpoints import repository as checkpoints
 from service.checkpoints import retention
@@ -115,8 +115,7 @@ class Door:
             )
         )
         # All of them are in the event's data.
-        told = headlines(report.metrics).items()
-        figures = ", ".join(f"{name} {value:.4g}" for name, value in told)
+        figures = in_a_line(report.metrics)
         message = f"Evaluated {report.subject} at step {report.step}"
         message += f": {figures}" if figures else ""
         lifecycle.append_event(
