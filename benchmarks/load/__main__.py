@@ -46,6 +46,7 @@ from benchmarks.load.servers import Servers, database_of, database_version, serv
 from benchmarks.load.traffic import Sender, Tallies, Tally, at_rate, percentiles
 from benchmarks.machine import machine
 from service import lifecycle
+from service.api_thread import spare_what_stays
 from service.db.migrate import upgrade
 from service.db.models import Job
 from service.db.session import Database
@@ -280,6 +281,8 @@ def main() -> int:
         )
         print(f"History written in {time.monotonic() - began:.0f} s", flush=True)
         with serving(settings, database, server_logs, options.job_seconds) as servers:
+            # Who sends the requests shall not pause either: it would be charged to the service.
+            spare_what_stays()
             load = asyncio.run(run(servers, token, known, options))
             trouble = servers.trouble()
         database.dispose()

@@ -113,10 +113,15 @@ def make_engine(url: str) -> Engine:
         ValueError: another database or driver.
     """
     parsed = make_url(url)
-    # As many connections as the API has threads, so that a thread never waits for a connection
-    # that a request waiting for a thread holds. What a statement was given is nobody's business
-    # who reads its error in a log.
-    options: dict[str, Any] = {"pool_size": 10, "max_overflow": 40, "hide_parameters": True}
+    # As many connections as the API has threads and some more, so that none waits for one. They are
+    # kept: else all beyond a few would be opened anew at each peak, which takes a server longer than
+    # what they are for. What a statement was given is nobody's business who reads its error in a log.
+    options: dict[str, Any] = {
+        "pool_size": 50,
+        "max_overflow": 0,
+        "pool_use_lifo": True,
+        "hide_parameters": True,
+    }
     if parsed.drivername in ("sqlite", "sqlite+pysqlite"):
         if parsed.database in (None, "", ":memory:"):
             raise ValueError("SQLite needs a file: every connection of a pool must see the same")
