@@ -33,9 +33,10 @@ def stay_on_one_core() -> None:
     """Keep this thread, and those that it starts from now on, on one of the process's cores.
 
     They pass Python's lock on at each word with the database, and only one runs at a time. To wake the
-    next one on another core takes so long that above some load most of the time goes into that: at 100
-    submissions a second to PostgreSQL the 99th percentile was 30 ms or 1,500, from one burst to the next,
-    and is 30 on one core (`benchmarks/load`). Where the system knows nothing of cores this does nothing.
+    next one on another core takes so long that above some load a request needs half as much time again,
+    and a queue that has formed stays: at 100 submissions a second to PostgreSQL the 99th percentile was
+    20 ms in one burst and 1,500 in the next, and is 20 on one core (`benchmarks/load`). Where the system
+    knows nothing of cores this does nothing.
     """
     if sys.platform == "linux":
         # By chance, as there may be several APIs on a machine.
@@ -51,7 +52,7 @@ class ApiThread(threading.Thread):
 
     def __init__(self, settings: Settings, database: Database, listener: socket.socket) -> None:
         super().__init__(name="api", daemon=True)
-        # SQLite's work is done in these threads, without Python's lock: more cores help it.
+        # With SQLite, whose work is done in these very threads, nothing was seen to be gained by it.
         self._one_core = database.engine.dialect.name != "sqlite"
         self._app = create_app(settings, database)
         self._listener = listener
