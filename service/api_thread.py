@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import random
 import socket
@@ -14,6 +15,8 @@ import uvicorn
 from service.app import create_app
 from service.db.session import Database
 from service.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 _SHUTDOWN_SECONDS = 3
 
@@ -36,11 +39,15 @@ def stay_on_one_core() -> None:
     next one on another core takes so long that above some load a request needs half as much time again,
     and a queue that has formed stays: at 100 submissions a second to PostgreSQL the 99th percentile was
     20 ms in one burst and 1,500 in the next, and is 20 on one core (`benchmarks/load`). Where the system
-    knows nothing of cores this does nothing.
+    knows nothing of cores, or forbids it, this does nothing.
     """
     if sys.platform == "linux":
         # By chance, as there may be several APIs on a machine.
-        os.sched_setaffinity(0, {random.choice(sorted(os.sched_getaffinity(0)))})
+        core = random.choice(sorted(os.sched_getaffinity(0)))
+        try:
+            os.sched_setaffinity(0, {core})
+        except OSError as error:
+            logger.info("The API uses all cores, which is slower under load: %s", error)
 
 
 class ApiThread(threading.Thread):

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.api_thread import ApiThread
+from service.api_thread import ApiThread, stay_on_one_core
 from service.db.migrate import upgrade
 from service.db.session import Database
 from service.settings import Settings
@@ -64,3 +64,16 @@ def test_beside_a_database_server_the_api_alone_keeps_to_one_core(
         assert all(its == cores[0] and len(its) == 1 for its in cores)
     # What this process starts, as Ray, has all cores.
     assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no affinity of threads")
+def test_who_may_not_choose_a_core_uses_all(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def forbidden(_thread: int, _cores: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setaffinity", forbidden)
+    with caplog.at_level("INFO", logger="service.api_thread"):
+        stay_on_one_core()
+    assert "uses all cores" in caplog.text
