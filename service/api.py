@@ -6,6 +6,8 @@ It neither makes nor changes tables: `dasl db upgrade` does, before.
 from __future__ import annotations
 
 import logging
+import os
+import random
 import signal
 import sys
 import threading
@@ -21,6 +23,22 @@ logger = logging.getLogger(__name__)
 _LOOK_EVERY_SECONDS = 0.5
 
 
+def stay_on_one_core() -> None:
+    """Keep this thread, and those that it starts from now on, on one of the cores that it may use.
+
+    The API's threads pass Python's lock on at each word with the database, and only one runs at a time.
+    To wake the next one on another core takes so long that above some load a request needs half as much
+    time again, and a queue that has formed stays (`benchmarks/README.md`, "load"). Where the system
+    knows nothing of cores, or forbids it, this does nothing.
+    """
+    if sys.platform == "linux":
+        try:
+            # By chance, as there may be several APIs on a machine.
+            os.sched_setaffinity(0, {random.choice(sorted(os.sched_getaffinity(0)))})
+        except OSError as error:
+            logger.info("The API uses all cores, which is slower under load: %s", error)
+
+
 def main() -> int:
     """Serve with the settings of the environment; the exit status."""
     stop = threading.Event()
@@ -30,6 +48,7 @@ def main() -> int:
         settings = read_settings()
         logs.configure(settings.log_format, secrets=settings.secrets)
         warn_of_exposure(settings)
+        stay_on_one_core()
         with bound(settings) as listener:
             api = ApiThread(settings, Database(settings.database_url), listener)
             api.start()

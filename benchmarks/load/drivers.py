@@ -16,6 +16,7 @@ from multiprocessing.queues import Queue
 from typing import Any
 
 from benchmarks.load.traffic import Sender, Tallies
+from service.api_thread import spare_what_stays
 
 HEARTBEAT_SECONDS = 2.0
 STEPS_PER_SECOND = 2.0
@@ -120,6 +121,7 @@ def drive(
     questions: Connection,
 ) -> None:
     """Play drivers until the process is ended; each question is answered with a `Tallies`."""
+    spare_what_stays()  # As those who submit do.
     asyncio.run(_drive(url, launched, ended, lasts, questions))
 
 

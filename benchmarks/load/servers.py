@@ -23,6 +23,7 @@ from sqlalchemy import make_url, text
 
 from benchmarks.load import cluster, drivers
 from benchmarks.load.traffic import Tallies
+from service.api import stay_on_one_core
 from service.api_thread import ApiThread, spare_what_stays
 from service.db.session import Database
 from service.exposure import bound
@@ -170,6 +171,8 @@ def _serve(settings: Settings, log: Path, listener: socket.socket) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     database = Database(settings.database_url)
+    if database.engine.dialect.name != "sqlite":
+        stay_on_one_core()  # As `python -m service.api`; with SQLite this stands for `dasl serve`.
     api = ApiThread(settings, database, listener)
     api.start()
     spare_what_stays()

@@ -16,6 +16,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from service.api import stay_on_one_core
 from service.cli.app import app
 
 pytestmark = pytest.mark.timeout(600)
@@ -64,8 +65,30 @@ def test_it_serves_without_a_dispatcher_and_ends_on_sigterm(database_url: str) -
                 each["name"]: each["scopes"] for each in http.get("/v1/tokens").json()["data"]
             }
         assert listed == {"ops": ["admin"], "laptop": ["submit"]}
+        if sys.platform == "linux":
+            # Threads for requests among them.
+            threads = [int(path.name) for path in Path(f"/proc/{process.pid}/task").iterdir()]
+            cores = {frozenset(os.sched_getaffinity(thread)) for thread in threads}
+            assert len(threads) > 2
+            assert [len(its) for its in cores] == [1]
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_SECONDS) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no affinity of threads")
+@pytest.mark.parametrize("forbidden", ["sched_getaffinity", "sched_setaffinity"])
+def test_who_may_not_choose_a_core_uses_all(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, forbidden: str
+) -> None:
+    def forbid(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    before = os.sched_getaffinity(0)
+    with monkeypatch.context() as patched, caplog.at_level("INFO", logger="service.api"):
+        patched.setattr(os, forbidden, forbid)
+        stay_on_one_core()
+    assert "uses all cores" in caplog.text
+    assert os.sched_getaffinity(0) == before
 
 
 @pytest.mark.parametrize(

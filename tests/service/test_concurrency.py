@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 from api_under_test import Api
-from sqlalchemy import text
+from sqlalchemy import event, text
 
+from service.db.session import Database
 from service.jobs import service
 from service.jobs.schemas import JobPatch
 from service.worker_api.schemas import CheckpointReport, FileEntry
@@ -16,6 +18,8 @@ from service.worker_api.service import Door
 
 # Starlette's pool has 40.
 REQUESTS = 100
+# Those and the two that look after themselves, for `/readyz` and `/metrics`.
+THREADS = 42
 
 
 def test_writers_that_wait_leave_the_one_who_writes_a_thread(api: Api) -> None:
@@ -28,6 +32,19 @@ def test_writers_that_wait_leave_the_one_who_writes_a_thread(api: Api) -> None:
     with ThreadPoolExecutor(REQUESTS) as pool:
         answers = list(pool.map(submit, range(REQUESTS)))
     assert [answer.status_code for answer in answers] == [201] * REQUESTS
+
+
+def test_no_thread_waits_for_a_connection_and_none_is_opened_twice(database_url: str) -> None:
+    database = Database(database_url)
+    opened: list[object] = []
+    event.listen(database.engine, "connect", lambda connection, _: opened.append(connection))
+    for _peak in range(2):
+        with ExitStack() as held:
+            for _thread in range(THREADS):
+                session = held.enter_context(database.look())
+                session.execute(text("SELECT 1"))
+    database.dispose()
+    assert len(opened) == THREADS
 
 
 def test_tags_that_two_change_at_once_are_those_of_one(api: Api) -> None:
