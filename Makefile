@@ -15,7 +15,9 @@ $(STAMP): requirements/dev.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 11) <= v < (3, 14) else "DASL needs Python 3.11 to 3.13; this is %d.%d. Say which one: make PYTHON=python3.12" % v[:2])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip sync --quiet requirements/dev.lock
+	@# Compiled at once: else each process, where Python is not to write (PYTHONDONTWRITEBYTECODE), compiles all
+	@# that it imports: 16 s instead of 6 for PyTorch and Ray.
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip sync --quiet --compile-bytecode requirements/dev.lock
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $(STAMP)
 
