@@ -115,7 +115,8 @@ def make_engine(url: str) -> Engine:
     parsed = make_url(url)
     # As many connections as the API has threads (40 for requests, and the probes') and some more, so
     # that none waits for one. They are kept: else all beyond a few would be opened anew at each peak,
-    # which takes a server longer than what they are for. What a statement was given is nobody's business who reads its error in a log.
+    # which takes a server longer than what they are for. What a statement was given is nobody's
+    # business who reads its error in a log.
     options: dict[str, Any] = {
         "pool_size": 50,
         "max_overflow": 0,
