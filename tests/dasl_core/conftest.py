@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from gloo_pool import GlooPool
-from training_world import ingest, picture_folder
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.train.engine import Run
+from tests.support.gloo_pool import GlooPool
+from tests.support.training_world import ingest, picture_folder
 
 
 @pytest.fixture(scope="session")

@@ -10,11 +10,11 @@ import pytest
 import timm
 import torch
 import torch.distributed as dist
-from gloo_pool import GlooPool
 from timm.layers import BatchNormAct2d
 from torch import Tensor, nn
 
 from dasl_core.models.batchnorm import synchronize_batchnorm
+from tests.support.gloo_pool import GlooPool
 
 CPU = torch.device("cpu")
 

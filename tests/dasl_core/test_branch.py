@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training_world import Recorder, assert_same, resolved, run
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.spec import branch_problems
 from dasl_core.train.checkpoint import load_state, save_state
 from dasl_core.train.engine import Run
 from dasl_core.train.state import TrainingState
+from tests.support.training_world import Recorder, assert_same, resolved, run
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 SOURCE: dict[str, Any] = {

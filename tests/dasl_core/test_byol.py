@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from batch_parts import gradients_in_parts, without_batch_statistics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightly.loss import NegativeCosineSimilarity
 from torch import Tensor, nn
-from training_world import Recorder, resolved, run
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import BYOL, Step, build_method, byol_loss
@@ -20,6 +18,8 @@ from dasl_core.models.ema import Teacher, cosine_momentum
 from dasl_core.models.heads import projection_head
 from dasl_core.spec.methods import BYOL as Settings
 from dasl_core.spec.methods import Given
+from tests.support.batch_parts import gradients_in_parts, without_batch_statistics
+from tests.support.training_world import Recorder, resolved, run
 
 
 def method(momentum: float = 0.9, keep: str = "student") -> BYOL:

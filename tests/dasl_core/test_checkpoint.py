@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from torch import nn
-from training_world import assert_same
 
 from dasl_core.spec import Optimizer
 from dasl_core.train.checkpoint import (
@@ -25,6 +24,7 @@ from dasl_core.train.checkpoint import (
     save_state,
 )
 from dasl_core.train.optim import build_optimizer
+from tests.support.training_world import assert_same
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.uint8]
 TENSOR = st.builds(

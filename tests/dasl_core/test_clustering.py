@@ -10,14 +10,14 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from gloo_pool import GlooPool
-from largest_tensor import LargestTensor
 from sklearn.cluster import KMeans
 from torch import Tensor
 
 from dasl_core import clustering
 from dasl_core.clustering import cluster
 from dasl_core.evaluate.cluster_quality import cluster_quality
+from tests.support.gloo_pool import GlooPool
+from tests.support.largest_tensor import LargestTensor
 
 
 def clouds(clusters: int = 6, each: int = 20, width: int = 5, spread: float = 0.3) -> Tensor:

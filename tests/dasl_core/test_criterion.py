@@ -9,7 +9,6 @@ from typing import Any, get_args
 import pytest
 import torch
 from torch import Tensor
-from training_world import Recorder, resolved, settings
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import Outputs, Step, build_method
@@ -19,6 +18,7 @@ from dasl_core.spec import DAR, SEC, Clusters, DatasetFacts, JobSpec, resolve
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.engine import Run, RunFiles
 from dasl_core.train.pseudo_labels import PseudoLabels
+from tests.support.training_world import Recorder, resolved, settings
 
 CPU = torch.device("cpu")
 WEIGHT = 0.37

@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from largest_tensor import LargestTensor
 from torch import Tensor
 
 from dasl_core.regularizers import ctv_norm, norms
+from tests.support.largest_tensor import LargestTensor
 
 Norm = Literal["l1", "l2", "sq_l2"]
 NORMS: tuple[Norm, ...] = ("l1", "l2", "sq_l2")

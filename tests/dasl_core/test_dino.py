@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from batch_parts import gradients_in_parts, without_batch_statistics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightly.loss import DINOLoss
 from lightly.models.modules import DINOProjectionHead
 from torch import Tensor, nn
-from training_world import Recorder, resolved, run
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import DINO, Step, build_method, dino_loss
@@ -29,6 +27,8 @@ from dasl_core.spec.methods import Given
 from dasl_core.train.checkpoint import load_state
 from dasl_core.train.update import Updater
 from dasl_core.train.views import views_of
+from tests.support.batch_parts import gradients_in_parts, without_batch_statistics
+from tests.support.training_world import Recorder, resolved, run
 
 K = 12
 

@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from gloo_pool import GlooPool
 from torch import Tensor
-from training_world import Recorder, resolved, run, settings
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.distributed import all_reduce_sum, gather, gather_views, mean_over_ranks
@@ -25,6 +23,8 @@ from dasl_core.seeds import stream
 from dasl_core.spec import METHODS, DatasetFacts, JobSpec, resolve
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.engine import Run, RunFiles
+from tests.support.gloo_pool import GlooPool
+from tests.support.training_world import Recorder, resolved, run, settings
 
 TOLERANCE = 1e-10
 # What every method is checked with, on 1, 2 and 4 ranks; and, on SimCLR alone, what does not depend on

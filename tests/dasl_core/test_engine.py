@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from training_world import Recorder, assert_same, ingest, picture_folder, resolved, run
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.split import split
@@ -23,6 +22,14 @@ from dasl_core.train.checkpoint import load_state
 from dasl_core.train.engine import CollapsedError, DivergedError, Run, RunFiles
 from dasl_core.train.evaluation import DISTANCES, Evaluator
 from dasl_core.train.optim import learning_rate
+from tests.support.training_world import (
+    Recorder,
+    assert_same,
+    ingest,
+    picture_folder,
+    resolved,
+    run,
+)
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 STEPS, TOTAL = 3, 9  # of `training_world.settings` on `pictures`: 24 images, batch 8, 3 epochs

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_world import Recorder, assert_same, resolved, run
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.train.checkpoint import load_state
 from dasl_core.train.engine import Run, RunFiles
+from tests.support.training_world import Recorder, assert_same, resolved, run
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 TRAIN = {"precision": "fp64", "epochs": 2, "optimizer": {"name": "sgd", "lr": 0.05}}

@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gloo_pool import GlooPool
 from torch import Tensor, nn
-from training_world import ingest, picture_folder, resolved
 
 from dasl_core import evaluate
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import Canvases
 from dasl_core.train import evaluation
 from dasl_core.train.evaluation import DISTANCES, RAW_SIDE, Evaluator, ImageSet
+from tests.support.gloo_pool import GlooPool
+from tests.support.training_world import ingest, picture_folder, resolved
 
 Build = Callable[..., Evaluator]
 

@@ -13,16 +13,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from exported import (
-    BACKBONE_KINDS,
-    code_of,
-    features_read_elsewhere,
-    images_for,
-    pickles_in,
-    shake,
-)
 from safetensors.numpy import load_file
-from training_world import Recorder, resolved, run
 
 from dasl_core.data.augment import statistics
 from dasl_core.data.index import DatasetIndex
@@ -31,6 +22,15 @@ from dasl_core.export.checkpoint import read_checkpoint
 from dasl_core.models.backbone import build_backbone
 from dasl_core.spec import BACKBONES, Backbone
 from dasl_core.train.checkpoint import load_state
+from tests.support.exported import (
+    BACKBONE_KINDS,
+    code_of,
+    features_read_elsewhere,
+    images_for,
+    pickles_in,
+    shake,
+)
+from tests.support.training_world import Recorder, resolved, run
 
 REPOSITORY = Path(__file__).parents[2]
 NOTHING_MEASURED = {"step": 1, "epoch": 1.0, "evaluations": []}

@@ -11,17 +11,8 @@ import numpy as np
 import pytest
 import timm
 import torch
-from exported import (
-    BACKBONE_KINDS,
-    code_of,
-    features_read_elsewhere,
-    images_for,
-    pickles_in,
-    shake,
-)
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from training_world import resolved
 
 from dasl_core.data.augment import central_view, render
 from dasl_core.data.index import DatasetIndex
@@ -29,6 +20,15 @@ from dasl_core.export import FORMATS, ExportError, export_backbone, export_check
 from dasl_core.export.network import largest_difference
 from dasl_core.models.backbone import build_backbone
 from dasl_core.spec import Backbone, JobSpec
+from tests.support.exported import (
+    BACKBONE_KINDS,
+    code_of,
+    features_read_elsewhere,
+    images_for,
+    pickles_in,
+    shake,
+)
+from tests.support.training_world import resolved
 
 MEASURED = {
     "step": 9,

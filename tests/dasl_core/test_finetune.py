@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from gloo_pool import GlooPool
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from dasl_core.evaluate import fine_tune
 from dasl_core.evaluate.finetune import _schedule, own_share
 from dasl_core.models.batchnorm import synchronize_batchnorm
+from tests.support.gloo_pool import GlooPool
 
 
 def pictures(count: int = 48, seed: int = 0) -> tuple[Tensor, Tensor]:

@@ -11,16 +11,16 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from gloo_pool import GlooPool
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from training_world import settings
 
 from dasl_core.distributed import gather_views
 from dasl_core.methods import Method, Outputs, Step, nt_xent
 from dasl_core.spec import JobSpec
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.gradients import GradientComputer
+from tests.support.gloo_pool import GlooPool
+from tests.support.training_world import settings
 
 BATCH, VIEWS = 8, 2
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from gloo_pool import GlooPool
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from dasl_core.distributed import mean_over_ranks
 from dasl_core.methods import HCL, Step, hard_negative_loss, nt_xent
 from dasl_core.models.heads import projection_head
+from tests.support.gloo_pool import GlooPool
 
 
 def naive(embeddings: Tensor, temperature: float, tau_plus: float, beta: float) -> float:

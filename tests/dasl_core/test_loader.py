@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gloo_pool import GlooPool
 from PIL import Image
-from training_world import ingest, picture_folder
 
 from dasl_core.data import cache as cache_module
 from dasl_core.data.decode import decode_image
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import Batch, Canvases, EpochLoader
+from tests.support.gloo_pool import GlooPool
+from tests.support.training_world import ingest, picture_folder
 
 
 def open_canvases(index: DatasetIndex, cache: Path, size: int = 16, channels: int = 3) -> Canvases:

@@ -19,11 +19,11 @@ import torch
 import torch.distributed as dist
 import yaml
 from safetensors.torch import load_file
-from training_world import picture_folder, settings
 
 from dasl_core.train import local
 from dasl_core.train.engine import Run
 from dasl_core.train.output import OutputFolder
+from tests.support.training_world import picture_folder, settings
 
 REPOSITORY = Path(__file__).parents[2]
 

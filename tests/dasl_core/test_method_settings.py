@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from training_world import resolved
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import (
@@ -40,6 +39,7 @@ from dasl_core.seeds import stream
 from dasl_core.spec import METHODS, JobSpec
 from dasl_core.train.optim import learning_rate_factors
 from dasl_core.train.views import views_of
+from tests.support.training_world import resolved
 
 SAMPLES, PER_EPOCH, EPOCHS = 8, 2, 3  # a queue of 16 is full after the first epoch
 LABELS = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2])

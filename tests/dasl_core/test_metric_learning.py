@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from gloo_pool import GlooPool
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from training_world import resolved
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import (
@@ -32,6 +30,8 @@ from dasl_core.methods.metric_learning import MetricLearning
 from dasl_core.spec import METHODS
 from dasl_core.spec.methods import MetricLearningPart
 from dasl_core.train.optim import build_optimizer, learning_rate_factors, set_schedules
+from tests.support.gloo_pool import GlooPool
+from tests.support.training_world import resolved
 
 WIDTH = 6
 

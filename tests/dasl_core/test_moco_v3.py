@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from batch_parts import gradients_in_parts, without_batch_statistics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from training_world import Recorder, resolved, run
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import MoCoV3, Step, build_method, moco_v3_loss
@@ -23,6 +21,8 @@ from dasl_core.seeds import derive_seed
 from dasl_core.spec.methods import Given
 from dasl_core.spec.methods import MoCoV3 as Settings
 from dasl_core.train.checkpoint import load_state
+from tests.support.batch_parts import gradients_in_parts, without_batch_statistics
+from tests.support.training_world import Recorder, resolved, run
 
 
 def authors(queries: Tensor, keys: Tensor, temperature: float) -> Tensor:

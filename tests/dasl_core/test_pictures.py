@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from training_world import Recorder, resolved, run
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.spec import Holdout
 from dasl_core.train.pictures import draw_curves, draw_neighbours
+from tests.support.training_world import Recorder, resolved, run
 
 
 @pytest.mark.parametrize(("fraction", "held_out"), [(0.01, 0), (0.04, 1), (0.075, 2)])

@@ -12,13 +12,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from training_world import Recorder, assert_same, ingest, resolved, run
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.split import split
 from dasl_core.methods import REGISTRY, Outputs, SimCLR
 from dasl_core.train.checkpoint import load_state
 from dasl_core.train.reporting import Desired
+from tests.support.training_world import Recorder, assert_same, ingest, resolved, run
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 STEPS, TOTAL = 3, 9  # of `training_world.settings` on `pictures`: 24 images, batch 8, 3 epochs

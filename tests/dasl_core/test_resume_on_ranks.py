@@ -12,14 +12,14 @@ from unittest.mock import patch
 import numpy as np
 import torch
 import torch.distributed as dist
-from gloo_pool import GlooPool
-from training_world import Recorder, assert_same, resolved, run
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.spec import JobSpec
 from dasl_core.train.checkpoint import load_state
 from dasl_core.train.engine import Outcome, Run, RunFiles
 from dasl_core.train.reporting import Desired
+from tests.support.gloo_pool import GlooPool
+from tests.support.training_world import Recorder, assert_same, resolved, run
 
 STEPS, TOTAL, IMAGES = 3, 9, 24  # 24 images train in batches of 8 for 3 epochs
 CLUSTERS = 3

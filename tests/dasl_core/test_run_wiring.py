@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from training_world import SMALL, Recorder, resolved
 
 from dasl_core.data.augment import RGB_MEAN, RGB_STD, ViewParameters, draw_view
 from dasl_core.data.index import DatasetIndex
 from dasl_core.spec import Augment, Clip, JobSpec
 from dasl_core.spec.methods import ProxyAnchor
 from dasl_core.train.engine import REPORT_EVERY_STEPS, Run, RunFiles
+from tests.support.training_world import SMALL, Recorder, resolved
 
 FirstStep = Callable[[JobSpec], dict[str, Tensor]]
 RATE = 0.25

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gloo_pool import GlooPool
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -17,6 +16,7 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import Canvases, EpochLoader
 from dasl_core.data.sampler import class_balanced_order
 from dasl_core.seeds import stream
+from tests.support.gloo_pool import GlooPool
 
 
 def labels_of(counts: list[int], seed: int = 0) -> Tensor:

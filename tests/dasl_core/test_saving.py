@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gloo_pool import GlooPool
-from training_world import Recorder, resolved, run
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.train import engine
+from tests.support.gloo_pool import GlooPool
+from tests.support.training_world import Recorder, resolved, run
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 STEPS, TOTAL = 3, 9  # of `training_world.settings` on `pictures`: 24 images, batch 8, 3 epochs

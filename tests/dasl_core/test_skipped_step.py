@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from training_world import assert_same, resolved
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import REGISTRY, Outputs, Step
 from dasl_core.train.engine import Run, RunFiles
 from dasl_core.train.gradients import Terms
+from tests.support.training_world import assert_same, resolved
 
 
 def state_of(run: Run) -> dict[str, Any]:

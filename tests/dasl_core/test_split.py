@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from training_world import Recorder, ingest, picture_folder, resolved, run
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.split import split
 from dasl_core.spec import Holdout
+from tests.support.training_world import Recorder, ingest, picture_folder, resolved, run
 
 FRACTIONS = st.floats(0.01, 0.99)
 

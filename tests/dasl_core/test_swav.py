@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from gloo_pool import GlooPool
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightly.loss import SwaVLoss
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from dasl_core.methods import Step, SwAV, sinkhorn, swapped_prediction
 from dasl_core.models.heads import projection_head
 from dasl_core.spec import DatasetFacts, JobSpec, resolve
+from tests.support.gloo_pool import GlooPool
 
 
 def cosines(*shape: int, seed: int = 0) -> Tensor:

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gloo_pool import GlooPool
-from training_world import Recorder, ingest, picture_folder, resolved, run
 
 from dasl_core.data import cache as cache_module
 from dasl_core.data import loader
@@ -17,6 +15,8 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import Canvases
 from dasl_core.data.unreadable import too_many
 from dasl_core.distributed import rank
+from tests.support.gloo_pool import GlooPool
+from tests.support.training_world import Recorder, ingest, picture_folder, resolved, run
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 

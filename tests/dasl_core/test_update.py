@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from training_world import Recorder, assert_same, resolved, run
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import Outputs, SimCLR
@@ -17,6 +16,7 @@ from dasl_core.spec import Clip
 from dasl_core.train.checkpoint import load_state
 from dasl_core.train.engine import DivergedError
 from dasl_core.train.update import Updater, clip_each
+from tests.support.training_world import Recorder, assert_same, resolved, run
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 

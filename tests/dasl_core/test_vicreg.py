@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from batch_parts import gradients_in_parts, without_batch_statistics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightly.loss import VICRegLoss
 from torch import Tensor, nn
-from training_world import resolved
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import Step, VICReg, build_method, vicreg_loss
@@ -17,6 +15,8 @@ from dasl_core.methods.vicreg import correlation_penalty
 from dasl_core.models.heads import deep_head
 from dasl_core.spec.methods import Given
 from dasl_core.spec.methods import VICReg as Settings
+from tests.support.batch_parts import gradients_in_parts, without_batch_statistics
+from tests.support.training_world import resolved
 
 
 def embeddings(samples: int, width: int, seed: int = 0) -> Tensor:

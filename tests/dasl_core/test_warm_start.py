@@ -12,12 +12,12 @@ import pytest
 import timm
 import torch
 from safetensors.torch import load_file, save_file
-from training_world import Recorder, resolved, run
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.export import ExportError, export_checkpoint
 from dasl_core.models.backbone import build_backbone
 from dasl_core.spec import Backbone
+from tests.support.training_world import Recorder, resolved, run
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 

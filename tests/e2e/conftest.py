@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from running_service import (
+
+from service.client import Client
+from service.client.models import Dataset, Job
+from tests.support.running_service import (
     PATIENCE_SECONDS,
     Served,
     spec,
@@ -21,9 +24,6 @@ from running_service import (
     write_images,
     write_odd_images,
 )
-
-from service.client import Client
-from service.client.models import Dataset, Job
 
 NUM_IMAGES = 356
 

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from running_service import PATIENCE_SECONDS, Served, spec, until
 
 from dasl_core.train.checkpoint import load_state
 from service.client import ApiError, Client, JobFailed
 from service.client.errors import DatasetFailed
 from service.client.models import Checkpoint, Job
+from tests.support.running_service import PATIENCE_SECONDS, Served, spec, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
 

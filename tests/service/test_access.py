@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from api_under_test import Api, refused, snapshot
 from sqlalchemy import select
 
 from service.db.models import Token
+from tests.support.api_under_test import Api, refused, snapshot
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_under_test import Api, refused
 from sqlalchemy import func, select
 
 from service.db.models import AuditEntry, Job
 from service.jobs import service as jobs
+from tests.support.api_under_test import Api, refused
 
 
 def trail(api: Api, **filters: Any) -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
-from api_under_test import Api
 from sqlalchemy import event, text
 
 from service.db.session import Database
@@ -15,6 +14,7 @@ from service.jobs import service
 from service.jobs.schemas import JobPatch
 from service.worker_api.schemas import CheckpointReport, FileEntry
 from service.worker_api.service import Door
+from tests.support.api_under_test import Api
 
 # Starlette's pool has 40.
 REQUESTS = 100

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_under_test import FACTS, Api, refused
 from sqlalchemy.orm import Session
 
 from service.datasets import repository
 from service.db.models import Dataset
+from tests.support.api_under_test import FACTS, Api, refused
 
 
 def register(api: Api, name: str, uri: str) -> Any:

@@ -6,7 +6,8 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from api_under_test import Api, Worker, refused
+
+from tests.support.api_under_test import Api, Worker, refused
 
 CONTENT = bytes(range(256)) * 20
 SHA = hashlib.sha256(CONTENT).hexdigest()

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_under_test import Api, Worker, refused, snapshot
 from fastapi.testclient import TestClient
 
 from service import auth
 from service.app import create_app
 from service.settings import Settings
+from tests.support.api_under_test import Api, Worker, refused, snapshot
 
 SHA = "0" * 64
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from api_under_test import Api, refused
 from fastapi.testclient import TestClient
 
 from service.api_thread import ApiThread
@@ -17,6 +16,7 @@ from service.db.session import Database
 from service.failed_auth import FailedAuthLimit, Failures
 from service.settings import Settings
 from service.tokens import service as tokens
+from tests.support.api_under_test import Api, refused
 
 BAD = {"Authorization": "Bearer dasl_wrong"}
 

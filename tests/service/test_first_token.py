@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from api_under_test import Api, refused
 from typer.testing import CliRunner
 
 from service.auth import hash_token
@@ -15,6 +14,7 @@ from service.client.config import Connection, resolve_connection
 from service.db.session import Database
 from service.first_token import admin_token, place, write_config
 from service.tokens import repository, service
+from tests.support.api_under_test import Api, refused
 
 URL = "http://127.0.0.1:8000"
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_under_test import Api, Worker
 from sqlalchemy import func, select
 
 from service.api_thread import ApiThread
 from service.db.models import Job
 from service.db.session import Database
 from service.settings import Settings
+from tests.support.api_under_test import Api, Worker
 
 JSON = {"Content-Type": "application/json"}
 SHA = "0" * 64

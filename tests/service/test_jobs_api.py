@@ -6,8 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from api_under_test import Api, refused, snapshot
 from sqlalchemy import event
+
+from tests.support.api_under_test import Api, refused, snapshot
 
 
 def test_submit_resolves_auto_and_stores_both(api: Api) -> None:

@@ -6,7 +6,6 @@ import itertools
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from api_under_test import Api, refused, snapshot
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
@@ -16,6 +15,7 @@ from service import lifecycle
 from service.app import create_app
 from service.db.models import Attempt, Lease
 from service.settings import Settings
+from tests.support.api_under_test import Api, refused, snapshot
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

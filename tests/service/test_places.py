@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_under_test import Api, refused
 
 from service.db.models import Dataset
+from tests.support.api_under_test import Api, refused
 
 
 def submit(api: Api, **spec: Any) -> Any:

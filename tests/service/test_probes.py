@@ -10,9 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from api_under_test import Api, refused, snapshot
 from fastapi.testclient import TestClient
-from outage import gone
 from sqlalchemy import text
 
 from service.app import create_app
@@ -20,6 +18,8 @@ from service.cluster import repository as clusters
 from service.db.models import ClusterSnapshot, Lease
 from service.observability import observer
 from service.settings import Settings
+from tests.support.api_under_test import Api, refused, snapshot
+from tests.support.outage import gone
 
 
 def lease(api: Api, seconds: float) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from api_under_test import Api, snapshot
 from sqlalchemy import select
 
 from service.db.models import ClusterSnapshot
+from tests.support.api_under_test import Api, snapshot
 
 
 def queue_of(api: Api) -> list[dict[str, Any]]:

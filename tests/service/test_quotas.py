@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from api_under_test import Api, refused
 
 from service import lifecycle
 from service.db.models import Job
+from tests.support.api_under_test import Api, refused
 
 NONE = {"max_queued_jobs": None, "max_running_jobs": None, "max_gpus": None}
 

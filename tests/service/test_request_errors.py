@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from api_under_test import Api, refused
+
+from tests.support.api_under_test import Api, refused
 
 
 @pytest.mark.parametrize(

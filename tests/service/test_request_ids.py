@@ -6,11 +6,11 @@ import logging
 import re
 
 import pytest
-from api_under_test import Api, refused
 from fastapi.testclient import TestClient
 
 from service.app import create_app
 from service.observability.logs import REQUESTS, JsonLines
+from tests.support.api_under_test import Api, refused
 
 OWN = re.compile(r"[0-9a-f]{32}")
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_under_test import Api, Worker, refused
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import event
@@ -22,6 +21,7 @@ from service.dispatcher.garbage import Garbage
 from service.dispatcher.ray_executor import RayExecutor
 from service.dispatcher.shared import Entrypoints, Shared, utc_now
 from service.storage import Storage
+from tests.support.api_under_test import Api, Worker, refused
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from api_under_test import Api
 from sqlalchemy import insert, select, text
 
 from service.db import migrate
 from service.db.models import Attempt, Base, Job
 from service.db.session import Database
+from tests.support.api_under_test import Api
 
 
 def test_migrated_schema_equals_models(database: Database) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 import schemathesis
-from api_under_test import Api, Worker, snapshot
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
@@ -39,6 +38,7 @@ from service.app import create_app
 from service.db.models import ClusterSnapshot, Lease
 from service.db.session import Database
 from service.settings import Settings
+from tests.support.api_under_test import Api, Worker, snapshot
 
 # The schema of a spec alone gives two thousand requests.
 pytestmark = [

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from api_under_test import Api
 from fastapi.testclient import TestClient
 from sqlalchemy import MetaData, select, text
 from sqlalchemy.exc import OperationalError
@@ -18,6 +17,7 @@ from service.app import create_app
 from service.jobs import service as jobs
 from service.observability.logs import JsonLines, TextLines
 from service.settings import Settings
+from tests.support.api_under_test import Api
 
 PASSWORD, RAY_TOKEN, METRICS_TOKEN = "hunter2-database", "hunter2-ray", "hunter2-metrics"
 # The requests of the tests themselves.

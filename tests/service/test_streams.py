@@ -12,12 +12,12 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
-from api_under_test import Api, Worker, refused
 
 from service import lifecycle, sse
 from service.attempt_log import AttemptLog
 from service.client.sse import ServerSentEvent, parse
 from service.jobs import streams
+from tests.support.api_under_test import Api, Worker, refused
 
 STREAM = {"Accept": "text/event-stream"}
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from api_under_test import Api, Worker, refused
 
 from service import auth, lifecycle
 from service.db.models import Attempt
+from tests.support.api_under_test import Api, Worker, refused
 
 SHA = "0" * 64
 

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from test_reporter import DEADLINE, STALE, Home
 
 from service.client.worker import WorkerClient
+from tests.workers.test_reporter import DEADLINE, STALE, Home
 from workers import ingest, run
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_reporter import STALE, Home
 
 from service.client import StaleAttempt
 from service.client.worker import AttemptStart, WorkerClient
+from tests.workers.test_reporter import STALE, Home
 from workers import run
 from workers.artifacts import upload_folder
 from workers.run import announce, with_sound_checkpoint

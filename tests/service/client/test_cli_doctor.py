@@ -16,7 +16,6 @@ from threading import Thread
 
 import httpx
 import pytest
-from real import Service, running_service
 from sqlalchemy import text
 from typer.testing import CliRunner
 
@@ -25,6 +24,7 @@ from service.cluster import repository as clusters
 from service.db.models import ClusterSnapshot, Lease
 from service.doctor import installation, premises, server
 from service.doctor.finding import Finding
+from tests.support.real import Service, running_service
 
 NO_GPU = """print('{"cuda": null, "names": []}')"""
 

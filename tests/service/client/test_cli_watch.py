@@ -12,10 +12,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from scripted import Answer, Request, ScriptedServer, answer_json, scripted
 
 from service.cli.watching import watch_job
 from service.client import ApiError, Client, ConnectionFailed, JobFailed, WaitTimeout
+from tests.support.scripted import Answer, Request, ScriptedServer, answer_json, scripted
 
 JOB = "job_1"
 

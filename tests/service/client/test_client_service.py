@@ -10,7 +10,6 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from real import Service, running_service, write_files
 from typer.testing import CliRunner, Result
 
 from dasl_core.spec import JobSpec, SimCLR
@@ -18,6 +17,7 @@ from service import lifecycle
 from service.cli.app import app
 from service.client import ApiError, Client, DatasetFailed, StaleAttempt, WorkerClient
 from service.client.models import Dataset, Event
+from tests.support.real import Service, running_service, write_files
 
 SPEC: dict[str, Any] = {
     "name": "first",

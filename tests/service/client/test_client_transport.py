@@ -8,9 +8,9 @@ import sys
 import threading
 
 import pytest
-from scripted import Answer, Request, answer_json, scripted
 
 from service.client import ApiError, Client, ConnectionFailed, StaleAttempt, WorkerClient
+from tests.support.scripted import Answer, Request, answer_json, scripted
 
 JOB = {"id": "job_1", "name": "n", "status": "queued"}
 

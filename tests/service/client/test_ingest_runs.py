@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from real import running_service
 
 from dasl_core.data.ingest import DatasetIndex
 from dasl_core.spec.locations import local_path
@@ -15,6 +14,7 @@ from service.client import Client
 from service.datasets.repository import begin_ingest
 from service.db.models import Dataset
 from service.dispatcher import repository
+from tests.support.real import running_service
 from workers import ingest
 
 

@@ -7,12 +7,12 @@ from datetime import datetime, tzinfo
 from pathlib import Path
 
 import pytest
-from dispatcher_world import World
-from fake_executor import FakeExecutor
 
 from service import lifecycle
 from service.db.session import Database
 from service.settings import Settings
+from tests.support.dispatcher_world import World
+from tests.support.fake_executor import FakeExecutor
 
 
 @pytest.fixture

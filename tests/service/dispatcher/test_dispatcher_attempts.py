@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dispatcher_world import World
 from sqlalchemy import select
 
 from service.auth import hash_token
@@ -16,6 +15,7 @@ from service.db.models import Checkpoint, Event
 from service.dispatcher import repository
 from service.dispatcher.executor import LogPiece
 from service.lifecycle import AttemptState, JobStatus
+from tests.support.dispatcher_world import World
 
 
 def test_a_job_is_started_with_its_own_token(world: World) -> None:

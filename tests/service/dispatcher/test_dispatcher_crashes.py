@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from dispatcher_world import World
 from sqlalchemy.orm import Session
 
 from service import lifecycle
 from service.auth import hash_token
 from service.lifecycle import AttemptState, JobStatus
 from service.worker_api.service import check_attempt_token
+from tests.support.dispatcher_world import World
 
 
 class Crash(BaseException):

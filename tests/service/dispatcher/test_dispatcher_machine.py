@@ -13,8 +13,6 @@ from contextlib import suppress
 from typing import Any, Literal
 
 import pytest
-from api_under_test import Api
-from dispatcher_world import World
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -28,10 +26,12 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import select
 from sqlalchemy.orm import Session
-from test_dispatcher_crashes import Crash, Death
 
 from service.db.models import Attempt, Event, Job
 from service.lifecycle import LIVE_ATTEMPT, TERMINAL, TRANSITIONS, JobStatus
+from tests.service.dispatcher.test_dispatcher_crashes import Crash, Death
+from tests.support.api_under_test import Api
+from tests.support.dispatcher_world import World
 
 ENOUGH_ROUNDS = 60
 Moment = Literal["before", "after"] | None

@@ -9,11 +9,11 @@ from contextlib import ExitStack
 from datetime import timedelta
 
 import pytest
-from dispatcher_world import World
-from outage import gone
 
 from service.dispatcher.executor import Run
 from service.lifecycle import JobStatus
+from tests.support.dispatcher_world import World
+from tests.support.outage import gone
 
 DEADLINE_SECONDS = 60.0
 

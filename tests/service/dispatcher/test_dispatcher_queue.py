@@ -6,7 +6,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from dispatcher_world import World
 
 from service.cluster import repository as clusters
 from service.datasets import repository as datasets
@@ -14,6 +13,7 @@ from service.db.models import Dataset, Job, Token
 from service.dispatcher import loop
 from service.dispatcher.executor import Node, Run
 from service.lifecycle import JobStatus
+from tests.support.dispatcher_world import World
 
 
 def test_a_job_starts_only_when_all_its_workers_fit(world: World) -> None:

@@ -14,7 +14,6 @@ from typing import Self
 from uuid import uuid4
 
 import pytest
-from fake_executor import FakeExecutor
 
 from service.dispatcher.executor import (
     Executor,
@@ -25,6 +24,7 @@ from service.dispatcher.executor import (
 )
 from service.dispatcher.ray_executor import RayExecutor
 from service.local_ray import LocalRay
+from tests.support.fake_executor import FakeExecutor
 
 TOKEN = "secret-of-no-test"
 

@@ -8,11 +8,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from dispatcher_world import World
 from sqlalchemy import delete, update
 
 from benchmarks.history import FINAL_WEIGHTS, unlike, violations
 from service.db.models import Attempt, Checkpoint, Event, Job, Metric
+from tests.support.dispatcher_world import World
 
 STEPS = 4
 

@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from fake_executor import FakeExecutor
 
 from service.attempt_log import AttemptLog
 from service.dispatcher import logs
 from service.dispatcher.logs import LogCopier
 from service.storage import Storage
+from tests.support.fake_executor import FakeExecutor
 
 NAME = "job_x-1"
 LIMIT = 16 * 1000

@@ -25,7 +25,7 @@ T = TypeVar("T")
 # One Ray at a time: they would share the cores, and start-up is timed.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
 
-STAND_IN = Path(__file__).parent / "stand_in"
+STAND_IN = Path(__file__).parents[2] / "support" / "stand_in"
 SERVE = "import sys; from service.serve import main; sys.exit(main())"
 
 

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from fake_executor import DRIVER, FakeExecutor
 from sqlalchemy import select
 
 from service import ids, lifecycle
@@ -17,6 +16,7 @@ from service.dispatcher.loop import Dispatcher
 from service.dispatcher.shared import Entrypoints
 from service.lifecycle import JobStatus
 from service.settings import Settings
+from tests.support.fake_executor import DRIVER, FakeExecutor
 
 ENTRYPOINTS = Entrypoints(
     job=f"exec sh -c '{DRIVER}' {{job}} {{attempt}}", ingest=f"exec sh -c '{DRIVER}' {{dataset}}"
