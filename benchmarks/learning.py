@@ -21,7 +21,6 @@ import gzip
 import json
 import statistics
 import sys
-import tarfile
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -35,9 +34,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import machine
+from examples.emoji import unpack_emoji
 
 RESULTS = Path(__file__).parent / "results" / "learning.json"
-EMOJI = Path(__file__).parents[1] / "examples" / "emoji.tar.gz"
 FASHION = Path("/usr/share/datasets/fashion-mnist")  # where Debian puts it
 FASHION_TRAIN, FASHION_TEST = 10_000, 2_000
 STEP_FIGURES = ("loss", "dar", "sec", "embedding_norm", "embedding_norm_std", "angular_update")
@@ -347,12 +346,6 @@ class Figures:
     def desired(self) -> Any:
         """To its end."""
         return "run"
-
-
-def unpack_emoji(folder: Path) -> None:
-    """The shipped emoji, as a folder of classes."""
-    with tarfile.open(EMOJI) as archive:
-        archive.extractall(folder, filter="data")
 
 
 def unpack_fashion(source: Path, folder: Path) -> None:

@@ -17,7 +17,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.learning import METHODS, run_missing, spec_of, unpack_emoji
+from benchmarks.learning import METHODS, run_missing, spec_of
+from examples.emoji import unpack_emoji
 
 RESULTS = Path(__file__).parent / "results" / "sweep.json"
 EPOCHS = 10

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 import tomllib
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dasl_core.spec import load_spec
+from examples.emoji import unpack_emoji
 from service.client import Client
 from service.client.models import Job
 
@@ -53,11 +53,10 @@ def main() -> int:
     began = time.monotonic()
     shutil.rmtree(BUILD, ignore_errors=True)
     BUILD.mkdir(parents=True)
-    with tarfile.open(HERE / "emoji.tar.gz") as archive:
-        archive.extractall(BUILD, filter="data")
+    images = unpack_emoji(BUILD)
     with service() as client:
         print("Reading the images ...", flush=True)
-        dataset = client.datasets.add(BUILD / "emoji", "emoji")
+        dataset = client.datasets.add(images, "emoji")
         dataset = client.datasets.wait(dataset.id)
         facts = dataset.facts or {}
         print(f"{facts['num_images']} images of {facts['num_classes']} classes", flush=True)

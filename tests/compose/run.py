@@ -16,7 +16,6 @@ import json
 import shlex
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +30,7 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks.machine import machine
+from examples.emoji import unpack_emoji
 from service.client import Client, DaslError
 from service.client.models import Checkpoint, Job
 
@@ -151,11 +151,7 @@ def main() -> None:
 def deployed(command: list[str], folder: Path, port: int) -> Iterator[Deployment]:
     """A deployment with images to train on, not started yet; removed at the end."""
     data, secrets = folder / "data", folder / ".env"
-    with tarfile.open(ROOT / "examples/emoji.tar.gz") as archive:
-        names = sorted({name.split("/")[1] for name in archive.getnames() if "/" in name})
-        few = {f"emoji/{name}" for name in names[:CLASSES]}
-        members = [m for m in archive if m.isfile() and m.name.rpartition("/")[0] in few]
-        archive.extractall(data, members, filter="data")
+    unpack_emoji(data, CLASSES)
     # The containers' user is another one.
     for each in (folder, data, *data.rglob("*")):
         each.chmod(0o755 if each.is_dir() else 0o644)

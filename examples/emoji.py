@@ -1,0 +1,22 @@
+"""The images that this repository ships."""
+
+import tarfile
+from pathlib import Path
+
+ARCHIVE = Path(__file__).with_name("emoji.tar.gz")
+
+
+def unpack_emoji(folder: Path, classes: int | None = None) -> Path:
+    """Unpack the images into `folder / "emoji"`, a folder for each class, and return that path.
+
+    Args:
+        classes: how many classes to unpack, first by name; None for all.
+    """
+    with tarfile.open(ARCHIVE) as archive:
+        # Python 3.11.0 to 3.11.3, Debian 12's among them, have no `filter=`. The archive is our own.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        members = [member for member in archive if member.isfile()]
+        names = sorted({Path(member.name).parent for member in members})
+        unpacked = set(names[:classes])
+        archive.extractall(folder, [m for m in members if Path(m.name).parent in unpacked])
+    return folder / "emoji"

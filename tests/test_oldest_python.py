@@ -1,0 +1,86 @@
+"""The source keeps to what Python 3.11.0 has: mypy checks the minor version, these tests the patch."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples.emoji import unpack_emoji
+
+ROOT = Path(__file__).parents[1]
+# Keywords that functions of the standard library got in a patch release of 3.11.
+NEW_KEYWORDS = {
+    ("extract", "filter"): "3.11.4",
+    ("extractall", "filter"): "3.11.4",
+    ("unpack_archive", "filter"): "3.11.4",
+    ("getaddresses", "strict"): "3.11.10",
+    ("parseaddr", "strict"): "3.11.10",
+}
+# Names that modules of the standard library got in one.
+NEW_NAMES = {
+    "tarfile.data_filter": "3.11.4",
+    "tarfile.tar_filter": "3.11.4",
+    "tarfile.fully_trusted_filter": "3.11.4",
+    "tarfile.FilterError": "3.11.4",
+    "os.path.ALLOW_MISSING": "3.11.13",
+}
+
+
+def newer_than_oldest(source: str) -> Iterator[str]:
+    """What `source` uses that Python 3.11.0 lacks, one line of text each."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func).rpartition(".")[2]
+            for keyword in node.keywords:
+                if (called, keyword.arg) in NEW_KEYWORDS:
+                    yield f"line {node.lineno}: {called}({keyword.arg}=)"
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) in NEW_NAMES:
+            yield f"line {node.lineno}: {ast.unparse(node)}"
+
+
+def test_source_uses_nothing_newer_than_oldest_python() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "*.py"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    files = [ROOT / name for name in listed.split("\0") if name]
+    assert len(files) > 100
+    problems = {
+        str(file.relative_to(ROOT)): found
+        for file in files
+        if file.exists() and (found := list(newer_than_oldest(file.read_text(encoding="utf-8"))))
+    }
+    assert problems == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["archive.extractall(folder, filter='data')", "import tarfile\ntarfile.data_filter(a, b)"],
+)
+def test_names_newer_than_oldest_python_are_found(source: str) -> None:
+    assert len(list(newer_than_oldest(source))) == 1
+
+
+def test_images_unpack_without_extraction_filters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = tarfile.TarFile.extractall
+
+    def extractall(
+        self: tarfile.TarFile, path: str = ".", members: Any = None, *, numeric_owner: bool = False
+    ) -> None:
+        """With the signature of Python 3.11.0."""
+        new(self, path, members, numeric_owner=numeric_owner)
+
+    monkeypatch.setattr(tarfile.TarFile, "extractall", extractall)
+    monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    images = unpack_emoji(tmp_path, classes=3)
+    assert images == tmp_path / "emoji"
+    assert len(os.listdir(images)) == 3
+    assert all(file.stat().st_size for file in images.glob("*/*"))
