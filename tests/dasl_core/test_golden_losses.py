@@ -1,0 +1,106 @@
+"""Losses of every method, bit for bit as they were before the code was reorganized.
+
+`python -m tests.dasl_core.test_golden_losses` writes `tests/fixtures/golden_losses.json`. Write it again
+only in a commit that means to change what a method computes, and say so there.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.spec.methods import METHODS
+from tests.support.training_world import Recorder, ingest, picture_folder, resolved, run
+
+GOLDEN = Path(__file__).parents[1] / "fixtures" / "golden_losses.json"
+STEPS = 20
+COMPARED_ELSEWHERE = 5  # steps before rounding that differs has grown: after 20, MoCo v3 is 7% off
+METRICS = ("loss", "gradient_norm", "dar", "sec")
+REGULARIZED: dict[str, Any] = {"dar": {"weight": 0.1}, "sec": {"weight": 0.5}}
+DISTANCES = {"dar": {"difference": "distance", "weight": 0.5, "estimator": "unbiased"}}
+CASES: list[tuple[str, str, dict[str, Any]]] = [
+    *((method, "plain", {}) for method in sorted(METHODS)),
+    *((method, "dar_and_sec", REGULARIZED) for method in sorted(METHODS)),
+    ("simclr", "dar_on_distances", DISTANCES),
+]
+
+
+def environment() -> dict[str, str]:
+    """What decides the bits of a float32 sum: another library, or another CPU, adds in another order."""
+    cpu = "unknown"
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        models = [x for x in info.read_text().splitlines() if x.startswith("model name")]
+        cpu = models[0].partition(":")[2].strip() if models else cpu
+    return {
+        "torch": torch.__version__,
+        "timm": timm.__version__,
+        "cpu": cpu,
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "machine": platform.machine(),
+    }
+
+
+def curves(
+    method: str, regularizers: dict[str, Any], index: DatasetIndex, folder: Path
+) -> dict[str, list[float]]:
+    """Metrics of the first steps of a tiny run on one thread, one value a step."""
+    spec = resolved(
+        index,
+        method={"name": method},
+        train={"epochs": 7, "checkpoint_every_epochs": 100},
+        evaluate={"every_epochs": 100},
+        **regularizers,
+    )
+    recorder = Recorder(folder / "checkpoints")
+    run(spec, index, folder / "cache", recorder)
+    points = recorder.points[:STEPS]
+    assert [point["step"] for point in points] == list(range(1, STEPS + 1))
+    return {
+        name: [point["values"][name] for point in points]
+        for name in METRICS
+        if name in points[0]["values"]
+    }
+
+
+@pytest.mark.usefixtures("without_pictures")
+@pytest.mark.parametrize(("method", "variant", "regularizers"), CASES)
+def test_losses_equal_recorded_ones(
+    method: str, variant: str, regularizers: dict[str, Any], pictures: DatasetIndex, tmp_path: Path
+) -> None:
+    golden = json.loads(GOLDEN.read_text())
+    recorded = golden["curves"][method][variant]
+    now = curves(method, regularizers, pictures, tmp_path)
+    assert now.keys() == recorded.keys()
+    if golden["environment"] == environment():
+        assert now == recorded
+    for name, values in now.items():
+        expected = pytest.approx(recorded[name][:COMPARED_ELSEWHERE], rel=1e-2, abs=1e-4)
+        assert values[:COMPARED_ELSEWHERE] == expected, name
+
+
+def main() -> None:
+    """Record the losses of the code as it is."""
+    torch.set_num_threads(1)
+    recorded: dict[str, dict[str, dict[str, list[float]]]] = {}
+    with tempfile.TemporaryDirectory() as name:
+        index = ingest(picture_folder(Path(name) / "pictures"))
+        for method, variant, regularizers in CASES:
+            folder = Path(name) / method / variant
+            folder.mkdir(parents=True)
+            losses = curves(method, regularizers, index, folder)
+            recorded.setdefault(method, {})[variant] = losses
+    golden = {"environment": environment(), "curves": recorded}
+    GOLDEN.write_text(json.dumps(golden, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
