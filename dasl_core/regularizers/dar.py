@@ -49,7 +49,7 @@ def difference_alignment(
         norm: G, see `ctv_norm`.
         difference: ``"abs"`` elementwise ``|phi_i - phi_j|``; ``"signed"`` ``phi_i - phi_j``, whose
             value depends on how samples are numbered; ``"distance"`` the scalar ``||phi_i - phi_j||``,
-            which jobs take unless told otherwise (measured: docs/spec.md, "Settled here").
+            which jobs take unless told otherwise (measured: docs/spec.md, "Choices the papers leave open").
         estimator: ``"chain"`` takes consecutive pairs of a random class-alternating order of the
             batch (the paper's). ``"unbiased"`` weighs the chain's column pairs that share a sample,
             and those that do not, as often as they occur among all inter-class pairs; when all

@@ -19,7 +19,7 @@ from dasl_core.data.augment import statistics
 from dasl_core.data.index import DatasetIndex
 from dasl_core.export import FORMATS, ExportError, export_backbone, export_checkpoint
 from dasl_core.export.checkpoint import read_checkpoint
-from dasl_core.models.backbone import build_backbone
+from dasl_core.models.backbone import build_backbone, stem_lines
 from dasl_core.spec import BACKBONES, Backbone
 from dasl_core.train.checkpoint import load_state
 from tests.support.exported import (
@@ -37,13 +37,16 @@ NOTHING_MEASURED = {"step": 1, "epoch": 1.0, "evaluations": []}
 
 
 @pytest.mark.parametrize("source", ["card", "README.md", "docs/checkpoints.md"])
-def test_the_cards_and_pages_load_the_backbones_where_we_are_not_installed(
+def test_printed_code_loads_backbones_without_this_project(
     pictures: DatasetIndex, tmp_path: Path, source: str
 ) -> None:
-    folders, images, expected = [], [], []
+    folders, images, expected, kinds = [], [], [], []
     for kind, backbone in BACKBONE_KINDS.items():
         spec = resolved(pictures, backbone=backbone)
+        if source != "card" and stem_lines(spec.backbone):
+            continue  # the pages refer to the card for the lines of a small stem
         network = shake(build_backbone(spec.backbone))
+        kinds.append(kind)
         folders.append(tmp_path / kind)
         folders[-1].mkdir()
         assert export_backbone(network, spec, NOTHING_MEASURED, folders[-1]) is None
@@ -52,11 +55,11 @@ def test_the_cards_and_pages_load_the_backbones_where_we_are_not_installed(
             expected.append(network(torch.from_numpy(images[-1])).numpy())
         assert expected[-1].shape == (3, BACKBONES[spec.backbone.name].features)
     pages = folders if source == "card" else [tmp_path / "page"] * len(folders)
-    if source != "card":  # its first Python block loads any backbone
+    if source != "card":  # its first Python block loads a backbone
         pages[0].mkdir()
         shutil.copy(REPOSITORY / source, pages[0] / "README.md")
     features = features_read_elsewhere(folders, [code_of(page) for page in pages], images)
-    for kind, ours, theirs in zip(BACKBONE_KINDS, expected, features, strict=True):
+    for kind, ours, theirs in zip(kinds, expected, features, strict=True):
         np.testing.assert_allclose(theirs, ours, rtol=1e-6, atol=1e-6, err_msg=kind)
 
 
