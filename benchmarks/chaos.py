@@ -32,7 +32,7 @@ from benchmarks.postgres import postgres
 from benchmarks.standin.jobs_api import StandInRay
 from service.client import Client
 from service.client.models import Job
-from service.cluster.service import DISPATCHER_LEASE
+from service.db.leases import DISPATCHER_LEASE
 from service.db.models import ClusterSnapshot, Lease, Metric
 from service.db.session import Database
 

@@ -25,15 +25,15 @@ from PIL import Image
 from service.client import Client
 from service.db.migrate import upgrade
 from service.db.session import Database
-from service.first_token import admin_token
-from service.local_ray import LocalRay
+from service.embedded.bootstrap_token import admin_token
+from service.embedded.local_ray import LocalRay
 
 DATASET = "pictures"
 PATIENCE_SECONDS = 600.0
 
 Service = Literal["api", "dispatcher"]
 _COMMANDS: dict[Service, str] = {
-    "api": "service.api",
+    "api": "service.server",
     "dispatcher": "service.dispatcher",
 }
 

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from service.db.models import Attempt, Checkpoint, Event, Job, Metric
 from service.db.session import Database
-from service.lifecycle import LIVE_ATTEMPT, TERMINAL, TRANSITIONS, JobStatus
+from service.states import LIVE_ATTEMPT, TERMINAL, TRANSITIONS, JobStatus
 
 FINAL_WEIGHTS = "training_state.safetensors"
 

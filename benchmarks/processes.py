@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from service.guard import descendants
+from service.embedded.subreaper import descendants
 
 Part = Literal["driver", "rank"]
 

@@ -31,7 +31,7 @@ from benchmarks.deployment import free_port, write_images
 from benchmarks.machine import machine
 from dasl_core.data.ingest import ingest_folder
 from service.client import Client
-from service.guard import descendants
+from service.embedded.subreaper import descendants
 from workers.run import RAY_SETTINGS
 
 LIMIT_SECONDS = 3.0

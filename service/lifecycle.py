@@ -11,14 +11,23 @@ Nothing here commits: the caller's transaction does.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
 from service.checkpoints import repository as checkpoints
 from service.db.models import Attempt, Base, Checkpoint, Event, Job, Metric
+from service.states import (
+    LIVE_ATTEMPT,
+    TERMINAL,
+    TRANSITIONS,
+    AttemptState,
+    Desired,
+    JobStatus,
+    Outcome,
+    StaleAttempt,
+)
 
 Data = dict[str, Any]
 
@@ -27,72 +36,11 @@ _JOBS, _EVENTS = (Base.metadata.tables[row.__tablename__] for row in (Job, Event
 _ADD_JOB, _ADD_EVENT = insert(_JOBS), insert(_EVENTS)
 
 
-class JobStatus(StrEnum):
-    """What was observed of a job."""
-
-    QUEUED = "queued"
-    STARTING = "starting"
-    RUNNING = "running"
-    RETRY_WAIT = "retry_wait"
-    PAUSING = "pausing"
-    PAUSED = "paused"
-    CANCELLING = "cancelling"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-
-class Desired(StrEnum):
-    """What a person asked for."""
-
-    RUN = "run"
-    PAUSE = "pause"
-    CANCEL = "cancel"
-
-
-class AttemptState(StrEnum):
-    """How far one attempt came; `lost` is an attempt that stopped speaking."""
-
-    CREATED = "created"
-    SUBMITTED = "submitted"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    PAUSED = "paused"
-    LOST = "lost"
-
-
-Outcome = Literal["succeeded", "failed", "cancelled", "paused", "lost"]
-
-_S = JobStatus
-TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
-    # Nothing runs while a job is queued, paused, or waits for its next attempt: there is nothing to
-    # wind down.
-    _S.QUEUED: frozenset({_S.STARTING, _S.PAUSED, _S.CANCELLED}),
-    _S.STARTING: frozenset({_S.RUNNING, _S.RETRY_WAIT, _S.FAILED, _S.PAUSING, _S.CANCELLING}),
-    _S.RUNNING: frozenset({_S.SUCCEEDED, _S.FAILED, _S.RETRY_WAIT, _S.PAUSING, _S.CANCELLING}),
-    _S.RETRY_WAIT: frozenset({_S.QUEUED, _S.PAUSED, _S.CANCELLED}),
-    # Its last step may come before the pause does.
-    _S.PAUSING: frozenset({_S.PAUSED, _S.SUCCEEDED, _S.FAILED, _S.CANCELLING}),
-    _S.PAUSED: frozenset({_S.QUEUED, _S.CANCELLED}),
-    _S.CANCELLING: frozenset({_S.CANCELLED}),
-    _S.SUCCEEDED: frozenset(),
-    _S.FAILED: frozenset(),
-    _S.CANCELLED: frozenset(),
-}
-TERMINAL = frozenset(status for status, targets in TRANSITIONS.items() if not targets)
-LIVE_ATTEMPT = frozenset({AttemptState.CREATED, AttemptState.SUBMITTED, AttemptState.RUNNING})
-
 _FIRST_RETRY = timedelta(seconds=2)
 LONGEST_RETRY = timedelta(minutes=2)
 SILENCE = timedelta(minutes=2)
 """After so long a silence nobody knows whether an attempt ran meanwhile: its machine may have slept, the
 network been away, or the clock been set."""
-
-
-class StaleAttempt(Exception):
-    """Somebody speaks for an attempt that is over or was replaced; its process must exit."""
 
 
 def retry_delay(restarts: int) -> timedelta:

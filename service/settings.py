@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sqlalchemy import make_url
 
-from service.observability.logs import LogFormat
+from service.log_records import LogFormat
 
 
 class Settings(BaseSettings):

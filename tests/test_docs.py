@@ -17,8 +17,8 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from dasl_core.spec import METHODS, JobSpec
-from service.app import create_app
 from service.cli.app import app
+from service.server.app import create_app
 from service.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent

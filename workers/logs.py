@@ -3,7 +3,7 @@
 import logging
 import os
 
-from service.observability import logs
+from service import log_records
 
 # What they tell of each file that they write is nothing to whom a training belongs.
 _CHATTY = ("onnxscript", "onnx_ir")
@@ -19,9 +19,9 @@ def log_to_stderr(token: str, **fields: object) -> None:
         fields: with DASL_LOG_FORMAT=json a line is a JSON object with these. As text it has the rank
             alone: a log is of one attempt.
     """
-    style: logs.LogFormat = "json" if os.environ.get("DASL_LOG_FORMAT") == "json" else "text"
+    style: log_records.LogFormat = "json" if os.environ.get("DASL_LOG_FORMAT") == "json" else "text"
     if style == "text":
         fields = {name: value for name, value in fields.items() if name == "rank"}
-    logs.configure(style, secrets=[token, os.environ.get("RAY_AUTH_TOKEN", "")], **fields)
+    log_records.configure(style, secrets=[token, os.environ.get("RAY_AUTH_TOKEN", "")], **fields)
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.WARNING)

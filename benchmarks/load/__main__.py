@@ -46,10 +46,10 @@ from benchmarks.load.servers import Servers, database_of, database_version, serv
 from benchmarks.load.traffic import Sender, Tallies, Tally, at_rate, percentiles
 from benchmarks.machine import machine
 from service import lifecycle
-from service.api_thread import spare_what_stays
 from service.db.migrate import upgrade
 from service.db.models import Job
 from service.db.session import Database
+from service.server.tuning import spare_what_stays
 from service.settings import Settings
 
 RESULTS = Path(__file__).parent.parent / "results"

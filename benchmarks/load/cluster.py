@@ -17,10 +17,11 @@ from multiprocessing.connection import Connection
 from multiprocessing.queues import Queue
 from pathlib import Path
 
+from service import log_records
 from service.db.session import Database
-from service.dispatcher.executor import Cluster, LogPiece, Node, Run, RunState
+from service.dispatcher.executor import LogPiece, Run, RunState
 from service.dispatcher.loop import Dispatcher
-from service.observability import logs
+from service.scheduling.nodes import Cluster, Node
 from service.settings import Settings
 
 NODES, CPUS_PER_NODE = 10, 10
@@ -114,7 +115,7 @@ def dispatch(
 ) -> None:
     """Run the dispatcher until SIGTERM; each question is answered with the rounds since the last."""
     sys.stderr = log.open("w", buffering=1)
-    logs.configure("text", secrets=settings.secrets)
+    log_records.configure("text", secrets=settings.secrets)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

@@ -16,7 +16,7 @@ from multiprocessing.queues import Queue
 from typing import Any
 
 from benchmarks.load.traffic import Sender, Tallies
-from service.api_thread import spare_what_stays
+from service.server.tuning import spare_what_stays
 
 HEARTBEAT_SECONDS = 2.0
 STEPS_PER_SECOND = 2.0

@@ -23,11 +23,11 @@ from sqlalchemy import make_url, text
 
 from benchmarks.load import cluster, drivers
 from benchmarks.load.traffic import Tallies
-from service.api import stay_on_one_core
-from service.api_thread import ApiThread, spare_what_stays
+from service import log_records
 from service.db.session import Database
-from service.exposure import bound
-from service.observability import logs
+from service.server.listener import bound
+from service.server.thread import ApiThread
+from service.server.tuning import spare_what_stays, stay_on_one_core
 from service.settings import Settings
 
 _SPAWN = multiprocessing.get_context("spawn")
@@ -166,13 +166,13 @@ def _end(process: BaseProcess) -> None:
 def _serve(settings: Settings, log: Path, listener: socket.socket) -> None:
     """The API until SIGTERM."""
     sys.stderr = log.open("w", buffering=1)
-    logs.configure("text", secrets=settings.secrets)
+    log_records.configure("text", secrets=settings.secrets)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     database = Database(settings.database_url)
     if database.engine.dialect.name != "sqlite":
-        stay_on_one_core()  # As `python -m service.api`; with SQLite this stands for `dasl serve`.
+        stay_on_one_core()  # As `python -m service.server`; with SQLite this stands for `dasl serve`.
     api = ApiThread(settings, database, listener)
     api.start()
     spare_what_stays()

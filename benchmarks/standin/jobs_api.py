@@ -24,7 +24,7 @@ from service.client.attempt_token import RAY_JOB_CONFIG
 
 
 class StandInRay:
-    """The stand-in as a process; as `service.local_ray.LocalRay` to whoever starts it."""
+    """The stand-in as a process; as `service.embedded.local_ray.LocalRay` to whoever starts it."""
 
     token = "none"
 

@@ -6,11 +6,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from service.api.auth import Admin
+from service.api.pagination import After, Limit, Page, page, position
+from service.api.transaction import ReadSession, Route
 from service.audit import repository
 from service.audit.schemas import AuditView, Since, TokenId
-from service.auth import Admin
-from service.context import ReadSession, Route
-from service.pages import After, Limit, Page, page, position
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"], route_class=Route)
 

@@ -6,13 +6,13 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from service import downloads
-from service.auth import Reader, Submitter
+from service.api import ranged_file
+from service.api.auth import Reader, Submitter
+from service.api.pagination import Page
+from service.api.transaction import ReadSession, Route, WithContext, WriteSession
 from service.checkpoints import repository, service
 from service.checkpoints.schemas import ArtifactView, CheckpointPatch, CheckpointView
-from service.context import ReadSession, Route, WithContext, WriteSession
 from service.jobs import service as jobs
-from service.pages import Page
 
 router = APIRouter(prefix="/v1", tags=["checkpoints"], route_class=Route)
 _FILE: dict[int | str, dict[str, Any]] = {
@@ -67,7 +67,7 @@ def download_checkpoint_file(
     """One file of a checkpoint, or a part of it."""
     file = service.file(session, caller.tenant, checkpoint_id, name)
     session.close()  # The store may be far away: no transaction is open while it is asked.
-    return downloads.answer(request, context.storage, file)
+    return ranged_file.answer(request, context.storage, file)
 
 
 @router.get("/jobs/{job_id}/artifacts")
@@ -91,4 +91,4 @@ def download_artifact(
     """One artifact, or a part of it."""
     file = service.artifact(session, caller.tenant, job_id, name)
     session.close()
-    return downloads.answer(request, context.storage, file)
+    return ranged_file.answer(request, context.storage, file)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from sqlalchemy.orm import Session
 
 from dasl_core.spec import Checkpoints
+from service.api.problems import Problem
 from service.checkpoints import repository
 from service.db.models import Checkpoint, Job
-from service.problems import Problem
 
 # What tells a good checkpoint, in this order.
 BEST_BY = ("knn_top1", "recall_at_1")

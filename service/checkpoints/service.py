@@ -7,12 +7,12 @@ import re
 from sqlalchemy.orm import Session
 
 from service import ids, lifecycle
+from service.api.problems import Problem, field_problem, not_found
+from service.api.ranged_file import StoredFile
 from service.checkpoints import repository, retention
 from service.checkpoints.schemas import FILE_NAME
 from service.db.models import Checkpoint
-from service.downloads import StoredFile
 from service.jobs import service as jobs
-from service.problems import Problem, field_problem, not_found
 
 
 def get(session: Session, tenant: str, checkpoint_id: str, *, keep: bool = False) -> Checkpoint:

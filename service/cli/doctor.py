@@ -19,10 +19,10 @@ def register(app: typer.Typer) -> None:
 
 def doctor(as_json: AsJson = False) -> None:
     """Check this installation, its files and the server; exit code 1 if something fails."""
-    from service.doctor import installation, premises, server
+    from service.doctor import installation, local_storage, server
 
     found = []
-    for part in (installation, premises, server):
+    for part in (installation, local_storage, server):
         for finding in part.look():
             found.append(finding)
             if not as_json:

@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 def serve() -> None:
     """Start API, dispatcher and a local Ray on this machine; Ctrl-C stops all of it."""
     try:
-        from service.serve import main
+        from service.embedded.serve import main
     except ModuleNotFoundError as error:
         _missing(error)
     raise typer.Exit(main())
@@ -71,7 +71,7 @@ def admin_token(
 
         from dasl_core.spec import field_problems
         from service.db.session import Database, in_a_line
-        from service.first_token import new_admin_token
+        from service.embedded.bootstrap_token import new_admin_token
         from service.settings import read_settings
         from service.tokens.schemas import TenantName, TokenName
     except ModuleNotFoundError as error:

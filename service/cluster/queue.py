@@ -10,9 +10,10 @@ from sqlalchemy.orm import Session
 from service.cluster import repository
 from service.cluster.schemas import QueuedJob
 from service.db.models import ClusterSnapshot
-from service.dispatcher import repository as dispatched
-from service.dispatcher.admission import Decision, Running, decide
-from service.dispatcher.executor import Cluster, Node
+from service.scheduling import repository as scheduling
+from service.scheduling.admission import Decision, Running, decide
+from service.scheduling.nodes import Cluster
+from service.scheduling.repository import nodes_of
 
 _AWAY = "Waiting for Ray, which does not answer, or has no node, at the moment"
 
@@ -29,7 +30,7 @@ def waiting(
     decisions: dict[str, Decision] = {}
     if jobs and seen is not None and seen.alive:
         # Other tenants' jobs count; what is told of them is how much they take.
-        everyones = decide(Cluster(nodes_of(seen)), taken, dispatched.queued(session), now)
+        everyones = decide(Cluster(nodes_of(seen)), taken, scheduling.queued(session), now)
         decisions = {decision.job.job_id: decision for decision in everyones}
     otherwise = "" if seen is None or seen.alive else _AWAY
     found = []
@@ -47,8 +48,3 @@ def waiting(
             )
         )
     return found
-
-
-def nodes_of(seen: ClusterSnapshot) -> tuple[Node, ...]:
-    """The nodes that the dispatcher saw."""
-    return tuple(Node(**node) for node in seen.nodes)

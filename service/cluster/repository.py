@@ -8,32 +8,8 @@ from datetime import datetime
 from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
-from service.db.models import ClusterSnapshot, Job, Lease
-from service.lifecycle import JobStatus
-
-_ROW = 1
-
-
-def snapshot(session: Session) -> ClusterSnapshot | None:
-    """What the dispatcher last saw of the cluster, if it ever did."""
-    return session.get(ClusterSnapshot, _ROW)
-
-
-def save_snapshot(session: Session, seen: ClusterSnapshot) -> None:
-    """Replace the snapshot. `seen.id` is set here."""
-    seen.id = _ROW
-    session.merge(seen)
-
-
-def lease(session: Session, name: str) -> Lease | None:
-    """Who holds a lease, or held it last."""
-    return session.get(Lease, name)
-
-
-def lease_is_held(session: Session, name: str, now: datetime) -> bool:
-    """Whether somebody holds the lease at this time."""
-    row = lease(session, name)
-    return row is not None and row.expires_at > now
+from service.db.models import Job
+from service.states import JobStatus
 
 
 def count_queued(session: Session, tenant: str) -> int:

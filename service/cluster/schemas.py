@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from service.dispatcher.admission import WaitsFor
+from service.scheduling.admission import WaitsFor
 
 
 class QueuedJob(BaseModel):

@@ -6,11 +6,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from service.auth import Reader, Submitter
-from service.context import ReadSession, Route, WithContext, WriteSession
+from service.api.auth import Reader, Submitter
+from service.api.pagination import After, Limit, Page, page, position
+from service.api.transaction import ReadSession, Route, WithContext, WriteSession
 from service.datasets import repository, service
 from service.datasets.schemas import DatasetRequest, DatasetView
-from service.pages import After, Limit, Page, page, position
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=Route)
 

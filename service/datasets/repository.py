@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from service.db.models import Dataset, Job
-from service.lifecycle import TERMINAL
+from service.states import TERMINAL
 
 PENDING, INGESTING, READY, FAILED = "pending", "ingesting", "ready", "failed"
 _REMOVED = "removed"

@@ -9,10 +9,10 @@ from sqlalchemy.orm import Session
 
 from dasl_core.spec.locations import OUTSIDE, is_allowed
 from service import ids
+from service.api.problems import Problem, field_problem, not_found
 from service.datasets import repository
 from service.datasets.schemas import DatasetRequest
 from service.db.models import Dataset
-from service.problems import Problem, field_problem, not_found
 from service.settings import Settings
 
 

@@ -10,12 +10,12 @@ import socket
 import sys
 import threading
 
+from service import log_records
+from service.artifacts.storage import Storage
 from service.db.session import Database
 from service.dispatcher.loop import Dispatcher
 from service.dispatcher.ray_executor import RayExecutor
-from service.observability import logs
 from service.settings import read_settings
-from service.storage import Storage
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ def main() -> int:
     except ValueError as error:
         print(f"The dispatcher cannot start: {error}", file=sys.stderr)
         return 1
-    logs.configure(settings.log_format, secrets=settings.secrets)
+    log_records.configure(settings.log_format, secrets=settings.secrets)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

@@ -11,17 +11,17 @@ import signal
 from datetime import datetime, timedelta
 from typing import Any
 
-from service import auth, lifecycle
+from service import credentials, lifecycle, states
 from service.dispatcher import repository
+from service.dispatcher.context import Shared, passed
 from service.dispatcher.executor import Run, RunState, SubmissionRefused
 from service.dispatcher.garbage import Garbage
-from service.dispatcher.logs import LogCopier
-from service.dispatcher.repository import AttemptView
-from service.dispatcher.shared import Shared, passed
-from service.lifecycle import AttemptState, Desired
+from service.dispatcher.log_copier import LogCopier
+from service.scheduling.repository import AttemptView
+from service.states import AttemptState, Desired
 
 # How an attempt ends that was stopped because this is desired.
-WOUND_DOWN: dict[Desired, lifecycle.Outcome] = {
+WOUND_DOWN: dict[Desired, states.Outcome] = {
     Desired.CANCEL: "cancelled",
     Desired.PAUSE: "paused",
 }
@@ -42,7 +42,7 @@ class Attempts:
 
     def start(self, job_id: str) -> None:
         """Begin a queued job's next attempt."""
-        token, hashed = auth.new_token()
+        token, hashed = credentials.new_token()
         with self._shared.write() as session:
             attempt = lifecycle.start_attempt(session, job_id, hashed)
         if attempt is None:

@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 from service.checkpoints import repository as checkpoints
 from service.datasets import repository as datasets
 from service.db.models import Checkpoint, Dataset
-from service.dispatcher.repository import AttemptView
-from service.dispatcher.shared import Shared, passed
+from service.dispatcher.context import Shared, passed
+from service.scheduling.repository import AttemptView
 
 logger = logging.getLogger(__name__)
 

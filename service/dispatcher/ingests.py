@@ -12,14 +12,14 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from service import auth
+from service import credentials
 from service.datasets import repository as datasets
 from service.db.models import Dataset
 from service.dispatcher import repository
 from service.dispatcher.attempts import ended_error
+from service.dispatcher.context import Shared
 from service.dispatcher.executor import SubmissionRefused
-from service.dispatcher.logs import last_lines
-from service.dispatcher.shared import Shared
+from service.dispatcher.log_copier import last_lines
 
 _RUNS = 2
 # On Ray's head, each with a thread for every core; the others wait.
@@ -40,7 +40,7 @@ class Ingests:
 
     def start(self, dataset: Dataset) -> None:
         """Begin the next run of a data set that waits for one."""
-        token, hashed = auth.new_token()
+        token, hashed = credentials.new_token()
         with self._shared.write() as session:
             number = datasets.begin_ingest(session, dataset.id, hashed)
         if number is None:

@@ -14,23 +14,24 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from service import lifecycle
-from service.cluster import repository as clusters
+from service.artifacts.storage import Storage
 from service.datasets import repository as datasets
 from service.db.models import Checkpoint, ClusterSnapshot, Dataset
 from service.db.session import AWAY, Database
 from service.dispatcher import repository
-from service.dispatcher.admission import Decision, decide
 from service.dispatcher.attempts import Attempts
-from service.dispatcher.executor import Cluster, Executor, ExecutorUnavailable
+from service.dispatcher.context import Clock, Entrypoints, LeaseLost, Shared, passed, utc_now
+from service.dispatcher.executor import Executor, ExecutorUnavailable
 from service.dispatcher.garbage import Garbage
 from service.dispatcher.ingests import Ingests
-from service.dispatcher.logs import LogCopier
-from service.dispatcher.repository import AttemptView
-from service.dispatcher.shared import Clock, Entrypoints, LeaseLost, Shared, passed, utc_now
-from service.lifecycle import AttemptState
-from service.observability.logs import about
+from service.dispatcher.log_copier import LogCopier
+from service.log_records import about
+from service.scheduling import repository as scheduling
+from service.scheduling.admission import Decision, decide
+from service.scheduling.nodes import Cluster
+from service.scheduling.repository import AttemptView
 from service.settings import Settings
-from service.storage import Storage
+from service.states import AttemptState
 
 logger = logging.getLogger(__name__)
 
@@ -150,7 +151,7 @@ class Dispatcher:
     def _watch(self) -> None:
         """Look after everything that was begun, by this dispatcher or one before it."""
         with self._shared.database.read() as session:
-            live = repository.live_attempts(session)
+            live = scheduling.live_attempts(session)
         for attempt in live:
             if attempt.state == AttemptState.CREATED:
                 self._each(self._attempts.adopt, attempt)
@@ -158,7 +159,7 @@ class Dispatcher:
                 self._each(self._attempts.watch, attempt)
         # Read after the watching, so that attempts which it ended are seen off at once.
         with self._shared.database.read() as session:
-            ended = repository.ended_attempts(session)
+            ended = scheduling.ended_attempts(session)
             ingesting = datasets.ingesting(session)
             marked, deleted = self._garbage.marked(session), self._garbage.deleted(session)
         for attempt in ended:
@@ -213,7 +214,7 @@ class Dispatcher:
         now = self._shared.clock()
         nodes = [] if cluster is None else [vars(node) for node in cluster.nodes]
         with self._shared.write() as session:
-            clusters.save_snapshot(
+            scheduling.save_snapshot(
                 session,
                 ClusterSnapshot(
                     at=now,
@@ -233,10 +234,10 @@ class Dispatcher:
             return
         now = self._shared.clock()
         with self._shared.database.read() as session:
-            queue = repository.queued(session)
+            queue = scheduling.queued(session)
             if not queue:
                 return
-            taken = repository.taking_room(session, now)
+            taken = scheduling.taking_room(session, now)
         decisions = decide(cluster, taken, queue, now)
         for decision in decisions:
             if decision.starts:

@@ -15,14 +15,13 @@ import httpx
 
 from service.client.attempt_token import METADATA_KEY
 from service.dispatcher.executor import (
-    Cluster,
     ExecutorUnavailable,
     LogPiece,
-    Node,
     Run,
     RunState,
     SubmissionRefused,
 )
+from service.scheduling.nodes import Cluster, Node
 
 _TAKEN = "already exists"
 # The dashboard waits up to 10 s for the node's agent before it answers a submission.

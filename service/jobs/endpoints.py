@@ -11,9 +11,11 @@ from pydantic import AfterValidator
 from dasl_core.spec import METHODS, FieldProblem, JobSpec
 from dasl_core.spec.base import problem
 from dasl_core.spec.errors import closest
-from service.auth import Reader, Submitter
-from service.context import Context, ReadSession, Route, WithContext, WriteSession
-from service.jobs import places, repository, service
+from service.api.auth import Reader, Submitter
+from service.api.pagination import After, Limit, Page, page, position
+from service.api.problems import field_problem
+from service.api.transaction import Context, ReadSession, Route, WithContext, WriteSession
+from service.jobs import path_checks, repository, service
 from service.jobs.schemas import (
     AttemptView,
     CloneRequest,
@@ -23,9 +25,7 @@ from service.jobs.schemas import (
     SpecBody,
     ValidatedJob,
 )
-from service.lifecycle import JobStatus
-from service.pages import After, Limit, Page, page, position
-from service.problems import field_problem
+from service.states import JobStatus
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=Route)
 
@@ -175,4 +175,4 @@ def list_evaluations(job_id: str, caller: Reader, session: ReadSession) -> Page[
 
 
 def _unreadable(context: Context, tenant: str, spec: JobSpec) -> list[FieldProblem]:
-    return places.unreadable(context.settings, context.database, tenant, spec)
+    return path_checks.unreadable(context.settings, context.database, tenant, spec)

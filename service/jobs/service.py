@@ -24,15 +24,15 @@ from dasl_core.spec import (
 from dasl_core.spec import estimate as estimate_cost
 from dasl_core.spec import resolve as resolve_spec
 from service import ids, lifecycle
-from service.auth import Caller
+from service.api.auth import Caller
+from service.api.problems import Problem, field_problem, not_found, spec_problem
 from service.checkpoints import repository as checkpoints
-from service.cluster import service as cluster
 from service.datasets import repository as datasets
 from service.db.models import Checkpoint, Dataset, Job
 from service.jobs import repository
 from service.jobs.schemas import JobPatch, JobView
-from service.lifecycle import TERMINAL, Desired
-from service.problems import Problem, field_problem, not_found, spec_problem
+from service.scheduling import capacity
+from service.states import TERMINAL, Desired
 from service.tokens import repository as tokens
 from service.tokens.service import check_queue
 
@@ -77,7 +77,7 @@ def plan(
                 "another data set, or null, which holds images out",
             )
     facts = DatasetFacts.model_validate(dataset.facts)
-    problems = [*known, *cluster.misfits(session, spec.resources)]
+    problems = [*known, *capacity.misfits(session, spec.resources)]
     try:
         resolved = resolve_spec(spec, facts)
     except SpecError as error:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from service.attempt_log import AttemptLog, left_out
-from service.context import Context
+from service.api.sse import Message, News
+from service.api.transaction import Context
+from service.artifacts.attempt_log import AttemptLog, left_out
 from service.jobs import repository
 from service.jobs.schemas import EventView
-from service.lifecycle import TERMINAL
-from service.sse import Message, News
+from service.states import TERMINAL
 
 _EVENTS_AT_ONCE = 500
 _LOG_BYTES_AT_ONCE = 1 << 20

@@ -8,10 +8,10 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import BaseModel
 
-from service.auth import bearer_token, unauthenticated
-from service.context import WithContext
+from service.api.auth import bearer_token, unauthenticated
+from service.api.problems import PROBLEM_RESPONSES, UNAVAILABLE, Problem
+from service.api.transaction import WithContext
 from service.observability.observer import WithObserver
-from service.problems import PROBLEM_RESPONSES, UNAVAILABLE, Problem
 
 router = APIRouter(tags=["probes"])
 

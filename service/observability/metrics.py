@@ -24,13 +24,13 @@ from prometheus_client.registry import Collector
 from sqlalchemy.orm import Session
 
 from service import ids
-from service.cluster import repository as clusters
-from service.cluster.service import DISPATCHER_LEASE
+from service.db import leases
+from service.db.leases import DISPATCHER_LEASE
 from service.db.models import ClusterSnapshot
-from service.dispatcher import repository as dispatched
-from service.dispatcher.packing import Demand
-from service.lifecycle import LIVE_ATTEMPT, AttemptState, JobStatus
 from service.observability import repository
+from service.scheduling import repository as scheduling
+from service.scheduling.packing import Demand
+from service.states import LIVE_ATTEMPT, AttemptState, JobStatus
 
 _LATENCY_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _WAIT_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600)
@@ -103,7 +103,7 @@ def read_state(session: Session, waits: QueueWaits) -> State:
     """Ask the database."""
     waits.look(session)
     now = datetime.now(UTC)
-    lease = clusters.lease(session, DISPATCHER_LEASE)
+    lease = leases.lease(session, DISPATCHER_LEASE)
     return State(
         at=now,
         jobs=repository.jobs_by_status(session),
@@ -112,8 +112,8 @@ def read_state(session: Session, waits: QueueWaits) -> State:
         first_in_queue=repository.first_in_queue(session),
         heartbeat_at=repository.oldest_heartbeat(session),
         lease_until=lease.expires_at if lease else None,
-        cluster=clusters.snapshot(session),
-        given=[one.demand for one in dispatched.taking_room(session, now)],
+        cluster=scheduling.snapshot(session),
+        given=[one.demand for one in scheduling.taking_room(session, now)],
         waits=waits.metric(),
     )
 

@@ -9,7 +9,7 @@ from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
 from service.db.models import Attempt, Job
-from service.lifecycle import LIVE_ATTEMPT, JobStatus
+from service.states import LIVE_ATTEMPT, JobStatus
 
 
 def jobs_by_status(session: Session) -> dict[str, int]:

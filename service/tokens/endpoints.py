@@ -6,9 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Response
 
-from service.auth import Admin, Reader
-from service.context import ReadSession, Route, WriteSession
-from service.pages import After, Limit, Page, page, position
+from service.api.auth import Admin, Reader
+from service.api.pagination import After, Limit, Page, page, position
+from service.api.transaction import ReadSession, Route, WriteSession
 from service.tokens import repository, service
 from service.tokens.schemas import NewToken, Quotas, TokenRequest, TokenView
 

@@ -8,7 +8,7 @@ from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
 from service.db.models import Job, Token
-from service.lifecycle import JobStatus
+from service.states import JobStatus
 
 # Of every request the first one: made once, it takes half the time.
 _BY_HASH = select(Token).where(Token.hash == bindparam("hash"))

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from dasl_core.spec.errors import LINE_PATTERN
-from service.auth import Scope
+from service.credentials import Scope
 
 TenantName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=LINE_PATTERN)]
 TokenName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=LINE_PATTERN)]

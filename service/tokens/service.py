@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 from sqlalchemy.orm import Session
 
-from service import auth, ids
+from service import credentials, ids
+from service.api.problems import Problem, not_found
 from service.db.models import Token
-from service.problems import Problem, not_found
 from service.tokens import repository
 from service.tokens.schemas import Quotas
 
@@ -19,11 +19,11 @@ def create(
     *,
     tenant: str,
     name: str,
-    scopes: Sequence[auth.Scope],
+    scopes: Sequence[credentials.Scope],
     quotas: Quotas | None = None,
 ) -> tuple[Token, str]:
     """A new token of a tenant, and its text, which cannot be had again."""
-    text, hashed = auth.new_token()
+    text, hashed = credentials.new_token()
     quotas = quotas or Quotas()
     token = Token(
         id=ids.new_id("tok"),

@@ -11,8 +11,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from service.auth import WorkerToken
-from service.context import FleetingSession, Route, WithContext, WriteSession
+from service.api.auth import WorkerToken
+from service.api.transaction import FleetingSession, Route, WithContext, WriteSession
 from service.worker_api import service
 from service.worker_api.schemas import (
     ArtifactReport,

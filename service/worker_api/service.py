@@ -8,15 +8,16 @@ from datetime import UTC, datetime
 from sqlalchemy.orm import Session
 
 from dasl_core.spec.headlines import in_a_line
-from service import auth, ids, lifecycle
+from service import credentials, ids, lifecycle
+from service.api import auth
+from service.api.problems import field_problem
+from service.artifacts.storage import Storage, is_below
 from service.checkpoints import repository as checkpoints
 from service.checkpoints import retention
 from service.datasets import repository as datasets
 from service.db.models import Artifact, Attempt, Checkpoint, Dataset, Evaluation
-from service.lifecycle import StaleAttempt
-from service.problems import field_problem
 from service.settings import Settings
-from service.storage import Storage, is_below
+from service.states import StaleAttempt
 from service.worker_api import repository
 from service.worker_api.schemas import (
     ArtifactReport,
@@ -221,7 +222,7 @@ def check_attempt_token(session: Session, token: str, job_id: str, number: str) 
     """
     known = ids.is_id("job", job_id) and _NUMBER.fullmatch(number) and int(number) < 2**31
     attempt = session.get(Attempt, (job_id, int(number))) if known else None
-    if attempt is None or not auth.token_matches(token, attempt.token_hash):
+    if attempt is None or not credentials.token_matches(token, attempt.token_hash):
         raise auth.unauthenticated("The token is not this attempt's")
 
 
@@ -232,7 +233,7 @@ def check_ingest_token(session: Session, token: str, dataset_id: str) -> None:
         Problem: 401.
     """
     known = session.get(Dataset, dataset_id) if ids.is_id("ds", dataset_id) else None
-    if known is None or not auth.token_matches(token, known.token_hash):
+    if known is None or not credentials.token_matches(token, known.token_hash):
         raise auth.unauthenticated("The token is not that of the data set's newest ingest run")
 
 
@@ -282,7 +283,7 @@ def _ingest_run(session: Session, token: str, dataset_id: str) -> Dataset:
     dataset = datasets.lock(session, dataset_id)
     if dataset is None:
         raise StaleAttempt(f"the data set {dataset_id} was deleted")
-    if not auth.token_matches(token, dataset.token_hash):
+    if not credentials.token_matches(token, dataset.token_hash):
         raise StaleAttempt(f"the ingest of {dataset_id} was started again")
     return dataset
 

@@ -13,9 +13,9 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import create_engine, make_url, text
 
-from service.app import create_app
 from service.db import migrate
 from service.db.session import Database
+from service.server.app import create_app
 from service.settings import Settings
 from tests.support.api_under_test import Api
 

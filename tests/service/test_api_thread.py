@@ -7,9 +7,9 @@ from pathlib import Path
 
 import httpx
 
-from service.api_thread import ApiThread
 from service.db.migrate import upgrade
 from service.db.session import Database
+from service.server.thread import ApiThread
 from service.settings import Settings
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.attempt_log import AttemptLog, left_out
-from service.storage import Storage
+from service.artifacts.attempt_log import AttemptLog, left_out
+from service.artifacts.storage import Storage
 
 LIMIT = 16 * 64
 """Parts of 64 bytes."""
@@ -111,7 +111,7 @@ def test_the_tail_of_a_log_takes_work_by_its_length(
 ) -> None:
     written = lines(0, 640)
     log.append(0, written, 16 * len(written))
-    monkeypatch.setattr("service.attempt_log._TAIL_BLOCK", 64)
+    monkeypatch.setattr("service.artifacts.attempt_log._TAIL_BLOCK", 64)
     monkeypatch.setattr(Counted, "work", 0)
     read = log._bytes
     monkeypatch.setattr(log, "_bytes", lambda *where: Counted(read(*where)))

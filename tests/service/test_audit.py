@@ -106,7 +106,7 @@ def test_a_change_that_fails_leaves_neither_itself_nor_a_row(
     def broken(*_: object) -> None:
         raise RuntimeError("the disk is full")
 
-    monkeypatch.setattr("service.context.trail.record_change", broken)
+    monkeypatch.setattr("service.api.transaction.audit_log.record_change", broken)
     with pytest.raises(RuntimeError, match="the disk is full"):
         api.submit()
     with api.database.read() as session:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from service import auth
-from service.app import create_app
+from service import credentials
+from service.server.app import create_app
 from service.settings import Settings
 from tests.support.api_under_test import Api, Worker, refused, snapshot
 
@@ -124,7 +124,7 @@ def test_the_document_says_what_needs_a_token() -> None:
 
 
 def test_nobody_gets_in_without_a_good_token(world: World) -> None:
-    text, _ = auth.new_token()
+    text, _ = credentials.new_token()
     for operation in OPERATIONS:
         for headers in (None, {"Authorization": f"Bearer {text}"}):
             if operation in OPEN:
@@ -185,7 +185,7 @@ def documented_scopes() -> list[tuple[str, str]]:
 
 
 def test_scopes_are_as_documented(world: World) -> None:
-    scopes: tuple[auth.Scope, ...] = ("read", "submit", "admin")
+    scopes: tuple[credentials.Scope, ...] = ("read", "submit", "admin")
     headers = {scope: world.api.token(scope) for scope in scopes}
     for operation, needed in documented_scopes():
         if needed == "none":

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from service.api_thread import ApiThread
 from service.db.models import Job
 from service.db.session import Database
+from service.server.thread import ApiThread
 from service.settings import Settings
 from tests.support.api_under_test import Api, Worker
 

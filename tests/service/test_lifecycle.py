@@ -19,10 +19,10 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import select
 
-from service import ids, lifecycle
+from service import ids, lifecycle, states
 from service.db.models import Attempt, Checkpoint, Dataset, Event, Job, Metric
 from service.db.session import Database
-from service.lifecycle import TERMINAL, TRANSITIONS, Desired, JobStatus, StaleAttempt
+from service.states import TERMINAL, TRANSITIONS, Desired, JobStatus, StaleAttempt
 
 _count = itertools.count()
 
@@ -88,7 +88,7 @@ def check_history(job: Job, events: list[Event], attempts: list[Attempt]) -> Non
         assert after["attempt"] >= before["attempt"]
     assert moves[-1]["to"] == job.status
     assert [attempt.number for attempt in attempts] == list(range(1, job.attempt + 1))
-    live = [attempt.number for attempt in attempts if attempt.state in lifecycle.LIVE_ATTEMPT]
+    live = [attempt.number for attempt in attempts if attempt.state in states.LIVE_ATTEMPT]
     assert live in ([], [job.attempt])
     if job.status in TERMINAL:
         assert events[-1].data.get("to") == job.status
@@ -128,7 +128,7 @@ class Life(RuleBasedStateMachine):
         outcome=st.sampled_from(["succeeded", "failed", "cancelled", "paused", "lost"]),
         retryable=st.booleans(),
     )
-    def finish(self, back: int, outcome: lifecycle.Outcome, retryable: bool) -> None:
+    def finish(self, back: int, outcome: states.Outcome, retryable: bool) -> None:
         error = {"type": "x", "message": "broke"} if outcome in ("failed", "lost") else None
         before, desired = self._status(), look(self.database, self.job_id)[0].desired
         with self.database.write() as session:
@@ -189,7 +189,7 @@ class Life(RuleBasedStateMachine):
         if job.status in ("paused", "pausing"):
             assert job.desired in ("pause", "cancel")
         if job.status == "paused":
-            assert not any(attempt.state in lifecycle.LIVE_ATTEMPT for attempt in attempts)
+            assert not any(attempt.state in states.LIVE_ATTEMPT for attempt in attempts)
 
     def _attempt(self) -> int:
         return look(self.database, self.job_id)[0].attempt

@@ -13,8 +13,8 @@ import pytest
 from ray.dashboard.subprocesses.module import SubprocessModule
 from ray.dashboard.utils import get_all_modules
 
-from service import local_ray
-from service.dispatcher.shared import Entrypoints
+from service.dispatcher.context import Entrypoints
+from service.embedded import local_ray
 
 
 def test_the_longest_folder_leaves_room_for_every_socket_of_ray() -> None:

@@ -11,9 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 from sqlalchemy import update
 
-from service import lifecycle
-from service.app import create_app
+from service import lifecycle, states
 from service.db.models import Attempt, Lease
+from service.server.app import create_app
 from service.settings import Settings
 from tests.support.api_under_test import Api, refused, snapshot
 
@@ -33,7 +33,7 @@ def value(series: Series, name: str, **labels: str) -> float:
     return series[name, frozenset(labels.items())]
 
 
-def finish(api: Api, job_id: str, outcome: lifecycle.Outcome) -> None:
+def finish(api: Api, job_id: str, outcome: states.Outcome) -> None:
     with api.database.write() as session:
         number = api.client.get(f"/v1/jobs/{job_id}").json()["attempt"]
         lifecycle.finish_attempt(session, job_id, number, outcome, error={"type": outcome})

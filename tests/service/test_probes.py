@@ -13,10 +13,10 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
-from service.app import create_app
-from service.cluster import repository as clusters
 from service.db.models import ClusterSnapshot, Lease
 from service.observability import observer
+from service.scheduling import repository as scheduling
+from service.server.app import create_app
 from service.settings import Settings
 from tests.support.api_under_test import Api, refused, snapshot
 from tests.support.outage import gone
@@ -67,7 +67,7 @@ def test_ready_names_what_is_missing(api: Api) -> None:
         with api.database.write() as session:
             at = datetime.now(UTC) - timedelta(seconds=age)
             seen = ClusterSnapshot(at=at, alive=alive, nodes=[], **dict.fromkeys(TOTALS, 0))
-            clusters.save_snapshot(session, seen)
+            scheduling.save_snapshot(session, seen)
         assert said in checks(api)["ray"]
 
 

@@ -8,8 +8,8 @@ import re
 import pytest
 from fastapi.testclient import TestClient
 
-from service.app import create_app
-from service.observability.logs import REQUESTS, JsonLines
+from service.log_records import REQUESTS, JsonLines
+from service.server.app import create_app
 from tests.support.api_under_test import Api, refused
 
 OWN = re.compile(r"[0-9a-f]{32}")

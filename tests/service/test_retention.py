@@ -14,13 +14,13 @@ from sqlalchemy import event
 
 from dasl_core.spec import Checkpoints
 from service import ids
+from service.artifacts.storage import Storage
 from service.checkpoints import repository as checkpoints
 from service.checkpoints.retention import beyond
 from service.db.models import Checkpoint
+from service.dispatcher.context import Entrypoints, Shared, utc_now
 from service.dispatcher.garbage import Garbage
 from service.dispatcher.ray_executor import RayExecutor
-from service.dispatcher.shared import Entrypoints, Shared, utc_now
-from service.storage import Storage
 from tests.support.api_under_test import Api, Worker, refused
 
 

@@ -34,9 +34,9 @@ from schemathesis.specs.openapi.checks import (
 )
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.app import create_app
 from service.db.models import ClusterSnapshot, Lease
 from service.db.session import Database
+from service.server.app import create_app
 from service.settings import Settings
 from tests.support.api_under_test import Api, Worker, snapshot
 

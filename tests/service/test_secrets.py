@@ -13,9 +13,9 @@ from sqlalchemy import MetaData, select, text
 from sqlalchemy.exc import OperationalError
 
 from service import lifecycle
-from service.app import create_app
 from service.jobs import service as jobs
-from service.observability.logs import JsonLines, TextLines
+from service.log_records import JsonLines, TextLines
+from service.server.app import create_app
 from service.settings import Settings
 from tests.support.api_under_test import Api
 

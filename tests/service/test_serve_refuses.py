@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from service import serve
+from service import log_records
 from service.dispatcher import __main__ as dispatcher
-from service.local_ray import LocalRay
-from service.observability import logs
+from service.embedded import serve
+from service.embedded.local_ray import LocalRay
 
 
 @pytest.fixture(autouse=True)
 def this_process_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(logs, "configure", lambda *_given, **_options: None)
+    monkeypatch.setattr(log_records, "configure", lambda *_given, **_options: None)
     signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in signals.items():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from service import ids
-from service.storage import Storage, is_below
+from service.artifacts.storage import Storage, is_below
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ import httpx
 import pytest
 import uvicorn
 
-from service import lifecycle, sse
-from service.attempt_log import AttemptLog
+from service import lifecycle
+from service.api import sse
+from service.artifacts.attempt_log import AttemptLog
 from service.client.sse import ServerSentEvent, parse
 from service.jobs import streams
 from tests.support.api_under_test import Api, Worker, refused

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from service import auth, lifecycle
+from service import credentials, lifecycle
 from service.db.models import Attempt
 from tests.support.api_under_test import Api, Worker, refused
 
@@ -146,7 +146,7 @@ def test_failure_retries_from_the_newest_checkpoint_then_tells_why(api: Api) -> 
     assert [attempt["state"] for attempt in attempts] == ["failed", "failed"]
     assert attempts[1]["resume_checkpoint_id"] == checkpoint
     assert second.token not in str(attempts)
-    assert auth.hash_token(second.token) not in str(attempts)
+    assert credentials.hash_token(second.token) not in str(attempts)
 
 
 @pytest.mark.parametrize(

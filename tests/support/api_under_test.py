@@ -9,13 +9,13 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from service import auth, ids, lifecycle
-from service.cluster import repository as clusters
-from service.context import Context
+from service import credentials, ids, lifecycle
+from service.api.transaction import Context
 from service.datasets import repository as datasets
 from service.db.models import ClusterSnapshot, Dataset
 from service.db.session import Database
-from service.dispatcher.executor import Node
+from service.scheduling import repository as scheduling
+from service.scheduling.nodes import Node
 from service.settings import Settings
 from service.tokens import service as tokens
 from service.tokens.schemas import Quotas
@@ -33,7 +33,9 @@ class Api:
     settings: Settings
     context: Context
 
-    def token(self, *scopes: auth.Scope, tenant: str = "default", **quotas: int) -> dict[str, str]:
+    def token(
+        self, *scopes: credentials.Scope, tenant: str = "default", **quotas: int
+    ) -> dict[str, str]:
         """Headers of a new token."""
         limits = Quotas.model_validate(quotas)
         with self.database.write() as session:
@@ -78,7 +80,7 @@ class Api:
 
     def start(self, job_id: str) -> Worker:
         """Start the next attempt, as the dispatcher does."""
-        token, hashed = auth.new_token()
+        token, hashed = credentials.new_token()
         with self.database.write() as session:
             attempt = lifecycle.start_attempt(session, job_id, hashed)
             assert attempt is not None
@@ -87,7 +89,7 @@ class Api:
 
     def ingest(self, dataset_id: str) -> tuple[int, dict[str, str]]:
         """Begin an ingest run, as the dispatcher does: its number and headers."""
-        token, hashed = auth.new_token()
+        token, hashed = credentials.new_token()
         with self.database.write() as session:
             number = datasets.begin_ingest(session, dataset_id, hashed)
             assert number is not None
@@ -135,7 +137,7 @@ def snapshot(
             used_cpus=1,
             used_gpus=0,
         )
-        clusters.save_snapshot(session, seen)
+        scheduling.save_snapshot(session, seen)
 
 
 def refused(answer: Any, status: int, field: str | None = None, type: str | None = None) -> Any:

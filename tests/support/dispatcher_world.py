@@ -9,13 +9,13 @@ from typing import Any
 
 from sqlalchemy import select
 
-from service import ids, lifecycle
+from service import ids, lifecycle, states
 from service.db.models import Attempt, Checkpoint, Dataset, Event, Job, Token
 from service.db.session import Database
+from service.dispatcher.context import Entrypoints
 from service.dispatcher.loop import Dispatcher
-from service.dispatcher.shared import Entrypoints
-from service.lifecycle import JobStatus
 from service.settings import Settings
+from service.states import JobStatus
 from tests.support.fake_executor import DRIVER, FakeExecutor
 
 ENTRYPOINTS = Entrypoints(
@@ -146,7 +146,7 @@ class World:
             self.worker_beats(job_id, number, {"step": second})
 
     def worker_finishes(
-        self, job_id: str, outcome: lifecycle.Outcome, number: int = 1, **options: Any
+        self, job_id: str, outcome: states.Outcome, number: int = 1, **options: Any
     ) -> None:
         with self.database.write() as session:
             lifecycle.finish_attempt(session, job_id, number, outcome, **options)

@@ -15,14 +15,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from service.dispatcher.executor import (
-    Cluster,
-    ExecutorUnavailable,
-    LogPiece,
-    Node,
-    Run,
-    RunState,
-)
+from service.dispatcher.executor import ExecutorUnavailable, LogPiece, Run, RunState
+from service.scheduling.nodes import Cluster, Node
 
 # Reads from its standard input how it is to end: an exit code, and lines to print between `|`.
 DRIVER = 'echo "driver $0 $1"; read code text; echo "$text" | tr "|" "\\n"; exit "$code"'

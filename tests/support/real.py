@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 
 import uvicorn
 
-from service import auth, lifecycle
-from service.app import create_app
+from service import credentials, lifecycle
 from service.client import WorkerClient
 from service.client.models import Dataset
 from service.datasets import repository as datasets
 from service.db.migrate import upgrade
 from service.db.session import Database
+from service.server.app import create_app
 from service.settings import Settings
 from service.tokens import service as tokens
 
@@ -63,7 +63,7 @@ class Service:
 
     def ingest(self, dataset: Dataset, *, error: str | None = None) -> None:
         """What `workers.ingest` does: the data set becomes ready, or fails for the given reason."""
-        text, hashed = auth.new_token()
+        text, hashed = credentials.new_token()
         with self.database.write() as session:
             assert datasets.begin_ingest(session, dataset.id, hashed) is not None
         worker = WorkerClient(self.url, text)
@@ -77,7 +77,7 @@ class Service:
 
     def start_attempt(self, job_id: str) -> WorkerClient:
         """What the dispatcher does: the job's next attempt, with the client that speaks for it."""
-        text, hashed = auth.new_token()
+        text, hashed = credentials.new_token()
         with self.database.write() as session:
             attempt = lifecycle.start_attempt(session, job_id, hashed)
             assert attempt is not None

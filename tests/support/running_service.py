@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from service.client import Client
-from service.guard import descendants
+from service.embedded.subreaper import descendants
 
 T = TypeVar("T")
 

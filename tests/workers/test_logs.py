@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from service.observability import logs
+from service import log_records
 from workers import ingest, run
 from workers.logs import log_to_stderr
 from workers.loop import train_rank
@@ -42,7 +42,7 @@ def test_the_token_is_a_secret_of_the_log(
     def configure(style: str, *, secrets: list[str], **fields: object) -> None:
         raise Configured(*secrets)
 
-    monkeypatch.setattr(logs, "configure", configure)
+    monkeypatch.setattr(log_records, "configure", configure)
     monkeypatch.setenv("DASL_LOG_FORMAT", style)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "of-ray")
     if command is not None:

@@ -15,7 +15,7 @@ import pytest
 
 from service.dispatcher.executor import ExecutorUnavailable, Run
 from service.dispatcher.ray_executor import RayExecutor
-from service.local_ray import LocalRay
+from service.embedded.local_ray import LocalRay
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
 

@@ -20,10 +20,10 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from service.cli.app import app
-from service.cluster import repository as clusters
 from service.db.models import ClusterSnapshot, Lease
-from service.doctor import installation, premises, server
+from service.doctor import installation, local_storage, server
 from service.doctor.finding import Finding
+from service.scheduling import repository as scheduling
 from tests.support.real import Service, running_service
 
 NO_GPU = """print('{"cuda": null, "names": []}')"""
@@ -34,8 +34,8 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A home of its own, room on any disk, and no seconds spent on importing torch."""
     monkeypatch.setenv("DASL_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(installation, "_GPUS", NO_GPU)
-    monkeypatch.setattr(premises, "_LITTLE", 0)
-    monkeypatch.setattr(premises, "_TOO_LITTLE", 0)
+    monkeypatch.setattr(local_storage, "_LITTLE", 0)
+    monkeypatch.setattr(local_storage, "_TOO_LITTLE", 0)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def dispatch(service: Service) -> None:
             nodes=[{"id": "n", "address": "a"} | dict.fromkeys(RESOURCES, 1)],
             **dict.fromkeys(RESOURCES, 1),
         )
-        clusters.save_snapshot(session, seen)
+        scheduling.save_snapshot(session, seen)
 
 
 RESOURCES = ("total_cpus", "total_gpus", "used_cpus", "used_gpus")
@@ -155,7 +155,7 @@ def test_tables_that_are_old(service: Service) -> None:
 
 def test_places_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def states() -> dict[str, str]:
-        return {finding.name: finding.state for finding in premises.look()}
+        return {finding.name: finding.state for finding in local_storage.look()}
 
     (tmp_path / "file").touch()
     monkeypatch.setenv("DASL_HOME", str(tmp_path / "file" / "home"))
@@ -165,21 +165,21 @@ def test_places_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert states()["database"] == "fail"
     monkeypatch.setenv("DASL_ARTIFACTS_URI", "nowhere://x")
     assert states()["artifacts"] == "fail"
-    monkeypatch.setattr(premises, "_LITTLE", 1e18)
+    monkeypatch.setattr(local_storage, "_LITTLE", 1e18)
     assert states()["disk"] == "warn"
-    monkeypatch.setattr(premises, "_TOO_LITTLE", 1e18)
+    monkeypatch.setattr(local_storage, "_TOO_LITTLE", 1e18)
     assert states()["disk"] == "fail"
     monkeypatch.setenv("DASL_PORT", "many")
     assert states() == {"settings": "fail"}
 
 
 def test_a_database_server_that_is_away_or_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(premises, "_CONNECT_SECONDS", "2")
+    monkeypatch.setattr(local_storage, "_CONNECT_SECONDS", "2")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for port in (9, silent.getsockname()[1]):
             url = f"postgresql+psycopg://me:hunter2@127.0.0.1:{port}/x"
             monkeypatch.setenv("DASL_DATABASE_URL", url)
-            [database] = [finding for finding in premises.look() if finding.name == "database"]
+            [database] = [finding for finding in local_storage.look() if finding.name == "database"]
             assert database.state == "fail"
             assert "hunter2" not in str(database)
 

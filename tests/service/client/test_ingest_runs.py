@@ -9,7 +9,7 @@ from PIL import Image
 
 from dasl_core.data.ingest import DatasetIndex
 from dasl_core.spec.locations import local_path
-from service import auth
+from service import credentials
 from service.client import Client
 from service.datasets.repository import begin_ingest
 from service.db.models import Dataset
@@ -32,7 +32,7 @@ def test_a_run_that_is_no_longer_wanted_leaves_the_index_that_counts(
         monkeypatch.setenv("DASL_API_URL", service.url)
         monkeypatch.setattr("sys.argv", ["ingest", "--dataset", dataset.id])
 
-        first_token, first_hash = auth.new_token()
+        first_token, first_hash = credentials.new_token()
         with service.database.write() as session:
             number = begin_ingest(session, dataset.id, first_hash)
         assert number is not None
@@ -42,7 +42,7 @@ def test_a_run_that_is_no_longer_wanted_leaves_the_index_that_counts(
             """Ray forgot the run, another one came and went, and only now this one writes."""
             monkeypatch.setattr(ingest, "upload", really_upload)
             Image.new("RGB", (8, 8)).save(images / "second.png")
-            token, hashed = auth.new_token()
+            token, hashed = credentials.new_token()
             with service.database.write() as session:
                 assert repository.replace_ingest_token(session, dataset.id, number, hashed)
             monkeypatch.setenv("DASL_WORKER_TOKEN", token)

@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.dispatcher import packing
-from service.dispatcher.admission import Decision, Queued, Quota, Running, decide
-from service.dispatcher.executor import Cluster, Node
-from service.dispatcher.packing import Demand, Worker
+from service.scheduling import packing
+from service.scheduling.admission import Decision, Queued, Quota, Running, decide
+from service.scheduling.nodes import Cluster, Node
+from service.scheduling.packing import Demand, Worker
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

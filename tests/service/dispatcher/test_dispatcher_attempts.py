@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from service.auth import hash_token
+from service.credentials import hash_token
 from service.db.models import Checkpoint, Event
-from service.dispatcher import repository
 from service.dispatcher.executor import LogPiece
-from service.lifecycle import AttemptState, JobStatus
+from service.scheduling import repository as scheduling
+from service.states import AttemptState, JobStatus
 from tests.support.dispatcher_world import World
 
 
@@ -167,7 +167,7 @@ def test_an_attempt_of_a_cluster_that_was_replaced_is_lost_at_once(world: World)
 def test_what_takes_room_is_counted_once(world: World) -> None:
     def cpus() -> int:
         with world.database.read() as session:
-            return sum(one.demand.cpus for one in repository.taking_room(session, world.now()))
+            return sum(one.demand.cpus for one in scheduling.taking_room(session, world.now()))
 
     job = world.add_job(workers=2)
     assert cpus() == 0
@@ -708,8 +708,8 @@ def test_a_store_that_raises_what_it_likes_holds_no_room(
     job, other = world.add_job(workers=2), world.add_job(workers=2)
     world.tick()
     world.worker_starts(job)
-    monkeypatch.setattr("service.storage.Storage.folders", broken)
-    monkeypatch.setattr("service.attempt_log.AttemptLog.append", broken)
+    monkeypatch.setattr("service.artifacts.storage.Storage.folders", broken)
+    monkeypatch.setattr("service.artifacts.attempt_log.AttemptLog.append", broken)
     world.executor.write_log(f"{job}-1", b"a line\n")
     world.tick(60)
     world.cancel(job)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
-from service import lifecycle
-from service.auth import hash_token
-from service.lifecycle import AttemptState, JobStatus
+from service import lifecycle, states
+from service.credentials import hash_token
+from service.states import AttemptState, JobStatus
 from service.worker_api.service import check_attempt_token
 from tests.support.dispatcher_world import World
 
@@ -154,7 +154,7 @@ def test_what_ray_takes_too_late_is_not_the_attempt_that_counts(
     with world.database.read() as session:
         check_attempt_token(session, late["DASL_WORKER_TOKEN"], job, "1")
         check_attempt_token(session, counts["DASL_WORKER_TOKEN"], job, "2")
-    with world.database.write() as session, pytest.raises(lifecycle.StaleAttempt):
+    with world.database.write() as session, pytest.raises(states.StaleAttempt):
         lifecycle.speak_for(session, job, 1)
     world.worker_starts(job, 2)
     world.tick()

@@ -28,7 +28,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.db.models import Attempt, Event, Job
-from service.lifecycle import LIVE_ATTEMPT, TERMINAL, TRANSITIONS, JobStatus
+from service.states import LIVE_ATTEMPT, TERMINAL, TRANSITIONS, JobStatus
 from tests.service.dispatcher.test_dispatcher_crashes import Crash, Death
 from tests.support.api_under_test import Api
 from tests.support.dispatcher_world import World

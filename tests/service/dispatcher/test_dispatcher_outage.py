@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 
 from service.dispatcher.executor import Run
-from service.lifecycle import JobStatus
+from service.states import JobStatus
 from tests.support.dispatcher_world import World
 from tests.support.outage import gone
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from service.cluster import repository as clusters
 from service.datasets import repository as datasets
 from service.db.models import Dataset, Job, Token
 from service.dispatcher import loop
-from service.dispatcher.executor import Node, Run
-from service.lifecycle import JobStatus
+from service.dispatcher.executor import Run
+from service.scheduling import repository as scheduling
+from service.scheduling.nodes import Node
+from service.states import JobStatus
 from tests.support.dispatcher_world import World
 
 
@@ -244,7 +245,7 @@ def test_nothing_starts_on_a_cluster_without_nodes(world: World) -> None:
     world.tick()
     assert world.status(job) == JobStatus.QUEUED
     with world.database.read() as session:
-        seen = clusters.snapshot(session)
+        seen = scheduling.snapshot(session)
     assert seen is not None
     assert not seen.alive
 
@@ -252,13 +253,13 @@ def test_nothing_starts_on_a_cluster_without_nodes(world: World) -> None:
 def test_the_cluster_is_shown(world: World) -> None:
     world.tick()
     with world.database.read() as session:
-        seen = clusters.snapshot(session)
+        seen = scheduling.snapshot(session)
     assert seen is not None
     assert (seen.alive, seen.total_cpus, seen.nodes[0]["id"]) == (True, 2, "node-1")
     world.executor.away = True
     world.tick()
     with world.database.read() as session:
-        seen = clusters.snapshot(session)
+        seen = scheduling.snapshot(session)
     assert seen is not None
     assert not seen.alive
 

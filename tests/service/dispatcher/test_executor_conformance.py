@@ -23,7 +23,7 @@ from service.dispatcher.executor import (
     RunState,
 )
 from service.dispatcher.ray_executor import RayExecutor
-from service.local_ray import LocalRay
+from service.embedded.local_ray import LocalRay
 from tests.support.fake_executor import FakeExecutor
 
 TOKEN = "secret-of-no-test"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from service.attempt_log import AttemptLog
-from service.dispatcher import logs
-from service.dispatcher.logs import LogCopier
-from service.storage import Storage
+from service.artifacts.attempt_log import AttemptLog
+from service.artifacts.storage import Storage
+from service.dispatcher import log_copier
+from service.dispatcher.log_copier import LogCopier
 from tests.support.fake_executor import FakeExecutor
 
 NAME = "job_x-1"
@@ -104,14 +104,14 @@ def test_a_log_that_grows_for_ever_is_bounded(copying: Copying) -> None:
 def test_a_driver_that_writes_faster_is_not_read_whole(
     copying: Copying, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "_BLOCK", 2000)
+    monkeypatch.setattr(log_copier, "_BLOCK", 2000)
     line = "{:099}\n"
     copying.write("".join(line.format(number) for number in range(100_000)))
     for _ in range(100):
         copying.follow()
     lines = copying.finish()
     kept = copying.kept().splitlines()
-    assert copying.executor.log_bytes_read < 3 * LIMIT + logs._TAIL_BYTES
+    assert copying.executor.log_bytes_read < 3 * LIMIT + log_copier._TAIL_BYTES
     assert (int(kept[0]), int(kept[-1])) == (0, 99_999)
     assert [int(text) for text in lines] == list(range(99_950, 100_000))
 
@@ -119,7 +119,7 @@ def test_a_driver_that_writes_faster_is_not_read_whole(
 def test_a_line_without_an_end_is_not_waited_for(
     copying: Copying, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "_BLOCK", 100)
+    monkeypatch.setattr(log_copier, "_BLOCK", 100)
     copying.write("." * 250)
     assert copying.follow() == b"." * 100
     assert copying.follow() == b"." * 200
@@ -149,5 +149,5 @@ def test_logs_that_cannot_be_had_or_stored_hold_nothing_up(
 def test_last_lines_are_bounded(copying: Copying) -> None:
     copying.write("\n".join(["x" * 5000] * 60))
     lines = copying.finish()
-    assert len(lines) == logs.TAIL_LINES
+    assert len(lines) == log_copier.TAIL_LINES
     assert max(map(len, lines)) == 2000

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.dispatcher.executor import Node
-from service.dispatcher.packing import Demand, Worker, empty_places, fits, sure_places
+from service.scheduling.nodes import Node
+from service.scheduling.packing import Demand, Worker, empty_places, fits, sure_places
 
 sizes = st.tuples(st.integers(0, 9), st.integers(0, 4))
 workers = st.builds(Worker, st.integers(1, 5), st.integers(0, 1))

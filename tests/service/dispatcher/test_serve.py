@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import httpx
 import pytest
 
-from service.guard import descendants
+from service.embedded.subreaper import descendants
 
 T = TypeVar("T")
 

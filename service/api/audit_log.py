@@ -1,0 +1,48 @@
+"""Who did what: a row for each request that changed something, or was refused the right to."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+from fastapi import Request
+from sqlalchemy import insert
+from sqlalchemy.orm import Session
+
+from service import ids
+from service.api.json_body import client_address
+from service.db.models import AuditEntry, Base
+
+_CHANGES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_LONGEST_PATH = 500
+_ADD = insert(Base.metadata.tables[AuditEntry.__tablename__])
+# What somebody put where an id belongs must not be kept.
+_TOKEN = re.compile(r"dasl_[\w-]{20,}")
+
+
+def record_change(session: Session, request: Request) -> None:
+    """Add a row to the transaction of a request that is about to succeed.
+
+    Workers leave none: what they report is in the job's own events.
+    """
+    caller = getattr(request.state, "caller", None)
+    if caller is not None and request.method in _CHANGES:
+        status = getattr(request.scope.get("route"), "status_code", None) or 200
+        record(session, request, caller.tenant, caller.token_id, status)
+
+
+def record(session: Session, request: Request, tenant: str, token_id: str, status: int) -> None:
+    """Add a row: neither the request's body and query nor its headers are kept."""
+    row = {
+        "id": ids.new_id("aud"),
+        "at": datetime.now(UTC),
+        "tenant": tenant,
+        "token_id": token_id,
+        "method": request.method,
+        # Quoted: a path may hold what no database stores.
+        "path": _TOKEN.sub("dasl_...", quote(request.scope["path"]))[:_LONGEST_PATH],
+        "status": status,
+        "address": client_address(request.scope),
+    }
+    session.execute(_ADD, row)

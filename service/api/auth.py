@@ -1,0 +1,105 @@
+"""Bearer tokens. Only a hash is stored; a token has 256 random bits, so a plain hash is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+from fastapi.security import HTTPBearer
+
+from service.api import audit_log
+from service.api.auth_rate_limit import too_many
+from service.api.problems import Problem
+from service.api.transaction import WithContext
+from service.credentials import Scope, hash_token, token_matches
+from service.tokens import repository
+
+# Each scope includes those before it.
+_RANK: dict[str, int] = {"read": 0, "submit": 1, "admin": 2}
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who makes a request."""
+
+    token_id: str
+    tenant: str
+    scopes: tuple[str, ...]
+    has_queue_limit: bool
+    """Whether there is a limit on its queued jobs: submissions then wait for one another."""
+
+    def may(self, scope: Scope) -> bool:
+        """Whether the caller's scopes include this one."""
+        return any(_RANK[own] >= _RANK[scope] for own in self.scopes)
+
+
+def bearer_token(request: Request) -> str:
+    """The token of the request.
+
+    Raises:
+        Problem: 401, there is none.
+    """
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise unauthenticated(
+            "The request has no token; expected the header `Authorization: Bearer TOKEN`"
+        )
+    return token.strip()
+
+
+def unauthenticated(detail: str) -> Problem:
+    """401, with the header that says how to authenticate."""
+    return Problem(401, "unauthenticated", detail, headers={"WWW-Authenticate": "Bearer"})
+
+
+# Only document the schemes in OpenAPI; `bearer_token` gives better errors.
+_documented = HTTPBearer(auto_error=False, description="A token made by `dasl tokens create`")
+_documented_worker = HTTPBearer(
+    auto_error=False,
+    scheme_name="WorkerToken",
+    description="The token of one attempt of a job, or of one ingest run.",
+)
+
+
+def _require(scope: Scope) -> Callable[..., Caller]:
+    def authenticate(
+        request: Request, context: WithContext, _: Annotated[object, Depends(_documented)]
+    ) -> Caller:
+        token = bearer_token(request)
+        # The endpoint's transaction is not open yet, and may be a write.
+        with context.database.look() as session:
+            row = repository.find_by_hash(session, hash_token(token))
+            known = row is not None and token_matches(token, row.hash) and row.revoked_at is None
+            if row is None or not known:
+                raise unauthenticated("The token is not known here, or was revoked")
+            caller = Caller(row.id, row.tenant, tuple(row.scopes), row.max_queued_jobs is not None)
+        request.state.caller = caller
+        if not caller.may(scope):
+            # Each leaves a row for good.
+            wait = context.forbidden.count(caller.token_id)
+            if wait is not None:
+                raise too_many(
+                    f"This needs the scope {scope!r}, like too many before it with this token", wait
+                )
+            with context.database.write() as session:
+                audit_log.record(session, request, caller.tenant, caller.token_id, 403)
+            has = ", ".join(caller.scopes) or "none"
+            raise Problem(403, "forbidden", f"This needs the scope {scope!r}; the token has: {has}")
+        return caller
+
+    return authenticate
+
+
+Reader = Annotated[Caller, Depends(_require("read"))]
+Submitter = Annotated[Caller, Depends(_require("submit"))]
+Admin = Annotated[Caller, Depends(_require("admin"))]
+
+
+async def _worker_token(request: Request, _: Annotated[object, Depends(_documented_worker)]) -> str:
+    return bearer_token(request)
+
+
+# Whose it is, the door asks.
+WorkerToken = Annotated[str, Depends(_worker_token)]

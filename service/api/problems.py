@@ -1,0 +1,200 @@
+"""Errors as RFC 9457 problem documents (`application/problem+json`) with stable types."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from contextvars import ContextVar
+from http import HTTPStatus
+from typing import Any, cast
+from urllib.parse import quote
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict
+from pydantic_core import ErrorDetails
+from starlette.exceptions import HTTPException
+
+from dasl_core.spec import FieldProblem, SpecError
+from dasl_core.spec.errors import translate
+from service.db.session import AWAY
+from service.states import StaleAttempt
+
+MEDIA_TYPE = "application/problem+json"
+REQUEST_ID = "X-Request-ID"
+request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+"""The id of the request that is being answered; its log records have it, too."""
+_logger = logging.getLogger(__name__)
+
+
+class FieldError(BaseModel):
+    """What is wrong with one field of the request."""
+
+    field: str
+    message: str
+    given: str = ""
+    expected: str = ""
+
+
+class ProblemDocument(BaseModel):
+    """The body of every error answer (RFC 9457)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    detail: str = ""
+    errors: list[FieldError] = []
+    request_id: str = ""
+
+
+_DOCUMENT = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}
+UNAVAILABLE: dict[int | str, dict[str, Any]] = {
+    503: {"description": "Something is away that is needed; ask again.", "content": _DOCUMENT}
+}
+PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
+    "4XX": {
+        "description": "A problem document; `type` is stable, `errors` name the fields.",
+        "content": _DOCUMENT,
+    },
+    **UNAVAILABLE,
+}
+
+
+class Problem(HTTPException):
+    """An error that a client is told of.
+
+    Args:
+        status: the HTTP status.
+        type: stable identifier of the kind of problem, e.g. `dataset-not-ready`.
+        detail: a sentence on this occurrence.
+        errors: the fields at fault, if fields are.
+        headers: further headers of the answer.
+        extra: further members of the document.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        type: str,
+        detail: str,
+        *,
+        errors: Sequence[FieldProblem] = (),
+        headers: dict[str, str] | None = None,
+        extra: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(status, detail, headers)
+        self.type = type
+        self.errors = list(errors)
+        self.extra = extra or {}
+
+    def response(self) -> JSONResponse:
+        """The answer that tells of it."""
+        document = {
+            "type": self.type,
+            "title": _title(self.type),
+            "status": self.status_code,
+            "detail": self.detail,
+            "errors": [error.as_dict() for error in self.errors],
+            **self.extra,
+        }
+        headers = dict(self.headers or {})
+        if (own := request_id.get()) is not None:
+            document["request_id"] = headers[REQUEST_ID] = own
+        return JSONResponse(document, self.status_code, headers, media_type=MEDIA_TYPE)
+
+
+def field_problem(
+    field: str, message: str, given: object = "", expected: str = "", *, status: int = 422
+) -> Problem:
+    """A problem with one field of the request."""
+    error = FieldProblem(field, message, _shorten(given), expected)
+    return Problem(status, "validation", f"{field}: {message}", errors=[error])
+
+
+def spec_problem(problems: Sequence[FieldProblem]) -> Problem:
+    """A job's spec that cannot be accepted."""
+    detail = "; ".join(f"{problem.field}: {problem.message}" for problem in problems)
+    return Problem(422, "validation", detail, errors=problems)
+
+
+def not_found(kind: str, name: str) -> Problem:
+    """What was asked for does not exist, or belongs to another tenant: both look the same."""
+    return Problem(404, "not-found", f"No {kind} {_shorten(name)}")
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of `app` a problem document, those of the framework included."""
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(RequestValidationError, _on_validation)
+    app.add_exception_handler(StaleAttempt, _on_stale_attempt)
+    for kind in AWAY:
+        app.add_exception_handler(kind, _on_database)
+    app.add_exception_handler(Exception, _on_defect)
+
+
+async def _on_http(_: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, Problem):
+        return error.response()
+    assert isinstance(error, HTTPException)
+    status = HTTPStatus(error.status_code)
+    kind = status.phrase.lower().replace(" ", "-")
+    headers = dict(error.headers or {})
+    return Problem(status.value, kind, error.detail, headers=headers).response()
+
+
+async def _on_validation(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    problems: list[FieldProblem] = []
+    # The first part of a place is where in the request it is: body, query, path or header.
+    details: list[ErrorDetails] = []
+    for detail in error.errors():
+        cause = detail.get("ctx", {}).get("error")
+        if isinstance(cause, SpecError):
+            problems += cause.problems
+        elif detail["type"] == "json_invalid":
+            message = f"is not JSON: {detail['ctx']['error']}"
+            problems.append(FieldProblem("body", message, "", "a JSON object"))
+        else:
+            place = {"loc": detail["loc"][1:] or detail["loc"]}
+            details.append(cast(ErrorDetails, {**detail, **place}))
+    problems += translate(details, _body_model(request))
+    return spec_problem(problems).response()
+
+
+def _body_model(request: Request) -> type[BaseModel] | None:
+    """What the body of a request to this address is read as."""
+    field = getattr(request.scope.get("route"), "body_field", None)
+    model = getattr(getattr(field, "field_info", None), "annotation", None)
+    return model if isinstance(model, type) and issubclass(model, BaseModel) else None
+
+
+async def _on_stale_attempt(_: Request, error: Exception) -> JSONResponse:
+    return Problem(409, "stale-attempt", f"{error}; this process must exit").response()
+
+
+async def _on_database(request: Request, error: Exception) -> JSONResponse:
+    # Quoted: a line break in it would begin a record of its own.
+    _logger.error("%s %s: %s", request.method, quote(request.url.path), error)
+    problem = Problem(
+        503, "database-unavailable", "The database does not answer", headers={"Retry-After": "2"}
+    )
+    return problem.response()
+
+
+async def _on_defect(_: Request, error: Exception) -> JSONResponse:
+    # The framework raises it again after this answer, so that the server logs it.
+    return Problem(500, "internal-error", "A defect of the service; it was logged").response()
+
+
+def _title(kind: str) -> str:
+    return kind.replace("-", " ").capitalize()
+
+
+def _shorten(value: object, limit: int = 80) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    text = text.encode("utf-8", "replace").decode()
+    return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -1,0 +1,111 @@
+"""What endpoints share: settings, database, storage; and a request's transaction.
+
+Services never commit: the request does, when its endpoint has returned and before the answer is
+sent. A transaction begins at its first statement and is over in the very thread call that runs the
+endpoint. So no request waits for a thread while it holds a connection, or a lock that those who have
+all the threads wait for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+from sqlalchemy.orm import Session
+
+from service.api import audit_log
+from service.api.auth_rate_limit import Failures
+from service.api.json_body import StrictRoute
+from service.artifacts.storage import Storage
+from service.db.session import Database
+from service.settings import Settings
+
+
+@dataclass(frozen=True)
+class Context:
+    """One service's surroundings."""
+
+    settings: Settings
+    database: Database
+    storage: Storage
+    forbidden: Failures
+    """Requests beyond the scopes of each token."""
+    streams: Counter[str] = field(default_factory=Counter)
+    """Live streams of each token."""
+    closing: threading.Event = field(default_factory=threading.Event)
+    """Set when the service shuts down: live streams then end."""
+
+
+async def _context(request: Request) -> Context:
+    context = request.app.state.context
+    assert isinstance(context, Context)
+    return context
+
+
+WithContext = Annotated[Context, Depends(_context)]
+
+
+@dataclass(frozen=True)
+class _Transaction:
+    session: Session
+    changed_by: Request | None
+    """The request that writes; `None`: it only reads."""
+
+
+_transaction: ContextVar[_Transaction] = ContextVar("transaction")
+
+
+async def _read(context: WithContext) -> Session:
+    session = context.database.reader()
+    _transaction.set(_Transaction(session, None))
+    return session
+
+
+async def _write(context: WithContext, request: Request) -> Session:
+    session = context.database.writer()
+    _transaction.set(_Transaction(session, request))
+    return session
+
+
+async def _write_fleeting(context: WithContext, request: Request) -> Session:
+    session = context.database.writer(fleeting=True)
+    _transaction.set(_Transaction(session, request))
+    return session
+
+
+# What they are before their endpoint runs: sessions that nothing has been asked yet.
+ReadSession = Annotated[Session, Depends(_read)]
+WriteSession = Annotated[Session, Depends(_write)]
+# For what a later word says again, or what is worth nothing without one: see `Database.writer`.
+FleetingSession = Annotated[Session, Depends(_write_fleeting)]
+
+
+class Route(StrictRoute):
+    """Runs an endpoint within the transaction of its session, of any of these kinds."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, _transacted(endpoint), **options)
+
+
+def _transacted(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(endpoint)
+    def run(**values: Any) -> Any:
+        transaction = _transaction.get(None)
+        if transaction is None:
+            return endpoint(**values)
+        with transaction.session as session:
+            answer = endpoint(**values)
+            if transaction.changed_by is not None:
+                # In the transaction of the change: no change without its row, no row without its
+                # change.
+                audit_log.record_change(session, transaction.changed_by)
+                session.commit()
+        return answer
+
+    return run

@@ -1,0 +1,33 @@
+"""`/v1/catalog`: the methods and backbones that a job may name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from dasl_core.spec import BACKBONES, METHODS, JobSpec
+from service.api.auth import Reader
+from service.api.transaction import Route
+
+router = APIRouter(prefix="/v1/catalog", tags=["cluster"], route_class=Route)
+
+
+@router.get("/methods")
+def list_methods(_: Reader) -> dict[str, Any]:
+    """Training methods with the JSON Schema of their settings, and that of a whole job."""
+    methods = [
+        {"name": name, "description": _summary(settings), "schema": settings.model_json_schema()}
+        for name, settings in METHODS.items()
+    ]
+    return {"data": methods, "job_schema": JobSpec.model_json_schema()}
+
+
+@router.get("/backbones")
+def list_backbones(_: Reader) -> dict[str, Any]:
+    """Networks that can be pretrained."""
+    return {"data": [{"name": name, **info.model_dump()} for name, info in BACKBONES.items()]}
+
+
+def _summary(settings: type) -> str:
+    return (settings.__doc__ or "").strip().partition("\n")[0]

@@ -1,0 +1,26 @@
+"""Tokens and their scopes. Only a hash is stored: a token has 256 random bits, so a plain hash is enough."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from typing import Literal
+
+Scope = Literal["read", "submit", "admin"]
+
+
+def new_token() -> tuple[str, str]:
+    """A fresh token and its hash; the token itself is shown once and never stored."""
+    token = f"dasl_{secrets.token_urlsafe(32)}"
+    return token, hash_token(token)
+
+
+def hash_token(token: str) -> str:
+    """What is stored of a token."""
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def token_matches(token: str, stored_hash: str | None) -> bool:
+    """Compare in constant time."""
+    return stored_hash is not None and hmac.compare_digest(hash_token(token), stored_hash)

@@ -1,0 +1,76 @@
+"""Leases: which process holds a role, and until when. Nothing here commits."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import or_, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from service.db.models import Lease
+
+DISPATCHER_LEASE = "dispatcher"
+
+
+def lease(session: Session, name: str) -> Lease | None:
+    """Who holds a lease, or held it last."""
+    return session.get(Lease, name)
+
+
+def lease_is_held(session: Session, name: str, now: datetime) -> bool:
+    """Whether somebody holds the lease at this time."""
+    row = lease(session, name)
+    return row is not None and row.expires_at > now
+
+
+def take_lease(session: Session, name: str, holder: str, now: datetime, length: timedelta) -> bool:
+    """Take or renew a lease that is free, over, or the holder's own.
+
+    One that lasts for longer than any is from before the clock was set back, and over as well.
+    """
+    expires_at = now + length
+    if session.get(Lease, name) is None:
+        try:
+            with session.begin_nested():
+                session.add(Lease(name=name, holder=holder, expires_at=expires_at))
+        except IntegrityError:
+            return False  # Somebody else's first lease came first.
+        return True
+    taken = session.execute(
+        update(Lease)
+        .where(
+            Lease.name == name,
+            or_(
+                Lease.holder == holder,
+                Lease.expires_at <= now,
+                Lease.expires_at > now + 2 * length,
+            ),
+        )
+        .values(holder=holder, expires_at=expires_at)
+        .returning(Lease.name)
+        .execution_options(synchronize_session=False)
+    ).scalar()
+    return taken is not None
+
+
+def renew_lease(session: Session, name: str, holder: str, expires_at: datetime) -> bool:
+    """Renew a lease that nobody else took since; the row stays locked until the end."""
+    renewed = session.execute(
+        update(Lease)
+        .where(Lease.name == name, Lease.holder == holder)
+        .values(expires_at=expires_at)
+        .returning(Lease.name)
+        .execution_options(synchronize_session=False)
+    ).scalar()
+    return renewed is not None
+
+
+def release_lease(session: Session, name: str, holder: str, now: datetime) -> None:
+    """Let go of a lease, so that the next holder need not wait for its end."""
+    session.execute(
+        update(Lease)
+        .where(Lease.name == name, Lease.holder == holder)
+        .values(expires_at=now)
+        .execution_options(synchronize_session=False)
+    )

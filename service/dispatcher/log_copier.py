@@ -1,0 +1,131 @@
+"""Logs of attempts, copied from the executor into the artifacts while they grow."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from service.artifacts.attempt_log import AttemptLog
+from service.artifacts.storage import Storage
+from service.db.session import AWAY
+from service.dispatcher.context import LeaseLost, passed
+from service.dispatcher.executor import Executor, ExecutorUnavailable
+
+logger = logging.getLogger(__name__)
+
+TAIL_LINES = 50
+_LONGEST_LINE = 2000
+_TAIL_BYTES = 1 << 20
+# What one look at a running driver copies at most: others wait for their turn.
+_BLOCK = 4 << 20
+_INTERVAL = timedelta(seconds=2)
+# Where copying is slow it is done less often: it may take this share of the time.
+_SHARE = 0.05
+_AFTER_TROUBLE = timedelta(seconds=30)
+
+
+class LogCopier:
+    """Copies what is new of a driver's log, now and then, until it is final.
+
+    Args:
+        limit: how many bytes of an attempt's log are kept; see `AttemptLog`.
+        meanwhile: called before each look at a log, which may take long.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        storage: Storage,
+        clock: Callable[[], datetime],
+        limit: int,
+        *,
+        meanwhile: Callable[[], None],
+    ) -> None:
+        self._executor, self._storage = executor, storage
+        self._clock, self._limit = clock, limit
+        self._meanwhile = meanwhile
+        self._looked: dict[str, tuple[datetime, timedelta]] = {}
+        """When each log was last looked at, and how long it then has time."""
+
+    def follow(self, job_id: str, number: int, submission_id: str) -> None:
+        """Copy what a running driver has written, whole lines only, unless it was just done.
+
+        A log that cannot be had, or stored, must not keep its attempt from being looked after.
+        """
+        now = self._clock()
+        looked_at, pause = self._looked.get(submission_id, (None, _INTERVAL))
+        if not passed(looked_at, now, pause):
+            return
+        began = time.monotonic()
+        try:
+            self._copy(AttemptLog(self._storage, job_id, number), submission_id, final=False)
+        except (LeaseLost, *AWAY):
+            raise
+        except Exception as error:  # noqa: BLE001  # Each store raises what it likes.
+            logger.warning("The log of %s is not copied now: %s", submission_id, error)
+            pause = _AFTER_TROUBLE
+        else:
+            pause = max(_INTERVAL, timedelta(seconds=(time.monotonic() - began) / _SHARE))
+        self._looked[submission_id] = (now, pause)
+
+    def finish(self, job_id: str, number: int, submission_id: str) -> list[str]:
+        """Copy the rest of a driver's log; returns its last lines.
+
+        When Ray has forgotten the driver, they are the last lines that were copied. An attempt must
+        be able to end without any.
+        """
+        self._looked.pop(submission_id, None)
+        log = AttemptLog(self._storage, job_id, number)
+        lines: list[str] = []
+        try:
+            self._meanwhile()
+            lines = last_lines(self._executor, submission_id)
+            self._copy(log, submission_id, final=True)
+        except ExecutorUnavailable as error:
+            # The node that has it is gone.
+            logger.warning("The rest of the log of %s is lost: %s", submission_id, error)
+        except (LeaseLost, *AWAY):
+            raise
+        except Exception as error:  # noqa: BLE001  # Each store raises what it likes.
+            logger.warning("The rest of the log of %s cannot be stored: %s", submission_id, error)
+            return lines
+        return lines or _lines(log.tail(TAIL_LINES)[0])
+
+    def _copy(self, log: AttemptLog, submission_id: str, *, final: bool) -> None:
+        position = log.end()
+        while True:
+            self._meanwhile()
+            piece = self._executor.logs(submission_id, position, _BLOCK)
+            behind = piece.size - position
+            if position >= self._limit // 2 and behind > max(_BLOCK, self._limit):
+                # All that was copied until then would be left out again.
+                position = piece.size - self._limit // 2
+                data = self._executor.logs(submission_id, position, _BLOCK).data
+                line = data.find(b"\n") + 1
+                position, data = position + line, data[line:]
+            else:
+                data = piece.data
+            complete = position + len(data) >= piece.size
+            # Half a line may hold half a character; one without an end cannot be waited for.
+            if not (final and complete) and (b"\n" in data or len(data) < _BLOCK):
+                data = data[: data.rfind(b"\n") + 1]
+            if data:
+                log.append(position, data, self._limit)
+                position += len(data)
+            if not final or complete or not data:
+                return
+
+
+def last_lines(executor: Executor, submission_id: str) -> list[str]:
+    """The last lines of a driver's log, as they go into an error; none if it is unknown."""
+    size = executor.logs(submission_id, 0, 1).size
+    start = max(0, size - _TAIL_BYTES)
+    return _lines(executor.logs(submission_id, start, _TAIL_BYTES).data)
+
+
+def _lines(end: bytes) -> list[str]:
+    # No database stores a NUL.
+    lines = end.decode(errors="replace").replace("\0", "\ufffd").splitlines()[-TAIL_LINES:]
+    return [line[:_LONGEST_LINE] for line in lines]

@@ -1,0 +1,67 @@
+"""The dispatcher of `dasl serve`, in a thread beside a Ray that nobody else uses."""
+
+from __future__ import annotations
+
+import threading
+from typing import Literal
+
+from service.db.session import Database
+from service.dispatcher.context import Entrypoints
+from service.dispatcher.loop import Dispatcher
+from service.dispatcher.ray_executor import RayExecutor
+from service.embedded.local_ray import LocalRay
+from service.settings import Settings
+
+_PATIENCE_SECONDS = 2.0
+
+NewCluster = Literal["with-the-service", "alone"]
+
+
+class DispatcherThread(threading.Thread):
+    """Dispatches to a local Ray that is starting or runs, until `stop`.
+
+    Args:
+        new_cluster: that Ray was just started and all that ran before is gone: with the service, or
+            alone because the one before it died. `None`: that Ray is still the same.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        ray: LocalRay,
+        *,
+        new_cluster: NewCluster | None,
+    ) -> None:
+        super().__init__(name="dispatcher", daemon=True)
+        self._executor = RayExecutor(ray.address, ray.token)
+        # The lock on the home makes this name unique among those that live.
+        holder = f"dasl serve in {settings.home}"[-200:]
+        self._dispatcher = Dispatcher(
+            settings,
+            database,
+            self._executor,
+            holder=holder,
+            entrypoints=Entrypoints.of_this_python(),
+        )
+        if new_cluster is not None:
+            with_the_service = new_cluster == "with-the-service"
+            self._dispatcher.cluster_began_anew(with_the_service=with_the_service)
+        self._stop_soon = threading.Event()
+
+    @property
+    def sees_nodes(self) -> bool:
+        """Whether Ray has answered, with a node that can work."""
+        return self._dispatcher.sees_nodes
+
+    def run(self) -> None:
+        """See `threading.Thread.run`."""
+        try:
+            self._dispatcher.run(self._stop_soon)
+        finally:
+            self._executor.close()
+
+    def stop(self) -> None:
+        """Let it finish its round. A call that waits for Ray may take longer than this does."""
+        self._stop_soon.set()
+        self.join(_PATIENCE_SECONDS)

@@ -1,0 +1,188 @@
+"""`dasl serve`: API, dispatcher and a local Ray with one command, and none of it left behind.
+
+The API and the dispatcher are threads of this process; Ray is a child behind a guard that ends it
+however this process ends. A lock on the home makes sure that there is one of us, which is why a
+second start may take up at once what the first one left.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from service import log_records
+from service.embedded.local_ray import LocalRay
+from service.server.listener import bound, warn_of_exposure
+from service.settings import Settings, read_settings
+
+logger = logging.getLogger("dasl.serve")
+
+_LOOK_EVERY_SECONDS = 0.2
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
+
+
+def main() -> int:
+    """Serve with the settings of the environment until Ctrl-C or SIGTERM; the exit status."""
+    stop = threading.Event()
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():  # Asked again: at once. The guard still ends Ray.
+            os._exit(128 + number)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    try:
+        if " " in sys.executable:
+            raise ValueError(
+                f"Ray cannot start from a folder with a space in its name; given {sys.executable!r}: "
+                "move the installation"
+            )
+        settings = read_settings()
+        log_records.configure(settings.log_format, secrets=settings.secrets)
+        serve(settings, stop)
+    except ValueError as error:
+        print(f"dasl serve: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def serve(settings: Settings, stop: threading.Event, *, cpus: int | None = None) -> None:
+    """Run everything until `stop` is set.
+
+    Args:
+        cpus: how many CPUs the local Ray hands out; `None`: those of the machine.
+
+    Raises:
+        ValueError: another one serves this home, the home, the port, the database or the artifacts
+            cannot be used, or Ray is not installed.
+    """
+    with _alone(settings.home), bound(settings) as listener:
+        settings = _with_port(settings, listener.getsockname()[1])
+        warn_of_exposure(settings)
+        ray = LocalRay(settings.home / "ray", settings.home / "logs" / "ray.log", cpus)
+        try:
+            _serve(settings, stop, listener, ray)
+        finally:
+            ray.stop()
+
+
+def _serve(
+    settings: Settings,
+    stop: threading.Event,
+    listener: socket.socket,
+    ray: LocalRay,
+) -> None:
+    # Imported here, for they take a second: a mistake in the settings is told sooner.
+    from service.artifacts.storage import Storage
+    from service.client.config import config_path
+    from service.db.migrate import upgrade
+    from service.db.session import Database
+    from service.embedded.bootstrap_token import admin_token, place, write_config
+    from service.embedded.dispatcher_thread import DispatcherThread, NewCluster
+    from service.server.thread import ApiThread
+    from service.server.tuning import spare_what_stays
+
+    upgrade(settings.database_url)
+    Storage(settings.artifacts_uri).try_to_write()
+    database = Database(settings.database_url)
+    api = ApiThread(settings, database, listener)
+    api.start()
+    # Only now, though it takes longest: its start would slow down that of the API.
+    ray.start()
+    config = place(database, settings.api_url, config_path(), settings.home / "client.toml")
+    token = admin_token(database, config)
+    write_config(config, settings.api_url, token)
+    _say_where(settings.api_url, token, config, config_path())
+    dispatcher = DispatcherThread(settings, database, ray, new_cluster="with-the-service")
+    dispatcher.start()
+    spare_what_stays()
+    pause, ready, began = _FIRST_PAUSE_SECONDS, False, time.monotonic()
+    # Until Ray has answered for the first time, whatever it lost it lost when the service was stopped.
+    lost: NewCluster = "with-the-service"
+    try:
+        while not stop.wait(_LOOK_EVERY_SECONDS):
+            if not ready and dispatcher.sees_nodes:
+                ready, pause, lost = True, _FIRST_PAUSE_SECONDS, "alone"
+                seconds = time.monotonic() - began
+                print(f"Ready after {seconds:.0f} s. Ctrl-C stops everything.", flush=True)
+            if not api.is_alive():
+                raise RuntimeError("The API ended by itself; its reason is above")
+            if not ray.running:
+                logger.error("Ray ended by itself (see %s); it is started again", ray.log)
+                dispatcher.stop()
+                ray.stop()
+                if stop.wait(pause):
+                    break
+                pause, ready = min(2 * pause, _LONGEST_PAUSE_SECONDS), False
+                ray.start()
+                dispatcher = DispatcherThread(settings, database, ray, new_cluster=lost)
+                dispatcher.start()
+            elif not dispatcher.is_alive():
+                logger.error("The dispatcher ended by itself; it is started again")
+                anew = None if ready else lost
+                dispatcher = DispatcherThread(settings, database, ray, new_cluster=anew)
+                dispatcher.start()
+    finally:
+        print("Stopping", flush=True)
+        dispatcher.stop()
+        # The API before Ray: an attempt that is interrupted by us must not be able to report its
+        # end as a failure. The next start takes it up from its last checkpoint.
+        api.stop()
+        ray.stop()
+        dispatcher.join()
+        database.dispose()
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        # The database is here; and Ray writes the environment of its jobs into logs that all may read.
+        home.chmod(0o700)
+    except OSError as error:
+        raise ValueError(f"{home} (DASL_HOME) cannot be used: {error.strerror}") from error
+    with (home / "serve.lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.seek(0)
+            raise ValueError(
+                f"Process {lock.read().strip()} serves {home} already; stop it, or set DASL_HOME "
+                "to another folder"
+            ) from error
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
+
+
+def _with_port(settings: Settings, port: int) -> Settings:
+    """The settings with the port that was found, and an `api_url` that workers here can reach."""
+    given = settings.api_url != f"http://{settings.host}:{settings.port}"
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return settings.model_copy(update={"port": port, "api_url": settings.api_url if given else url})
+
+
+def _say_where(url: str, token: str, config: Path, shared: Path) -> None:
+    print(f"DASL serves at {url}")
+    if config == shared:
+        print(f"Token: {token} (also in {config}, where `dasl` finds it)", flush=True)
+        return
+    print(f"Token: {token} (also in {config})")
+    print(
+        f"{shared} is of another server and stays as it is. To have `dasl` speak to this one: "
+        f"export DASL_URL={url} DASL_TOKEN=...",
+        flush=True,
+    )

@@ -1,0 +1,117 @@
+"""Runs a command such that nothing of it outlives its parent, kill -9 of anything included.
+
+    python -m service.embedded.subreaper GRACE COMMAND...
+
+The guard is a small process between `dasl serve` and Ray. It ends the command when its standard
+input closes, which the kernel does for a parent however it died, or on SIGTERM. As the reaper of
+all orphans below it, it finds processes that left their group or session, as Ray's workers and
+their drivers do. Only the standard library is imported: it must be there at once, and cost nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def descendants(ancestor: int) -> set[int]:
+    """Ids of all processes below one, from /proc; none where there is no /proc."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # The name in parentheses may hold anything; the parent's id is the 2nd field after it.
+            parent = int(entry.read_text(errors="replace").rpartition(")")[2].split()[1])
+        except (OSError, IndexError):
+            continue  # It ended between the listing and the reading.
+        children.setdefault(parent, []).append(int(entry.parent.name))
+    found: set[int] = set()
+    front = [ancestor]
+    while front:
+        front = [child for parent in front for child in children.get(parent, [])]
+        found.update(front)
+    return found
+
+
+def guard(command: list[str], grace: float) -> int:
+    """Run a command to its end or to that of whoever holds our standard input's other end.
+
+    Args:
+        grace: seconds that the command gets between SIGTERM and SIGKILL.
+
+    Returns:
+        The command's exit status, 0 if it was told to stop.
+    """
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    # Signals only wake the loop up, through a pipe: SIGCHLD when something ended.
+    wake, waker = os.pipe()
+    os.set_blocking(waker, False)
+    signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    told: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda got, _frame: told.append(got))
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    # If the guard itself is killed, `ray start` still hears of it and ends its processes.
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
+    )
+    status: int | None = None
+    while status is None and not told:
+        ready, _, _ = select.select([0, wake], [], [])
+        if wake in ready:
+            os.read(wake, 4096)
+        if 0 in ready and not os.read(0, 4096):
+            told.append(signal.SIGTERM)
+        status = _reap(process.pid)
+
+    if status is None:
+        process.terminate()
+        deadline = time.monotonic() + grace
+        while status is None and time.monotonic() < deadline:
+            select.select([wake], [], [], 0.1)
+            status = _reap(process.pid)
+        status = 0
+    # Whatever is left had its chance. Orphans come to us, so in the end there is none.
+    while left := descendants(os.getpid()):
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.02)
+        _reap(process.pid)
+    return status
+
+
+def _reap(main: int) -> int | None:
+    """Collect all children that ended; the exit status of the main one, if it is among them."""
+    status = None
+    while True:
+        try:
+            pid, code = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return status
+        if pid == 0:
+            return status
+        if pid == main:
+            status = os.waitstatus_to_exitcode(code)
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    sys.exit(abs(guard(sys.argv[2:], float(sys.argv[1]))) or 0)

@@ -1,0 +1,114 @@
+"""`/v1/jobs/{id}/events, /metrics, /logs`: what a job did, after the fact or live."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+
+from service.api.auth import Reader
+from service.api.problems import field_problem, not_found
+from service.api.sse import stream, wants_stream
+from service.api.transaction import ReadSession, Route, WithContext
+from service.artifacts.attempt_log import AttemptLog
+from service.jobs import repository, service
+from service.jobs.metrics import columns
+from service.jobs.schemas import EventPage, EventView, MetricColumns
+from service.jobs.streams import EventStream, LogStream
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=Route)
+
+_LARGEST = 2**31 - 1
+Position = Annotated[int, Query(ge=0, le=_LARGEST)]
+Step = Annotated[int, Query(ge=0, le=2**63 - 1)]
+LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=40)]
+_SSE = {"text/event-stream": {"schema": {"type": "string"}}}
+
+
+@router.get("/{job_id}/events", response_model=EventPage, responses={200: {"content": _SSE}})
+def list_events(
+    job_id: str,
+    request: Request,
+    caller: Reader,
+    context: WithContext,
+    session: ReadSession,
+    last_event_id: LastEventId = None,
+    after: Position = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+) -> Response | EventPage:
+    """Events in order; with `Accept: text/event-stream` a live stream until the job has ended."""
+    service.get(session, caller.tenant, job_id)
+    if wants_stream(request):
+        if last_event_id:
+            after = _number(last_event_id, last_event_id, _LARGEST)
+        return stream(context, caller, EventStream(context, job_id, after).look)
+    rows = repository.events(session, job_id, after, limit)
+    data = [EventView.model_validate(row) for row in rows[:limit]]
+    return EventPage(data=data, has_more=len(rows) > limit, next=data[-1].seq if data else after)
+
+
+@router.get("/{job_id}/metrics")
+def show_metrics(
+    job_id: str,
+    caller: Reader,
+    session: ReadSession,
+    name: Annotated[
+        list[Annotated[str, Query(max_length=100, pattern=r"^[^\x00]+$")]] | None,
+        Query(max_length=100, description="One or more; all without."),
+    ] = None,
+    from_step: Step = 0,
+    max_points: Annotated[int, Query(ge=2, le=1_000_000)] = 10_000,
+) -> MetricColumns:
+    """Series as columns; thinned to about `max_points` steps, and to a million values in all, keeping
+    minima and maxima."""
+    service.get(session, caller.tenant, job_id)
+    return columns(repository.metrics(session, job_id, name or (), from_step, max_points))
+
+
+@router.get(
+    "/{job_id}/logs",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}, **_SSE}}},
+)
+def show_log(
+    job_id: str,
+    request: Request,
+    caller: Reader,
+    context: WithContext,
+    session: ReadSession,
+    last_event_id: LastEventId = None,
+    tail: Annotated[int | None, Query(ge=0, le=100_000)] = None,
+    attempt: Annotated[int | None, Query(ge=1, le=_LARGEST)] = None,
+) -> Response:
+    """The driver's log of an attempt (the newest without), or its last `tail` lines.
+
+    With `Accept: text/event-stream` it is followed until the job has ended, through restarts; an
+    event's data is one or more whole lines.
+    """
+    newest = service.get(session, caller.tenant, job_id).attempt
+    if attempt is not None and attempt > newest:
+        raise not_found("attempt", str(attempt))
+    number = attempt or newest
+    # The store may be far away: the transaction ends before it is asked.
+    session.close()
+    log = AttemptLog(context.storage, job_id, number)
+    if wants_stream(request):
+        if last_event_id:
+            left, _, right = last_event_id.partition(":")
+            number = _number(left, last_event_id, _LARGEST)
+            offset = _number(right, last_event_id, 2**53)
+        else:
+            offset = 0 if tail is None else log.tail(tail)[1]
+        return stream(context, caller, LogStream(context, job_id, number, offset).look)
+    if tail is not None:
+        return Response(log.tail(tail)[0], media_type="text/plain; charset=utf-8")
+    return StreamingResponse(log.text(), media_type="text/plain; charset=utf-8")
+
+
+def _number(text: str, given: str, largest: int) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) > largest:
+        raise field_problem(
+            "Last-Event-ID", "is not the id of an event", given, "an `id` sent here"
+        )
+    return int(text)

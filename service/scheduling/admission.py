@@ -1,0 +1,247 @@
+"""Which queued jobs start now: a pure function of the cluster, of what runs, and of the queue.
+
+Jobs start in the order of the queue, each with all its workers at once. The first one that does not
+fit gets a reservation: the earliest moment at which it fits for sure, since all that runs ends by its
+`resources.max_hours` at the latest. Those behind it start if they fit now and do not delay that: they
+end before that moment by their own limit, or leave enough beside them for it to fit all the same. So
+the reserved moment only ever comes nearer, however many small jobs arrive, and what is not reserved
+does not lie idle.
+
+Passed over, and without a reservation, are jobs that would not fit on the empty cluster, and jobs that
+a quota of their token keeps: only a person can change the one, and the token's own jobs the other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from itertools import groupby
+from typing import Literal
+
+from service.scheduling import packing
+from service.scheduling.nodes import Cluster
+from service.scheduling.packing import Demand, Worker
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What the jobs of one token may take at a time; `None`: no limit."""
+
+    max_running_jobs: int | None = None
+    max_gpus: int | None = None
+
+
+@dataclass(frozen=True)
+class Running:
+    """What takes room now."""
+
+    demand: Demand
+    ends_by: datetime
+    """When it is ended at the latest; not before now."""
+    token_id: str | None = None
+    """Whose quota it uses; `None`: nobody's."""
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A job that waits."""
+
+    job_id: str
+    attempt: int
+    """Of its attempts the last; 0: it never ran."""
+    demand: Demand
+    lasts: timedelta
+    """How long it runs at most, once it starts."""
+    token_id: str | None = None
+    quota: Quota = Quota()
+
+
+WaitsFor = Literal["machines", "quota", "room", "reserved-room"]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of one queued job now: it starts, or waits, with a sentence for its owner."""
+
+    job: Queued
+    waits_for: WaitsFor | None = None
+    message: str = ""
+    starts_by: datetime | None = None
+    """When a reserved room is there at the latest, if nothing of a higher priority comes."""
+
+    @property
+    def starts(self) -> bool:
+        """Whether it starts now."""
+        return self.waits_for is None
+
+
+@dataclass
+class _Taken:
+    """What running jobs hold: of the nodes by kind of worker, of the quotas by token."""
+
+    workers: Counter[Worker] = field(default_factory=Counter)
+    jobs: Counter[str | None] = field(default_factory=Counter)
+    gpus: Counter[str | None] = field(default_factory=Counter)
+
+    @classmethod
+    def by(cls, running: Iterable[Running]) -> _Taken:
+        taken = cls()
+        for one in running:
+            taken.change(one, +1)
+        return taken
+
+    def change(self, one: Running | Queued, sign: Literal[1, -1]) -> None:
+        """Add what one job takes, or take it off again."""
+        self.workers[one.demand.worker] += sign * one.demand.workers
+        self.jobs[one.token_id] += sign
+        self.gpus[one.token_id] += sign * one.demand.gpus
+
+
+@dataclass
+class _Reservation:
+    """The promise to the first job that does not fit: from `at` on there is room for it."""
+
+    job: Queued
+    at: datetime
+    beside: Counter[Worker]
+    """What may still run then."""
+
+
+def decide(
+    cluster: Cluster, running: Sequence[Running], queue: Iterable[Queued], now: datetime
+) -> list[Decision]:
+    """Decide on every job of the queue, in its order: the first one comes first.
+
+    Args:
+        running: all that takes room; `Running.ends_by` must be what is really enforced.
+    """
+    return _Round(cluster, running, now).decide(queue)
+
+
+class _Round:
+    def __init__(self, cluster: Cluster, running: Sequence[Running], now: datetime) -> None:
+        self._cluster, self._now = cluster, now
+        self._running = list(running)
+        self._taken = _Taken.by(running)
+        self._reservation: _Reservation | None = None
+        # Of a thousand jobs most are alike. As some start there is only ever less room, so what was
+        # found of one that waits holds for those like it.
+        self._places = cache(lambda worker: packing.empty_places(cluster.nodes, worker))
+        self._too_large: set[Demand] = set()
+        self._in_the_way: set[Demand] = set()
+        self._in_use = self._count_use()
+        self._total = cluster.total_cpus, cluster.total_gpus
+
+    def decide(self, queue: Iterable[Queued]) -> list[Decision]:
+        return [self._decide(job) for job in queue]
+
+    def _decide(self, job: Queued) -> Decision:
+        if self._places(job.demand.worker) < job.demand.workers:
+            return Decision(job, "machines", self._too_few_machines(job.demand))
+        exceeded = _exceeded(self._taken, job)
+        if exceeded is not None:
+            return Decision(job, "quota", exceeded)
+        if not self._fits(job.demand):
+            message = self._too_little_room(job.demand)
+            if self._reservation is not None:
+                return Decision(job, "room", message)
+            self._reservation = self._reserve(job)
+            at = self._reservation.at
+            message += ". Room is kept for it: it starts as soon as enough of that ends"
+            if at > self._now:
+                latest = f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC at the latest"
+                message += f", {latest} (by the max_hours of what runs)"
+            return Decision(job, "room", message, starts_by=at)
+        if not self._leaves_the_reserved(job):
+            message = f"Waiting for {job.demand}: free, but reserved for a job before it"
+            return Decision(job, "reserved-room", message)
+        self._taken.change(job, +1)
+        self._in_use = self._count_use()
+        self._running.append(Running(job.demand, self._now + job.lasts, job.token_id))
+        return Decision(job)
+
+    def _fits(self, demand: Demand) -> bool:
+        if demand in self._too_large:
+            return False
+        if packing.fits(self._cluster.nodes, self._taken.workers, demand):
+            return True
+        self._too_large.add(demand)
+        return False
+
+    def _reserve(self, job: Queued) -> _Reservation:
+        beside = _Taken.by(self._running)
+        by_end = sorted(self._running, key=lambda one: one.ends_by)
+        for at, ending in groupby(by_end, key=lambda one: one.ends_by):
+            for one in ending:
+                beside.change(one, -1)
+            if packing.fits(self._cluster.nodes, beside.workers, job.demand):
+                return _Reservation(job, at, beside.workers)
+        raise AssertionError("it fits on the empty cluster")
+
+    def _leaves_the_reserved(self, job: Queued) -> bool:
+        """Whether the reserved job can start at its moment even if this one starts now."""
+        reserved = self._reservation
+        if reserved is None:
+            return True
+        if job.token_id == reserved.job.token_id and not self._leaves_the_quota(job, reserved.job):
+            return False
+        if self._now + job.lasts <= reserved.at:
+            return True
+        if job.demand in self._in_the_way:
+            return False
+        beside = reserved.beside + Counter({job.demand.worker: job.demand.workers})
+        if packing.fits(self._cluster.nodes, beside, reserved.job.demand):
+            reserved.beside = beside
+            return True
+        self._in_the_way.add(job.demand)
+        return False
+
+    def _leaves_the_quota(self, job: Queued, reserved: Queued) -> bool:
+        # Now, not only at the reserved moment: a quota that is used up would end the reservation.
+        self._taken.change(job, +1)
+        left = _exceeded(self._taken, reserved) is None
+        self._taken.change(job, -1)
+        return left
+
+    def _count_use(self) -> tuple[int, int]:
+        """CPUs and GPUs in use."""
+        taken = self._taken.workers.items()
+        cpus = sum(worker.cpus * count for worker, count in taken)
+        return cpus, sum(worker.gpus * count for worker, count in taken)
+
+    def _too_little_room(self, demand: Demand) -> str:
+        (cpus, gpus), (all_cpus, all_gpus) = self._in_use, self._total
+        in_use = f"{cpus} of {all_cpus:g} CPUs"
+        if all_gpus:
+            in_use += f" and {gpus} of {all_gpus:g} GPUs"
+        message = f"Waiting for {demand}: {in_use} are in use"
+        left = demand.cpus <= all_cpus - cpus and demand.gpus <= all_gpus - gpus
+        return f"{message}, and no node may have enough of the rest" if left else message
+
+    def _too_few_machines(self, demand: Demand) -> str:
+        cluster = self._cluster
+        return (
+            f"Waiting for more machines: {demand.workers} workers with {demand} in all do not fit "
+            f"on {len(cluster.nodes)} nodes with {cluster.total_cpus:g} CPUs and "
+            f"{cluster.total_gpus:g} GPUs in all"
+        )
+
+
+def _exceeded(taken: _Taken, job: Queued) -> str | None:
+    """Which quota of its token keeps a job from starting beside what is taken, in words."""
+    jobs, gpus, quota = taken.jobs[job.token_id], taken.gpus[job.token_id], job.quota
+    if quota.max_running_jobs is not None and jobs >= quota.max_running_jobs:
+        return (
+            f"Waiting for the quota of its token: max_running_jobs is {quota.max_running_jobs}, "
+            f"and {jobs} run"
+        )
+    wanted = job.demand.gpus
+    if quota.max_gpus is not None and wanted and gpus + wanted > quota.max_gpus:
+        return (
+            f"Waiting for the quota of its token: max_gpus is {quota.max_gpus}, {gpus} are in use, "
+            f"and it takes {wanted}"
+        )
+    return None

@@ -1,0 +1,47 @@
+"""Whether a job could ever start on the cluster."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from dasl_core.spec import FieldProblem, Resources
+from service.scheduling import repository
+from service.scheduling.packing import Demand, Worker, empty_places
+from service.scheduling.repository import nodes_of
+
+
+def misfits(session: Session, resources: Resources) -> list[FieldProblem]:
+    """Why a job could not start even on the empty cluster; nothing is known before a snapshot."""
+    seen = repository.snapshot(session)
+    if seen is None or not seen.alive:
+        return []
+    nodes = nodes_of(seen)
+    worker = Worker(resources.cpus_per_worker, resources.gpus_per_worker)
+    places = empty_places(nodes, worker)
+    if places >= resources.workers:
+        return []
+    if places:
+        one = Demand(1, worker)
+        message = f"{resources.workers} workers with {one} each: the cluster has room for {places}"
+        wanted = f"at most {places}"
+        return [FieldProblem("resources.workers", message, str(resources.workers), wanted)]
+    most_cpus = max(node.total_cpus for node in nodes)
+    most_gpus = max(node.total_gpus for node in nodes)
+    problems = []
+    if worker.gpus > most_gpus:
+        problems.append(_too_large("GPU", worker.gpus, most_gpus, "any node"))
+    if worker.cpus > most_cpus:
+        problems.append(_too_large("CPU", worker.cpus, most_cpus, "any node"))
+    if not problems:
+        beside = max(node.total_cpus for node in nodes if node.total_gpus >= worker.gpus)
+        problems.append(_too_large("CPU", worker.cpus, beside, "any node with a GPU"))
+    return problems
+
+
+def _too_large(kind: str, given: int, most: float, where: str) -> FieldProblem:
+    return FieldProblem(
+        f"resources.{kind.lower()}s_per_worker",
+        f"is more than {where} has for a worker: {most:g}",
+        str(given),
+        f"at most {int(most)}",
+    )

@@ -1,0 +1,124 @@
+"""Whether workers are sure to find a node each, wherever those that run already may sit.
+
+DASL knows the CPUs and GPUs of every node and what its own attempts take in all, at once and
+exactly. It does not know on which node which worker sits: Ray places them, and Ray's own figures
+by node lag behind and name no job. So a job counts as fitting only when it fits for every way in
+which Ray may have placed the others: it is never handed in to hang there. The price is paid on
+several nodes with workers of different sizes: a job may wait though, as the others happen to sit,
+it would fit. On one node, and where all workers are alike, the answer is exact.
+
+Only what DASL itself runs is counted as taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from service.scheduling.nodes import Node
+
+
+class Worker(NamedTuple):
+    """What one worker takes of the node it sits on: one CPU or more, and whole GPUs."""
+
+    cpus: int
+    gpus: int
+
+
+class Demand(NamedTuple):
+    """What one job takes: workers that start together. Its driver takes nothing."""
+
+    workers: int
+    worker: Worker
+
+    @classmethod
+    def of(cls, resources: dict[str, Any]) -> Demand:
+        """From the `resources` of a resolved spec."""
+        worker = Worker(resources["cpus_per_worker"], resources["gpus_per_worker"])
+        return cls(resources["workers"], worker)
+
+    @property
+    def cpus(self) -> int:
+        """CPUs of all workers."""
+        return self.workers * self.worker.cpus
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all workers."""
+        return self.workers * self.worker.gpus
+
+    def __str__(self) -> str:
+        return _count(self.cpus, "CPU") + (f" and {_count(self.gpus, 'GPU')}" if self.gpus else "")
+
+
+def fits(nodes: Sequence[Node], taken: Counter[Worker], demand: Demand) -> bool:
+    """Whether all workers of a job find room beside those that are there, however they sit."""
+    return sure_places(nodes, taken, demand.worker) >= demand.workers
+
+
+def sure_places(nodes: Sequence[Node], taken: Counter[Worker], worker: Worker) -> int:
+    """How many workers like this find room, at least, however those in `taken` sit.
+
+    A bound from below: from the places on the empty nodes go those that the others take at worst.
+    """
+    hosts = [node for node in nodes if _places(node.total_cpus, node.total_gpus, worker)]
+    if len(hosts) == 1:
+        (node,) = hosts
+        cpus = node.total_cpus - sum(other.cpus * count for other, count in taken.items())
+        gpus = node.total_gpus - sum(other.gpus * count for other, count in taken.items())
+        return _places(cpus, gpus, worker)
+    lost = lost_one_by_one = cpus = count = 0
+    for other, number in taken.items():
+        # Wherever it sits, it takes no more places than it is large.
+        each = math.ceil(other.cpus / worker.cpus)
+        if worker.gpus and other.gpus:
+            lost += number * max(each, math.ceil(other.gpus / worker.gpus))
+        else:
+            lost_one_by_one += number * each
+            cpus += number * other.cpus
+            count += number
+    # Two bounds for those that compete for nothing but CPUs; the lower one holds.
+    lost += min(lost_one_by_one, _most_lost(hosts, worker, cpus, count))
+    return max(0, empty_places(hosts, worker) - lost)
+
+
+def empty_places(nodes: Sequence[Node], worker: Worker) -> int:
+    """How many workers like this the nodes have room for when nothing runs."""
+    return sum(_places(node.total_cpus, node.total_gpus, worker) for node in nodes)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def _places(cpus: float, gpus: float, worker: Worker) -> int:
+    places = cpus // worker.cpus
+    if worker.gpus:
+        places = min(places, gpus // worker.gpus)
+    return max(0, int(places))
+
+
+def _most_lost(hosts: Sequence[Node], worker: Worker, cpus: int, count: int) -> int:
+    """How many places `count` others with `cpus` CPUs in all take at worst.
+
+    On each node some CPUs are of no use to `worker`; the others must fill these before they take
+    its first place there, and `worker.cpus` more for each further one. They do most harm on the
+    nodes with the least to fill.
+    """
+    places = [_places(node.total_cpus, node.total_gpus, worker) for node in hosts]
+    useless = [
+        math.floor(node.total_cpus) - own * worker.cpus
+        for node, own in zip(hosts, places, strict=True)
+    ]
+    worst = on_these = 0
+    left = cpus
+    by_harm = zip(sorted(useless), sorted(places, reverse=True), strict=True)
+    for crowded, (fill, own) in enumerate(by_harm, start=1):
+        left -= fill + 1
+        on_these += own
+        if left < 0 or crowded > count:
+            break
+        worst = max(worst, min(on_these, crowded + left // worker.cpus))
+    return worst

@@ -1,0 +1,52 @@
+"""`python -m service.server`: the API alone, beside a dispatcher and a Ray elsewhere, until SIGTERM or Ctrl-C.
+
+It neither makes nor changes tables: `dasl db upgrade` does, before.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+
+from service import log_records
+from service.db.session import Database
+from service.server.listener import bound, warn_of_exposure
+from service.server.thread import ApiThread
+from service.server.tuning import spare_what_stays, stay_on_one_core
+from service.settings import read_settings
+
+logger = logging.getLogger(__name__)
+
+_LOOK_EVERY_SECONDS = 0.5
+
+
+def main() -> int:
+    """Serve with the settings of the environment; the exit status."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        settings = read_settings()
+        log_records.configure(settings.log_format, secrets=settings.secrets)
+        warn_of_exposure(settings)
+        stay_on_one_core()
+        with bound(settings) as listener:
+            api = ApiThread(settings, Database(settings.database_url), listener)
+            api.start()
+            spare_what_stays()
+            host, port = listener.getsockname()[:2]
+            logger.info("The API listens on %s, port %d", host, port)
+            while not stop.wait(_LOOK_EVERY_SECONDS):
+                if not api.is_alive():
+                    return 1  # Its reason is in the log.
+            api.stop()
+    except ValueError as error:
+        print(f"The API cannot start: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

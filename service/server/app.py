@@ -1,0 +1,99 @@
+"""The API as an ASGI application. Importing this loads neither torch nor Ray."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from service.api import problems
+from service.api.auth_rate_limit import FailedAuthLimit, Failures
+from service.api.json_body import BodyLimit
+from service.api.request_log import ObservedRequests
+from service.api.transaction import Context
+from service.artifacts.storage import Storage
+from service.audit.endpoints import router as audit
+from service.catalog.endpoints import router as catalog
+from service.checkpoints.endpoints import router as checkpoints
+from service.cluster.endpoints import router as cluster
+from service.datasets.endpoints import router as datasets
+from service.db.session import Database
+from service.jobs.endpoints import router as jobs
+from service.jobs.history_endpoints import router as history
+from service.observability.endpoints import router as probes
+from service.observability.observer import Observer
+from service.settings import Settings
+from service.tokens.endpoints import router as tokens
+from service.worker_api.endpoints import router as workers
+
+
+def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
+    """The API over a migrated database.
+
+    Args:
+        settings: see `Settings`.
+        database: shared with the caller, who closes it; without, one is opened and closed here.
+
+    `app.state.context.closing.set()` ends the live streams, so that a server can shut down.
+    """
+    owned = database is None
+    database = database or Database(settings.database_url)
+    failures = settings.auth_failures_per_minute
+    context = Context(settings, database, Storage(settings.artifacts_uri), Failures(failures))
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        context.closing.set()
+        if owned:
+            database.dispose()
+
+    app = FastAPI(
+        title="DASL",
+        summary="Self-supervised pretraining as a service",
+        version=_version(),
+        lifespan=lifespan,
+        redirect_slashes=False,
+    )
+    app.state.context = context
+    observer = app.state.observer = Observer(app.version, settings, database)
+    app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
+    app.add_middleware(FailedAuthLimit, failures=Failures(failures))
+    if settings.trusted_proxies:
+        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=settings.trusted_proxies)
+    app.add_middleware(ObservedRequests, latency=observer.process.latency)
+    problems.install(app)
+    for router in (jobs, history, datasets, checkpoints, cluster, catalog, tokens, audit, workers):
+        app.include_router(router, responses=problems.PROBLEM_RESPONSES)
+    app.include_router(probes)
+    _document_problems(app)
+    return app
+
+
+def _document_problems(app: FastAPI) -> None:
+    def openapi() -> dict[str, object]:
+        if app.openapi_schema is None:
+            schema = get_openapi(
+                title=app.title, version=app.version, summary=app.summary, routes=app.routes
+            )
+            schemas = schema.setdefault("components", {}).setdefault("schemas", {})
+            document = problems.ProblemDocument.model_json_schema(
+                ref_template="#/components/schemas/{model}"
+            )
+            schemas.update(document.pop("$defs", {}))
+            schemas["ProblemDocument"] = document
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _version() -> str:
+    try:
+        return version("dasl")
+    except PackageNotFoundError:  # Run from a source tree that is not installed.
+        return "0"

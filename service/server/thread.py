@@ -1,0 +1,54 @@
+"""The API in a thread of this process."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import uvicorn
+
+from service.db.session import Database
+from service.server.app import create_app
+from service.settings import Settings
+
+_SHUTDOWN_SECONDS = 3
+
+
+class ApiThread(threading.Thread):
+    """Serves the API on a bound socket until `stop`.
+
+    The socket listens as soon as this object exists: a request that comes before the thread is ready
+    waits for it.
+    """
+
+    def __init__(self, settings: Settings, database: Database, listener: socket.socket) -> None:
+        super().__init__(name="api", daemon=True)
+        self._app = create_app(settings, database)
+        self._listener = listener
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                self._app,
+                log_level="warning",
+                log_config=None,
+                access_log=False,
+                # httptools, which uvicorn takes where it is installed, lets two Host headers, HTTP/0.9
+                # and headers of any size pass.
+                http="h11",
+                # `trusted_proxies` decides; uvicorn would believe everybody on this machine.
+                proxy_headers=False,
+                server_header=False,
+                timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+            )
+        )
+        # Else whoever reads the printed address at once could be refused.
+        listener.listen(self._server.config.backlog)
+
+    def run(self) -> None:
+        """See `threading.Thread.run`."""
+        self._server.run(sockets=[self._listener])
+
+    def stop(self) -> None:
+        """End live streams, let other requests finish, and return when it is over."""
+        self._app.state.context.closing.set()
+        self._server.should_exit = True
+        self.join(_SHUTDOWN_SECONDS + 2)

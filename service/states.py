@@ -1,0 +1,71 @@
+"""States of jobs and attempts, and the transitions between them. Imports neither FastAPI nor SQL."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+
+class JobStatus(StrEnum):
+    """What was observed of a job."""
+
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    RETRY_WAIT = "retry_wait"
+    PAUSING = "pausing"
+    PAUSED = "paused"
+    CANCELLING = "cancelling"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Desired(StrEnum):
+    """What a person asked for."""
+
+    RUN = "run"
+    PAUSE = "pause"
+    CANCEL = "cancel"
+
+
+class AttemptState(StrEnum):
+    """How far one attempt came; `lost` is an attempt that stopped speaking."""
+
+    CREATED = "created"
+    SUBMITTED = "submitted"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    PAUSED = "paused"
+    LOST = "lost"
+
+
+Outcome = Literal["succeeded", "failed", "cancelled", "paused", "lost"]
+
+_S = JobStatus
+
+TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
+    # Nothing runs while a job is queued, paused, or waits for its next attempt: there is nothing to
+    # wind down.
+    _S.QUEUED: frozenset({_S.STARTING, _S.PAUSED, _S.CANCELLED}),
+    _S.STARTING: frozenset({_S.RUNNING, _S.RETRY_WAIT, _S.FAILED, _S.PAUSING, _S.CANCELLING}),
+    _S.RUNNING: frozenset({_S.SUCCEEDED, _S.FAILED, _S.RETRY_WAIT, _S.PAUSING, _S.CANCELLING}),
+    _S.RETRY_WAIT: frozenset({_S.QUEUED, _S.PAUSED, _S.CANCELLED}),
+    # Its last step may come before the pause does.
+    _S.PAUSING: frozenset({_S.PAUSED, _S.SUCCEEDED, _S.FAILED, _S.CANCELLING}),
+    _S.PAUSED: frozenset({_S.QUEUED, _S.CANCELLED}),
+    _S.CANCELLING: frozenset({_S.CANCELLED}),
+    _S.SUCCEEDED: frozenset(),
+    _S.FAILED: frozenset(),
+    _S.CANCELLED: frozenset(),
+}
+
+TERMINAL = frozenset(status for status, targets in TRANSITIONS.items() if not targets)
+
+LIVE_ATTEMPT = frozenset({AttemptState.CREATED, AttemptState.SUBMITTED, AttemptState.RUNNING})
+
+
+class StaleAttempt(Exception):
+    """Somebody speaks for an attempt that is over or was replaced; its process must exit."""

@@ -1,0 +1,105 @@
+"""The token that `dasl serve` makes at its first start and finds again at the next."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from service.cli.app import app
+from service.client.config import Connection, resolve_connection
+from service.credentials import hash_token
+from service.db.session import Database
+from service.embedded.bootstrap_token import admin_token, place, write_config
+from service.tokens import repository, service
+from tests.support.api_under_test import Api, refused
+
+URL = "http://127.0.0.1:8000"
+
+
+def test_a_restart_uses_the_same_token(database: Database, tmp_path: Path) -> None:
+    config = tmp_path / "dasl" / "config.toml"
+    token = admin_token(database, config)
+    write_config(config, URL, token)
+    assert config.stat().st_mode & 0o777 == 0o600
+    assert admin_token(database, config) == token
+    with database.read() as session:
+        row = repository.find_by_hash(session, hash_token(token))
+    assert row is not None
+    assert row.scopes == ["admin"]
+
+
+def test_the_client_finds_it(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("DASL_URL", raising=False)
+    monkeypatch.delenv("DASL_TOKEN", raising=False)
+    config = tmp_path / "dasl" / "config.toml"
+    token = admin_token(database, config)
+    write_config(config, URL, token)
+    assert resolve_connection() == Connection(URL, token)
+
+
+def test_a_revoked_or_foreign_or_broken_one_is_replaced(database: Database, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    revoked = admin_token(database, config)
+    with database.write() as session:
+        row = repository.find_by_hash(session, hash_token(revoked))
+        assert row is not None
+        service.revoke(session, row.tenant, row.id)
+    for content in (f'token = "{revoked}"', 'token = "of another server"', "= nonsense", "token=1"):
+        config.write_text(content)
+        token = admin_token(database, config)
+        assert token not in content
+
+
+def test_another_servers_configuration_stays(database: Database, tmp_path: Path) -> None:
+    shared, own = tmp_path / "config.toml", tmp_path / "home" / "client.toml"
+    write_config(shared, "https://dasl.example.org", "its token")
+    before = shared.read_bytes()
+    assert place(database, URL, shared, own) == own
+    token = admin_token(database, own)
+    write_config(own, URL, token)
+    # The next start finds the same token again.
+    assert place(database, URL, shared, own) == own
+    assert admin_token(database, own) == token
+    assert shared.read_bytes() == before
+
+
+def test_its_own_configuration_is_kept_up_to_date(database: Database, tmp_path: Path) -> None:
+    shared, own = tmp_path / "config.toml", tmp_path / "client.toml"
+    assert place(database, URL, shared, own) == shared
+    write_config(shared, "http://127.0.0.1:45678", admin_token(database, shared))
+    # The same server, started on another port.
+    assert place(database, URL, shared, own) == shared
+    # A new database behind the same address.
+    write_config(shared, f"{URL}/", "a token of the old one")
+    assert place(database, URL, shared, own) == shared
+    shared.write_text("= nonsense")
+    assert place(database, URL, shared, own) == shared
+
+
+def test_whoever_has_the_database_begins_another_tenant(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DASL_DATABASE_URL", api.settings.database_url)
+    dataset = api.dataset()
+    words = ["db", "admin-token", "theirs", "--tenant", "lab", "--json"]
+    made = CliRunner().invoke(app, words)
+    assert made.exit_code == 0, made.output
+    told = json.loads(made.stdout)
+    assert told["tenant"] == "lab"
+    headers = {"Authorization": f"Bearer {told['token']}"}
+    assert api.client.get("/v1/datasets", headers=headers).json()["data"] == []
+    refused(api.client.get(f"/v1/datasets/{dataset}", headers=headers), 404)
+    # What it makes is of the same tenant.
+    answer = api.client.post("/v1/tokens", json={"name": "a", "scopes": ["read"]}, headers=headers)
+    assert answer.status_code == 201
+    names = [
+        token["name"] for token in api.client.get("/v1/tokens", headers=headers).json()["data"]
+    ]
+    assert sorted(names) == ["a", "theirs"]
+    assert CliRunner().invoke(app, [*words[:4], "x" * 101]).exit_code == 2

@@ -1,0 +1,64 @@
+"""Where the API listens, and what whoever makes it listen beyond loopback is told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from pathlib import Path
+
+import pytest
+
+from service.server.listener import bound, warn_of_exposure
+from service.settings import Settings
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_loopback_needs_no_warning(
+    host: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_exposure(Settings(home=tmp_path, host=host))
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.168.1.5", "gpu-box.example"])
+def test_anything_else_is_told_of(
+    host: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        warn_of_exposure(Settings(home=tmp_path, host=host))
+        assert "tokens travel unencrypted" in caplog.text
+        assert "DASL_DATASET_ROOTS is not set" in caplog.text
+        caplog.clear()
+        warn_of_exposure(Settings(home=tmp_path, host=host, dataset_roots=(tmp_path,)))
+    assert "tokens travel unencrypted" in caplog.text
+    assert "DASL_DATASET_ROOTS" not in caplog.text
+
+
+def test_the_default_is_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DASL_HOST", raising=False)
+    assert Settings(home=tmp_path).host == "127.0.0.1"
+
+
+def test_answers_are_sent_at_once(tmp_path: Path) -> None:
+    """Headers and body are two writes: without TCP_NODELAY the second waits for an acknowledgement."""
+
+    async def accepted_without_delay() -> int:
+        accepted: asyncio.Future[asyncio.BaseTransport] = asyncio.get_running_loop().create_future()
+
+        class Door(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                accepted.set_result(transport)
+
+        with bound(Settings(home=tmp_path, port=0)) as listener:
+            port = listener.getsockname()[1]
+            async with await asyncio.get_running_loop().create_server(Door, sock=listener):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                transport = await accepted
+                connection = transport.get_extra_info("socket")
+                set_to: int = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+                writer.close()
+                transport.close()
+                return set_to
+
+    assert asyncio.run(accepted_without_delay()) != 0

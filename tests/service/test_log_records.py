@@ -1,0 +1,171 @@
+"""Log records as lines: text for people, JSON for programs, and no secret in either."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from pydantic import SecretStr
+
+from service import credentials
+from service.log_records import JsonLines, TextLines, about
+from service.server.app import create_app
+from service.settings import Settings
+
+# One of the right form; not a fresh one, since a test has one name on all workers.
+TOKEN = "dasl_xoIOLzVmvZbaczsrn3-Y2PgN_JFNoAETuF8xNn5Ngp4"
+
+
+def record(message: str, *args: object, **extra: Any) -> logging.LogRecord:
+    logger = logging.getLogger("some.where")
+    return logger.makeRecord("some.where", logging.WARNING, "", 0, message, args, None, extra=extra)
+
+
+def failed(error: Exception) -> logging.LogRecord:
+    logger = logging.getLogger("some.where")
+    try:
+        raise error
+    except type(error):
+        return logger.makeRecord("some.where", logging.ERROR, "", 0, "it broke", (), sys.exc_info())
+
+
+def test_a_json_line_has_what_is_known() -> None:
+    lines = JsonLines(fields={"rank": 1})
+    with about(job="job_x", attempt=2):
+        with about(attempt=3):
+            line = lines.format(record("a %s\nb", "ü", fields={"status": 200, "none": None}))
+        outside = lines.format(record("later"))
+    assert "\n" not in line
+    said = json.loads(line)
+    assert said.pop("time").endswith("+00:00")
+    assert said == {
+        "level": "WARNING",
+        "logger": "some.where",
+        "message": "a ü\nb",
+        "rank": 1,
+        "job": "job_x",
+        "attempt": 3,
+        "status": 200,
+    }
+    assert json.loads(outside)["attempt"] == 2
+    assert "job" not in json.loads(lines.format(record("after it")))
+
+
+def test_a_traceback_is_in_its_line() -> None:
+    said = json.loads(JsonLines().format(failed(KeyError("x"))))
+    assert said["exception"].startswith("Traceback")
+    assert said["exception"].endswith("KeyError: 'x'")
+    assert "Traceback" in TextLines().format(failed(KeyError("x")))
+
+
+def test_a_text_line_is_for_people() -> None:
+    with about(job="job_x", attempt=2):
+        line = TextLines().format(record("gone"))
+    assert line.endswith(" WARNING gone [job=job_x attempt=2]")
+    assert TextLines().format(record("gone")).endswith(" WARNING gone")
+
+
+def test_surroundings_belong_to_one_thread() -> None:
+    told = []
+    with about(job="job_x"):
+        thread = threading.Thread(target=lambda: told.append(JsonLines().format(record("x"))))
+        thread.start()
+        thread.join()
+    assert "job_x" not in told[0]
+
+
+@pytest.mark.parametrize("kind", [TextLines, JsonLines])
+@pytest.mark.parametrize(
+    ("message", "secret"),
+    [
+        (f"the token {TOKEN}", TOKEN),
+        (f"{{'Authorization': 'Bearer {TOKEN}'}}", TOKEN),
+        ("Authorization: bearer abc.def-123, then more", "abc.def-123"),
+        ("cannot connect to postgresql+psycopg://me:p%40ss@host/db", "p%40ss"),
+        ("cannot connect to postgresql+psycopg://:pa/ss@host/db", "pa/ss"),
+        ("connection failed: host=db user=me password=hunter2 dbname=x", "hunter2"),
+        ("Ray refuses 5a5a5a in RAY_AUTH_TOKEN", "5a5a5a"),
+    ],
+)
+def test_no_secret_gets_out(kind: type[logging.Formatter], message: str, secret: str) -> None:
+    lines = kind(["5a5a5a", ""])  # type: ignore[arg-type]
+    with about(uri=message):
+        for line in (
+            lines.format(record(message)),
+            lines.format(record("%s", message)),
+            lines.format(record("it", fields={"given": message})),
+            lines.format(failed(RuntimeError(message))),
+        ):
+            assert secret not in line
+            assert "***" in line
+            if kind is JsonLines:
+                json.loads(line)
+
+
+def test_what_only_looks_like_one_stays() -> None:
+    for message in ("dasl_core.train.engine", "http://127.0.0.1:8000/v1", "job_01abc", "a@b.c"):
+        assert message in TextLines().format(record(message))
+
+
+def test_a_process_writes_lines_of_json_and_nothing_else() -> None:
+    script = """
+import logging
+from service.log_records import about, configure
+logging.basicConfig(format="not mine: %(message)s")
+configure("json", job="job_x", secrets=["hush"])
+logging.getLogger("httpx").info("GET /")
+with about(attempt=1):
+    logging.getLogger("a.b").info("hush %s", {"x": 1})
+try:
+    1 / 0
+except ZeroDivisionError:
+    logging.exception("broken")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == ""
+    first, second = map(json.loads, done.stderr.splitlines())
+    assert (first["message"], first["attempt"], first["job"]) == ("*** {'x': 1}", 1, "job_x")
+    assert (second["level"], "ZeroDivisionError" in second["exception"]) == ("ERROR", True)
+
+
+def test_a_database_that_refuses_us_puts_no_secret_into_a_log(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            # Not through our formatter: what comes in must be clean where that is possible.
+            told.append(logging.Formatter().format(record))
+
+    listener = Listener()
+    root = logging.getLogger()
+    before = root.level
+    root.addHandler(listener)
+    root.setLevel(logging.DEBUG)
+    try:
+        settings = Settings(
+            home=tmp_path,
+            database_url="postgresql+psycopg://me:hunter2@127.0.0.1:9/x",
+            ray_auth_token=SecretStr("5a5a5a"),
+        )
+        logging.getLogger("x").info("%s %r", settings, settings)
+        with TestClient(create_app(settings)) as client:
+            headers = {"Authorization": f"Bearer {TOKEN}"}
+            assert client.get("/v1/jobs", headers=headers).status_code == 503
+            assert client.post("/v1/jobs", headers=headers, json={}).status_code == 503
+            assert client.get("/readyz", headers=headers).status_code == 503
+    finally:
+        root.removeHandler(listener)
+        root.setLevel(before)
+    assert any("/v1/jobs" in line for line in told)
+    for secret in (TOKEN, credentials.hash_token(TOKEN), "hunter2", "5a5a5a"):
+        assert secret not in "".join(told)
+    assert {"hunter2", "5a5a5a"} <= set(settings.secrets)

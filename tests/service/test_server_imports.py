@@ -1,0 +1,19 @@
+"""The API process stays lean."""
+
+import subprocess
+import sys
+
+PROGRAM = """
+import sys
+import service.server.app
+heavy = {"torch", "torchvision", "timm", "numpy", "ray", "dasl_core.train", "workers"}
+core = {n for n in sys.modules if n.startswith("dasl_core.") and not n.startswith("dasl_core.spec")}
+print(sorted((heavy & set(sys.modules)) | core))
+"""
+
+
+def test_app_imports_neither_torch_nor_ray_nor_training_code() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert run.stdout.strip() == "[]"

@@ -1,0 +1,134 @@
+"""A deployment's API: a process of its own, and the first token made in the database."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from service.cli.app import app
+from service.server.tuning import stay_on_one_core
+
+pytestmark = pytest.mark.timeout(600)
+
+LISTENS = re.compile(r"The API listens on (\S+), port ([0-9]+)")
+# Far beyond what it takes, also on a busy machine.
+PATIENCE_SECONDS = 240
+
+
+@contextmanager
+def api_process(database_url: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`python -m service.server` on a free port of loopback, and its address."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("DASL_", "RAY_"))}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "service.server"],
+        env=environment | {"DASL_DATABASE_URL": database_url, "DASL_PORT": "0"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    watchdog = threading.Timer(PATIENCE_SECONDS, process.kill)
+    watchdog.start()
+    try:
+        for line in process.stderr:
+            if found := LISTENS.search(line):
+                yield process, f"http://{found[1]}:{found[2]}"
+                return
+        raise AssertionError(f"it ended with exit code {process.wait()}")
+    finally:
+        watchdog.cancel()
+        process.kill()
+        process.communicate()
+
+
+def test_it_serves_without_a_dispatcher_and_ends_on_sigterm(database_url: str) -> None:
+    with api_process(database_url) as (process, url):
+        token = _admin_token(database_url, "ops")
+        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}) as http:
+            assert http.get("/livez").status_code == 200
+            ready = http.get("/readyz")
+            assert ready.status_code == 503
+            assert ready.json()["checks"]["database"] == "ok"
+            made = http.post("/v1/tokens", json={"name": "laptop", "scopes": ["submit"]})
+            assert made.status_code == 201
+            listed = {
+                each["name"]: each["scopes"] for each in http.get("/v1/tokens").json()["data"]
+            }
+        assert listed == {"ops": ["admin"], "laptop": ["submit"]}
+        if sys.platform == "linux":
+            # Threads for requests among them.
+            threads = [int(path.name) for path in Path(f"/proc/{process.pid}/task").iterdir()]
+            cores = {frozenset(os.sched_getaffinity(thread)) for thread in threads}
+            assert len(threads) > 2
+            assert [len(its) for its in cores] == [1]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_SECONDS) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no affinity of threads")
+@pytest.mark.parametrize("forbidden", ["sched_getaffinity", "sched_setaffinity"])
+def test_who_may_not_choose_a_core_uses_all(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, forbidden: str
+) -> None:
+    def forbid(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    before = os.sched_getaffinity(0)
+    with monkeypatch.context() as patched, caplog.at_level("INFO", logger="service.server.tuning"):
+        patched.setattr(os, forbidden, forbid)
+        stay_on_one_core()
+    assert "uses all cores" in caplog.text
+    assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [("DASL_PORT", "70000", "DASL_PORT: "), ("DASL_HOST", "192.0.2.1", "192.0.2.1")],
+)
+def test_what_cannot_be_is_told_in_a_sentence(name: str, value: str, said: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "service.server"],
+        env=os.environ | {name: value},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+    )
+    assert ended.returncode == 1
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_each_first_token_is_a_new_one(database_url: str) -> None:
+    assert _admin_token(database_url, "ops") != _admin_token(database_url, "ops")
+
+
+def test_a_database_without_tables_gives_no_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DASL_DATABASE_URL", f"sqlite:///{tmp_path}/empty.db")
+    result = CliRunner().invoke(app, ["db", "admin-token", "ops"])
+    assert result.exit_code == 1
+    assert "dasl db upgrade" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["", "two\nlines", "x" * 201])
+def test_a_name_that_no_token_can_have(name: str) -> None:
+    assert CliRunner().invoke(app, ["db", "admin-token", name]).exit_code == 2
+
+
+def _admin_token(database_url: str, name: str) -> str:
+    result = CliRunner().invoke(
+        app, ["db", "admin-token", name], env={"DASL_DATABASE_URL": database_url}
+    )
+    assert result.exit_code == 0, result.stderr
+    return result.stdout.strip()
