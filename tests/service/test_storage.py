@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,7 @@ def test_reading_parts(tmp_path: Path) -> None:
 def test_ids_sort_by_creation_and_are_told_apart() -> None:
     made = [ids.new_id("job") for _ in range(2000)]
     assert made == sorted(set(made))
+    assert abs(ids.made_at(made[0]) - datetime.now(UTC)) < timedelta(minutes=1)
     assert ids.is_id("job", made[0])
     assert not ids.is_id("ds", made[0])
     assert not ids.is_id("job", made[0].upper())
