@@ -79,7 +79,7 @@ def norm_step(columns: Tensor) -> Step:
 
     def step() -> None:
         columns.grad = None
-        ctv_norm(columns).backward()  # type: ignore[no-untyped-call]
+        ctv_norm(columns).backward()
 
     return step
 
@@ -92,7 +92,7 @@ def regularizer_case(num_columns: int) -> Step:
     def step() -> None:
         embeddings.grad = None
         generator = torch.Generator().manual_seed(0)
-        difference_alignment(embeddings, labels, generator=generator).backward()  # type: ignore[no-untyped-call]
+        difference_alignment(embeddings, labels, generator=generator).backward()
 
     return step
 

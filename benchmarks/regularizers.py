@@ -115,7 +115,7 @@ def alignment_case(images: int, device: torch.device, **options: Any) -> Step:
     def step() -> None:
         embeddings.grad = None
         generator = torch.Generator().manual_seed(0)
-        difference_alignment(embeddings, labels, generator=generator, **options).backward()  # type: ignore[no-untyped-call]
+        difference_alignment(embeddings, labels, generator=generator, **options).backward()
 
     return step
 
@@ -144,7 +144,7 @@ def few_labels_case(images: int, device: torch.device) -> Step:
     def step() -> None:
         embeddings.grad = None
         generator = torch.Generator().manual_seed(0)
-        difference_alignment(embeddings, labels, generator=generator).backward()  # type: ignore[no-untyped-call]
+        difference_alignment(embeddings, labels, generator=generator).backward()
 
     return step
 
@@ -193,7 +193,7 @@ def network_step(batch: int, device: torch.device) -> Step:
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
             embeddings = network(images)
-        nt_xent(embeddings.unflatten(0, (VIEWS, batch)), 0.2).backward()  # type: ignore[no-untyped-call]
+        nt_xent(embeddings.unflatten(0, (VIEWS, batch)), 0.2).backward()
         optimizer.step()
 
     return step

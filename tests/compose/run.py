@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "dasl-compose-test"
 SERVICES = ("postgres", "api", "dispatcher", "ray-head", "worker")
 CLASSES = 40
-SPEC = {
+SPEC: dict[str, Any] = {
     "dataset": "emoji",
     "backbone": {"name": "resnet18", "image_size": 32},
     "train": {"batch_size": 64, "checkpoint_every_epochs": 2},
@@ -249,10 +249,13 @@ def submit(client: Client, epochs: int) -> Job:
 def epochs_of(client: Client, seconds: float) -> int:
     """How many epochs take so long here; a short job tells."""
     short = submit(client, 2).wait()
-    assert short.progress is not None
-    speed = short.progress.images_per_second
+    progress = short.progress
+    assert progress is not None
+    speed, steps = progress.images_per_second, progress.total_steps
     check(speed is not None, f"a short job succeeded, at {speed} images a second")
-    images = short.progress.total_steps / 2 * SPEC["train"]["batch_size"]
+    assert speed is not None
+    assert steps is not None
+    images = steps / 2 * int(SPEC["train"]["batch_size"])
     return max(20, round(seconds * speed / images))
 
 
@@ -272,6 +275,8 @@ def outlive(deployment: Deployment, client: Client, job: Job) -> dict[str, Any]:
         until(lambda: trained(client, job, reached + 1), "it goes on")  # noqa: B023
         now = client.jobs.get(job.id)
         check(now.status == "running", f"{service} was killed, and the job goes on")
+        assert now.attempt is not None
+        assert before.attempt is not None
         seconds[service] = {
             "ready_seconds": round(ready - killed, 1),
             "beyond_last_step_seconds": round(time.monotonic() - killed, 1),

@@ -108,6 +108,7 @@ def test_kills_a_pause_and_a_damaged_checkpoint_change_nothing_in_the_end(
 def test_a_clone_goes_on_with_changed_settings(
     served: Served, client: Client, main_job: Job
 ) -> None:
+    assert main_job.resolved is not None
     epochs = int(main_job.resolved["train"]["epochs"])
     changes = {"train": {"epochs": epochs + 1, "optimizer": {"name": "adamw", "lr": 0.0001}}}
     clone = client.jobs.clone(main_job.id, changes).wait(timeout=PATIENCE_SECONDS, poll=0.2)

@@ -14,7 +14,7 @@ from tests.support.api_under_test import Api, refused, snapshot
 )
 def test_bad_token(api: Api, header: str | None) -> None:
     del api.client.headers["authorization"]
-    headers = {} if header is None else {"Authorization": header.encode("latin-1")}
+    headers = {} if header is None else {b"Authorization": header.encode("latin-1")}
     for path in ("/v1/jobs", "/v1/tokens", "/v1/cluster", "/v1/catalog/methods"):
         answer = api.client.get(path, headers=headers)
         refused(answer, 401, None, "unauthenticated")

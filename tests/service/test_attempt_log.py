@@ -11,6 +11,7 @@ import fsspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import Buffer
 
 from service.artifacts.attempt_log import AttemptLog, left_out
 from service.artifacts.storage import Storage
@@ -97,9 +98,10 @@ class Counted(bytes):
 
     work = 0
 
-    def __add__(self, other: bytes) -> Counted:
-        Counted.work += len(self) + len(other)
-        return Counted(bytes(self) + other)
+    def __add__(self, other: Buffer) -> Counted:
+        both = Counted(super().__add__(other))
+        Counted.work += len(both)
+        return both
 
     def count(self, *arguments: Any) -> int:
         Counted.work += len(self)

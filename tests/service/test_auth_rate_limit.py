@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -90,8 +91,8 @@ def client(api: Api, clock: Clock) -> Iterator[TestClient]:
 def test_every_door_has_the_limit(
     api: Api, client: TestClient, clock: Clock, method: str, path: str
 ) -> None:
-    body = {"progress": {}} if path.endswith("heartbeat") else {"name": "x"}
-    options = {} if method == "GET" or path.endswith("start") else {"json": body}
+    body: dict[str, Any] = {"progress": {}} if path.endswith("heartbeat") else {"name": "x"}
+    options: dict[str, Any] = {} if method == "GET" or path.endswith("start") else {"json": body}
     for headers in ({}, BAD, BAD):
         refused(client.request(method, path, headers=headers, **options), 401)
     answer = client.request(method, path, headers=BAD, **options)

@@ -63,7 +63,7 @@ def make_job(database: Database, max_restarts: int = 1) -> str:
 def start(database: Database, job_id: str) -> int | None:
     with database.write() as session:
         attempt = lifecycle.start_attempt(session, job_id, f"hash-{next(_count)}")
-        return attempt and attempt.number
+        return None if attempt is None else attempt.number
 
 
 def look(database: Database, job_id: str) -> tuple[Job, list[Event], list[Attempt]]:
@@ -344,7 +344,12 @@ def test_the_same_error_without_a_step_more_is_final(
     database: Database, second: dict[str, Any], repeatable: bool, status: str
 ) -> None:
     job_id = make_job(database, max_restarts=3)
-    first = {"type": "RuntimeError", "message": "overflow", "step": 40, "traceback": "1"}
+    first: dict[str, Any] = {
+        "type": "RuntimeError",
+        "message": "overflow",
+        "step": 40,
+        "traceback": "1",
+    }
     for number, how in ((1, first), (2, first | {"step": 30, "traceback": "2"} | second)):
         start(database, job_id)
         error = {key: value for key, value in how.items() if key != "step"}

@@ -25,7 +25,7 @@ def submit(api: Api, headers: dict[str, str], key: str | None = None, **spec: An
 
 def test_quotas_are_set_changed_and_shown(api: Api) -> None:
     admin = api.token("admin")
-    limits = {"max_queued_jobs": 5, "max_running_jobs": 2, "max_gpus": 0}
+    limits: dict[str, int | None] = {"max_queued_jobs": 5, "max_running_jobs": 2, "max_gpus": 0}
     body = {"name": "lab", "scopes": ["submit"], **limits}
     made = api.client.post("/v1/tokens", json=body, headers=admin).json()
     assert quotas_of(made) == limits
@@ -88,10 +88,11 @@ def test_a_clone_takes_the_quota_of_who_clones(api: Api) -> None:
     api.dataset()
     job = api.submit()["id"]
     limited = api.token("submit", max_queued_jobs=1)
-    clone = {"json": {"checkpoint": None}, "headers": limited}
-    made = api.client.post(f"/v1/jobs/{job}/clone", **clone)
+    path, body = f"/v1/jobs/{job}/clone", {"checkpoint": None}
+    made = api.client.post(path, json=body, headers=limited)
     assert made.status_code == 202
-    refused(api.client.post(f"/v1/jobs/{job}/clone", **clone), 429, None, "quota-exceeded")
+    again = api.client.post(path, json=body, headers=limited)
+    refused(again, 429, None, "quota-exceeded")
     with api.database.read() as session:
         tokens = {session.get_one(Job, name).token_id for name in (job, made.json()["id"])}
     assert len(tokens) == 2

@@ -22,7 +22,7 @@ def test_a_request_keeps_its_id_or_gets_one(api: Api) -> None:
     given = {"X-Request-ID": "from-a-proxy_1.2"}
     assert api.client.get("/livez", headers=given).headers["x-request-id"] == "from-a-proxy_1.2"
     for bad in ("", "two words", "x" * 65, "line\tbreak", 'a"b', "ü"):
-        answer = api.client.get("/livez", headers={"X-Request-ID": bad.encode("latin-1")})
+        answer = api.client.get("/livez", headers={b"X-Request-ID": bad.encode("latin-1")})
         assert OWN.fullmatch(answer.headers["x-request-id"]), bad
 
 
@@ -45,7 +45,7 @@ def test_problems_of_every_kind_say_it(api: Api, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("service.jobs.service.view", broken)
     app = create_app(api.settings, api.database)
-    with TestClient(app, raise_server_exceptions=False, headers=api.client.headers) as client:
+    with TestClient(app, raise_server_exceptions=False, headers=dict(api.client.headers)) as client:
         answer = client.get("/v1/jobs/job_x", headers={"X-Request-ID": "mine"})
         assert refused(answer, 500)["request_id"] == "mine"
         assert answer.headers["x-request-id"] == "mine"

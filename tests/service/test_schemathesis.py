@@ -181,7 +181,7 @@ def _document() -> Any:
 document = _document()
 
 
-@document.parametrize()
+@document.parametrize()  # type: ignore[untyped-decorator]  # by the document, which is Any
 @settings(
     max_examples=EXAMPLES, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -1,6 +1,7 @@
 """Settings that would lead somewhere else are refused."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -41,7 +42,7 @@ def test_artifacts_are_where_all_processes_find_them() -> None:
 
 
 def test_passwords_are_shown_neither_by_settings_nor_by_their_errors(tmp_path: Path) -> None:
-    secrets = {
+    secrets: dict[str, Any] = {
         "database_url": "postgresql+psycopg://dasl:hunter2@db/dasl",
         "ray_auth_token": "hunter2-ray",
         "artifacts_uri": "s3://key:hunter2@bucket/dasl",

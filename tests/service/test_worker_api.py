@@ -107,7 +107,7 @@ def test_replaced_attempt_is_refused_everything(api: Api) -> None:
         assert lifecycle.requeue(session, old.job_id)
     new = api.start(old.job_id)
     assert new.number == 2
-    for action, body in {
+    reports: dict[str, dict[str, Any]] = {
         "start": {},
         "heartbeat": {},
         "metrics": {"points": [{"step": 1, "time": 1.0, "values": {"loss": 1.0}}]},
@@ -116,7 +116,8 @@ def test_replaced_attempt_is_refused_everything(api: Api) -> None:
         "checkpoints": manifest(old),
         "artifacts": {"name": "a.png", "uri": f"{old.uri}/a.png", "size": 1, "sha256": SHA},
         "finish": {"outcome": "succeeded"},
-    }.items():
+    }
+    for action, body in reports.items():
         refused(old.say(action, **body), 409, None, "stale-attempt")
     impostor = Worker(api, new.job_id, new.number, old.token)
     refused(impostor.say("heartbeat"), 401, None, "unauthenticated")

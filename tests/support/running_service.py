@@ -126,7 +126,8 @@ def draw(label: int, number: int) -> np.ndarray:
     )[label]
     color, ground = random.integers(0, 256, (2, 3))
     picture = np.where(shape[:, :, None], color, ground) + random.normal(0, 8, (24, 24, 3))
-    return picture.clip(0, 255).astype(np.uint8)
+    pixels: np.ndarray = picture.clip(0, 255).astype(np.uint8)
+    return pixels
 
 
 def write_odd_images(root: Path) -> int:

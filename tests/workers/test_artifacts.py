@@ -34,7 +34,7 @@ def test_a_store_that_fails_is_tried_again(
         if len(waits) == 2:
             obstacle.rmdir()
 
-    monkeypatch.setattr(artifacts.time, "sleep", wait)
+    monkeypatch.setattr("workers.artifacts.time.sleep", wait)
     manifest = artifacts.upload_folder(folder, f"file://{store}")
     assert waits == [1.0, 2.0]
     back = tmp_path / "back"
@@ -49,7 +49,7 @@ def test_one_that_goes_on_failing_is_an_error_and_leaves_nothing(
 ) -> None:
     store = tmp_path / "store"
     (store / "weights").mkdir(parents=True)
-    monkeypatch.setattr(artifacts.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr("workers.artifacts.time.sleep", lambda seconds: None)
     with pytest.raises(IsADirectoryError):
         artifacts.upload_folder(folder, f"file://{store}")
     assert not store.exists()
@@ -65,7 +65,7 @@ def test_a_full_disk_is_told_at_once_and_left_as_it_was(
     def wait(seconds: float) -> None:
         raise AssertionError("waiting makes no room")
 
-    monkeypatch.setattr(artifacts.time, "sleep", wait)
+    monkeypatch.setattr("workers.artifacts.time.sleep", wait)
     with pytest.raises(OSError, match="No space left") as full:
         artifacts.upload_folder(folder, f"file://{store}")
     assert full.value.errno == errno.ENOSPC

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import ray
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, not re-exported
 
 from workers import process_group
 

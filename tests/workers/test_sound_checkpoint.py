@@ -80,7 +80,7 @@ def store(tmp_path: Path) -> Store:
 def sound(client: WorkerClient, answer: dict[str, Any]) -> int | None:
     """The step of the checkpoint that the attempt goes on from."""
     start = with_sound_checkpoint(client, AttemptStart.model_validate(answer))
-    return start.resume and start.resume.step
+    return None if start.resume is None else start.resume.step
 
 
 @pytest.mark.parametrize("refusal", [None, (500, {}), (422, {"detail": "not like this"})])

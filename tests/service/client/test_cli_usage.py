@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dasl_core.spec import JobSpec
+from dasl_core.spec.methods import SimCLR
 from service.cli.app import app
 from service.cli.specs import read_spec
 
@@ -67,6 +68,7 @@ def test_an_override_that_is_none_is_wrong_usage(spec: Path, override: str) -> N
 def test_overrides_are_read_as_yaml(spec: Path) -> None:
     body = read_spec(spec, ["method.temperature=0.1", "evaluate.retrieval=[1, 10]", "dar.weight=1"])
     found = JobSpec.model_validate(body)
+    assert isinstance(found.method, SimCLR)
     assert found.method.temperature == 0.1
     assert found.evaluate.retrieval == (1, 10)
     assert found.dar is not None

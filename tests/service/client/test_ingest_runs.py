@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from dasl_core.data.ingest import DatasetIndex
+from dasl_core.data.index import DatasetIndex
 from dasl_core.spec.locations import local_path
 from service import credentials
 from service.client import Client
@@ -15,7 +15,7 @@ from service.datasets.repository import begin_ingest
 from service.db.models import Dataset
 from service.dispatcher import repository
 from tests.support.real import running_service
-from workers import ingest
+from workers import artifacts, ingest
 
 
 def test_a_run_that_is_no_longer_wanted_leaves_the_index_that_counts(
@@ -36,11 +36,11 @@ def test_a_run_that_is_no_longer_wanted_leaves_the_index_that_counts(
         with service.database.write() as session:
             number = begin_ingest(session, dataset.id, first_hash)
         assert number is not None
-        really_upload = ingest.upload
+        really_upload = artifacts.upload
 
         def upload_late(file: Path, uri: str) -> None:
             """Ray forgot the run, another one came and went, and only now this one writes."""
-            monkeypatch.setattr(ingest, "upload", really_upload)
+            monkeypatch.setattr("workers.ingest.upload", really_upload)
             Image.new("RGB", (8, 8)).save(images / "second.png")
             token, hashed = credentials.new_token()
             with service.database.write() as session:
@@ -49,7 +49,7 @@ def test_a_run_that_is_no_longer_wanted_leaves_the_index_that_counts(
             assert ingest.main() == 0
             really_upload(file, uri)
 
-        monkeypatch.setattr(ingest, "upload", upload_late)
+        monkeypatch.setattr("workers.ingest.upload", upload_late)
         monkeypatch.setenv("DASL_WORKER_TOKEN", first_token)
         assert ingest.main() == 0
 

@@ -62,7 +62,9 @@ class Story(RuleBasedStateMachine):
 
     @initialize(target=jobs, deaf=st.booleans())
     def begin(self, deaf: bool) -> str:
-        return self.submit(1, 0, deaf, None)
+        job = self.submit(1, 0, deaf, None)
+        assert isinstance(job, str)
+        return job
 
     # Few, so that much happens to each.
     @precondition(lambda self: len(self.accepted) < 3)
