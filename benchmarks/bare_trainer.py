@@ -65,12 +65,12 @@ def train_rank(task: dict[str, Any]) -> None:
     """One rank."""
     from dasl_core.data.index import DatasetIndex
     from dasl_core.distributed import rank
-    from dasl_core.spec import JobSpec
+    from dasl_core.spec import ResolvedJobSpec
     from dasl_core.train.engine import RunFiles, pretrain
 
     with tempfile.TemporaryDirectory() as scratch:
         pretrain(
-            JobSpec.model_validate(task["spec"]),
+            ResolvedJobSpec.model_validate(task["spec"]),
             DatasetIndex.load(Path(task["index"])),
             FirstStep(Path(task["first_step"])) if rank() == 0 else None,
             RunFiles(Path(task["cache"]), Path(scratch)),

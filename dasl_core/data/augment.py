@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dasl_core.spec import Augment
+from dasl_core.spec import ViewAugment
 
 # ImageNet's statistics, timm's default; recorded with every checkpoint.
 RGB_MEAN, RGB_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -73,18 +73,13 @@ class ViewParameters:
         )
 
 
-def draw_view(extents: Tensor, augment: Augment, generator: torch.Generator) -> ViewParameters:
+def draw_view(extents: Tensor, augment: ViewAugment, generator: torch.Generator) -> ViewParameters:
     """Draw the parameters of one view for images of (B, 2) height, width.
 
     Draw for the global batch and take a rank's rows: then views do not depend on how many ranks
-    there are. `augment` is that of one view (`Augment.of_view`).
+    there are.
     """
     count = extents.shape[0]
-    assert not isinstance(augment.crop_scale, str), "resolve the spec first"
-    assert not isinstance(augment.jitter, str), "resolve the spec first"
-    assert not isinstance(augment.grayscale, str), "resolve the spec first"
-    assert isinstance(augment.blur, int | float), "one view's"
-    assert isinstance(augment.solarize, int | float), "one view's"
     box = _crop_boxes(extents, augment.crop_scale, generator)
     flip = torch.rand(count, generator=generator) < augment.flip
     x, y, width, height = box.unbind(1)

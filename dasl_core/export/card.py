@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dasl_core.spec import JobSpec
+from dasl_core.spec import ResolvedJobSpec
 
 
-def model_card(spec: JobSpec, model: dict[str, Any], metrics: dict[str, Any]) -> str:
+def model_card(spec: ResolvedJobSpec, model: dict[str, Any], metrics: dict[str, Any]) -> str:
     """The README.md of a checkpoint, with the header that Hugging Face reads.
 
     Args:
@@ -19,7 +19,7 @@ def model_card(spec: JobSpec, model: dict[str, Any], metrics: dict[str, Any]) ->
     return _card(spec, model, metrics, _load_checkpoint(model))
 
 
-def hub_card(spec: JobSpec, model: dict[str, Any], metrics: dict[str, Any]) -> str:
+def hub_card(spec: ResolvedJobSpec, model: dict[str, Any], metrics: dict[str, Any]) -> str:
     """The README.md of a folder in Hugging Face's layout."""
     return _card(spec, model, metrics, LOAD_HUB_FOLDER)
 
@@ -70,7 +70,7 @@ features = session.run(["{onnx["output"]}"], {{"{onnx["input"]}": images}})[0]
 """
 
 
-def _card(spec: JobSpec, model: dict[str, Any], metrics: dict[str, Any], load: str) -> str:
+def _card(spec: ResolvedJobSpec, model: dict[str, Any], metrics: dict[str, Any], load: str) -> str:
     images = model["preprocessing"]
     side = images["image_size"]
     versions = ", ".join(f"{name} {number}" for name, number in model["versions"].items())
@@ -110,12 +110,12 @@ All evaluations and the loss of every epoch are in `metrics.json` of the checkpo
 """
 
 
-def _start(spec: JobSpec) -> str:
+def _start(spec: ResolvedJobSpec) -> str:
     start = spec.backbone.pretrained
     return "random weights" if start is None else f"the weights of `{start}`"
 
 
-def _header(spec: JobSpec) -> str:
+def _header(spec: ResolvedJobSpec) -> str:
     names = ["image-feature-extraction", "timm", spec.method.name, *_regularizer_names(spec)]
     tags = "\n".join(f"- {name.lower()}" for name in names)
     return f"""---
@@ -128,17 +128,17 @@ tags:
 """
 
 
-def _regularizer_names(spec: JobSpec) -> list[str]:
+def _regularizer_names(spec: ResolvedJobSpec) -> list[str]:
     parts = (("DAR", spec.dar), ("SEC", spec.sec))
     return [name for name, part in parts if part is not None and part.weight]
 
 
-def _regularizers(spec: JobSpec) -> str:
+def _regularizers(spec: ResolvedJobSpec) -> str:
     names = _regularizer_names(spec)
     return f" with {' and '.join(names)}" if names else ""
 
 
-def _results(spec: JobSpec, metrics: dict[str, Any]) -> str:
+def _results(spec: ResolvedJobSpec, metrics: dict[str, Any]) -> str:
     """A column for each subject, at its last epoch: the baselines stand beside what was trained."""
     last = {evaluation["subject"]: evaluation for evaluation in metrics["evaluations"]}
     if not last:
@@ -159,7 +159,7 @@ def _results(spec: JobSpec, metrics: dict[str, Any]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _data(spec: JobSpec, data: dict[str, Any] | None) -> str:
+def _data(spec: ResolvedJobSpec, data: dict[str, Any] | None) -> str:
     holdout = spec.evaluate.holdout
     if spec.evaluate.dataset is not None:
         held_out = f"the data set `{spec.evaluate.dataset}`"
@@ -178,7 +178,7 @@ def _data(spec: JobSpec, data: dict[str, Any] | None) -> str:
     return _table(rows)
 
 
-def _training(spec: JobSpec, metrics: dict[str, Any], versions: str) -> dict[str, str]:
+def _training(spec: ResolvedJobSpec, metrics: dict[str, Any], versions: str) -> dict[str, str]:
     train, optimizer = spec.train, spec.train.optimizer
     rows = {"method": _settings(spec.method)}
     rows |= {

@@ -25,7 +25,7 @@ from dasl_core.export.network import (
 from dasl_core.export.onnx_file import write_onnx
 from dasl_core.manifest import MANIFEST, damage_of
 from dasl_core.models.backbone import stem_lines, timm_arguments
-from dasl_core.spec import BACKBONES, JobSpec
+from dasl_core.spec import BACKBONES, ResolvedJobSpec
 
 WEIGHTS, MODEL, METRICS, CARD = "backbone.safetensors", "model.json", "metrics.json", "README.md"
 ONNX = "backbone.onnx"
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 def export_backbone(
     backbone: nn.Module,
-    spec: JobSpec,
+    spec: ResolvedJobSpec,
     metrics: dict[str, Any],
     folder: Path,
     *,
@@ -75,7 +75,7 @@ def export_backbone(
 
 def read_checkpoint(
     folder: Path,
-) -> tuple[JobSpec, dict[str, Any], dict[str, Any], dict[str, Tensor]]:
+) -> tuple[ResolvedJobSpec, dict[str, Any], dict[str, Any], dict[str, Tensor]]:
     """Read what `export_backbone` wrote: the spec, `model.json`, `metrics.json` and the weights.
 
     No code is taken from the folder: the lines under `stem` are for people.
@@ -91,7 +91,7 @@ def read_checkpoint(
             raise ValueError(damage)
         model = json.loads((folder / MODEL).read_text(encoding="utf-8"))
         metrics = json.loads((folder / METRICS).read_text(encoding="utf-8"))
-        spec = JobSpec.model_validate(model["spec"])
+        spec = ResolvedJobSpec.model_validate(model["spec"])
         weights = load_file(folder / WEIGHTS)
         if not isinstance(metrics, dict):
             raise ValueError(f"{METRICS} holds no figures by name")
@@ -108,7 +108,7 @@ def read_checkpoint(
     return spec, model, metrics, weights
 
 
-def _try_onnx(weights: dict[str, Tensor], spec: JobSpec, folder: Path) -> dict[str, Any]:
+def _try_onnx(weights: dict[str, Tensor], spec: ResolvedJobSpec, folder: Path) -> dict[str, Any]:
     try:
         return write_onnx(exported_network(spec.backbone, weights), spec.backbone, folder / ONNX)
     except Exception as error:  # whatever an exporter runs into must not cost the weights

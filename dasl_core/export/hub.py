@@ -13,14 +13,14 @@ from torch import Tensor
 from dasl_core.export.card import hub_card
 from dasl_core.export.network import ExportError, exported_network, preprocessing
 from dasl_core.models.backbone import stem_lines, timm_arguments
-from dasl_core.spec import BACKBONES, JobSpec
+from dasl_core.spec import BACKBONES, ResolvedJobSpec
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 
 
 def write_hub_folder(
     weights: Mapping[str, Tensor],
-    spec: JobSpec,
+    spec: ResolvedJobSpec,
     model: dict[str, Any],
     metrics: dict[str, Any],
     folder: Path,
@@ -62,7 +62,7 @@ def write_hub_folder(
     (folder / CARD).write_text(card, encoding="utf-8")
 
 
-def hub_config(weights: Mapping[str, Tensor], spec: JobSpec) -> dict[str, Any]:
+def hub_config(weights: Mapping[str, Tensor], spec: ResolvedJobSpec) -> dict[str, Any]:
     """timm's `config.json`: how to build the network, and how its images are prepared."""
     network = exported_network(spec.backbone, weights)
     facts, images = network.pretrained_cfg, preprocessing(spec.backbone)

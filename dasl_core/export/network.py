@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dasl_core.data.augment import statistics
 from dasl_core.models.backbone import build_backbone
-from dasl_core.spec import Backbone
+from dasl_core.spec import ResolvedBackbone
 
 # Another runtime adds up in another order; more than this is another function.
 TOLERANCE = 1e-4
@@ -28,7 +28,7 @@ def exported_weights(backbone: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def exported_network(backbone: Backbone, weights: Mapping[str, Tensor]) -> nn.Module:
+def exported_network(backbone: ResolvedBackbone, weights: Mapping[str, Tensor]) -> nn.Module:
     """The network that a reader of `model.json` builds, in eval mode and without gradients.
 
     It is built anew, so that what training made of its own (synchronised batch statistics,
@@ -46,16 +46,15 @@ def exported_network(backbone: Backbone, weights: Mapping[str, Tensor]) -> nn.Mo
     return network.eval().requires_grad_(False)
 
 
-def random_images(backbone: Backbone, count: int) -> Tensor:
+def random_images(backbone: ResolvedBackbone, count: int) -> Tensor:
     """(count, C, S, S) float32 of the scale of normalised images; the same at every call."""
-    assert isinstance(backbone.image_size, int), "resolve the spec first"
     size = backbone.image_size
     generator = torch.Generator().manual_seed(count)
     return torch.randn(count, backbone.in_channels, size, size, generator=generator)
 
 
 def largest_difference(
-    network: nn.Module, other: Callable[[Tensor], Tensor], backbone: Backbone
+    network: nn.Module, other: Callable[[Tensor], Tensor], backbone: ResolvedBackbone
 ) -> float:
     """How far another runtime is from torch on random images, batches of one and of three.
 
@@ -82,7 +81,7 @@ def largest_difference(
     return worst
 
 
-def preprocessing(backbone: Backbone) -> dict[str, Any]:
+def preprocessing(backbone: ResolvedBackbone) -> dict[str, Any]:
     """What the network's images are; JSON-ready. It is no part of any exported network."""
     mean, std = statistics(backbone.in_channels)
     return {

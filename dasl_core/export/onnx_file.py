@@ -15,7 +15,7 @@ from dasl_core.export.network import (
     preprocessing,
     random_images,
 )
-from dasl_core.spec import Backbone
+from dasl_core.spec import ResolvedBackbone
 
 OPSET = 18  # what torch's exporter writes without a conversion, from 2.11 to 2.15
 INPUT, OUTPUT = "images", "features"
@@ -23,7 +23,7 @@ INPUT, OUTPUT = "images", "features"
 LARGEST_SINGLE_FILE = 2**31 - 2**26
 
 
-def write_onnx(network: nn.Module, backbone: Backbone, path: Path) -> dict[str, Any]:
+def write_onnx(network: nn.Module, backbone: ResolvedBackbone, path: Path) -> dict[str, Any]:
     """Write an ONNX file: float32 `images` (batch, C, S, S) in, `features` (batch, width) out.
 
     Args:

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from dasl_core.export.network import ExportError, largest_difference, random_images
-from dasl_core.spec import Backbone
+from dasl_core.spec import ResolvedBackbone
 
 
-def write_torch_program(network: nn.Module, backbone: Backbone, path: Path) -> float:
+def write_torch_program(network: nn.Module, backbone: ResolvedBackbone, path: Path) -> float:
     """Write a program with a free batch size; `torch.export.load(path).module()` runs it.
 
     Args:

@@ -12,7 +12,7 @@ from dasl_core.methods.simclr import SimCLR, nt_xent
 from dasl_core.methods.swav import SwAV, sinkhorn, swapped_prediction
 from dasl_core.methods.triplet import Triplet
 from dasl_core.methods.vicreg import VICReg, vicreg_loss
-from dasl_core.spec import METHODS, JobSpec
+from dasl_core.spec import METHODS, ResolvedJobSpec
 
 REGISTRY: dict[str, type[Method]] = {
     "byol": BYOL,
@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 
-def build_method(spec: JobSpec, num_classes: int | None = None) -> Method:
+def build_method(spec: ResolvedJobSpec, num_classes: int | None = None) -> Method:
     """The method that a resolved spec names, with a backbone at random weights.
 
     Args:

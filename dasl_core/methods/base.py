@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 from torch import Tensor, nn
 
 from dasl_core.distributed import rank, world_size
-from dasl_core.spec import JobSpec
+from dasl_core.spec import ResolvedJobSpec
 
 Outputs = dict[str, Tensor]
 """What a network gives for a batch: tensors (V, B, ...) of V views of B samples, by name.
@@ -79,7 +79,7 @@ class Method(nn.Module, ABC):
 
     @classmethod
     @abstractmethod
-    def from_spec(cls, spec: JobSpec, num_classes: int | None) -> Self:
+    def from_spec(cls, spec: ResolvedJobSpec, num_classes: int | None) -> Self:
         """Build from a resolved spec; `num_classes`: of the training images, None without labels."""
 
     @abstractmethod

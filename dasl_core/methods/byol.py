@@ -14,7 +14,7 @@ from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.ema import Teacher
 from dasl_core.models.heads import projection_head
 from dasl_core.regularizers.norms import full_precision
-from dasl_core.spec import JobSpec
+from dasl_core.spec import ResolvedJobSpec
 from dasl_core.spec import methods as settings_of
 
 
@@ -43,11 +43,9 @@ class BYOL(TaughtMethod):
         self.momentum, self.keep = momentum, keep
 
     @classmethod
-    def from_spec(cls, spec: JobSpec, num_classes: int | None) -> Self:
+    def from_spec(cls, spec: ResolvedJobSpec, num_classes: int | None) -> Self:
         settings = spec.method
-        assert isinstance(settings, settings_of.BYOL)
-        assert isinstance(settings.hidden_dim, int), "resolve the spec first"
-        assert isinstance(settings.teacher_momentum, float), "resolve the spec first"
+        assert isinstance(settings, settings_of.ResolvedBYOL)
         backbone = build_backbone(spec.backbone)
         hidden, width = settings.hidden_dim, settings.projection_dim
         return cls(

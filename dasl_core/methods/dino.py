@@ -16,7 +16,7 @@ from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.ema import Teacher
 from dasl_core.models.heads import DINOHead
 from dasl_core.regularizers.norms import full_precision
-from dasl_core.spec import JobSpec
+from dasl_core.spec import ResolvedJobSpec
 from dasl_core.spec import methods as settings_of
 
 GLOBAL_VIEWS = 2
@@ -75,14 +75,9 @@ class DINO(TaughtMethod):
         self._figures: dict[str, Tensor] = {}
 
     @classmethod
-    def from_spec(cls, spec: JobSpec, num_classes: int | None) -> Self:
+    def from_spec(cls, spec: ResolvedJobSpec, num_classes: int | None) -> Self:
         settings = spec.method
-        assert isinstance(settings, settings_of.DINO)
-        assert isinstance(settings.hidden_dim, int), "resolve the spec first"
-        assert isinstance(settings.out_dim, int), "resolve the spec first"
-        assert isinstance(settings.teacher_momentum, float), "resolve the spec first"
-        assert isinstance(settings.teacher_temperature, float), "resolve the spec first"
-        assert isinstance(settings.teacher_temperature_epochs, int), "resolve the spec first"
+        assert isinstance(settings, settings_of.ResolvedDINO)
         backbone = build_backbone(spec.backbone, any_size=True)
         head = DINOHead(
             feature_width(backbone),

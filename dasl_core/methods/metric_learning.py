@@ -10,7 +10,7 @@ from dasl_core.distributed import gather
 from dasl_core.methods.base import Method, Outputs, Step
 from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.regularizers.norms import full_precision
-from dasl_core.spec import JobSpec
+from dasl_core.spec import ResolvedJobSpec
 from dasl_core.spec.methods import MetricLearningPart
 
 
@@ -43,7 +43,7 @@ class MetricLearning(Method):
         compared."""
 
 
-def backbone_and_head(spec: JobSpec) -> tuple[nn.Module, nn.Linear]:
+def backbone_and_head(spec: ResolvedJobSpec) -> tuple[nn.Module, nn.Linear]:
     """What a method of this kind is built on, from a resolved spec."""
     assert isinstance(spec.method, MetricLearningPart)
     backbone = build_backbone(spec.backbone)

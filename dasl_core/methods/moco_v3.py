@@ -15,7 +15,7 @@ from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.ema import Teacher
 from dasl_core.models.heads import deep_head
 from dasl_core.regularizers.norms import full_precision
-from dasl_core.spec import BACKBONES, JobSpec
+from dasl_core.spec import BACKBONES, ResolvedJobSpec
 from dasl_core.spec import methods as settings_of
 
 
@@ -44,10 +44,9 @@ class MoCoV3(TaughtMethod):
         self.temperature, self.momentum, self.keep = temperature, momentum, keep
 
     @classmethod
-    def from_spec(cls, spec: JobSpec, num_classes: int | None) -> Self:
+    def from_spec(cls, spec: ResolvedJobSpec, num_classes: int | None) -> Self:
         settings = spec.method
-        assert isinstance(settings, settings_of.MoCoV3)
-        assert isinstance(settings.hidden_dim, int), "resolve the spec first"
+        assert isinstance(settings, settings_of.ResolvedMoCoV3)
         backbone = build_backbone(spec.backbone)
         features, hidden = feature_width(backbone), settings.hidden_dim
         out = settings.projection_dim

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dasl_core.methods.metric_learning import MetricLearning, backbone_and_head
-from dasl_core.spec import JobSpec
+from dasl_core.spec import ResolvedJobSpec
 from dasl_core.spec import methods as settings_of
 
 
@@ -30,7 +30,7 @@ class NPair(MetricLearning):
         self.criterion = NPairsLoss(distance=DotProductSimilarity(normalize_embeddings=False))
 
     @classmethod
-    def from_spec(cls, spec: JobSpec, num_classes: int | None) -> Self:
+    def from_spec(cls, spec: ResolvedJobSpec, num_classes: int | None) -> Self:
         settings = spec.method
         assert isinstance(settings, settings_of.NPair)
         return cls(*backbone_and_head(spec), scale=settings.scale, normalize=settings.normalize)

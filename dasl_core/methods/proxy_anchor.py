@@ -5,7 +5,7 @@ from typing import Self
 from torch import Tensor, nn
 
 from dasl_core.methods.metric_learning import MetricLearning, backbone_and_head
-from dasl_core.spec import JobSpec
+from dasl_core.spec import ResolvedJobSpec
 from dasl_core.spec import methods as settings_of
 
 
@@ -30,7 +30,7 @@ class ProxyAnchor(MetricLearning):
         self.criterion = ProxyAnchorLoss(num_classes, head.out_features, margin, alpha)
 
     @classmethod
-    def from_spec(cls, spec: JobSpec, num_classes: int | None) -> Self:
+    def from_spec(cls, spec: ResolvedJobSpec, num_classes: int | None) -> Self:
         settings = spec.method
         assert isinstance(settings, settings_of.ProxyAnchor)
         assert num_classes is not None, "resolve refuses a data set without classes"

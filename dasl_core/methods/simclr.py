@@ -13,7 +13,7 @@ from dasl_core.methods.base import Method, Outputs, Step
 from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.heads import projection_head
 from dasl_core.regularizers.norms import full_precision
-from dasl_core.spec import JobSpec
+from dasl_core.spec import ResolvedJobSpec
 from dasl_core.spec import methods as settings_of
 
 
@@ -27,10 +27,9 @@ class SimCLR(Method):
         self.temperature = temperature
 
     @classmethod
-    def from_spec(cls, spec: JobSpec, num_classes: int | None) -> Self:
+    def from_spec(cls, spec: ResolvedJobSpec, num_classes: int | None) -> Self:
         settings = spec.method
-        assert isinstance(settings, settings_of.SimCLR)
-        assert isinstance(settings.hidden_dim, int), "resolve the spec first"
+        assert isinstance(settings, settings_of.ResolvedSimCLR)
         backbone = build_backbone(spec.backbone)
         projector = projection_head(
             feature_width(backbone), settings.hidden_dim, settings.projection_dim

@@ -16,7 +16,7 @@ from dasl_core.methods.base import Method, Outputs, Step
 from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.heads import projection_head
 from dasl_core.regularizers.norms import full_precision
-from dasl_core.spec import JobSpec
+from dasl_core.spec import ResolvedJobSpec
 from dasl_core.spec import methods as settings_of
 
 GLOBAL_VIEWS = 2
@@ -59,13 +59,9 @@ class SwAV(Method):
         self._normalize_prototypes()
 
     @classmethod
-    def from_spec(cls, spec: JobSpec, num_classes: int | None) -> Self:
+    def from_spec(cls, spec: ResolvedJobSpec, num_classes: int | None) -> Self:
         settings = spec.method
-        assert isinstance(settings, settings_of.SwAV)
-        assert isinstance(settings.hidden_dim, int), "resolve the spec first"
-        assert isinstance(settings.prototypes, int), "resolve the spec first"
-        assert isinstance(settings.queue_length, int), "resolve the spec first"
-        assert isinstance(settings.queue_start_epoch, int), "resolve the spec first"
+        assert isinstance(settings, settings_of.ResolvedSwAV)
         backbone = build_backbone(spec.backbone, any_size=settings.local_crops > 0)
         return cls(
             backbone,

@@ -6,7 +6,7 @@ from typing import Literal, Self
 from torch import Tensor, nn
 
 from dasl_core.methods.metric_learning import MetricLearning, backbone_and_head
-from dasl_core.spec import JobSpec
+from dasl_core.spec import ResolvedJobSpec
 from dasl_core.spec import methods as settings_of
 
 
@@ -40,10 +40,9 @@ class Triplet(MetricLearning):
         )
 
     @classmethod
-    def from_spec(cls, spec: JobSpec, num_classes: int | None) -> Self:
+    def from_spec(cls, spec: ResolvedJobSpec, num_classes: int | None) -> Self:
         settings = spec.method
-        assert isinstance(settings, settings_of.Triplet)
-        assert isinstance(settings.margin, float), "resolve the spec first"
+        assert isinstance(settings, settings_of.ResolvedTriplet)
         return cls(*backbone_and_head(spec), mining=settings.mining, margin=settings.margin)
 
     def compare(self, embeddings: Tensor, labels: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from dasl_core.methods.base import Method, Outputs, Step
 from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.heads import deep_head
 from dasl_core.regularizers.norms import full_precision
-from dasl_core.spec import JobSpec
+from dasl_core.spec import ResolvedJobSpec
 from dasl_core.spec import methods as settings_of
 
 # Added to a variance before its root is taken, whose slope is infinite at 0 (section 4.1).
@@ -42,11 +42,9 @@ class VICReg(Method):
         self.invariance, self.variance, self.covariance = invariance, variance, covariance
 
     @classmethod
-    def from_spec(cls, spec: JobSpec, num_classes: int | None) -> Self:
+    def from_spec(cls, spec: ResolvedJobSpec, num_classes: int | None) -> Self:
         settings = spec.method
-        assert isinstance(settings, settings_of.VICReg)
-        assert isinstance(settings.hidden_dim, int), "resolve the spec first"
-        assert isinstance(settings.projection_dim, int), "resolve the spec first"
+        assert isinstance(settings, settings_of.ResolvedVICReg)
         backbone = build_backbone(spec.backbone)
         hidden = settings.hidden_dim
         widths = [feature_width(backbone), hidden, hidden, settings.projection_dim]

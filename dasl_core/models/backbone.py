@@ -15,11 +15,11 @@ from dasl_core.models.warm_start import (
     pretrained_path,
     read_weights,
 )
-from dasl_core.spec import BACKBONES, Backbone
+from dasl_core.spec import BACKBONES, ResolvedBackbone
 from dasl_core.spec.resolve import SMALL_STEM_PATCHES
 
 
-def build_backbone(backbone: Backbone, *, any_size: bool = False) -> nn.Module:
+def build_backbone(backbone: ResolvedBackbone, *, any_size: bool = False) -> nn.Module:
     """The network, from random weights or those of `backbone.pretrained`; images (N, C, H, W) to pooled features (N, num_features).
 
     Args:
@@ -117,7 +117,7 @@ def feature_width(backbone: nn.Module) -> int:
     return width
 
 
-def timm_arguments(backbone: Backbone) -> dict[str, Any]:
+def timm_arguments(backbone: ResolvedBackbone) -> dict[str, Any]:
     """What `timm.create_model` takes to build the network; JSON-ready, kept in `model.json`."""
     arguments: dict[str, Any] = {
         "model_name": backbone.name,
@@ -126,14 +126,13 @@ def timm_arguments(backbone: Backbone) -> dict[str, Any]:
         "in_chans": backbone.in_channels,
     }
     if BACKBONES[backbone.name].family == "vit":
-        assert isinstance(backbone.image_size, int), "resolve the spec first"
         arguments["img_size"] = backbone.image_size
         if backbone.stem == "small":
             arguments["patch_size"] = backbone.image_size // SMALL_STEM_PATCHES
     return arguments
 
 
-def stem_lines(backbone: Backbone) -> list[str]:
+def stem_lines(backbone: ResolvedBackbone) -> list[str]:
     """Python lines that fit the stem of `model`, as timm made it, to small images; often none.
 
     The stem of He et al. 2016 (stride 4 before the first block) leaves nothing of a 32-pixel image;

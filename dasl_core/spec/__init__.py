@@ -26,6 +26,18 @@ from dasl_core.spec.job import (
 )
 from dasl_core.spec.methods import METHODS, MethodPart, MethodSettings, SimCLR
 from dasl_core.spec.resolve import DatasetFacts, Estimate, estimate, resolve
+from dasl_core.spec.resolved import (
+    ResolvedAugment,
+    ResolvedBackbone,
+    ResolvedClusters,
+    ResolvedDAR,
+    ResolvedEvaluate,
+    ResolvedJobSpec,
+    ResolvedOptimizer,
+    ResolvedSEC,
+    ResolvedTrain,
+    ViewAugment,
+)
 from dasl_core.spec.yaml import apply_overrides, load_spec
 
 __all__ = [
@@ -51,10 +63,20 @@ __all__ = [
     "MethodPart",
     "MethodSettings",
     "Optimizer",
+    "ResolvedAugment",
+    "ResolvedBackbone",
+    "ResolvedClusters",
+    "ResolvedDAR",
+    "ResolvedEvaluate",
+    "ResolvedJobSpec",
+    "ResolvedOptimizer",
+    "ResolvedSEC",
+    "ResolvedTrain",
     "Resources",
     "SimCLR",
     "SpecError",
     "Train",
+    "ViewAugment",
     "apply_overrides",
     "branch_problems",
     "estimate",

@@ -1,19 +1,24 @@
 """What all parts of a spec share."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 Auto = Literal["auto"]
+Narrowed = TypeVar("Narrowed", bound="Part")
 
 
 class Part(BaseModel):
     """A part of a JobSpec: unknown keys are refused, and a spec never changes once made."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    def narrow(self, to: type[Narrowed], **chosen: Any) -> Narrowed:
+        """Return these settings as `to`, a subclass with narrower fields, which `chosen` holds."""
+        return to.model_validate({**dict(self), **chosen})
 
     @model_validator(mode="before")
     @classmethod

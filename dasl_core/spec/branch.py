@@ -3,7 +3,7 @@
 from typing import Any
 
 from dasl_core.spec.errors import FieldProblem
-from dasl_core.spec.job import JobSpec
+from dasl_core.spec.resolved import ResolvedJobSpec
 
 # What decides the shapes of weights, and what a step is: these cannot change on the way.
 FIXED = {
@@ -23,10 +23,10 @@ FIXED = {
 }
 
 
-def branch_problems(source: JobSpec, spec: JobSpec) -> list[FieldProblem]:
+def branch_problems(source: ResolvedJobSpec, spec: ResolvedJobSpec) -> list[FieldProblem]:
     """What keeps a run of `spec` from going on with the training state of `source`.
 
-    Both are resolved, for the same data set. Learning rates, weights of the regularizers, views,
+    Both are for the same data set. Learning rates, weights of the regularizers, views,
     temperatures, the number of epochs and of workers may differ; the optimizer may, too, and then
     begins anew.
     """

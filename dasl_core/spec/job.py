@@ -18,13 +18,21 @@ LARGEST_RATE, LARGEST_DECAY, LARGEST_WEIGHT = 1e4, 100.0, 1e6
 Weight = Annotated[float, Field(ge=0, le=LARGEST_WEIGHT)]
 Rate = Annotated[float, Field(gt=0, le=LARGEST_RATE)]
 Decay = Annotated[float, Field(ge=0, le=LARGEST_DECAY)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+# fail_fast: report only the first invalid entry of what may be many.
+PerView = Annotated[tuple[Probability, ...], Field(min_length=1, max_length=100, fail_fast=True)]
+ImageSize = Annotated[int, Field(ge=8, le=1024)]
+JitterStrength = Annotated[float, Field(ge=0, le=2)]
+ClusterCount = Annotated[int, Field(ge=2, le=1_000_000)]
+GlobalBatch = Annotated[int, Field(ge=2, le=1_000_000_000)]
+WarmupEpochs = Annotated[float, Field(ge=0, le=100_000)]
 
 
 class Backbone(Part):
     """The network that is pretrained: a timm ResNet or ViT, trained from random weights."""
 
     name: str = Field("resnet18", max_length=200, description="A timm ResNet-like or ViT model.")
-    image_size: Annotated[int, Field(ge=8, le=1024)] | Auto = Field(
+    image_size: ImageSize | Auto = Field(
         "auto", description='Pixels a side; "auto": fits the data set\'s median image, at most 224.'
     )
     in_channels: Literal[1, 3] = Field(3, description="3 reads images as RGB, 1 as luminance.")
@@ -59,11 +67,6 @@ class Backbone(Part):
         return name
 
 
-Probability = Annotated[float, Field(ge=0, le=1)]
-# Of very many entries that are wrong the first one says enough.
-PerView = Annotated[tuple[Probability, ...], Field(min_length=1, max_length=100, fail_fast=True)]
-
-
 class Augment(Part):
     """Random views, drawn for each sample (Chen et al. 2020, appendix A; Grill et al. 2020, B).
 
@@ -74,7 +77,7 @@ class Augment(Part):
         "auto", description="Least and greatest share of the image's area that a crop keeps."
     )
     flip: float = Field(0.5, ge=0, le=1, description="Probability of a horizontal flip.")
-    jitter: Annotated[float, Field(ge=0, le=2)] | Auto = Field(
+    jitter: JitterStrength | Auto = Field(
         "auto",
         description='Strength of the colour jitter; 1 is SimCLR\'s for ImageNet. "auto": 0.5, or 0 '
         "for supervised methods.",
@@ -104,17 +107,6 @@ class Augment(Part):
     def _ordered(cls, scale: tuple[float, float] | Auto) -> tuple[float, float] | Auto:
         return scale if scale == "auto" else range_of_areas(scale)
 
-    def of_view(self, view: int) -> "Augment":
-        """What holds for one view: `blur` and `solarize` are numbers."""
-
-        def chosen(values: float | tuple[float, ...] | Auto) -> float:
-            assert not isinstance(values, str), "resolve the spec first"
-            return values[min(view, len(values) - 1)] if isinstance(values, tuple) else values
-
-        return self.model_copy(
-            update={"blur": chosen(self.blur), "solarize": chosen(self.solarize)}
-        )
-
 
 class Clusters(Part):
     """Where the labels of cluster-used DAR come from."""
@@ -126,7 +118,7 @@ class Clusters(Part):
             'own (swav); "auto": prototypes where the method has them.'
         ),
     )
-    k: Annotated[int, Field(ge=2, le=1_000_000)] | Auto = Field(
+    k: ClusterCount | Auto = Field(
         "auto", description='Clusters of k-means; "auto": from the number of training images.'
     )
     metric: Literal["spherical", "euclidean"] = Field(
@@ -191,12 +183,6 @@ class DAR(Part):
             )
         return self
 
-    @property
-    def active(self) -> bool:
-        """Whether it adds anything to the loss of a resolved spec."""
-        assert not isinstance(self.weight, str), "resolve the spec first"
-        return self.weight > 0
-
 
 class SEC(Part):
     """Spherical embedding constraint (Zhang et al., NeurIPS 2020) on the raw embedding norms."""
@@ -257,7 +243,7 @@ class Train(Part):
     """The training run. `batch_size` is global: all ranks together."""
 
     epochs: int = Field(100, ge=1, le=100_000)
-    batch_size: Annotated[int, Field(ge=2, le=1_000_000_000)] | Auto = Field(
+    batch_size: GlobalBatch | Auto = Field(
         "auto",
         description='Global; "auto": up to 256, at least 8 steps an epoch, divisible by ranks.',
     )
@@ -302,7 +288,7 @@ class Train(Part):
     collapse: Literal["warn", "stop", "ignore"] = Field(
         "warn", description="What to do when the representation collapses: an event, or the end."
     )
-    warmup_epochs: Annotated[float, Field(ge=0, le=100_000)] | Auto = Field(
+    warmup_epochs: WarmupEpochs | Auto = Field(
         "auto",
         description='Linear warm-up, then cosine; "auto": a tenth of epochs, at most 10.',
     )

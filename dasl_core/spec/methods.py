@@ -19,7 +19,12 @@ Width = Annotated[int, Field(ge=1, le=65_536)]
 # Below it cosines become numbers that float32 does not hold.
 Temperature = Annotated[float, Field(ge=1e-3, le=10)]
 EmbeddingWidth = Annotated[int, Field(ge=2, le=65_536)]
+CropSize = Annotated[int, Field(ge=8, le=1024)]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
+Outputs = Annotated[int, Field(ge=2, le=1_000_000)]
+QueueLength = Annotated[int, Field(ge=0, le=10_000_000)]
+Epochs = Annotated[int, Field(ge=0, le=100_000)]
+Margin = Annotated[float, Field(ge=1e-3, le=4)]
 
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -79,8 +84,8 @@ class MethodPart(Part):
         """Views of each image, the local crops last."""
         return 1 if self.supervised else 2
 
-    def resolve(self, given: Given) -> Self:
-        """The same settings with every "auto" replaced."""
+    def resolve(self, given: Given) -> "MethodPart":
+        """Return the same settings with every "auto" replaced."""
         return self
 
 
@@ -93,11 +98,9 @@ class Projected(MethodPart):
         description="Width of the projection head's hidden layer; \"auto\": the backbone's width.",
     )
 
-    def resolve(self, given: Given) -> Self:
-        """A hidden layer as wide as the features."""
-        if self.hidden_dim != "auto":
-            return self
-        return self.model_copy(update={"hidden_dim": given.features})
+    def resolved_hidden_dim(self, given: Given) -> int:
+        """Return the hidden layer's width: that of the features, where it is not set."""
+        return given.features if self.hidden_dim == "auto" else self.hidden_dim
 
 
 def range_of_areas(scale: tuple[float, float]) -> tuple[float, float]:
@@ -113,7 +116,7 @@ class MultiCrop(MethodPart):
     local_crops: int = Field(
         6, ge=0, le=98, description="Small crops of each image beside the two global views."
     )
-    local_size: Annotated[int, Field(ge=8, le=1024)] | Auto = Field(
+    local_size: CropSize | Auto = Field(
         "auto",
         description='Pixels a side of a local crop; "auto": 3/7 of image_size (96 of 224), rounded to '
         "whole patches.",
@@ -132,13 +135,18 @@ class MultiCrop(MethodPart):
     def _ordered(cls, scale: tuple[float, float]) -> tuple[float, float]:
         return range_of_areas(scale)
 
-    def resolve(self, given: Given) -> Self:
-        """Local crops in whole patches."""
+    def resolved_local_size(self, given: Given) -> int:
+        """Return the side of a local crop: whole patches, where it is not set."""
         if self.local_size != "auto":
-            return self
+            return self.local_size
         unit = given.patch_size or 1
-        size = max(1, round(given.image_size * 3 / 7 / unit)) * unit
-        return self.model_copy(update={"local_size": max(8, size)})
+        return max(8, max(1, round(given.image_size * 3 / 7 / unit)) * unit)
+
+
+class ResolvedMultiCrop(MultiCrop):
+    """A method with local crops of a known size."""
+
+    local_size: CropSize
 
 
 class SimCLR(Projected):
@@ -146,6 +154,15 @@ class SimCLR(Projected):
 
     name: Literal["simclr"] = "simclr"
     temperature: Temperature = Field(0.2, description="Divides the cosine similarities.")
+
+    def resolve(self, given: Given) -> "ResolvedSimCLR":
+        return self.narrow(ResolvedSimCLR, hidden_dim=self.resolved_hidden_dim(given))
+
+
+class ResolvedSimCLR(SimCLR):
+    """SimCLR's settings without "auto"."""
+
+    hidden_dim: Width
 
 
 class SwAV(MultiCrop, Projected):
@@ -164,7 +181,7 @@ class SwAV(MultiCrop, Projected):
     temperature: Temperature = Field(
         0.1, description="Divides the cosines with prototypes in the prediction."
     )
-    prototypes: Annotated[int, Field(ge=2, le=1_000_000)] | Auto = Field(
+    prototypes: Outputs | Auto = Field(
         "auto",
         description='Number of prototypes; "auto": 2.5 times the square root of the number of '
         "training images (2,830 for ImageNet, where the paper has 3,000).",
@@ -178,13 +195,13 @@ class SwAV(MultiCrop, Projected):
     sinkhorn_iterations: int = Field(
         3, ge=1, le=1000, description="Iterations of Sinkhorn's algorithm, which makes the codes."
     )
-    queue_length: Annotated[int, Field(ge=0, le=10_000_000)] | Auto = Field(
+    queue_length: QueueLength | Auto = Field(
         "auto",
         description="Images of earlier batches, of all ranks together, that share the prototypes with "
         'the batch; 0: none; "auto": whole batches, until there are a third more images than '
         "prototypes.",
     )
-    queue_start_epoch: Annotated[int, Field(ge=0, le=100_000)] | Auto = Field(
+    queue_start_epoch: Epochs | Auto = Field(
         "auto",
         description='Epochs before the queue is used; "auto": 7.5% of all, at most 15 (the paper: 15 '
         "of 200).",
@@ -196,20 +213,37 @@ class SwAV(MultiCrop, Projected):
         (0.05, 0.14), description="Least and greatest share of the area that a local crop keeps."
     )
 
-    def resolve(self, given: Given) -> Self:
+    def resolve(self, given: Given) -> "ResolvedSwAV":
         """Sizes of crops and head; prototypes by the data set's size, the queue by theirs."""
-        resolved = Projected.resolve(MultiCrop.resolve(self, given), given)
-        prototypes, queue, start = self.prototypes, self.queue_length, self.queue_start_epoch
-        if prototypes == "auto":
-            prototypes = max(2, round(2.5 * given.train_images**0.5))
+        queue, start = self.queue_length, self.queue_start_epoch
+        prototypes = (
+            max(2, round(2.5 * given.train_images**0.5))
+            if self.prototypes == "auto"
+            else self.prototypes
+        )
         if queue == "auto":
-            missing = int(prototypes) * 4 / 3 - given.batch_size
+            missing = prototypes * 4 / 3 - given.batch_size
             queue = given.batch_size * max(0, math.ceil(missing / given.batch_size))
         if start == "auto":
             start = min(15, round(0.075 * given.epochs))
-        return resolved.model_copy(
-            update={"prototypes": prototypes, "queue_length": queue, "queue_start_epoch": start}
+        return self.narrow(
+            ResolvedSwAV,
+            hidden_dim=self.resolved_hidden_dim(given),
+            local_size=self.resolved_local_size(given),
+            prototypes=prototypes,
+            queue_length=queue,
+            queue_start_epoch=start,
         )
+
+
+class ResolvedSwAV(SwAV, ResolvedMultiCrop):
+    """SwAV's settings without "auto"."""
+
+    hidden_dim: Width
+    local_size: CropSize
+    prototypes: Outputs
+    queue_length: QueueLength
+    queue_start_epoch: Epochs
 
 
 class WithTeacher(MethodPart):
@@ -250,14 +284,21 @@ class BYOL(WithTeacher):
         "proportion.",
     )
 
-    def resolve(self, given: Given) -> Self:
+    def resolve(self, given: Given) -> "ResolvedBYOL":
         """Heads as wide as the paper's beside its ResNet-50; a faster teacher for short trainings."""
-        update: dict[str, Any] = {}
-        if self.hidden_dim == "auto":
-            update["hidden_dim"] = min(65_536, 2 * given.features)
-        if self.teacher_momentum == "auto":
-            update["teacher_momentum"] = _interpolated(given.epochs, self._MOMENTA)
-        return self.model_copy(update=update)
+        hidden, momentum = self.hidden_dim, self.teacher_momentum
+        if hidden == "auto":
+            hidden = min(65_536, 2 * given.features)
+        if momentum == "auto":
+            momentum = _interpolated(given.epochs, self._MOMENTA)
+        return self.narrow(ResolvedBYOL, hidden_dim=hidden, teacher_momentum=momentum)
+
+
+class ResolvedBYOL(BYOL):
+    """BYOL's settings without "auto"."""
+
+    hidden_dim: Width
+    teacher_momentum: Momentum
 
 
 class DINO(MultiCrop, WithTeacher):
@@ -290,7 +331,7 @@ class DINO(MultiCrop, WithTeacher):
     head_batch_norm: bool = Field(
         False, description="Whether the head's hidden layers are normalised over the batch."
     )
-    out_dim: Annotated[int, Field(ge=2, le=1_000_000)] | Auto = Field(
+    out_dim: Outputs | Auto = Field(
         "auto",
         description='Number of outputs that an image is distributed over; "auto": the largest power '
         "of two of which the training images are 16 times as many, from 1024 to 65,536 (ImageNet).",
@@ -306,7 +347,7 @@ class DINO(MultiCrop, WithTeacher):
     teacher_temperature_start: Temperature = Field(
         0.04, description="The teacher's temperature in the first epoch."
     )
-    teacher_temperature_epochs: Annotated[int, Field(ge=0, le=100_000)] | Auto = Field(
+    teacher_temperature_epochs: Epochs | Auto = Field(
         "auto",
         description='Epochs in which the teacher\'s temperature grows linearly; "auto": 30% of all, '
         "at most 30.",
@@ -329,27 +370,47 @@ class DINO(MultiCrop, WithTeacher):
         "teacher", description="Whose backbone is evaluated and exported."
     )
 
-    def resolve(self, given: Given) -> Self:
+    def resolve(self, given: Given) -> "ResolvedDINO":
         """Sizes by the data set's; the teacher's schedules by the length of the training."""
-        update: dict[str, Any] = {}
         steps = given.epochs * max(1, given.train_images // given.batch_size)
-        if self.hidden_dim == "auto":
-            update["hidden_dim"] = min(2048, 8 * given.features)
-        if self.out_dim == "auto":
+        hidden, out = self.hidden_dim, self.out_dim
+        if hidden == "auto":
+            hidden = min(2048, 8 * given.features)
+        if out == "auto":
             fitting = 2 ** (max(1, given.train_images // 16).bit_length() - 1)
-            update["out_dim"] = min(65_536, max(1024, fitting))
-        if self.teacher_temperature == "auto":
+            out = min(65_536, max(1024, fitting))
+        temperature, warmup = self.teacher_temperature, self.teacher_temperature_epochs
+        if temperature == "auto":
             # Targets that soften before the student has features become uniform and stay so; the
             # authors' code, too, starts at a constant 0.04 and calls more an option for long runs.
-            warm = 0.07 if steps >= 10_000 else self.teacher_temperature_start
-            update["teacher_temperature"] = warm
-        if self.teacher_temperature_epochs == "auto":
-            update["teacher_temperature_epochs"] = min(30, round(0.3 * given.epochs))
-        if self.teacher_momentum == "auto":
+            temperature = 0.07 if steps >= 10_000 else self.teacher_temperature_start
+        if warmup == "auto":
+            warmup = min(30, round(0.3 * given.epochs))
+        momentum = self.teacher_momentum
+        if momentum == "auto":
             # The paper's 0.996 looks back over 250 steps of 10^5. A training of a few hundred steps
             # would end before its teacher had left the random weights.
-            update["teacher_momentum"] = round(min(0.996, max(0.97, 1 - 40 / steps)), 4)
-        return super().resolve(given).model_copy(update=update)
+            momentum = round(min(0.996, max(0.97, 1 - 40 / steps)), 4)
+        return self.narrow(
+            ResolvedDINO,
+            local_size=self.resolved_local_size(given),
+            hidden_dim=hidden,
+            out_dim=out,
+            teacher_temperature=temperature,
+            teacher_temperature_epochs=warmup,
+            teacher_momentum=momentum,
+        )
+
+
+class ResolvedDINO(DINO, ResolvedMultiCrop):
+    """DINO's settings without "auto"."""
+
+    local_size: CropSize
+    hidden_dim: Width
+    out_dim: Outputs
+    teacher_temperature: Temperature
+    teacher_temperature_epochs: Epochs
+    teacher_momentum: Momentum
 
 
 class MoCoV3(WithTeacher):
@@ -381,11 +442,18 @@ class MoCoV3(WithTeacher):
         "in a half cosine.",
     )
 
-    def resolve(self, given: Given) -> Self:
+    def resolve(self, given: Given) -> "ResolvedMoCoV3":
         """The paper's heads, smaller beside a small backbone."""
-        if self.hidden_dim != "auto":
-            return self
-        return self.model_copy(update={"hidden_dim": min(4096, 12 * given.features)})
+        hidden = self.hidden_dim
+        if hidden == "auto":
+            hidden = min(4096, 12 * given.features)
+        return self.narrow(ResolvedMoCoV3, hidden_dim=hidden)
+
+
+class ResolvedMoCoV3(MoCoV3):
+    """MoCo v3's settings without "auto"."""
+
+    hidden_dim: Width
 
 
 class VICReg(MethodPart):
@@ -434,12 +502,19 @@ class VICReg(MethodPart):
             )
         return self
 
-    def resolve(self, given: Given) -> Self:
+    def resolve(self, given: Given) -> "ResolvedVICReg":
         """An expander four times as wide as the features."""
         width = min(8192, 4 * given.features)
         output = width if self.projection_dim == "auto" else self.projection_dim
         hidden = output if self.hidden_dim == "auto" else self.hidden_dim
-        return self.model_copy(update={"projection_dim": output, "hidden_dim": hidden})
+        return self.narrow(ResolvedVICReg, projection_dim=output, hidden_dim=hidden)
+
+
+class ResolvedVICReg(VICReg):
+    """VICReg's settings without "auto"."""
+
+    projection_dim: EmbeddingWidth
+    hidden_dim: Width
 
 
 def _interpolated(x: float, points: Sequence[tuple[float, float]]) -> float:
@@ -466,6 +541,15 @@ class HCL(Projected):
     beta: float = Field(
         1.0, ge=0, le=100, description="How much more harder negatives weigh; 0: all alike."
     )
+
+    def resolve(self, given: Given) -> "ResolvedHCL":
+        return self.narrow(ResolvedHCL, hidden_dim=self.resolved_hidden_dim(given))
+
+
+class ResolvedHCL(HCL):
+    """HCL's settings without "auto"."""
+
+    hidden_dim: Width
 
 
 class MetricLearningPart(MethodPart):
@@ -536,16 +620,23 @@ class Triplet(MetricLearningPart):
         description='"semihard": negatives farther than the positive but within the margin; "all": '
         "all triplets of the batch.",
     )
-    margin: Annotated[float, Field(ge=1e-3, le=4)] | Auto = Field(
+    margin: Margin | Auto = Field(
         "auto",
         description='Between squared distances; "auto": 0.2 for semihard, 1 for all (SEC\'s paper).',
     )
 
-    def resolve(self, given: Given) -> Self:
+    def resolve(self, given: Given) -> "ResolvedTriplet":
         """The margin that goes with the mining."""
-        if self.margin != "auto":
-            return self
-        return self.model_copy(update={"margin": 0.2 if self.mining == "semihard" else 1.0})
+        margin = self.margin
+        if margin == "auto":
+            margin = 0.2 if self.mining == "semihard" else 1.0
+        return self.narrow(ResolvedTriplet, margin=margin)
+
+
+class ResolvedTriplet(Triplet):
+    """The triplet loss's settings without "auto"."""
+
+    margin: Margin
 
 
 class MultiSimilarity(MetricLearningPart):
@@ -598,6 +689,21 @@ MethodSettings = Annotated[
     | MultiSimilarity
     | HCL,
     Field(discriminator="name", description="The pretraining method, chosen by `name`."),
+]
+
+ResolvedMethodSettings = Annotated[
+    ResolvedSimCLR
+    | ResolvedBYOL
+    | ResolvedDINO
+    | ResolvedMoCoV3
+    | ResolvedVICReg
+    | ResolvedSwAV
+    | NPair
+    | ProxyAnchor
+    | ResolvedTriplet
+    | MultiSimilarity
+    | ResolvedHCL,
+    Field(discriminator="name"),
 ]
 
 METHODS: dict[str, type[MethodPart]] = {

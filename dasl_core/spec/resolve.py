@@ -4,6 +4,7 @@ What it decides is recorded with the job, so that a run can be repeated and its 
 """
 
 import math
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
@@ -11,22 +12,29 @@ from dasl_core.spec.backbones import BACKBONES
 from dasl_core.spec.base import Part
 from dasl_core.spec.errors import FieldProblem, SpecError
 from dasl_core.spec.job import (
-    DAR,
     LARGEST_RATE,
-    SEC,
     Augment,
     Backbone,
     Clip,
     Clusters,
-    Evaluate,
     FineTune,
     Holdout,
     JobSpec,
     LinearProbe,
     Optimizer,
-    Train,
 )
 from dasl_core.spec.methods import Given, MethodPart, MultiCrop
+from dasl_core.spec.resolved import (
+    ResolvedAugment,
+    ResolvedBackbone,
+    ResolvedClusters,
+    ResolvedDAR,
+    ResolvedEvaluate,
+    ResolvedJobSpec,
+    ResolvedOptimizer,
+    ResolvedSEC,
+    ResolvedTrain,
+)
 
 # Largest image a "small" stem is chosen for. 64: at timm's stride 32 an image of 64 pixels leaves
 # a last feature map of 2x2, the least that still has an inside.
@@ -50,7 +58,7 @@ FULL_LIMIT, FULL_L2_LIMIT = 1024, 128
 # Triplets of N images are found in a tensor of N^3 booleans: 1.1 GB.
 TRIPLETS_LIMIT = 1024
 # What stands where nothing asks for clusters: no "auto" is left, and it is the same for all data.
-UNUSED_CLUSTERS = Clusters(source="kmeans", k=2)
+UNUSED_CLUSTERS = ResolvedClusters(source="kmeans", k=2)
 GLOBAL_VIEWS = 2  # whose embeddings DAR and SEC see; local crops only train the student
 WEIGHT_DECAY = {"sgd": 5e-4, "lars": 1e-6, "adamw": 0.05}
 
@@ -75,45 +83,57 @@ class Estimate(Part):
     )
 
 
-def resolve(spec: JobSpec, facts: DatasetFacts) -> JobSpec:
-    """The same spec with every "auto" replaced by a number or a name.
+class Chosen(NamedTuple):
+    """The choices that others depend on, made before anything is refused.
+
+    Attributes:
+        samples_per_class: None where batches are drawn without regard to classes.
+        patch_size: of a ViT with its stem, in pixels; None for other networks.
+    """
+
+    image_size: int
+    stem: Literal["standard", "small"]
+    patch_size: int | None
+    batch_size: int
+    samples_per_class: int | None
+
+
+def resolve(spec: JobSpec, facts: DatasetFacts) -> ResolvedJobSpec:
+    """Return the same spec with every "auto" replaced by a number or a name.
 
     Raises:
         SpecError: the spec cannot run on this data set.
     """
     problems: list[FieldProblem] = []
-    backbone = _backbone(spec.backbone, facts, problems)
-    train = _train(spec, facts, problems)
-    evaluate = _evaluate(spec, facts, train, problems)
+    size, stem, patch = _backbone(spec.backbone, facts, problems)
+    batch, per_class = _batch(spec, facts, problems)
+    chosen = Chosen(size, stem, patch, batch, per_class)
+    _check_learning_rate(spec, batch, problems)
+    _check_evaluate(spec, facts, problems)
     _check_labels(spec, facts, problems)
-    _check_dar(spec, int(train.batch_size), problems)
-    _check_triplets(spec, int(train.batch_size), problems)
-    _check_ignored(spec, train, problems)
-    info = BACKBONES[backbone.name]
-    patch = info.patch_size
-    if patch is not None and backbone.stem == "small":
-        patch = int(backbone.image_size) // SMALL_STEM_PATCHES
+    _check_dar(spec, batch, problems)
+    _check_triplets(spec, batch, problems)
+    _check_ignored(spec, batch, problems)
     _check_local_crops(spec, patch, problems)
     if problems:
         raise SpecError(problems)
     given = Given(
-        features=info.features,
-        image_size=int(backbone.image_size),
+        features=BACKBONES[spec.backbone.name].features,
+        image_size=size,
         patch_size=patch,
         train_images=training_images(spec, facts),
-        batch_size=int(train.batch_size),
-        epochs=train.epochs,
+        batch_size=batch,
+        epochs=spec.train.epochs,
     )
-    return spec.model_copy(
-        update={
-            "backbone": backbone,
-            "train": train,
-            "evaluate": evaluate,
-            "augment": _augment(spec.augment, spec.method, int(backbone.image_size)),
-            "method": spec.method.resolve(given),
-            "dar": _dar(spec, given.train_images),
-            "sec": _sec(spec),
-        }
+    return spec.narrow(
+        ResolvedJobSpec,
+        backbone=spec.backbone.narrow(ResolvedBackbone, image_size=size, stem=stem),
+        train=_train(spec, chosen),
+        evaluate=_evaluate(spec),
+        augment=_augment(spec.augment, spec.method, size),
+        method=spec.method.resolve(given),
+        dar=_dar(spec, given.train_images),
+        sec=_sec(spec),
     )
 
 
@@ -128,10 +148,10 @@ def choose_k(images: int) -> int:
     return min(10_000, max(2, round(math.sqrt(images))))
 
 
-def estimate(resolved: JobSpec, facts: DatasetFacts) -> Estimate:
+def estimate(resolved: ResolvedJobSpec, facts: DatasetFacts) -> Estimate:
     """Steps, parameters and state size of a spec that `resolve` returned."""
     images = training_images(resolved, facts)
-    steps = images // int(resolved.train.batch_size)
+    steps = images // resolved.train.batch_size
     parameters = BACKBONES[resolved.backbone.name].parameters
     # float32 weight and gradient, and one moment (SGD, LARS) or two (AdamW).
     floats = 4 if resolved.train.optimizer.name == "adamw" else 3
@@ -159,28 +179,34 @@ def training_classes(spec: JobSpec, facts: DatasetFacts) -> int:
     return classes - round(classes * holdout.fraction)
 
 
-def _backbone(backbone: Backbone, facts: DatasetFacts, problems: list[FieldProblem]) -> Backbone:
+def _backbone(
+    backbone: Backbone, facts: DatasetFacts, problems: list[FieldProblem]
+) -> tuple[int, Literal["standard", "small"], int | None]:
+    """Choose the image size, the stem, and with it the patch size of a ViT."""
     info = BACKBONES[backbone.name]
     given = backbone.image_size
     size = _fitting_size(facts) if isinstance(given, str) else given
     stem = backbone.stem
     if stem == "auto":
         stem = "small" if size <= SMALL_STEM_UP_TO else "standard"
-    if info.patch_size is not None:
-        patch = SMALL_STEM_PATCHES if stem == "small" else info.patch_size
-        fitting = max(1, size // patch) * patch
+    patch = info.patch_size
+    if patch is not None:
+        unit = SMALL_STEM_PATCHES if stem == "small" else patch
+        fitting = max(1, size // unit) * unit
         if given == "auto":
             size = fitting
         elif size != fitting:
             problems.append(
                 FieldProblem(
                     "backbone.image_size",
-                    f"must be divisible by {patch} for {backbone.name} with its {stem} stem",
+                    f"must be divisible by {unit} for {backbone.name} with its {stem} stem",
                     str(size),
                     f"such as {fitting}",
                 )
             )
-    return backbone.model_copy(update={"image_size": size, "stem": stem})
+        if stem == "small":
+            patch = size // SMALL_STEM_PATCHES
+    return size, stem, patch
 
 
 def _fitting_size(facts: DatasetFacts) -> int:
@@ -192,7 +218,10 @@ def _fitting_batch(images: int, multiple_of: int, least: int) -> int:
     return multiple_of * max(parts, math.ceil(least / multiple_of))
 
 
-def _train(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> Train:
+def _batch(
+    spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]
+) -> tuple[int, int | None]:
+    """Choose the global batch, and how many images of each class it holds."""
     train, workers = spec.train, spec.resources.workers
     images = training_images(spec, facts)
     batch, per_class = train.batch_size, train.samples_per_class
@@ -236,27 +265,29 @@ def _train(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> 
         )
     if per_class is not None:
         _check_classes_of_batch(spec, facts, batch, per_class, problems)
-    precision = train.precision
+    return batch, per_class
+
+
+def _train(spec: JobSpec, chosen: Chosen) -> ResolvedTrain:
+    train = spec.train
+    precision, warmup = train.precision, train.warmup_epochs
     if precision == "auto":
         precision = "bf16" if spec.resources.gpus_per_worker else "fp32"
-    tenth = max(1, round(train.epochs / 10))
-    return train.model_copy(
-        update={
-            "batch_size": batch,
-            "samples_per_class": per_class,
-            "precision": precision,
-            "channels_last": _channels_last(spec),
-            "clip": _clip(spec),
-            "optimizer": _optimizer(spec, batch, problems),
-            "warmup_epochs": (
-                min(10.0, train.epochs / 10)
-                if train.warmup_epochs == "auto"
-                else train.warmup_epochs
-            ),
-            "checkpoint_every_epochs": (
-                tenth if train.checkpoint_every_epochs == "auto" else train.checkpoint_every_epochs
-            ),
-        }
+    if warmup == "auto":
+        warmup = min(10.0, train.epochs / 10)
+    every = train.checkpoint_every_epochs
+    if every == "auto":
+        every = max(1, round(train.epochs / 10))
+    return train.narrow(
+        ResolvedTrain,
+        batch_size=chosen.batch_size,
+        samples_per_class=chosen.samples_per_class,
+        precision=precision,
+        channels_last=_channels_last(spec),
+        clip=_clip(spec),
+        optimizer=_optimizer(spec, chosen.batch_size),
+        warmup_epochs=warmup,
+        checkpoint_every_epochs=every,
     )
 
 
@@ -289,21 +320,31 @@ def _too_few_images(spec: JobSpec, facts: DatasetFacts, needed: int) -> FieldPro
     )
 
 
-def _optimizer(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> Optimizer:
-    optimizer, recipe = spec.train.optimizer, spec.method.recipe
-    name = optimizer.name
-    if name == "auto":
-        # Metric learning starts from pretrained weights, and its papers fine-tune those with Adam(W).
-        tuned = spec.method.supervised and spec.backbone.pretrained is not None
-        if tuned or BACKBONES[spec.backbone.name].family == "vit":
-            name = "adamw"
-        else:
-            name = "sgd" if batch <= 1024 else "lars"
-    base = optimizer.base_lr
-    if base == "auto":
-        base = recipe.lr.get(name, BASE_LR[name])
-    growth = batch / 256 if optimizer.lr_scaling == "linear" else (batch / 256) ** 0.5
-    if optimizer.lr == "auto" and base * growth > LARGEST_RATE:
+def _optimizer_name(spec: JobSpec, batch: int) -> Literal["adamw", "sgd", "lars"]:
+    name = spec.train.optimizer.name
+    if name != "auto":
+        return name
+    # Metric learning starts from pretrained weights, and its papers fine-tune those with Adam(W).
+    tuned = spec.method.supervised and spec.backbone.pretrained is not None
+    if tuned or BACKBONES[spec.backbone.name].family == "vit":
+        return "adamw"
+    return "sgd" if batch <= 1024 else "lars"
+
+
+def _base_lr(spec: JobSpec, batch: int) -> float:
+    name, base = _optimizer_name(spec, batch), spec.train.optimizer.base_lr
+    return spec.method.recipe.lr.get(name, BASE_LR[name]) if base == "auto" else base
+
+
+def _growth(spec: JobSpec, batch: int) -> float:
+    """Return the factor from the base rate to that of the batch."""
+    linear = spec.train.optimizer.lr_scaling == "linear"
+    return batch / 256 if linear else (batch / 256) ** 0.5
+
+
+def _check_learning_rate(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> None:
+    base, growth = _base_lr(spec, batch), _growth(spec, batch)
+    if spec.train.optimizer.lr == "auto" and base * growth > LARGEST_RATE:
         problems.append(
             FieldProblem(
                 "train.optimizer.base_lr",
@@ -312,19 +353,23 @@ def _optimizer(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> Optim
                 f"at most {LARGEST_RATE / growth:g} with this batch",
             )
         )
+
+
+def _optimizer(spec: JobSpec, batch: int) -> ResolvedOptimizer:
+    optimizer = spec.train.optimizer
+    name, base = _optimizer_name(spec, batch), _base_lr(spec, batch)
     decay, decay_end = optimizer.weight_decay, optimizer.weight_decay_end
-    from_recipe = recipe.weight_decay.get(name, WEIGHT_DECAY[name])
+    from_recipe = spec.method.recipe.weight_decay.get(name, WEIGHT_DECAY[name])
     start, end = from_recipe if isinstance(from_recipe, tuple) else (from_recipe, from_recipe)
     if decay_end == "auto":
         decay_end = end if decay == "auto" else decay
-    return optimizer.model_copy(
-        update={
-            "name": name,
-            "base_lr": base,
-            "lr": base * growth if optimizer.lr == "auto" else optimizer.lr,
-            "weight_decay": start if decay == "auto" else decay,
-            "weight_decay_end": decay_end,
-        }
+    return optimizer.narrow(
+        ResolvedOptimizer,
+        name=name,
+        base_lr=base,
+        lr=base * _growth(spec, batch) if optimizer.lr == "auto" else optimizer.lr,
+        weight_decay=start if decay == "auto" else decay,
+        weight_decay_end=decay_end,
     )
 
 
@@ -377,7 +422,7 @@ def _check_classes_of_batch(
         )
 
 
-def _augment(augment: Augment, method: MethodPart, image_size: int) -> Augment:
+def _augment(augment: Augment, method: MethodPart, image_size: int) -> ResolvedAugment:
     recipe = method.recipe
     large = image_size >= BLUR_FROM
     chosen = {
@@ -387,16 +432,17 @@ def _augment(augment: Augment, method: MethodPart, image_size: int) -> Augment:
         "blur": recipe.blur if large else 0.0,
         "solarize": recipe.solarize if large else 0.0,
     }
-    return augment.model_copy(
-        update={
+    return augment.narrow(
+        ResolvedAugment,
+        **{
             name: value[0] if isinstance(value, tuple) and len(value) == 1 else value
             for name, value in chosen.items()
             if getattr(augment, name) == "auto"
-        }
+        },
     )
 
 
-def _dar(spec: JobSpec, images: int) -> DAR | None:
+def _dar(spec: JobSpec, images: int) -> ResolvedDAR | None:
     if spec.dar is None:
         return None
     weight = spec.dar.weight
@@ -405,21 +451,22 @@ def _dar(spec: JobSpec, images: int) -> DAR | None:
     clusters = UNUSED_CLUSTERS
     if spec.dar.labels == "cluster":
         clusters = _clusters(spec.dar.clusters, spec.method, images)
-    return spec.dar.model_copy(update={"clusters": clusters, "weight": weight})
+    return spec.dar.narrow(ResolvedDAR, clusters=clusters, weight=weight)
 
 
-def _clusters(clusters: Clusters, method: MethodPart, images: int) -> Clusters:
+def _clusters(clusters: Clusters, method: MethodPart, images: int) -> ResolvedClusters:
     source = clusters.source
     if source == "auto":
         source = "prototypes" if method.has_prototypes else "kmeans"
     k = choose_k(images) if clusters.k == "auto" else clusters.k
-    return clusters.model_copy(update={"source": source, "k": k})
+    return clusters.narrow(ResolvedClusters, source=source, k=k)
 
 
-def _sec(spec: JobSpec) -> SEC | None:
-    if spec.sec is None or spec.sec.ramp != "auto":
-        return spec.sec
-    return spec.sec.model_copy(update={"ramp": not spec.method.supervised})
+def _sec(spec: JobSpec) -> ResolvedSEC | None:
+    if spec.sec is None:
+        return None
+    ramp = not spec.method.supervised if spec.sec.ramp == "auto" else spec.sec.ramp
+    return spec.sec.narrow(ResolvedSEC, ramp=ramp)
 
 
 def _check_dar(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> None:
@@ -452,9 +499,9 @@ def _check_triplets(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> 
         )
 
 
-def _check_ignored(spec: JobSpec, train: Train, problems: list[FieldProblem]) -> None:
+def _check_ignored(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> None:
     """Settings that something else keeps from having any effect: whoever gave them expects one."""
-    dar, sec, optimizer = spec.dar, spec.sec, train.optimizer
+    dar, sec, train = spec.dar, spec.sec, spec.train
     if dar is not None:
         for name, field in Clusters.model_fields.items():
             given = getattr(dar.clusters, name)
@@ -475,9 +522,10 @@ def _check_ignored(spec: JobSpec, train: Train, problems: list[FieldProblem]) ->
             )
     if sec is not None and sec.target == "zero" and sec.momentum != 1:
         problems.append(_ignored("sec.momentum", sec.momentum, "sec.target: zero"))
-    if optimizer.name == "adamw" and optimizer.momentum != Optimizer().momentum:
+    momentum = train.optimizer.momentum
+    if _optimizer_name(spec, batch) == "adamw" and momentum != Optimizer().momentum:
         problems.append(
-            _ignored("train.optimizer.momentum", optimizer.momentum, "train.optimizer.name: adamw")
+            _ignored("train.optimizer.momentum", momentum, "train.optimizer.name: adamw")
         )
     if spec.evaluate.dataset is not None and spec.evaluate.holdout != Holdout():
         problems.append(_ignored("evaluate.holdout", "a holdout", "evaluate.dataset"))
@@ -539,9 +587,7 @@ def _check_labels(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProble
         )
 
 
-def _evaluate(
-    spec: JobSpec, facts: DatasetFacts, train: Train, problems: list[FieldProblem]
-) -> Evaluate:
+def _check_evaluate(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> None:
     evaluate = spec.evaluate
     if evaluate.dataset is None and evaluate.holdout.by == "class":
         classes = facts.num_classes or 0
@@ -578,13 +624,15 @@ def _evaluate(
                 f"at least {workers}",
             )
         )
-    every = evaluate.every_epochs
+
+
+def _evaluate(spec: JobSpec) -> ResolvedEvaluate:
+    evaluate, every = spec.evaluate, spec.evaluate.every_epochs
     if every == "auto":
-        every = max(1, round(train.epochs / 10))
-    return evaluate.model_copy(
-        update={
-            "every_epochs": every,
-            "linear": LinearProbe() if evaluate.linear is True else evaluate.linear,
-            "finetune": FineTune() if evaluate.finetune is True else evaluate.finetune,
-        }
+        every = max(1, round(spec.train.epochs / 10))
+    return evaluate.narrow(
+        ResolvedEvaluate,
+        every_epochs=every,
+        linear=LinearProbe() if evaluate.linear is True else evaluate.linear,
+        finetune=FineTune() if evaluate.finetune is True else evaluate.finetune,
     )

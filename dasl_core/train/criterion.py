@@ -16,7 +16,7 @@ from dasl_core.regularizers import (
 )
 from dasl_core.regularizers.norms import full_precision
 from dasl_core.seeds import stream
-from dasl_core.spec import DAR, JobSpec
+from dasl_core.spec import ResolvedDAR, ResolvedJobSpec
 from dasl_core.train.pseudo_labels import PseudoLabels
 
 
@@ -33,7 +33,7 @@ class Criterion:
 
     def __init__(
         self,
-        spec: JobSpec,
+        spec: ResolvedJobSpec,
         method: Method,
         device: torch.device,
         pseudo_labels: PseudoLabels | None,
@@ -73,7 +73,9 @@ class Criterion:
             terms["loss_sec"] = weight * self.constraint(embeddings.flatten(0, 1))
         return terms
 
-    def _alignment(self, dar: DAR, embeddings: Tensor, outputs: Outputs, step: Step) -> Tensor:
+    def _alignment(
+        self, dar: ResolvedDAR, embeddings: Tensor, outputs: Outputs, step: Step
+    ) -> Tensor:
         # An image's views share its label: they are never a pair.
         labels = self._labels(dar, outputs, step).repeat(len(embeddings))
         self.columns = pair_count(labels) if dar.estimator == "full" else chain_length(labels)
@@ -87,10 +89,9 @@ class Criterion:
             normalize=dar.normalize,
             generator=stream(self.seed, "dar", step.index),
         )
-        assert not isinstance(dar.weight, str), "resolve the spec first"
         return weight_at(dar.weight, dar.schedule, step.progress) * alignment
 
-    def _labels(self, dar: DAR, outputs: Outputs, step: Step) -> Tensor:
+    def _labels(self, dar: ResolvedDAR, outputs: Outputs, step: Step) -> Tensor:
         """(N,) on the CPU, where the chain is drawn; only those of prototypes come from a GPU."""
         if dar.labels == "class":
             assert step.labels is not None, "resolve refuses a data set without classes"

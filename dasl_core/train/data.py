@@ -14,7 +14,7 @@ from dasl_core.data.loader import Canvases, EpochLoader
 from dasl_core.data.split import split
 from dasl_core.data.unreadable import notice, refusal, too_many
 from dasl_core.distributed import gather_objects
-from dasl_core.spec import JobSpec
+from dasl_core.spec import ResolvedJobSpec
 from dasl_core.train.evaluation import ImageSet
 from dasl_core.train.reporting import Reporter
 
@@ -43,7 +43,7 @@ class TrainingData:
     @classmethod
     def open(
         cls,
-        spec: JobSpec,
+        spec: ResolvedJobSpec,
         index: DatasetIndex,
         evaluate_on: DatasetIndex | None,
         cache: Path,
@@ -56,9 +56,6 @@ class TrainingData:
                 for what learns from classes.
         """
         batch_size, per_class = spec.train.batch_size, spec.train.samples_per_class
-        assert isinstance(spec.backbone.image_size, int), "resolve the spec first"
-        assert isinstance(batch_size, int), "resolve the spec first"
-        assert per_class != "auto", "resolve the spec first"
         size, channels = spec.backbone.image_size, spec.backbone.in_channels
 
         def canvases(of: DatasetIndex) -> Canvases:
@@ -138,7 +135,7 @@ class TrainingData:
             canvases.close()
 
 
-def check_classes(spec: JobSpec, classes: int | None) -> None:
+def check_classes(spec: ResolvedJobSpec, classes: int | None) -> None:
     """Whether enough classes are left for what learns from them; which are held out is known now.
 
     Raises:

@@ -27,7 +27,7 @@ from dasl_core.models.batchnorm import synchronize_batchnorm
 from dasl_core.models.checkpointing import checkpoint_blocks
 from dasl_core.regularizers import angular_update
 from dasl_core.seeds import derive_seed
-from dasl_core.spec import JobSpec
+from dasl_core.spec import ResolvedJobSpec
 from dasl_core.train.checkpoint import save_state
 from dasl_core.train.collapse import CollapseAlarm
 from dasl_core.train.criterion import Criterion
@@ -77,7 +77,7 @@ class RunFiles:
 
 
 def pretrain(
-    spec: JobSpec,
+    spec: ResolvedJobSpec,
     index: DatasetIndex,
     reporter: Reporter | None,
     files: RunFiles,
@@ -121,7 +121,7 @@ class Run:
 
     def __init__(
         self,
-        spec: JobSpec,
+        spec: ResolvedJobSpec,
         index: DatasetIndex,
         reporter: Reporter | None,
         files: RunFiles,
@@ -154,7 +154,7 @@ class Run:
             spec if files.resume is None else without_start(spec),
             self.data.num_classes,
         ).to(device=device, dtype=self.dtype)
-        if spec.train.channels_last is True:
+        if spec.train.channels_last:
             self.method = self.method.to(memory_format=torch.channels_last)
         if world_size() > 1:
             synchronize_batchnorm(self.method, device)
@@ -194,7 +194,7 @@ class Run:
         self.alarm = CollapseAlarm()
         self.updater = Updater(
             self.optimizer,
-            spec.train.clip if spec.train.clip != "auto" else None,
+            spec.train.clip,
             [*self.method.buffers(), *self.criterion.buffers()],
             device,
             scaled=spec.train.precision == "fp16",
@@ -264,7 +264,7 @@ class Run:
             done = epoch + 1
             if done == train.epochs:
                 break
-            if done % int(self.spec.evaluate.every_epochs) == 0:
+            if done % self.spec.evaluate.every_epochs == 0:
                 self.evaluate("backbone")
             self.end_if_collapsed()
             if done % int(train.checkpoint_every_epochs) == 0:
@@ -606,14 +606,14 @@ class Run:
         self.data.close()
 
 
-def without_start(spec: JobSpec) -> JobSpec:
+def without_start(spec: ResolvedJobSpec) -> ResolvedJobSpec:
     """The same spec from random weights."""
     backbone = spec.backbone.model_copy(update={"pretrained": None})
     return spec.model_copy(update={"backbone": backbone})
 
 
 def unmeasured(
-    spec: JobSpec, images: int, evaluator: Evaluator | None
+    spec: ResolvedJobSpec, images: int, evaluator: Evaluator | None
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Type, message and data of the events that say what a run will not measure, and why."""
     if evaluator is None:

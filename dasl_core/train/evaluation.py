@@ -28,7 +28,7 @@ from dasl_core.evaluate import (
 )
 from dasl_core.evaluate.finetune import Reader, own_share
 from dasl_core.seeds import stream
-from dasl_core.spec import FineTune, JobSpec, LinearProbe
+from dasl_core.spec import FineTune, LinearProbe, ResolvedJobSpec
 
 # Neighbours are looked for among at most so many training images, evenly spaced: the bank's
 # features are computed anew at every evaluation, which must stay cheap beside the training.
@@ -74,7 +74,7 @@ class Evaluator:
 
     def __init__(
         self,
-        spec: JobSpec,
+        spec: ResolvedJobSpec,
         train: ImageSet,
         held_out: ImageSet,
         device: torch.device,
@@ -84,7 +84,6 @@ class Evaluator:
         """`on_work` is called every now and then while something is computed."""
         self.spec, self.device, self.dtype = spec, device, dtype
         self.on_work = on_work
-        assert isinstance(spec.backbone.image_size, int), "resolve the spec first"
         self.image_size = spec.backbone.image_size
         self.train = train
         self.bank = train.at_most(BANK_LIMIT)
@@ -310,12 +309,12 @@ def eval_mode(network: nn.Module) -> Iterator[nn.Module]:
             module.training = training
 
 
-def autocast(spec: JobSpec, device: torch.device) -> torch.autocast:
+def autocast(spec: ResolvedJobSpec, device: torch.device) -> torch.autocast:
     """The mixed-precision context of a resolved spec; does nothing for fp32 and fp64."""
     dtype = autocast_dtype(spec)
     return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
 
 
-def autocast_dtype(spec: JobSpec) -> torch.dtype | None:
+def autocast_dtype(spec: ResolvedJobSpec) -> torch.dtype | None:
     """In which a resolved spec runs the network; None: as it is."""
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(spec.train.precision)

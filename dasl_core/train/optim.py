@@ -9,14 +9,14 @@ from timm.optim import create_optimizer_v2, param_groups_layer_decay
 from torch import nn
 
 from dasl_core.methods import Method
-from dasl_core.spec import Optimizer, Train
+from dasl_core.spec import ResolvedOptimizer, ResolvedTrain
 
 # timm's names: "momentum" is SGD with momentum but without Nesterov, as the papers use it.
 TIMM_NAMES = {"sgd": "momentum", "lars": "lars", "adamw": "adamw"}
 
 
 def build_optimizer(
-    settings: Optimizer, model: nn.Module, rates: Mapping[str, float]
+    settings: ResolvedOptimizer, model: nn.Module, rates: Mapping[str, float]
 ) -> torch.optim.Optimizer:
     """The optimizer of a resolved spec.
 
@@ -27,8 +27,6 @@ def build_optimizer(
     Args:
         rates: factors on the learning rate by parameter name, where they are not 1.
     """
-    assert isinstance(settings.lr, float), "resolve the spec first"
-    assert isinstance(settings.weight_decay, float), "resolve the spec first"
     exempt = _no_decay_names(model)
     groups: dict[tuple[float, bool], list[nn.Parameter]] = defaultdict(list)
     for name, parameter in model.named_parameters():
@@ -57,7 +55,7 @@ def build_optimizer(
 
 
 def set_schedules(
-    optimizer: torch.optim.Optimizer, step: int, steps_per_epoch: int, train: Train
+    optimizer: torch.optim.Optimizer, step: int, steps_per_epoch: int, train: ResolvedTrain
 ) -> float:
     """Give every group its rate and weight decay for one step; returns the rate."""
     lr = learning_rate(step, steps_per_epoch, train)
@@ -68,13 +66,11 @@ def set_schedules(
     return lr
 
 
-def learning_rate(step: int, steps_per_epoch: int, train: Train) -> float:
+def learning_rate(step: int, steps_per_epoch: int, train: ResolvedTrain) -> float:
     """Rate of one optimizer step: linear warm-up from 0, then a half cosine to `lr_end` of the peak.
 
     A pure function of the step, so that a resumed run needs no saved schedule.
     """
-    assert isinstance(train.optimizer.lr, float), "resolve the spec first"
-    assert isinstance(train.warmup_epochs, float), "resolve the spec first"
     peak, end = train.optimizer.lr, train.optimizer.lr * train.optimizer.lr_end
     total = steps_per_epoch * train.epochs
     warmup = min(round(train.warmup_epochs * steps_per_epoch), total - 1)
@@ -84,16 +80,14 @@ def learning_rate(step: int, steps_per_epoch: int, train: Train) -> float:
     return end + (peak - end) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def weight_decay(step: int, steps_per_epoch: int, train: Train) -> float:
+def weight_decay(step: int, steps_per_epoch: int, train: ResolvedTrain) -> float:
     """Decay of one optimizer step: a half cosine from `weight_decay` to `weight_decay_end`."""
     start, end = train.optimizer.weight_decay, train.optimizer.weight_decay_end
-    assert isinstance(start, float), "resolve the spec first"
-    assert isinstance(end, float), "resolve the spec first"
     progress = step / max(1, steps_per_epoch * train.epochs)
     return end + (start - end) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def learning_rate_factors(settings: Optimizer, method: Method) -> dict[str, float]:
+def learning_rate_factors(settings: ResolvedOptimizer, method: Method) -> dict[str, float]:
     """Factors on the learning rate by parameter name: of layer-wise decay and of the method."""
     rates: dict[str, float] = {}
     if settings.layer_decay < 1:

@@ -11,7 +11,7 @@ from dasl_core.distributed import gather, rank, world_size
 from dasl_core.evaluate.cluster_quality import cluster_quality
 from dasl_core.regularizers.norms import full_precision
 from dasl_core.seeds import derive_seed
-from dasl_core.spec import Clusters
+from dasl_core.spec import ResolvedClusters
 
 
 class PseudoLabels:
@@ -34,13 +34,12 @@ class PseudoLabels:
 
     def __init__(
         self,
-        clusters: Clusters,
+        clusters: ResolvedClusters,
         train_samples: Tensor,
         steps: int,
         share: int,
         seed: int,
     ) -> None:
-        assert isinstance(clusters.k, int), "resolve the spec first"
         self.settings, self.k, self.seed = clusters, clusters.k, seed
         self.steps, self.share = steps, share
         self.bank: Tensor | None = None  # (steps * share, h), made when h is known

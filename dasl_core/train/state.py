@@ -9,7 +9,7 @@ import torch
 
 from dasl_core.distributed import rank, world_size
 from dasl_core.methods import Method
-from dasl_core.spec import JobSpec
+from dasl_core.spec import ResolvedJobSpec
 from dasl_core.spec.base import shorten
 from dasl_core.train.checkpoint import load_state, random_state, restore_random_state
 from dasl_core.train.criterion import Criterion
@@ -45,7 +45,7 @@ class TrainingState:
     their state.
     """
 
-    spec: JobSpec
+    spec: ResolvedJobSpec
     train_images: int
     images_digest: str
     """Of their names and sizes, in order: a sample is known by its position."""

@@ -9,8 +9,8 @@ from dasl_core.data.augment import draw_view, render
 from dasl_core.data.loader import Batch
 from dasl_core.distributed import rank
 from dasl_core.seeds import stream
-from dasl_core.spec import Augment, JobSpec
-from dasl_core.spec.methods import MultiCrop
+from dasl_core.spec import ResolvedJobSpec, ViewAugment
+from dasl_core.spec.methods import ResolvedMultiCrop
 
 
 @dataclass(frozen=True)
@@ -18,16 +18,14 @@ class View:
     """One view of each image: `image_size` pixels a side, drawn as `augment` says."""
 
     image_size: int
-    augment: Augment
+    augment: ViewAugment
 
 
-def views_of(spec: JobSpec) -> list[View]:
+def views_of(spec: ResolvedJobSpec) -> list[View]:
     """The views of a resolved spec: global ones first, then the local crops."""
-    assert isinstance(spec.backbone.image_size, int), "resolve the spec first"
     method, size = spec.method, spec.backbone.image_size
     views = [View(size, spec.augment.of_view(view)) for view in range(method.num_views)]
-    if isinstance(method, MultiCrop):
-        assert isinstance(method.local_size, int), "resolve the spec first"
+    if isinstance(method, ResolvedMultiCrop):
         for view in range(2, method.num_views):
             local = views[view].augment.model_copy(update={"crop_scale": method.local_scale})
             views[view] = View(method.local_size, local)
@@ -37,16 +35,14 @@ def views_of(spec: JobSpec) -> list[View]:
 class ViewMaker:
     """Draws and renders the views of a rank's images, on the device."""
 
-    def __init__(self, spec: JobSpec, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, spec: ResolvedJobSpec, device: torch.device, dtype: torch.dtype) -> None:
         self.views, self.seed, self.device, self.dtype = (
             views_of(spec),
             spec.train.seed,
             device,
             dtype,
         )
-        self.layout = (
-            torch.channels_last if spec.train.channels_last is True else torch.contiguous_format
-        )
+        self.layout = torch.channels_last if spec.train.channels_last else torch.contiguous_format
 
     def make(self, batch: Batch, step: int) -> list[Tensor]:
         """One tensor (B, C, H, W) a view.

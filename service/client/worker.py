@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from dasl_core.spec import DatasetFacts, JobSpec
+from dasl_core.spec import DatasetFacts, ResolvedJobSpec
 from service.client.config import resolve_connection
 from service.client.models import CheckpointFile
 from service.client.transport import Transport
@@ -48,12 +48,12 @@ class Resume(_Answer):
 
 
 class AttemptStart(_Answer):
-    """All that an attempt needs to train. `spec` has every "auto" resolved.
+    """All that an attempt needs to train.
 
     `dataset_roots` are folders outside of which nothing may be read; none: everything may.
     """
 
-    spec: JobSpec
+    spec: ResolvedJobSpec
     dataset: WorkerDataset
     evaluate_dataset: WorkerDataset | None = None
     resume: Resume | None = None

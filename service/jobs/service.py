@@ -17,6 +17,7 @@ from dasl_core.spec import (
     Estimate,
     FieldProblem,
     JobSpec,
+    ResolvedJobSpec,
     SpecError,
     branch_problems,
     field_problems,
@@ -41,7 +42,7 @@ from service.tokens.service import check_queue
 class Plan:
     """A spec that can be run: every "auto" a number, the data sets found."""
 
-    resolved: JobSpec
+    resolved: ResolvedJobSpec
     estimate: Estimate
     dataset: Dataset
     evaluate_dataset: Dataset | None
@@ -212,8 +213,8 @@ def start_of_clone(
     return found
 
 
-def _check_branch(session: Session, resolved: JobSpec, start: Checkpoint) -> None:
-    source = JobSpec.model_validate(session.get_one(Job, start.job_id).resolved)
+def _check_branch(session: Session, resolved: ResolvedJobSpec, start: Checkpoint) -> None:
+    source = ResolvedJobSpec.model_validate(session.get_one(Job, start.job_id).resolved)
     problems = branch_problems(source, resolved)
     if resolved.train.epochs <= start.epoch:
         message = f"leaves nothing to do: the checkpoint is of epoch {start.epoch:g}"

@@ -18,14 +18,14 @@ from dasl_core.data.augment import (
     render,
     statistics,
 )
-from dasl_core.spec import Augment
+from dasl_core.spec import ViewAugment
 
-STILL = Augment(crop_scale=(1.0, 1.0), flip=0, jitter=0, grayscale=0, blur=0.0, solarize=0.0)
+STILL = ViewAugment(crop_scale=(1.0, 1.0), flip=0, jitter=0, grayscale=0, blur=0.0, solarize=0.0)
 
 
-def changed(**settings: object) -> Augment:
+def changed(**settings: object) -> ViewAugment:
     """No augmentation but the given."""
-    return Augment.model_validate(STILL.model_dump() | settings)
+    return ViewAugment.model_validate(STILL.model_dump() | settings)
 
 
 def canvases(count: int = 4, side: int = 16, channels: int = 3) -> Tensor:
@@ -40,13 +40,19 @@ def whole(images: Tensor) -> Tensor:
     return torch.tensor([[height, width]]).expand(count, 2)
 
 
-def drawn(**changes: Any) -> Augment:
+def drawn(**changes: Any) -> ViewAugment:
     """SimCLR's recipe, resolved."""
-    usual = {"crop_scale": (0.2, 1.0), "jitter": 0.5, "grayscale": 0.2, "solarize": 0.0}
-    return Augment.model_validate(usual | changes)
+    usual = {
+        "crop_scale": (0.2, 1.0),
+        "jitter": 0.5,
+        "grayscale": 0.2,
+        "blur": 0.0,
+        "solarize": 0.0,
+    }
+    return ViewAugment.model_validate(usual | changes)
 
 
-def draw(augment: Augment, extents: Tensor, seed: int = 0) -> ViewParameters:
+def draw(augment: ViewAugment, extents: Tensor, seed: int = 0) -> ViewParameters:
     return draw_view(extents, augment, torch.Generator().manual_seed(seed))
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from torch import nn
 
-from dasl_core.spec import Optimizer
+from dasl_core.spec import ResolvedOptimizer
 from dasl_core.train.checkpoint import (
     STRUCTURE,
     TENSORS,
@@ -66,13 +66,21 @@ def test_round_trip(state: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", ["sgd", "lars", "adamw"])
 def test_an_optimizer_goes_on_exactly(tmp_path: Path, name: str) -> None:
-    def build() -> tuple[nn.Module, torch.optim.Optimizer]:
+    def build() -> tuple[nn.Module, torch.optim.ResolvedOptimizer]:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
-        chosen = Optimizer(name=name, lr=0.1, weight_decay=0.01, momentum=0.9)
+        chosen = ResolvedOptimizer.model_validate(
+            {
+                "name": name,
+                "lr": 0.1,
+                "base_lr": 0.1,
+                "weight_decay": 0.01,
+                "weight_decay_end": 0.01,
+            }
+        )
         return model, build_optimizer(chosen, model, {})
 
-    def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+    def step(model: nn.Module, optimizer: torch.optim.ResolvedOptimizer, number: int) -> None:
         images = torch.randn(5, 4, generator=torch.Generator().manual_seed(number))
         optimizer.zero_grad()
         model(images).square().sum().backward()

@@ -9,7 +9,7 @@ import torch
 
 from dasl_core.models.backbone import build_backbone
 from dasl_core.models.checkpointing import checkpoint_blocks
-from dasl_core.spec import Backbone
+from dasl_core.spec import ResolvedBackbone
 
 
 @pytest.mark.parametrize("name", ["test_resnet", "test_vit"])
@@ -17,7 +17,7 @@ def test_gradients_and_running_statistics_stay(name: str) -> None:
     torch.manual_seed(0)
     size = 32
     plain = build_backbone(
-        Backbone(name=name, image_size=size, stem="small", drop_path=0.3)
+        ResolvedBackbone(name=name, image_size=size, stem="small", drop_path=0.3)
     ).double()
     kept = copy.deepcopy(plain)
     checkpoint_blocks(kept)
@@ -38,7 +38,7 @@ def test_activations_of_a_block_are_not_kept() -> None:
     """What autograd saves for the backward, counted."""
 
     def saved(checkpointed: bool) -> int:
-        model = build_backbone(Backbone(name="test_vit", image_size=64, stem="small"))
+        model = build_backbone(ResolvedBackbone(name="test_vit", image_size=64, stem="small"))
         if checkpointed:
             checkpoint_blocks(model)
         seen: dict[int, int] = {}
@@ -56,7 +56,7 @@ def test_activations_of_a_block_are_not_kept() -> None:
 
 
 def test_a_copy_is_its_own() -> None:
-    model = build_backbone(Backbone(name="test_resnet", image_size=32, stem="small"))
+    model = build_backbone(ResolvedBackbone(name="test_resnet", image_size=32, stem="small"))
     checkpoint_blocks(model)
     other = copy.deepcopy(model)
     with torch.no_grad():

@@ -14,7 +14,7 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import Outputs, Step, build_method
 from dasl_core.regularizers import difference_alignment, inter_class_chain
 from dasl_core.seeds import stream
-from dasl_core.spec import DAR, SEC, Clusters, DatasetFacts, JobSpec, resolve
+from dasl_core.spec import DAR, SEC, DatasetFacts, JobSpec, ResolvedClusters, resolve
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.engine import Run, RunFiles
 from dasl_core.train.pseudo_labels import PseudoLabels
@@ -128,7 +128,7 @@ def test_the_labels_of_dar_say_which_pairs_enter(kind: str, estimator: str) -> N
         labels = SAMPLES if kind == "instance" else CLASSES
     elif kind == "kmeans":
         clusters = PseudoLabels(
-            Clusters(source="kmeans", k=3), torch.arange(27), steps=1, share=6, seed=SEED
+            ResolvedClusters(source="kmeans", k=3), torch.arange(27), steps=1, share=6, seed=SEED
         )
         clusters.observe(given["embeddings"], SAMPLES)
         clusters.end_epoch(1, None)

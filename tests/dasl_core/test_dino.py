@@ -21,7 +21,7 @@ from dasl_core.methods.dino import TemperatureWarmup
 from dasl_core.models.ema import Teacher, cosine_momentum
 from dasl_core.models.heads import DINOHead, UnitLinear
 from dasl_core.seeds import derive_seed
-from dasl_core.spec import Clip, JobSpec
+from dasl_core.spec import Clip, ResolvedJobSpec
 from dasl_core.spec.methods import DINO as Settings
 from dasl_core.spec.methods import Given
 from dasl_core.train.checkpoint import load_state
@@ -366,7 +366,7 @@ def test_figures_tell_uniform_and_constant_outputs() -> None:
 # --- settings
 
 
-def large(index: DatasetIndex, **changes: Any) -> JobSpec:
+def large(index: DatasetIndex, **changes: Any) -> ResolvedJobSpec:
     return resolved(index, method={"name": "dino"}, backbone={"image_size": 96}, **changes)
 
 

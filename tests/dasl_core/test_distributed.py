@@ -20,7 +20,7 @@ from dasl_core.distributed import all_reduce_sum, gather, gather_views, mean_ove
 from dasl_core.methods import REGISTRY, Step, build_method, nt_xent
 from dasl_core.regularizers import difference_alignment
 from dasl_core.seeds import stream
-from dasl_core.spec import METHODS, DatasetFacts, JobSpec, resolve
+from dasl_core.spec import METHODS, DatasetFacts, JobSpec, ResolvedJobSpec, resolve
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.engine import Run, RunFiles
 from tests.support.gloo_pool import GlooPool
@@ -245,7 +245,9 @@ def one_step(
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """Loss terms and parameter gradients of the first step of a run."""
     files = RunFiles(cache=cache, scratch=scratch)
-    this = Run(JobSpec.model_validate(spec), index, None, files, None, torch.device("cpu"), 1)
+    this = Run(
+        ResolvedJobSpec.model_validate(spec), index, None, files, None, torch.device("cpu"), 1
+    )
     if this.pseudo_labels is not None:
         # As if k-means had been run: in the first epoch every image is a class of its own.
         this.pseudo_labels.labels = torch.arange(len(index)) % 3
@@ -320,7 +322,7 @@ def whole_run(spec: dict[str, Any], index: DatasetIndex, cache: Path, kept: Path
     """All losses, evaluations and final weights of a run."""
     first = not dist.is_initialized() or dist.get_rank() == 0
     reporter = Recorder(kept) if first else None
-    validated = JobSpec.model_validate(spec)
+    validated = ResolvedJobSpec.model_validate(spec)
     assert run(validated, index, cache, reporter) == "succeeded"
     if reporter is None:
         return {}
@@ -368,7 +370,7 @@ def test_a_checkpoint_of_two_ranks_is_not_for_one(
 ) -> None:
     spec = method_spec(pictures, "simclr", 2)
     pool.call(2, whole_run, spec, pictures, cache, tmp_path / "kept")
-    alone = JobSpec.model_validate(method_spec(pictures, "simclr", 1))
+    alone = ResolvedJobSpec.model_validate(method_spec(pictures, "simclr", 1))
     with pytest.raises(ValueError, match="written by 2 workers"):
         run(alone, pictures, cache, None, resume=tmp_path / "kept" / "step-9")
 

@@ -20,7 +20,7 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.export import FORMATS, ExportError, export_backbone, export_checkpoint
 from dasl_core.export.checkpoint import read_checkpoint
 from dasl_core.models.backbone import build_backbone, stem_lines
-from dasl_core.spec import BACKBONES, Backbone
+from dasl_core.spec import BACKBONES, ResolvedBackbone
 from dasl_core.train.checkpoint import load_state
 from tests.support.exported import (
     BACKBONE_KINDS,
@@ -232,7 +232,7 @@ def test_a_folder_that_is_no_checkpoint_is_refused_with_what_it_lacks(
 )
 def test_a_small_stem_keeps_the_resolution(name: str, size: int, stride: int) -> None:
     stem = "small" if size <= 64 else "standard"
-    network = build_backbone(Backbone(name=name, image_size=size, stem=stem))
+    network = build_backbone(ResolvedBackbone(name=name, image_size=size, stem=stem))
     with torch.no_grad():
         last = network.eval().forward_features(torch.rand(1, 3, size, size))
     assert last.shape[-2:] == (size // stride, size // stride)
@@ -240,6 +240,6 @@ def test_a_small_stem_keeps_the_resolution(name: str, size: int, stride: int) ->
 
 @pytest.mark.parametrize("size", [16, 32, 64])
 def test_a_small_vit_sees_eight_by_eight_patches(size: int) -> None:
-    network = build_backbone(Backbone(name="test_vit", image_size=size, stem="small"))
+    network = build_backbone(ResolvedBackbone(name="test_vit", image_size=size, stem="small"))
     assert network.patch_embed.num_patches == 64
     assert network(torch.rand(2, 3, size, size)).shape == (2, network.num_features)

@@ -19,7 +19,7 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.export import FORMATS, ExportError, export_backbone, export_checkpoint, onnx_file
 from dasl_core.export.network import largest_difference
 from dasl_core.models.backbone import build_backbone
-from dasl_core.spec import Backbone, JobSpec
+from dasl_core.spec import ResolvedBackbone, ResolvedJobSpec
 from tests.support.exported import (
     BACKBONE_KINDS,
     code_of,
@@ -37,12 +37,12 @@ MEASURED = {
         {"step": 9, "epoch": 3.0, "subject": "backbone", "metrics": {"knn_top1": 0.75}}
     ],
 }
-TINY = Backbone(name="test_resnet", image_size=16, stem="standard")
+TINY = ResolvedBackbone(name="test_resnet", image_size=16, stem="standard")
 
 
 def checkpoint_of(
     pictures: DatasetIndex, kind: str, folder: Path, *, onnx: bool = False
-) -> tuple[JobSpec, torch.nn.Module]:
+) -> tuple[ResolvedJobSpec, torch.nn.Module]:
     """Write a checkpoint of a shaken network of that kind."""
     spec = resolved(pictures, backbone=BACKBONE_KINDS[kind])
     torch.manual_seed(0)
@@ -66,7 +66,7 @@ def names_no_place_of_this_machine(data: bytes) -> bool:
 @pytest.fixture(scope="module")
 def onnx_checkpoints(
     pictures: DatasetIndex, tmp_path_factory: pytest.TempPathFactory
-) -> list[tuple[Path, JobSpec, torch.nn.Module]]:
+) -> list[tuple[Path, ResolvedJobSpec, torch.nn.Module]]:
     """Checkpoints with ONNX: a plain and a deep small stem, a ViT with its own patches, grey ones."""
     root = tmp_path_factory.mktemp("onnx")
     kinds = ("resnet18-small", "resnet-small-gray", "vit-small", "vit-large-image-gray")
@@ -74,7 +74,7 @@ def onnx_checkpoints(
 
 
 def test_onnxruntime_gives_the_features_where_there_is_no_torch(
-    onnx_checkpoints: list[tuple[Path, JobSpec, torch.nn.Module]],
+    onnx_checkpoints: list[tuple[Path, ResolvedJobSpec, torch.nn.Module]],
 ) -> None:
     folders = [folder for folder, _, _ in onnx_checkpoints]
     images = [images_for(spec, 5) for _, spec, _ in onnx_checkpoints]
@@ -87,7 +87,7 @@ def test_onnxruntime_gives_the_features_where_there_is_no_torch(
 
 
 def test_an_onnx_file_says_what_it_is(
-    onnx_checkpoints: list[tuple[Path, JobSpec, torch.nn.Module]],
+    onnx_checkpoints: list[tuple[Path, ResolvedJobSpec, torch.nn.Module]],
 ) -> None:
     import onnx
 

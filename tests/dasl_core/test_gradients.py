@@ -16,13 +16,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dasl_core.distributed import gather_views
 from dasl_core.methods import Method, Outputs, Step, nt_xent
-from dasl_core.spec import JobSpec
+from dasl_core.spec import DatasetFacts, JobSpec, ResolvedJobSpec, resolve
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.gradients import GradientComputer
 from tests.support.gloo_pool import GlooPool
 from tests.support.training_world import settings
 
 BATCH, VIEWS = 8, 2
+FACTS = DatasetFacts(num_images=100, num_classes=3, median_size=16)
 
 
 class Contrastive(Method):
@@ -34,7 +35,7 @@ class Contrastive(Method):
         self.scales = nn.Parameter(torch.linspace(0.5, 1.5, 5))
 
     @classmethod
-    def from_spec(cls, spec: JobSpec, num_classes: int | None) -> Contrastive:
+    def from_spec(cls, spec: ResolvedJobSpec, num_classes: int | None) -> Contrastive:
         return cls()
 
     def forward(self, views: Sequence[Tensor]) -> Outputs:
@@ -77,7 +78,7 @@ def gradients(
     method = made(kind)
     views, step = a_batch()
     share = [torch.from_numpy(step_share(view)) for view in views]
-    spec = JobSpec.model_validate(settings(**terms))
+    spec = resolve(JobSpec.model_validate(settings(**terms)), FACTS)
     model: nn.Module = method
     if dist.is_initialized():
         model = DistributedDataParallel(method, gradient_as_bucket_view=True)
@@ -180,7 +181,7 @@ class Recorded(nn.Module):
 
 
 def computer(method: Contrastive, parts: int) -> GradientComputer:
-    spec = JobSpec.model_validate(settings())
+    spec = resolve(JobSpec.model_validate(settings()), FACTS)
     criterion = Criterion(spec, method, torch.device("cpu"), None)
 
     def no_autocast() -> AbstractContextManager[None]:

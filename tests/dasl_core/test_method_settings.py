@@ -36,7 +36,7 @@ from dasl_core.methods import (
 )
 from dasl_core.methods.dino import TemperatureWarmup
 from dasl_core.seeds import stream
-from dasl_core.spec import METHODS, JobSpec
+from dasl_core.spec import METHODS, ResolvedJobSpec
 from dasl_core.train.optim import learning_rate_factors
 from dasl_core.train.views import views_of
 from tests.support.training_world import resolved
@@ -228,7 +228,7 @@ LOSSES: dict[str, Callable[[Any, Method, History], Tensor]] = {
 # --- what a run sees of a method
 
 
-def observe(spec: JobSpec) -> dict[str, Any]:
+def observe(spec: ResolvedJobSpec) -> dict[str, Any]:
     """All that a run of `spec` sees of its method, by name, from the same random numbers.
 
     ``outputs`` are those of the network. ``loss`` is that of given random outputs, step by step:
@@ -302,11 +302,11 @@ def same(one: Any, another: Any) -> bool:
 
 
 @pytest.fixture(scope="module")
-def bases(pictures: DatasetIndex) -> Callable[[str, str], tuple[JobSpec, dict[str, Any]]]:
+def bases(pictures: DatasetIndex) -> Callable[[str, str], tuple[ResolvedJobSpec, dict[str, Any]]]:
     """By method and backbone, the spec that alternatives are compared with and what is seen of it."""
-    known: dict[tuple[str, str], tuple[JobSpec, dict[str, Any]]] = {}
+    known: dict[tuple[str, str], tuple[ResolvedJobSpec, dict[str, Any]]] = {}
 
-    def base(name: str, backbone: str) -> tuple[JobSpec, dict[str, Any]]:
+    def base(name: str, backbone: str) -> tuple[ResolvedJobSpec, dict[str, Any]]:
         if (name, backbone) not in known:
             spec = spec_of(pictures, name, backbone, {})
             known[name, backbone] = spec, observe(spec)
@@ -315,7 +315,9 @@ def bases(pictures: DatasetIndex) -> Callable[[str, str], tuple[JobSpec, dict[st
     return base
 
 
-def spec_of(index: DatasetIndex, name: str, backbone: str, changes: dict[str, Any]) -> JobSpec:
+def spec_of(
+    index: DatasetIndex, name: str, backbone: str, changes: dict[str, Any]
+) -> ResolvedJobSpec:
     method = {"name": name} | BASE.get(name, {}) | changes
     return resolved(index, method=method, backbone={"name": backbone})
 
@@ -323,7 +325,7 @@ def spec_of(index: DatasetIndex, name: str, backbone: str, changes: dict[str, An
 @pytest.mark.parametrize(("name", "field"), CASES)
 def test_every_setting_of_a_method_changes_what_it_says_and_nothing_else(
     pictures: DatasetIndex,
-    bases: Callable[[str, str], tuple[JobSpec, dict[str, Any]]],
+    bases: Callable[[str, str], tuple[ResolvedJobSpec, dict[str, Any]]],
     name: str,
     field: str,
 ) -> None:
@@ -353,7 +355,7 @@ def test_no_setting_is_listed_that_no_method_has() -> None:
 
 @pytest.mark.parametrize("name", REGISTRY)
 def test_embeddings_are_as_wide_as_the_setting_says(
-    bases: Callable[[str, str], tuple[JobSpec, dict[str, Any]]], name: str
+    bases: Callable[[str, str], tuple[ResolvedJobSpec, dict[str, Any]]], name: str
 ) -> None:
     spec, seen = bases(name, "test_resnet")
     widths = {"projection_dim", "bottleneck_dim", "embedding_dim"} & OTHERS[name].keys()

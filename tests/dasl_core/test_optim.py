@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from dasl_core.methods import build_method
-from dasl_core.spec import DatasetFacts, JobSpec, Optimizer, Train, resolve
+from dasl_core.spec import DatasetFacts, JobSpec, ResolvedTrain, resolve
 from dasl_core.train.optim import (
     build_optimizer,
     learning_rate,
@@ -18,6 +18,14 @@ from dasl_core.train.optim import (
     set_schedules,
     weight_decay,
 )
+
+
+def train_settings(**optimizer: object) -> ResolvedTrain:
+    """Ten epochs, two of them warm-up, with the optimizer's settings changed."""
+    usual = {"name": "sgd", "lr": 0.5, "weight_decay": 0.04, "weight_decay_end": 0.4}
+    settings = {"epochs": 10, "warmup_epochs": 2.0, "optimizer": usual | optimizer}
+    facts = DatasetFacts(num_images=100, num_classes=None, median_size=32)
+    return resolve(JobSpec.model_validate({"dataset": "x", "train": settings}), facts).train
 
 
 class Part(nn.Module):
@@ -33,7 +41,7 @@ class Part(nn.Module):
 @pytest.mark.parametrize("name", ["sgd", "lars", "adamw"])
 def test_biases_and_what_timm_exempts_are_not_decayed(name: str) -> None:
     model = nn.ModuleDict({"backbone": Part(), "norm": nn.BatchNorm1d(4)})
-    chosen = Optimizer(name=name, lr=0.5, weight_decay=0.25)
+    chosen = train_settings(name=name, weight_decay=0.25).optimizer
     optimizer = build_optimizer(chosen, model, {})
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     groups = {
@@ -50,7 +58,7 @@ def test_biases_and_what_timm_exempts_are_not_decayed(name: str) -> None:
 def test_lars_adapts_weights_and_not_biases(decay: float) -> None:
     model = nn.Linear(3, 2)
     optimizer = build_optimizer(
-        Optimizer(name="lars", lr=1.0, weight_decay=decay, momentum=0.0), model, {}
+        train_settings(name="lars", lr=1.0, weight_decay=decay, momentum=0.0).optimizer, model, {}
     )
     before = [parameter.detach().clone() for parameter in model.parameters()]
     for parameter in model.parameters():
@@ -66,9 +74,7 @@ def test_lars_adapts_weights_and_not_biases(decay: float) -> None:
 
 
 def test_schedule_warms_up_then_falls_to_zero() -> None:
-    train = Train.model_validate(
-        {"epochs": 10, "warmup_epochs": 2, "batch_size": 8, "optimizer": {"lr": 1.0}}
-    )
+    train = train_settings(lr=1.0)
     rates = [learning_rate(step, 5, train) for step in range(50)]
     assert max(rates) == rates[10] == 1.0
     assert rates[:10] == pytest.approx([(step + 1) / 11 for step in range(10)])
@@ -78,20 +84,11 @@ def test_schedule_warms_up_then_falls_to_zero() -> None:
 
 
 def test_a_warm_up_as_long_as_the_run_reaches_the_peak() -> None:
-    train = Train.model_validate(
-        {"epochs": 1, "warmup_epochs": 1, "batch_size": 8, "optimizer": {"lr": 1.0}}
-    )
+    train = train_settings(lr=1.0).model_copy(update={"epochs": 1, "warmup_epochs": 1.0})
     assert [learning_rate(step, 3, train) for step in range(3)] == pytest.approx([1 / 3, 2 / 3, 1])
 
 
 # --- schedules and factors
-
-
-def train_settings(**optimizer: object) -> Train:
-    usual = {"name": "sgd", "lr": 0.5, "weight_decay": 0.04, "weight_decay_end": 0.4}
-    return Train.model_validate(
-        {"epochs": 10, "warmup_epochs": 2.0, "optimizer": usual | optimizer}
-    )
 
 
 def test_the_rate_ends_where_it_is_told() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dasl_core.spec import Clusters
+from dasl_core.spec import ResolvedClusters
 from dasl_core.train.pseudo_labels import PseudoLabels
 
 IMAGES, BATCH, STEPS, K = 10, 4, 2, 2
@@ -15,7 +15,7 @@ def test_images_share_a_label_only_where_the_last_clustering_put_both() -> None:
     """Each epoch leaves two images out, and numbers its clusters in its own way."""
     truth = torch.arange(IMAGES) % K
     embeddings = torch.eye(K)[truth].repeat(2, 1, 1)  # (V, N, h)
-    clusters = Clusters(source="kmeans", k=K, every_epochs=1)
+    clusters = ResolvedClusters(source="kmeans", k=K, every_epochs=1)
     labels = PseudoLabels(clusters, torch.arange(IMAGES), STEPS, BATCH, seed=0)
     generator = torch.Generator().manual_seed(0)
     numberings = set()

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from dasl_core.data.augment import RGB_MEAN, RGB_STD, ViewParameters, draw_view
 from dasl_core.data.index import DatasetIndex
-from dasl_core.spec import Augment, Clip, JobSpec
+from dasl_core.spec import Clip, ResolvedJobSpec, ViewAugment
 from dasl_core.spec.methods import ProxyAnchor
 from dasl_core.train.engine import REPORT_EVERY_STEPS, Run, RunFiles
 from tests.support.training_world import SMALL, Recorder, resolved
 
-FirstStep = Callable[[JobSpec], dict[str, Tensor]]
+FirstStep = Callable[[ResolvedJobSpec], dict[str, Tensor]]
 RATE = 0.25
 # The change of a weight in a step is the rate times its gradient, and nothing else.
 PLAIN: dict[str, Any] = {
@@ -31,7 +31,11 @@ PLAIN: dict[str, Any] = {
 
 @contextmanager
 def opened(
-    spec: JobSpec, index: DatasetIndex, cache: Path, scratch: Path, reporter: Recorder | None = None
+    spec: ResolvedJobSpec,
+    index: DatasetIndex,
+    cache: Path,
+    scratch: Path,
+    reporter: Recorder | None = None,
 ) -> Iterator[Run]:
     files = RunFiles(cache=cache, scratch=scratch)
     this = Run(spec, index, reporter, files, None, torch.device("cpu"), 1)
@@ -45,7 +49,7 @@ def opened(
 def first_step(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> FirstStep:
     """A function from a spec to how far a run's first step moves each weight that it trains."""
 
-    def moved(spec: JobSpec) -> dict[str, Tensor]:
+    def moved(spec: ResolvedJobSpec) -> dict[str, Tensor]:
         with opened(spec, pictures, cache, tmp_path) as this:
             trained = {id(weight) for weight in this.updater.weights}
             weights = {
@@ -130,7 +134,7 @@ def test_earlier_blocks_learn_more_slowly_under_layer_decay(
 ) -> None:
     """By half from each to the one before it; the embedding of the patches comes before all."""
 
-    def spec(decay: float) -> JobSpec:
+    def spec(decay: float) -> ResolvedJobSpec:
         optimizer = PLAIN["optimizer"] | {"layer_decay": decay}
         return resolved(
             pictures,
@@ -156,11 +160,11 @@ def test_earlier_blocks_learn_more_slowly_under_layer_decay(
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Augment, ViewParameters]]:
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[ViewAugment, ViewParameters]]:
     """What each view is drawn with, and what comes of it."""
-    calls: list[tuple[Augment, ViewParameters]] = []
+    calls: list[tuple[ViewAugment, ViewParameters]] = []
 
-    def kept(extents: Tensor, augment: Augment, generator: torch.Generator) -> ViewParameters:
+    def kept(extents: Tensor, augment: ViewAugment, generator: torch.Generator) -> ViewParameters:
         calls.append((augment, draw_view(extents, augment, generator)))
         return calls[-1][1]
 
@@ -172,7 +176,7 @@ def test_byols_views_are_blurred_and_solarized_differently(
     pictures: DatasetIndex,
     cache: Path,
     tmp_path: Path,
-    drawn: list[tuple[Augment, ViewParameters]],
+    drawn: list[tuple[ViewAugment, ViewParameters]],
 ) -> None:
     """Grill et al. 2020, table 6: the first is always blurred, the second seldom, and only it inverted."""
     spec = resolved(
@@ -195,7 +199,7 @@ def test_dinos_local_crops_are_small_parts_of_the_image(
     pictures: DatasetIndex,
     cache: Path,
     tmp_path: Path,
-    drawn: list[tuple[Augment, ViewParameters]],
+    drawn: list[tuple[ViewAugment, ViewParameters]],
 ) -> None:
     spec = resolved(pictures, method={"name": "dino"}, backbone={"image_size": 72})
     with opened(spec, pictures, cache, tmp_path) as this:

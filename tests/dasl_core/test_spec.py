@@ -23,6 +23,7 @@ from dasl_core.spec import (
     DatasetFacts,
     FieldProblem,
     JobSpec,
+    ResolvedJobSpec,
     SpecError,
     apply_overrides,
     estimate,
@@ -426,8 +427,8 @@ def test_resolving_leaves_only_numbers_and_does_so_once(
     resolved = resolve(spec, facts)
     assert "auto" not in leaves(resolved.model_dump())
     assert resolve(resolved, facts) == resolved
-    assert JobSpec.model_validate_json(resolved.model_dump_json()) == resolved
-    assert JobSpec.model_validate(resolved.model_dump(mode="json")) == resolved
+    assert ResolvedJobSpec.model_validate_json(resolved.model_dump_json()) == resolved
+    assert ResolvedJobSpec.model_validate(resolved.model_dump(mode="json")) == resolved
     batch = resolved.train.batch_size
     assert isinstance(batch, int)
     assert batch % resolved.resources.workers == 0

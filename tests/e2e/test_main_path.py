@@ -19,7 +19,7 @@ from dasl_core.data.augment import central_view, render
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.data.loader import Canvases
 from dasl_core.methods import build_method
-from dasl_core.spec import JobSpec
+from dasl_core.spec import ResolvedJobSpec
 from dasl_core.train.checkpoint import load_state
 from service.client import Client
 from service.client.models import Checkpoint, Dataset, Job
@@ -78,7 +78,7 @@ def test_what_the_api_tells_of_a_job_agrees(client: Client, main_job: Job) -> No
     assert job.progress is not None
     assert (job.progress.step, job.progress.total_steps) == (total, total)
     assert job.resolved is not None
-    JobSpec.model_validate(job.resolved)
+    ResolvedJobSpec.model_validate(job.resolved)
     assert '"auto"' not in json.dumps(job.resolved)
 
     # A stream of an ended job gives its whole history, and ends.
@@ -148,7 +148,7 @@ def test_a_checkpoint_downloads_whole_and_in_parts(
 def test_timm_alone_loads_it_and_gives_the_same_features(
     downloaded: Path, main_job: Job, images: Images, tmp_path: Path
 ) -> None:
-    spec = JobSpec.model_validate(main_job.resolved)
+    spec = ResolvedJobSpec.model_validate(main_job.resolved)
     size = spec.backbone.image_size
     assert isinstance(size, int)
     index = ingest_folder(images.root)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dasl_core.spec import JobSpec
+from dasl_core.spec import ResolvedJobSpec
 
 BACKBONE_KINDS: dict[str, dict[str, Any]] = {
     "resnet18-small": {"name": "resnet18", "image_size": 32},
@@ -59,9 +59,8 @@ assert not loaded, loaded
 """
 
 
-def images_for(spec: JobSpec, count: int = 3) -> np.ndarray:
+def images_for(spec: ResolvedJobSpec, count: int = 3) -> np.ndarray:
     size, channels = spec.backbone.image_size, spec.backbone.in_channels
-    assert isinstance(size, int)
     images: np.ndarray = np.random.default_rng(0).normal(size=(count, channels, size, size))
     return images.astype(np.float32)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 
 import workers.loop
-from dasl_core.spec import DatasetFacts, JobSpec
+from dasl_core.spec import DatasetFacts, JobSpec, resolve
 from service.client.attempt_token import own_token
 from service.client.worker import AttemptStart, WorkerDataset
 from workers.run import run_ranks
 
-FACTS = DatasetFacts(num_images=1, num_classes=None, median_size=1)
+FACTS = DatasetFacts(num_images=100, num_classes=None, median_size=32)
 
 
 def talk(config: dict[str, object]) -> None:
@@ -35,7 +35,7 @@ def talk(config: dict[str, object]) -> None:
 
 if __name__ == "__main__":
     workers.loop.train_rank = talk
-    spec = JobSpec.model_validate({"dataset": "none", "resources": {"workers": 2}})
+    spec = resolve(JobSpec.model_validate({"dataset": "none", "resources": {"workers": 2}}), FACTS)
     start = AttemptStart(
         spec=spec,
         dataset=WorkerDataset(id="ds", name="none", uri="", index_uri="", facts=FACTS),

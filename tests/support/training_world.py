@@ -17,7 +17,7 @@ from PIL import Image
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.export import export_backbone
-from dasl_core.spec import JobSpec, resolve
+from dasl_core.spec import JobSpec, ResolvedJobSpec, resolve
 from dasl_core.train.engine import Outcome, RunFiles, pretrain
 from dasl_core.train.reporting import Desired, Phase, Subject
 
@@ -79,7 +79,7 @@ def settings(**changes: Any) -> dict[str, Any]:
     return base
 
 
-def resolved(index: DatasetIndex, **changes: Any) -> JobSpec:
+def resolved(index: DatasetIndex, **changes: Any) -> ResolvedJobSpec:
     return resolve(JobSpec.model_validate(settings(**changes)), index.facts())
 
 
@@ -152,7 +152,7 @@ class Recorder:
 
 
 def run(
-    spec: JobSpec,
+    spec: ResolvedJobSpec,
     index: DatasetIndex,
     cache: Path,
     reporter: Recorder | None,

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from dasl_core.spec import DatasetFacts, JobSpec, resolve
 from service.client import StaleAttempt
 from service.client.worker import AttemptStart, WorkerClient
 from tests.workers.test_reporter import STALE, Home
 from workers import run
 from workers.artifacts import upload_folder
 from workers.run import announce, with_sound_checkpoint
+
+FACTS = DatasetFacts(num_images=100, num_classes=2, median_size=32)
 
 
 @pytest.fixture
@@ -61,10 +64,10 @@ class Store:
             "name": "birds",
             "uri": "/birds",
             "index_uri": f"file://{self.folder}/index",
-            "facts": {"num_images": 10, "num_classes": 2, "median_size": 8},
+            "facts": FACTS.model_dump(),
         }
         return {
-            "spec": {"dataset": "birds"},
+            "spec": resolve(JobSpec(dataset="birds"), FACTS).model_dump(mode="json"),
             "dataset": dataset,
             "resume": resume,
             "artifacts_uri": f"file://{self.folder}/own",
