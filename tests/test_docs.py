@@ -8,15 +8,13 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import typer
 import yaml
-from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
 
-from dasl_core.spec import METHODS, JobSpec
+from dasl_core.spec import JobSpec
 from service.cli.app import app
 from service.server.app import create_app
 from service.settings import Settings
@@ -48,18 +46,11 @@ def prose(text: str) -> str:
 
 
 def table_rows(page: str) -> Iterator[list[str]]:
-    """Cells of every row whose first cell is one name in code style; the name without its quotes.
-
-    Below a heading that is a method's name, names are told apart by it: ``byol: method.keep``.
-    """
-    method = ""
+    """Cells of every row whose first cell is one name in code style; the name without its quotes."""
     for line in prose(text_of(page)).splitlines():
-        if heading := re.match(r"#+ (.+)", line):
-            title = heading[1].strip("`")
-            method = f"{title}: " if title in METHODS else ""
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if line.startswith("| `") and re.fullmatch(r"`[^`]+`", cells[0]):
-            yield [method + cells[0].strip("`"), *cells[1:]]
+            yield [cells[0].strip("`"), *cells[1:]]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -79,49 +70,6 @@ def anchors(page: Path) -> set[str]:
     """The anchors that GitHub gives to the headings of a page."""
     titles = re.findall(r"^#+ (.+)$", prose(text_of(page)), flags=re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
-
-
-def spec_fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted name and default of each field; of a part that is always there, its fields' only.
-
-    Fields of one method are told apart from those of another: ``byol: method.keep``.
-    """
-    for name, field in model.model_fields.items():
-        default = field.get_default(call_default_factory=True)
-        parts = [
-            kind
-            for kind in (field.annotation, *get_args(field.annotation))
-            if isinstance(kind, type) and issubclass(kind, BaseModel)
-        ]
-        maybe = None in map(_or_none, get_args(field.annotation))
-        if not parts or maybe or not isinstance(default, BaseModel):
-            yield prefix + name, default
-        for part in parts:
-            method = f"{part.model_fields['name'].default}: " if name == "method" else ""
-            yield from spec_fields(part, f"{method}{prefix}{name}.")
-
-
-def _or_none(kind: object) -> object:
-    return None if kind is type(None) else kind
-
-
-def test_spec_page_has_every_field_with_its_default() -> None:
-    documented = {name: cells[0] for name, *cells in table_rows("docs/spec.md") if len(cells) == 3}
-    fields = dict(spec_fields(JobSpec))
-    assert documented.keys() == fields.keys()
-    for name, default in fields.items():
-        if default is PydanticUndefined:
-            assert documented[name] == "required", name
-        else:
-            if isinstance(default, BaseModel):
-                default = default.model_dump()
-            said = json.loads(documented[name].strip("`"))
-            assert said == json.loads(json.dumps(default)), name
-
-
-def test_spec_page_explains_every_auto() -> None:
-    explained = {name for name, *cells in table_rows("docs/spec.md") if len(cells) == 1}
-    assert explained == {name for name, default in spec_fields(JobSpec) if default == "auto"}
 
 
 def test_yaml_examples_are_valid_specs() -> None:

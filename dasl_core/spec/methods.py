@@ -92,10 +92,15 @@ class MethodPart(Part):
 class Projected(MethodPart):
     """A method with a projection head of its own width."""
 
-    projection_dim: EmbeddingWidth = Field(128, description="Width of the embedding the loss sees.")
+    projection_dim: EmbeddingWidth = Field(
+        128, description="Width of the embedding that the loss, DAR and SEC use."
+    )
     hidden_dim: Width | Auto = Field(
         "auto",
-        description="Width of the projection head's hidden layer; \"auto\": the backbone's width.",
+        description=(
+            "Width of the projection head's hidden layer. \"auto\": the width of the backbone's "
+            "features."
+        ),
     )
 
     def resolved_hidden_dim(self, given: Given) -> int:
@@ -114,15 +119,24 @@ class MultiCrop(MethodPart):
     """A method with small local crops beside its two global views (Caron et al. 2020)."""
 
     local_crops: int = Field(
-        6, ge=0, le=98, description="Small crops of each image beside the two global views."
+        6,
+        ge=0,
+        le=98,
+        description=(
+            "Number of local (small) crops of each image, in addition to the two global views."
+        ),
     )
     local_size: CropSize | Auto = Field(
         "auto",
-        description='Pixels a side of a local crop; "auto": 3/7 of image_size (96 of 224), rounded to '
-        "whole patches.",
+        description=(
+            "Height and width of a local crop in pixels; for a ViT, a multiple of its patch "
+            'size. "auto": 3/7 of `image_size` (96 of 224), for a ViT rounded to whole '
+            "patches, at least 8."
+        ),
     )
     local_scale: tuple[float, float] = Field(
-        (0.05, 0.4), description="Least and greatest share of the area that a local crop keeps."
+        (0.05, 0.4),
+        description="Smallest and largest fraction of the image area that a local crop keeps.",
     )
 
     @property
@@ -150,7 +164,10 @@ class ResolvedMultiCrop(MultiCrop):
 
 
 class SimCLR(Projected):
-    """SimCLR: NT-Xent over two views (Chen et al., ICML 2020, https://arxiv.org/abs/2002.05709)."""
+    """SimCLR (Chen et al., ICML 2020, https://arxiv.org/abs/2002.05709).
+
+    Two views of an image attract each other and repel all other images.
+    """
 
     name: Literal["simclr"] = "simclr"
     temperature: Temperature = Field(0.2, description="Divides the cosine similarities.")
@@ -166,8 +183,13 @@ class ResolvedSimCLR(SimCLR):
 
 
 class SwAV(MultiCrop, Projected):
-    """SwAV: predicts a view's prototypes from the other views (Caron et al., NeurIPS 2020,
-    https://arxiv.org/abs/2006.09882)."""
+    """SwAV (Caron et al., NeurIPS 2020, https://arxiv.org/abs/2006.09882).
+
+    Predicts the prototypes that one global view of an image is assigned to from all other views; the
+    images of a batch are assigned to the prototypes evenly. DAR and SEC act on the projections of the two
+    global views before they are normalized. With `dar.labels: cluster`, the prototypes are the clusters.
+    All ranks share one queue of earlier images, so that a run does not depend on their number.
+    """
 
     recipe: ClassVar[Recipe] = Recipe(
         # The paper's rate, 0.6 at 256 for its large-batch optimizer, is LARS's; its decay is for all.
@@ -179,38 +201,58 @@ class SwAV(MultiCrop, Projected):
 
     name: Literal["swav"] = "swav"
     temperature: Temperature = Field(
-        0.1, description="Divides the cosines with prototypes in the prediction."
+        0.1, description="Divides the cosine similarities with the prototypes in the prediction."
     )
     prototypes: Outputs | Auto = Field(
         "auto",
-        description='Number of prototypes; "auto": 2.5 times the square root of the number of '
-        "training images (2,830 for ImageNet, where the paper has 3,000).",
+        description=(
+            'Number of prototypes. "auto": 2.5 times the square root of the number of '
+            "training images: 2,830 for all 1,281,167 of ImageNet (2,685 with a tenth of them "
+            "held out), where the paper has 3,000."
+        ),
     )
     epsilon: float = Field(
         0.05,
         ge=0.03,
         le=1,
-        description="How smooth the codes are; below 0.03 float32 would underflow.",
+        description=(
+            "Smoothness of the codes, the assignments that are predicted. Below 0.03, float32 "
+            "would underflow."
+        ),
     )
     sinkhorn_iterations: int = Field(
-        3, ge=1, le=1000, description="Iterations of Sinkhorn's algorithm, which makes the codes."
+        3,
+        ge=1,
+        le=1000,
+        description=(
+            "Iterations of the Sinkhorn algorithm, which computes codes that use the "
+            "prototypes evenly."
+        ),
     )
     queue_length: QueueLength | Auto = Field(
         "auto",
-        description="Images of earlier batches, of all ranks together, that share the prototypes with "
-        'the batch; 0: none; "auto": whole batches, until there are a third more images than '
-        "prototypes.",
+        description=(
+            "Number of earlier images, of all ranks together, that join the batch in "
+            'computing codes. 0: none. "auto": whole batches, until queue and batch hold a '
+            "third more images than there are prototypes; 0 if the batch alone does."
+        ),
     )
     queue_start_epoch: Epochs | Auto = Field(
         "auto",
-        description='Epochs before the queue is used; "auto": 7.5% of all, at most 15 (the paper: 15 '
-        "of 200).",
+        description=(
+            'Epochs before the queue is used; it is used once it is full. "auto": 7.5% of the '
+            "epochs, at most 15, which is the paper's value for 200 epochs."
+        ),
     )
     freeze_prototypes_epochs: int = Field(
-        1, ge=0, le=100_000, description="Epochs in which the prototypes stay as they were drawn."
+        1,
+        ge=0,
+        le=100_000,
+        description="Epochs in which the prototypes keep their initial weights.",
     )
     local_scale: tuple[float, float] = Field(
-        (0.05, 0.14), description="Least and greatest share of the area that a local crop keeps."
+        (0.05, 0.14),
+        description="Smallest and largest fraction of the image area that a local crop keeps.",
     )
 
     def resolve(self, given: Given) -> "ResolvedSwAV":
@@ -250,13 +292,17 @@ class WithTeacher(MethodPart):
     """A method whose targets come from a teacher: a moving average of the student."""
 
     keep: Literal["student", "teacher"] = Field(
-        "student", description="Whose backbone is evaluated and exported."
+        "student", description="Which network's backbone is evaluated and exported."
     )
 
 
 class BYOL(WithTeacher):
-    """BYOL: one view predicts the other's teacher (Grill et al., NeurIPS 2020,
-    https://arxiv.org/abs/2006.07733)."""
+    """BYOL (Grill et al., NeurIPS 2020, https://arxiv.org/abs/2006.07733).
+
+    Predicts from one view of an image what an EMA teacher computes for the other view. DAR and SEC act on
+    the predictions. Both views go through a network in one pass, so batch statistics are those of both
+    views together; the authors' code computes them for each view separately.
+    """
 
     recipe: ClassVar[Recipe] = Recipe(
         lr={"lars": 0.2},
@@ -274,14 +320,18 @@ class BYOL(WithTeacher):
     )
     hidden_dim: Width | Auto = Field(
         "auto",
-        description='Width of the hidden layers of projector and predictor; "auto": twice the '
-        "backbone's features (4096 for a ResNet-50).",
+        description=(
+            'Width of the hidden layers of projector and predictor. "auto": twice the width '
+            "of the backbone's features: 4096 for the paper's ResNet-50."
+        ),
     )
     teacher_momentum: Momentum | Auto = Field(
         "auto",
-        description="Share of itself that the teacher keeps at the first step; it grows to 1 in a half "
-        'cosine. "auto": 0.97 up to 40 epochs, 0.99 for 100 to 300, 0.996 from 1000, between them in '
-        "proportion.",
+        description=(
+            "Momentum of the EMA teacher at the first step; it grows to 1 along a half "
+            'cosine. "auto": 0.97 up to 40 epochs, 0.99 for 100 to 300, 0.996 from 1000, as '
+            "the authors'; interpolated in between."
+        ),
     )
 
     def resolve(self, given: Given) -> "ResolvedBYOL":
@@ -302,8 +352,11 @@ class ResolvedBYOL(BYOL):
 
 
 class DINO(MultiCrop, WithTeacher):
-    """DINO: self-distillation without labels over many crops (Caron et al., ICCV 2021,
-    https://arxiv.org/abs/2104.14294)."""
+    """DINO (Caron et al., ICCV 2021, https://arxiv.org/abs/2104.14294).
+
+    A student that sees many crops of an image learns the output that its EMA teacher computes for the two
+    global views. DAR and SEC act on the student's bottleneck for these two.
+    """
 
     recipe: ClassVar[Recipe] = Recipe(
         # Beside AdamW, for ViTs, what the authors' code gives for a ResNet-50 and SGD.
@@ -318,56 +371,83 @@ class DINO(MultiCrop, WithTeacher):
 
     name: Literal["dino"] = "dino"
     local_crops: int = Field(
-        8, ge=0, le=98, description="Small crops of each image beside the two global views."
+        8,
+        ge=0,
+        le=98,
+        description=(
+            "Number of local (small) crops of each image, in addition to the two global views."
+        ),
     )
     bottleneck_dim: EmbeddingWidth = Field(
-        256, description="Width of the head's bottleneck, which DAR and SEC see."
+        256, description="Width of the head's bottleneck, which DAR and SEC use."
     )
     hidden_dim: Width | Auto = Field(
         "auto",
-        description='Width of the head\'s hidden layers; "auto": 2048, at most 8 times the '
-        "backbone's features.",
+        description=(
+            'Width of the head\'s hidden layers. "auto": 2048, at most 8 times the width of '
+            "the backbone's features."
+        ),
     )
     head_batch_norm: bool = Field(
-        False, description="Whether the head's hidden layers are normalised over the batch."
+        False,
+        description=(
+            "Batch normalization in the head's hidden layers; it helps a small ResNet with "
+            "random weights."
+        ),
     )
     out_dim: Outputs | Auto = Field(
         "auto",
-        description='Number of outputs that an image is distributed over; "auto": the largest power '
-        "of two of which the training images are 16 times as many, from 1024 to 65,536 (ImageNet).",
+        description=(
+            'Number of outputs of the head. "auto": the largest power of two that is at most '
+            "1/16 of the number of training images, from 1024 to 65,536, the paper's value "
+            "for ImageNet."
+        ),
     )
     student_temperature: Temperature = Field(
         0.1, description="Divides the student's outputs before the softmax."
     )
     teacher_temperature: Temperature | Auto = Field(
         "auto",
-        description='The same for the teacher, once it is warm: sharper targets. "auto": 0.07; in a '
-        "training of under 10,000 steps as in its first epoch.",
+        description=(
+            'Divides the teacher\'s outputs after its warm-up. "auto": 0.07; in a training of '
+            "under 10,000 steps `teacher_temperature_start`, because targets that soften "
+            "before there are features become uniform."
+        ),
     )
     teacher_temperature_start: Temperature = Field(
-        0.04, description="The teacher's temperature in the first epoch."
+        0.04, description="Divides the teacher's outputs in the first epoch."
     )
     teacher_temperature_epochs: Epochs | Auto = Field(
         "auto",
-        description='Epochs in which the teacher\'s temperature grows linearly; "auto": 30% of all, '
-        "at most 30.",
+        description=(
+            'Epochs in which the teacher\'s temperature grows linearly. "auto": 30% of the '
+            "epochs, at most 30."
+        ),
     )
     center_momentum: float = Field(
-        0.9, ge=0, lt=1, description="Of the moving mean of the teacher's outputs, the centre."
+        0.9,
+        ge=0,
+        lt=1,
+        description=(
+            "Momentum of the moving mean of the teacher's outputs, which is subtracted from them."
+        ),
     )
     teacher_momentum: Momentum | Auto = Field(
         "auto",
-        description="Share of itself that the teacher keeps at the first step; it grows to 1 in a half "
-        'cosine. "auto": 0.996, less for a training of under 10,000 steps, but at least 0.97.',
+        description=(
+            "Momentum of the EMA teacher at the first step; it grows to 1 along a half "
+            'cosine. "auto": 0.996; in a training of under 10,000 steps 1 - 40/steps, but at '
+            "least 0.97, so that the teacher leaves its random weights in time."
+        ),
     )
     freeze_last_layer_epochs: int = Field(
         1,
         ge=0,
         le=100_000,
-        description="Epochs in which the head's last layer stays as it was drawn.",
+        description="Epochs in which the head's last layer keeps its initial weights.",
     )
     keep: Literal["student", "teacher"] = Field(
-        "teacher", description="Whose backbone is evaluated and exported."
+        "teacher", description="Which network's backbone is evaluated and exported."
     )
 
     def resolve(self, given: Given) -> "ResolvedDINO":
@@ -414,8 +494,11 @@ class ResolvedDINO(DINO, ResolvedMultiCrop):
 
 
 class MoCoV3(WithTeacher):
-    """MoCo v3: InfoNCE against a momentum encoder's keys (Chen, Xie and He, ICCV 2021,
-    https://arxiv.org/abs/2104.02057)."""
+    """MoCo v3 (Chen, Xie and He, ICCV 2021, https://arxiv.org/abs/2104.02057).
+
+    The query of one view must identify the key of the other view among the keys that a momentum encoder
+    computes for the whole batch. DAR and SEC act on the queries.
+    """
 
     recipe: ClassVar[Recipe] = Recipe(
         lr={"lars": 0.3, "adamw": 1.5e-4},
@@ -429,17 +512,20 @@ class MoCoV3(WithTeacher):
     projection_dim: EmbeddingWidth = Field(256, description="Width of queries and keys.")
     hidden_dim: Width | Auto = Field(
         "auto",
-        description='Width of the hidden layers of projector and predictor; "auto": 4096, at most 12 '
-        "times the backbone's features.",
+        description=(
+            'Width of the hidden layers of projector and predictor. "auto": 4096, at most 12 '
+            "times the width of the backbone's features."
+        ),
     )
     freeze_patch_projection: bool = Field(
         True,
-        description="Keep a ViT's first layer at its random weights, which makes training stable.",
+        description="Keep a ViT's first layer at its random weights, which stabilizes training.",
     )
     teacher_momentum: Momentum = Field(
         0.99,
-        description="Share of itself that the momentum encoder keeps at the first step; it grows to 1 "
-        "in a half cosine.",
+        description=(
+            "Momentum of the momentum encoder at the first step; it grows to 1 along a half cosine."
+        ),
     )
 
     def resolve(self, given: Given) -> "ResolvedMoCoV3":
@@ -457,8 +543,11 @@ class ResolvedMoCoV3(MoCoV3):
 
 
 class VICReg(MethodPart):
-    """VICReg: invariance with variance and covariance terms (Bardes, Ponce and LeCun, ICLR 2022,
-    https://arxiv.org/abs/2105.04906)."""
+    """VICReg (Bardes, Ponce and LeCun, ICLR 2022, https://arxiv.org/abs/2105.04906).
+
+    Pulls the views of an image together while each coordinate keeps its variance over the batch and
+    coordinates are decorrelated.
+    """
 
     recipe: ClassVar[Recipe] = Recipe(
         lr={"lars": 0.2},
@@ -471,12 +560,15 @@ class VICReg(MethodPart):
     name: Literal["vicreg"] = "vicreg"
     projection_dim: EmbeddingWidth | Auto = Field(
         "auto",
-        description="Width of the expander's outputs; \"auto\": 4 times the backbone's features, at "
-        "most 8192 (as with the paper's ResNet-50).",
+        description=(
+            'Width of the expander\'s outputs, which the loss, DAR and SEC use. "auto": four '
+            "times the width of the backbone's features, at most 8192, the paper's value for "
+            "a ResNet-50."
+        ),
     )
     hidden_dim: Width | Auto = Field(
         "auto",
-        description='Width of the expander\'s hidden layers; "auto": as wide as its outputs.',
+        description='Width of the expander\'s two hidden layers. "auto": `projection_dim`.',
     )
     invariance: float = Field(
         25.0, ge=0, le=1e6, description="Weight of the distance between the views of an image."
@@ -485,7 +577,7 @@ class VICReg(MethodPart):
         25.0,
         ge=0,
         le=1e6,
-        description="Weight of the hinge that keeps each coordinate's spread at 1.",
+        description="Weight of the hinge that keeps the standard deviation of each coordinate at 1.",
     )
     covariance: float = Field(
         1.0, ge=0, le=1e6, description="Weight of the squared covariances between coordinates."
@@ -526,8 +618,11 @@ def _interpolated(x: float, points: Sequence[tuple[float, float]]) -> float:
 
 
 class HCL(Projected):
-    """HCL: SimCLR with debiased, hardness-weighted negatives (Robinson et al., ICLR 2021,
-    https://arxiv.org/abs/2010.04592)."""
+    """HCL (Robinson et al., ICLR 2021, https://arxiv.org/abs/2010.04592).
+
+    SimCLR with hard negatives: negatives get more weight the closer they are, corrected for those expected
+    to have the anchor's class. With `tau_plus` and `beta` at 0 it is SimCLR's loss.
+    """
 
     name: Literal["hcl"] = "hcl"
     temperature: float = Field(0.5, ge=0.02, le=10, description="Divides the cosine similarities.")
@@ -535,11 +630,16 @@ class HCL(Projected):
         0.1,
         ge=0,
         lt=1,
-        description="Probability that a negative is of the anchor's class, about 1 / classes; 0: no "
-        "correction for it.",
+        description=(
+            "Probability that a negative has the anchor's class: about one divided by the "
+            "number of classes. 0: no correction."
+        ),
     )
     beta: float = Field(
-        1.0, ge=0, le=100, description="How much more harder negatives weigh; 0: all alike."
+        1.0,
+        ge=0,
+        le=100,
+        description="How much more weight hard negatives get. 0: all have the same weight.",
     )
 
     def resolve(self, given: Given) -> "ResolvedHCL":
@@ -574,23 +674,32 @@ class MetricLearningPart(MethodPart):
 
 
 class NPair(MetricLearningPart):
-    """N-pair: each anchor finds its positive among those of all classes (Sohn, NeurIPS 2016),
-    normalised as in the SEC paper (https://arxiv.org/abs/2011.02785)."""
+    """N-pair (Sohn, NeurIPS 2016), normalized as in the SEC paper (https://arxiv.org/abs/2011.02785).
+
+    One pair of images of each class; an anchor must identify its positive among those of all classes.
+    Compares cosine similarities times a scale of 25. `normalize: false` is Sohn's own form, on dot
+    products; the penalty on norms that he adds is `sec: {target: zero}`.
+    """
 
     samples_per_class: ClassVar[int | None] = 2
 
     name: Literal["npair"] = "npair"
     normalize: bool = Field(
-        True, description="Compare cosines; false: dot products of raw embeddings, as Sohn did."
+        True, description="true compares cosine similarities, false dot products of raw embeddings."
     )
     scale: float = Field(
-        25.0, gt=0, le=1000, description="Multiplies the cosines; raw embeddings are not scaled."
+        25.0,
+        gt=0,
+        le=1000,
+        description="Multiplies the cosine similarities; raw embeddings are not scaled.",
     )
 
 
 class ProxyAnchor(MetricLearningPart):
-    """Proxy-Anchor: a learnt proxy for each class (Kim et al., CVPR 2020,
-    https://arxiv.org/abs/2003.13911)."""
+    """Proxy-Anchor (Kim et al., CVPR 2020, https://arxiv.org/abs/2003.13911).
+
+    Each class has a proxy, a learned embedding, which is compared with all images of the batch.
+    """
 
     # With the usual rate of SGD, a hundred times that is too much for proxies: R@1 fell below that of
     # the untrained network.
@@ -602,27 +711,40 @@ class ProxyAnchor(MetricLearningPart):
         0.1,
         ge=0,
         lt=1,
-        description="delta: cosines above it are near enough, below -it far enough.",
+        description=(
+            "A positive is close enough if its cosine with the proxy is above the margin, a "
+            "negative far enough if it is below minus the margin."
+        ),
     )
-    alpha: float = Field(32.0, gt=0, le=1000, description="How much the hardest images weigh more.")
+    alpha: float = Field(32.0, gt=0, le=1000, description="How much more weight hard images get.")
     proxy_lr: float = Field(
         100.0, gt=0, le=10_000, description="Factor on the learning rate of the proxies."
     )
 
 
 class Triplet(MetricLearningPart):
-    """Triplets by squared distance of normalised embeddings (Schroff et al., CVPR 2015,
-    https://arxiv.org/abs/1503.03832)."""
+    """Triplet loss (Schroff et al., CVPR 2015, https://arxiv.org/abs/1503.03832).
+
+    An image must be closer to its class than to others, by a margin on squared distances of normalized
+    embeddings. The loss is the mean over the triplets that `mining` selects; a batch without any has a loss
+    of 0.
+    """
 
     name: Literal["triplet"] = "triplet"
     mining: Literal["all", "semihard"] = Field(
         "semihard",
-        description='"semihard": negatives farther than the positive but within the margin; "all": '
-        "all triplets of the batch.",
+        description=(
+            '"semihard" selects triplets whose negative is farther than the positive but '
+            'within the margin; "all" selects all triplets.'
+        ),
     )
     margin: Margin | Auto = Field(
         "auto",
-        description='Between squared distances; "auto": 0.2 for semihard, 1 for all (SEC\'s paper).',
+        description=(
+            "Required difference between the squared distances to the negative and to the "
+            'positive. "auto": 0.2 for semihard mining, 1.0 for all, as in the SEC paper\'s '
+            "code."
+        ),
     )
 
     def resolve(self, given: Given) -> "ResolvedTriplet":
@@ -640,8 +762,11 @@ class ResolvedTriplet(Triplet):
 
 
 class MultiSimilarity(MetricLearningPart):
-    """Multi-similarity: pairs weighted by all similarities of their anchor (Wang et al., CVPR 2019,
-    https://arxiv.org/abs/1904.06627)."""
+    """Multi-similarity (Wang et al., CVPR 2019, https://arxiv.org/abs/1904.06627).
+
+    Pairs get more weight the harder they are, by themselves and relative to the other pairs of their
+    anchor. Pairs that are much easier than the hardest opposite pair are dropped.
+    """
 
     name: Literal["multi_similarity"] = "multi_similarity"
     alpha: float = Field(2.0, gt=0, le=1000, description="Sharpness of the weights of positives.")
@@ -649,16 +774,24 @@ class MultiSimilarity(MetricLearningPart):
         40.0,
         gt=0,
         le=1000,
-        description="Sharpness of the weights of negatives (the authors' code).",
+        description="Sharpness of the weights of negatives; the value of the authors' code.",
     )
     base: float = Field(
         0.5,
         ge=-1,
         le=1,
-        description="Cosine below which positives, above which negatives weigh most.",
+        description=(
+            "Cosine similarity below which positives, and above which negatives, get the most "
+            "weight."
+        ),
     )
     epsilon: float = Field(
-        0.1, ge=0, le=2, description="How far beyond the hardest opposite a pair still counts."
+        0.1,
+        ge=0,
+        le=2,
+        description=(
+            "Pairs that are easier than the hardest opposite pair by more than this are dropped."
+        ),
     )
 
 
