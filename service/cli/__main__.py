@@ -1,4 +1,4 @@
-"""`python -m service.cli`, also under `torchrun -m service.cli train ...`."""
+"""Entry point of `python -m service.cli`, and of `torchrun -m service.cli train ...`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command tree, and the one place where errors become messages and exit codes."""
+"""The command tree, and the conversion of errors to messages and exit codes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from service.client.errors import DaslError
 
 
 class Commands(TyperGroup):
-    """A group whose commands fail with a sentence, not with a traceback."""
+    """Command group that reports expected errors as one message, without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; errors that are no bug end with exit code 1."""
-        # A terminal or pipe that cannot show a character gets a `?`, not a crash.
+        """Run the command; expected errors end it with exit code 1."""
+        # A character that the terminal or pipe cannot encode becomes `?` instead of an exception.
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="replace")
@@ -40,13 +40,13 @@ class Commands(TyperGroup):
             note(f"Error: {error}")
             raise typer.Exit(1) from error
         except BrokenPipeError:
-            raise  # `dasl logs JOB | head`: typer ends quietly
-        except UnicodeEncodeError as error:  # an option of bytes that are not UTF-8
-            note(f"Error: {ascii(error.object)[:200]} holds bytes that are not UTF-8")
+            raise  # `dasl logs JOB | head`: typer exits quietly
+        except UnicodeEncodeError as error:  # an option that is not UTF-8
+            note(f"Error: {ascii(error.object)[:200]} is not UTF-8")
             raise typer.Exit(2) from error
         except OSError as error:
-            place = f"{error.filename}: " if error.filename else ""
-            note(f"Error: {place}{error.strerror or error}")
+            path = f"{error.filename}: " if error.filename else ""
+            note(f"Error: {path}{error.strerror or error}")
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
             note("Interrupted.")
@@ -56,7 +56,7 @@ class Commands(TyperGroup):
 app = typer.Typer(
     name="dasl",
     cls=Commands,
-    help="Self-supervised pretraining as a service. `dasl serve` starts one on this machine.",
+    help="Self-supervised pretraining as a service. `dasl serve` starts the service on this machine.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

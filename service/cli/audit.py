@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from service.cli.connection import connect
-from service.cli.names import known_by, printable
-from service.cli.output import AsJson, plain, print_json, print_table
+from service.cli.inputs import connect, id_or_name, utf8
+from service.cli.output import AsJson, print_records
 
 
 def register(app: typer.Typer) -> None:
@@ -20,29 +19,35 @@ def register(app: typer.Typer) -> None:
 def audit(
     token: Annotated[
         str | None,
-        typer.Option(metavar="TOKEN_ID", callback=lambda value: value and known_by(value)),
+        typer.Option(
+            metavar="TOKEN_ID",
+            help="Show only requests with this token.",
+            callback=lambda value: value and id_or_name(value),
+        ),
     ] = None,
     since: Annotated[
         str | None,
         typer.Option(
-            help="Date, or date and time, in UTC.",
-            callback=lambda value: value and printable(value),
+            help="Show only requests since this date, or date and time, in UTC.",
+            callback=lambda value: value and utf8(value),
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many to show.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of entries.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """Show who changed what, newest first (needs an admin token)."""
+    """Show who changed what, newest first. Needs an admin token."""
     with connect() as client:
-        entries = client.audit.list(token=token, since=since, page_size=min(limit, 200))
-        found = list(islice(entries, limit))
-    if as_json:
-        print_json([plain(entry) for entry in found])
-        return
-    print_table(
-        ["AT", "TOKEN", "NAME", "FROM", "STATUS", "REQUEST"],
-        [
-            [e.at, e.token_id, e.token_name, e.address, e.status, f"{e.method} {e.path}"]
-            for e in found
-        ],
+        pages = client.audit.list(token=token, since=since, page_size=min(limit, 200))
+        entries = list(islice(pages, limit))
+    print_records(
+        entries,
+        {
+            "AT": lambda entry: entry.at,
+            "TOKEN": lambda entry: entry.token_id,
+            "NAME": lambda entry: entry.token_name,
+            "FROM": lambda entry: entry.address,
+            "STATUS": lambda entry: entry.status,
+            "REQUEST": lambda entry: f"{entry.method} {entry.path}",
+        },
+        as_json,
     )

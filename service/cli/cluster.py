@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from service.cli.connection import connect
+from service.cli.inputs import connect
 from service.cli.output import AsJson, plain, print_facts, print_json, print_table, say
 
 
@@ -14,43 +14,49 @@ def register(app: typer.Typer) -> None:
 
 
 def cluster(as_json: AsJson = False) -> None:
-    """Show nodes, CPUs and GPUs, used and free, and the queue."""
+    """Show the cluster's nodes, CPUs and GPUs, and the queue."""
     with connect() as client:
-        found = client.cluster()
+        snapshot = client.cluster()
     if as_json:
-        print_json(plain(found))
+        print_json(plain(snapshot))
         return
-    state = "not seen yet" if found.at is None else "alive" if found.alive else "does not answer"
+    if snapshot.at is None:
+        state = "not seen yet"
+    else:
+        state = "alive" if snapshot.alive else "does not answer"
+    queued = len(snapshot.queue) if snapshot.queued is None else snapshot.queued
     print_facts(
         [
             ("cluster", state),
-            ("seen", found.at),
-            ("CPUs", _use(found.total_cpus, found.allocated_cpus, found.used_cpus)),
-            ("GPUs", _use(found.total_gpus, found.allocated_gpus, found.used_gpus)),
-            ("waiting", f"{len(found.queue) if found.queued is None else found.queued} jobs"),
+            ("seen", snapshot.at),
+            ("CPUs", _usage(snapshot.total_cpus, snapshot.allocated_cpus, snapshot.used_cpus)),
+            ("GPUs", _usage(snapshot.total_gpus, snapshot.allocated_gpus, snapshot.used_gpus)),
+            ("waiting", f"{queued} {'job' if queued == 1 else 'jobs'}"),
         ]
     )
-    if found.nodes:
+    if snapshot.nodes:
         say()
-        rows = [
+        nodes = [
             [
                 node.address,
                 f"{node.used_cpus:g}/{node.total_cpus:g}",
                 f"{node.used_gpus:g}/{node.total_gpus:g}",
             ]
-            for node in found.nodes
+            for node in snapshot.nodes
         ]
-        print_table(["NODE", "CPUS USED", "GPUS USED"], rows)
-    if found.queue:
+        print_table(["NODE", "CPUS USED", "GPUS USED"], nodes)
+    if snapshot.queue:
         say()
-        waiting = [
+        jobs = [
             [job.priority, job.id, job.name, job.created_at, job.reason or None]
-            for job in found.queue
+            for job in snapshot.queue
         ]
-        print_table(["PRIORITY", "WAITING", "NAME", "SINCE", "REASON"], waiting)
+        print_table(["PRIORITY", "WAITING", "NAME", "SINCE", "REASON"], jobs)
 
 
-def _use(total: float, allocated: float | None, used: float) -> str:
-    """Workers sit where they are placed some seconds after their job was given its room."""
-    given = "" if allocated is None else f"{allocated:g} given to jobs, "  # An older server.
-    return f"{total:g}, of which {given}{used:g} used by workers"
+def _usage(total: float, allocated: float | None, used: float) -> str:
+    """Describe a resource. Ray places workers some seconds after their job is allocated room."""
+    allocation = (
+        "" if allocated is None else f"{allocated:g} allocated to jobs, "
+    )  # an older server
+    return f"{total:g} in total, {allocation}{used:g} used by workers"

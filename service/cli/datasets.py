@@ -6,21 +6,33 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.connection import connect
-from service.cli.names import dataset_name, folder, known_by
-from service.cli.output import AsJson, fail, note, plain, print_facts, print_json, print_table, say
+from service.cli.inputs import connect, dataset_name, folder, id_or_name
+from service.cli.output import (
+    AsJson,
+    fail,
+    note,
+    plain,
+    print_facts,
+    print_json,
+    print_records,
+    print_result,
+    say,
+)
 
 if TYPE_CHECKING:
     from service.client.models import Dataset
 
-Given = Annotated[str, typer.Argument(callback=known_by, help="Id or name.")]
+DatasetId = Annotated[
+    str,
+    typer.Argument(metavar="DATASET", callback=id_or_name, help="Id or name of the data set."),
+]
 
-_SHOWN_SKIPPED = 10
+_MAX_SKIPPED_SHOWN = 10
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    datasets = typer.Typer(no_args_is_help=True, help="Folders of images to train on.")
+    datasets = typer.Typer(no_args_is_help=True, help="Manage data sets: folders of images.")
     datasets.command()(add)
     datasets.command("list")(list_datasets)
     datasets.command()(show)
@@ -33,16 +45,16 @@ def add(
         str,
         typer.Argument(
             callback=folder,
-            help="Folder of images, as the server sees it; its subfolders are classes.",
+            help="Folder of images, as the server sees it. Subfolders are classes.",
         ),
     ],
     name: Annotated[
-        str | None, typer.Option(help="Name for it; the folder's own when not given.")
+        str | None, typer.Option(help="Name of the data set. Default: the folder's name.")
     ] = None,
-    wait: Annotated[bool, typer.Option(help="Wait until the images are read.")] = True,
+    wait: Annotated[bool, typer.Option(help="Wait until all images are read.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Register a folder of images and report what was found in it."""
+    """Register a folder of images, read every image once, and report the result."""
     from service.client.errors import DatasetFailed
 
     chosen = dataset_name(name, path)
@@ -57,41 +69,44 @@ def add(
                 dataset = failed.dataset
     _print(dataset, as_json)
     if dataset.state == "failed":
-        note(f"It keeps its name until it is removed: dasl datasets rm {dataset.id}")
+        note(f"Its name stays taken until you remove it: dasl datasets rm {dataset.id}")
         raise fail(f"Data set {dataset.name} failed: {dataset.error_message}")
 
 
 def list_datasets(as_json: AsJson = False) -> None:
-    """List all data sets, newest first."""
+    """List data sets, newest first."""
     with connect() as client:
-        found = list(client.datasets.list())
-    if as_json:
-        print_json([plain(dataset) for dataset in found])
-        return
-    rows = []
-    for dataset in found:
-        facts = dataset.facts or {}
-        images, classes = facts.get("num_images"), facts.get("num_classes")
-        rows.append([dataset.id, dataset.name, dataset.state, images, classes, dataset.uri])
-    print_table(["ID", "NAME", "STATE", "IMAGES", "CLASSES", "WHERE"], rows)
+        datasets = list(client.datasets.list())
+    print_records(
+        datasets,
+        {
+            "ID": lambda dataset: dataset.id,
+            "NAME": lambda dataset: dataset.name,
+            "STATE": lambda dataset: dataset.state,
+            "IMAGES": lambda dataset: (dataset.facts or {}).get("num_images"),
+            "CLASSES": lambda dataset: (dataset.facts or {}).get("num_classes"),
+            "WHERE": lambda dataset: dataset.uri,
+        },
+        as_json,
+    )
 
 
-def show(dataset: Given, as_json: AsJson = False) -> None:
-    """Show a data set and the report of its ingest."""
+def show(dataset: DatasetId, as_json: AsJson = False) -> None:
+    """Show a data set and its ingest report: image counts and skipped files."""
     with connect() as client:
-        found = client.datasets.get(dataset)
-    _print(found, as_json)
+        _print(client.datasets.get(dataset), as_json)
 
 
-def rm(dataset: Given, as_json: AsJson = False) -> None:
-    """Forget a data set; the images themselves stay."""
+def rm(dataset: DatasetId, as_json: AsJson = False) -> None:
+    """Remove a data set from the service. The images are not touched."""
     with connect() as client:
-        found = client.datasets.get(dataset)
-        client.datasets.delete(found.id)
-    if as_json:
-        print_json({"deleted": found.id})
-    else:
-        say(f"Forgot {found.name} ({found.id}); its images stay where they are.")
+        record = client.datasets.get(dataset)
+        client.datasets.delete(record.id)
+    print_result(
+        {"deleted": record.id},
+        f"Removed data set {record.name} ({record.id}). The images are not touched.",
+        as_json,
+    )
 
 
 def _print(dataset: Dataset, as_json: bool) -> None:
@@ -112,12 +127,11 @@ def _print(dataset: Dataset, as_json: bool) -> None:
         ]
     )
     report = dataset.report
-    if report is not None and report.num_skipped:
-        say(
-            f"{report.num_skipped} {'file was' if report.num_skipped == 1 else 'files were'} skipped:"
-        )
-        for file in report.skipped[:_SHOWN_SKIPPED]:
-            say(f"  {file.path}: {file.reason}")
-        left = report.num_skipped - min(len(report.skipped), _SHOWN_SKIPPED)
-        if left:
-            say(f"  ... and {left} more (all of them: dasl datasets show {dataset.id} --json)")
+    if report is None or not report.num_skipped:
+        return
+    say(f"Skipped {report.num_skipped} {'file' if report.num_skipped == 1 else 'files'}:")
+    for file in report.skipped[:_MAX_SKIPPED_SHOWN]:
+        say(f"  {file.path}: {file.reason}")
+    hidden = report.num_skipped - min(len(report.skipped), _MAX_SKIPPED_SHOWN)
+    if hidden:
+        say(f"  ... and {hidden} more (list all: dasl datasets show {dataset.id} --json)")

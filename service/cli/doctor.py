@@ -9,7 +9,7 @@ import typer
 from service.cli.output import AsJson, print_json, say
 
 if TYPE_CHECKING:
-    from service.doctor.finding import Finding
+    from service.doctor import Finding
 
 
 def register(app: typer.Typer) -> None:
@@ -18,25 +18,25 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Check this installation, its files and the server; exit code 1 if something fails."""
+    """Check this installation, its files and the server. Exit code 1 if a check fails."""
     from service.doctor import installation, local_storage, server
 
-    found = []
-    for part in (installation, local_storage, server):
-        for finding in part.look():
-            found.append(finding)
+    findings = []
+    for section in (installation, local_storage, server):
+        for finding in section.run_checks():
+            findings.append(finding)
             if not as_json:
-                _show(finding)
-    failed = sum(finding.state == "fail" for finding in found)
+                _print(finding)
+    num_failed = sum(finding.state == "fail" for finding in findings)
     if as_json:
-        print_json({"ok": not failed, "checks": [vars(finding) for finding in found]})
-    elif failed:
-        say(f"\n{failed} of {len(found)} checks failed.")
-    if failed:
+        print_json({"ok": not num_failed, "checks": [vars(finding) for finding in findings]})
+    elif num_failed:
+        say(f"\n{num_failed} of {len(findings)} checks failed.")
+    if num_failed:
         raise typer.Exit(1)
 
 
-def _show(finding: Finding) -> None:
+def _print(finding: Finding) -> None:
     say(f"{finding.state:<4}  {finding.name:<19} {finding.said}")
     if finding.todo:
         say(f"{'':26}{finding.todo}")

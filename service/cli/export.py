@@ -1,4 +1,4 @@
-"""`dasl export`: further formats of a downloaded checkpoint, made on this machine."""
+"""`dasl export`: convert a downloaded checkpoint on this machine."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from service.cli.output import AsJson, core_extra, fail, print_json, say
+from service.cli.output import AsJson, core_extra, fail, print_result
 
 
 class Format(StrEnum):
-    """What a checkpoint can become; the names of `dasl_core.export.FORMATS`."""
+    """Export formats; the names of `dasl_core.export.FORMATS`, listed without importing torch."""
 
     ONNX = "onnx"
     TORCH_EXPORT = "torch-export"
@@ -39,23 +39,22 @@ def export(
         typer.Option(
             "--format",
             "-f",
-            help="onnx; a torch.export program (.pt2); or the folder that Hugging Face's hub holds.",
+            help="onnx; torch-export, a .pt2 program; or hf, a folder for the Hugging Face hub.",
         ),
     ],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="PATH", help="Default: in the checkpoint's folder."),
+        typer.Option(
+            "--output", "-o", metavar="PATH", help="Default: inside the checkpoint's folder."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write another format of a downloaded checkpoint; needs no service."""
+    """Convert a downloaded checkpoint to another format. Needs no service."""
     with core_extra("export"):
         from dasl_core.export.formats import export_checkpoint
     try:
-        written = export_checkpoint(checkpoint, format.value, output)
+        path = export_checkpoint(checkpoint, format.value, output)
     except ValueError as error:
         raise fail(str(error)) from error
-    if as_json:
-        print_json({"format": format.value, "path": str(written)})
-    else:
-        say(f"Wrote {written}.")
+    print_result({"format": format.value, "path": str(path)}, f"Wrote {path}.", as_json)

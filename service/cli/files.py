@@ -1,4 +1,4 @@
-"""Commands that bring a job's results home."""
+"""Commands for a job's checkpoints and other files."""
 
 from __future__ import annotations
 
@@ -9,9 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.connection import connect
-from service.cli.names import JobId, known_by
-from service.cli.output import AsJson, fail, figure, plain, print_json, print_table, say, size
+from service.cli.inputs import JobId, connect, id_or_name
+from service.cli.output import (
+    AsJson,
+    fail,
+    number,
+    plain,
+    print_json,
+    print_records,
+    print_result,
+    print_table,
+    say,
+    size,
+)
 
 if TYPE_CHECKING:
     from service.client import Client
@@ -31,118 +41,124 @@ def register(app: typer.Typer) -> None:
 def checkpoints(job: JobId, as_json: AsJson = False) -> None:
     """List a job's checkpoints, oldest first."""
     with connect() as client:
-        found = client.jobs.checkpoints(job)
-    if as_json:
-        print_json([plain(checkpoint) for checkpoint in found])
-        return
-    rows = [[c.id, c.step, figure(c.epoch), size(c.size), _marks(c), c.created_at] for c in found]
-    print_table(["ID", "STEP", "EPOCH", "SIZE", "", "CREATED"], rows)
+        records = client.jobs.checkpoints(job)
+    print_records(
+        records,
+        {
+            "ID": lambda checkpoint: checkpoint.id,
+            "STEP": lambda checkpoint: checkpoint.step,
+            "EPOCH": lambda checkpoint: number(checkpoint.epoch),
+            "SIZE": lambda checkpoint: size(checkpoint.size),
+            "": _marks,
+            "CREATED": lambda checkpoint: checkpoint.created_at,
+        },
+        as_json,
+    )
 
 
 def download(
     checkpoint: Annotated[
         str,
         typer.Argument(
-            callback=known_by, help="Id of a checkpoint, or of a job: its final or newest one."
+            callback=id_or_name,
+            help="Id of a checkpoint; or of a job, for its final or newest checkpoint.",
         ),
     ],
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="DIR", file_okay=False, help="Default: the id, as a folder."
+            "--output",
+            "-o",
+            metavar="DIR",
+            file_okay=False,
+            help="Default: a folder named after the id.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Download a checkpoint; an interrupted download goes on where it stopped."""
+    """Download a checkpoint. Repeat the command to resume an interrupted download."""
     with connect() as client:
-        chosen = _choose(client, checkpoint)
+        chosen = _checkpoint_id(client, checkpoint)
         directory = output or Path(chosen)
-        with _progress() as on_bytes:
-            places = client.checkpoints.download(chosen, directory, on_bytes=on_bytes)
+        with _progress_bars() as on_bytes:
+            paths = client.checkpoints.download(chosen, directory, on_bytes=on_bytes)
     if as_json:
-        files = [str(place) for place in places]
+        files = [str(path) for path in paths]
         print_json({"checkpoint": chosen, "directory": str(directory), "files": files})
         return
-    print_table(["FILE", "SIZE"], [[place, size(place.stat().st_size)] for place in places])
+    print_table(["FILE", "SIZE"], [[path, size(path.stat().st_size)] for path in paths])
 
 
 CheckpointId = Annotated[
-    str, typer.Argument(metavar="CHECKPOINT", callback=known_by, help="Id of a checkpoint.")
+    str,
+    typer.Argument(metavar="CHECKPOINT", callback=id_or_name, help="Id of the checkpoint."),
 ]
 
 
 def pin(
     checkpoint: CheckpointId,
-    off: Annotated[bool, typer.Option("--off", help="Let it go again.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Remove the pin.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Keep a checkpoint, whatever its job's settings say."""
+    """Pin a checkpoint: it is kept even if the job's settings would delete it."""
     with connect() as client:
-        found = client.checkpoints.pin(checkpoint, not off)
-    if as_json:
-        print_json(plain(found))
-    else:
-        say(f"{found.id} is {'pinned' if found.pinned else 'no longer pinned'}.")
+        record = client.checkpoints.pin(checkpoint, not off)
+    state = "pinned" if record.pinned else "no longer pinned"
+    print_result(record, f"Checkpoint {record.id} is {state}.", as_json)
 
 
 def delete(checkpoint: CheckpointId, as_json: AsJson = False) -> None:
     """Delete a checkpoint and its files."""
     with connect() as client:
         client.checkpoints.delete(checkpoint)
-    if as_json:
-        print_json({"deleted": checkpoint})
-    else:
-        say(f"{checkpoint} is deleted.")
+    print_result({"deleted": checkpoint}, f"Deleted checkpoint {checkpoint}.", as_json)
 
 
 def _marks(checkpoint: Checkpoint) -> str:
     marks = {"final": checkpoint.final, "pinned": checkpoint.pinned}
-    return ", ".join(mark for mark, holds in marks.items() if holds)
+    return ", ".join(mark for mark, applies in marks.items() if applies)
 
 
 def artifacts(
     job: JobId,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="DIR", file_okay=False, help="Download all here."),
+        typer.Option(
+            "--output", "-o", metavar="DIR", file_okay=False, help="Download all files to DIR."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List a job's pictures, tables and other files, or download them with -o."""
+    """List a job's plots and other files, or download them with -o."""
     with connect() as client:
-        found = client.jobs.artifacts(job)
+        records = client.jobs.artifacts(job)
         if output is not None:
-            with _progress() as on_bytes:
-                for artifact in found:
+            with _progress_bars() as on_bytes:
+                for artifact in records:
                     client.jobs.download_artifact(job, artifact, output, on_bytes=on_bytes)
     if as_json:
-        place = None if output is None else str(output)
-        print_json([{**plain(artifact), "directory": place} for artifact in found])
+        directory = None if output is None else str(output)
+        print_json([{**plain(artifact), "directory": directory} for artifact in records])
         return
-    rows = [[artifact.name, size(artifact.size), artifact.content_type] for artifact in found]
+    rows = [[artifact.name, size(artifact.size), artifact.content_type] for artifact in records]
     print_table(["NAME", "SIZE", "TYPE"], rows)
     if output is not None:
-        say(f"{len(found)} files are in {output}.")
+        say(f"Downloaded {len(records)} {'file' if len(records) == 1 else 'files'} to {output}.")
 
 
-def _choose(client: Client, given: str) -> str:
-    """The id of the checkpoint that is meant."""
-    if not given.startswith("job_"):
-        return given
-    found = client.jobs.checkpoints(given)
-    if not found:
-        raise fail(f"Job {given} has no checkpoint yet; see it with: dasl show {given}")
-
-    def rank(checkpoint: Checkpoint) -> tuple[bool, int, str]:
-        return checkpoint.final, checkpoint.step, checkpoint.id
-
-    return max(found, key=rank).id
+def _checkpoint_id(client: Client, value: str) -> str:
+    """Return the id of a checkpoint; for a job's id that of its final or else newest checkpoint."""
+    if not value.startswith("job_"):
+        return value
+    checkpoints = client.jobs.checkpoints(value)
+    if not checkpoints:
+        raise fail(f"Job {value} has no checkpoint yet. Show its state: dasl show {value}")
+    return max(checkpoints, key=lambda each: (each.final, each.step, each.id)).id
 
 
 @contextmanager
-def _progress() -> Iterator[OnBytes]:
-    """A bar for each file on a terminal's stderr; elsewhere silence."""
+def _progress_bars() -> Iterator[OnBytes]:
+    """Show a bar for each file on stderr, if that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
@@ -151,9 +167,9 @@ def _progress() -> Iterator[OnBytes]:
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         tasks = {}
 
-        def on_bytes(name: str, have: int, total: int | None) -> None:
+        def on_bytes(name: str, received: int, total: int | None) -> None:
             if name not in tasks:
                 tasks[name] = progress.add_task(name, total=total)
-            progress.update(tasks[name], completed=have)
+            progress.update(tasks[name], completed=received)
 
         yield on_bytes

@@ -1,29 +1,25 @@
-"""Commands that submit, list and steer jobs."""
+"""Commands that submit, list and control jobs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from service.cli.connection import connect
-from service.cli.names import JobId
+from service.cli.inputs import JobId, Overrides, SpecFile, connect, read_spec
 from service.cli.output import (
     AsJson,
-    figure,
     note,
+    number,
     plain,
     print_facts,
     print_json,
     print_json_line,
-    print_table,
+    print_records,
+    print_result,
     say,
 )
 from service.cli.show import epochs
-from service.cli.specs import Overrides, SpecFile, read_spec
-
-if TYPE_CHECKING:
-    from service.client.models import Job
 
 
 def register(app: typer.Typer) -> None:
@@ -45,7 +41,8 @@ def submit(
     overrides: Overrides,
     watch: Annotated[bool, typer.Option("--watch", help="Follow the job until it ends.")] = False,
     idempotency_key: Annotated[
-        str | None, typer.Option(help="Submitting again with the same key gives the same job.")
+        str | None,
+        typer.Option(help="Submitting again with the same key returns the same job."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -53,14 +50,12 @@ def submit(
     body = read_spec(spec, overrides)
     with connect() as client:
         job = client.jobs.submit(body, idempotency_key=idempotency_key)
-        if not watch:
-            if as_json:
-                print_json(plain(job))
-            else:
-                say(f"Submitted {job.name} as {job.id}. Watch it with: dasl watch {job.id}")
-            return
-        if not as_json:
-            note(f"Submitted {job.name} as {job.id}.")
+    submitted = f"Submitted {job.name} as {job.id}."
+    if not watch:
+        print_result(job, f"{submitted} Watch it with: dasl watch {job.id}", as_json)
+        return
+    if not as_json:
+        note(submitted)
     _watch(job.id, as_json)
 
 
@@ -68,17 +63,14 @@ def validate(
     spec: SpecFile,
     overrides: Overrides,
     local: Annotated[
-        bool, typer.Option("--local", help="Only check the form, without asking a server.")
+        bool, typer.Option("--local", help="Check only the spec itself, without a server.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check a spec and show what it would do: every "auto" resolved, steps, parameters."""
+    """Check a spec and show what it resolves to: every "auto", steps, memory. Submits nothing."""
     body = read_spec(spec, overrides)
     if local:
-        if as_json:
-            print_json({"valid": True})
-        else:
-            say(f"{spec} is a valid spec.")
+        print_result({"valid": True}, f"{spec} is a valid spec.", as_json)
         return
     with connect() as client:
         answer = plain(client.jobs.validate(body))
@@ -94,55 +86,56 @@ def validate(
 
 
 def list_jobs(
-    status: Annotated[str | None, typer.Option(help="Only jobs in this state.")] = None,
-    method: Annotated[str | None, typer.Option(help="Only jobs of this method.")] = None,
+    status: Annotated[str | None, typer.Option(help="Show only jobs with this status.")] = None,
+    method: Annotated[str | None, typer.Option(help="Show only jobs with this method.")] = None,
     tag: Annotated[
-        str | None, typer.Option(metavar="KEY:VALUE", help="Only jobs with this tag.")
+        str | None, typer.Option(metavar="KEY:VALUE", help="Show only jobs with this tag.")
     ] = None,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="How many at most.")] = 20,
+    limit: Annotated[
+        int, typer.Option("-n", "--limit", min=1, help="Maximum number of jobs.")
+    ] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
     from itertools import islice
 
     with connect() as client:
-        every = client.jobs.list(status=status, method=method, tag=tag, page_size=min(limit, 100))
-        found = list(islice(every, limit))
-    if as_json:
-        print_json([plain(job) for job in found])
-        return
-    rows = [
-        [
-            job.id,
-            job.name,
-            job.status,
-            job.priority,
-            epochs(job),
-            figure(_loss(job)),
-            job.created_at,
-        ]
-        for job in found
-    ]
-    print_table(["ID", "NAME", "STATUS", "PRIORITY", "EPOCH", "LOSS", "CREATED"], rows)
+        pages = client.jobs.list(status=status, method=method, tag=tag, page_size=min(limit, 100))
+        jobs = list(islice(pages, limit))
+    print_records(
+        jobs,
+        {
+            "ID": lambda job: job.id,
+            "NAME": lambda job: job.name,
+            "STATUS": lambda job: job.status,
+            "PRIORITY": lambda job: job.priority,
+            "EPOCH": epochs,
+            "LOSS": lambda job: number(job.progress.loss if job.progress else None),
+            "CREATED": lambda job: job.created_at,
+        },
+        as_json,
+    )
 
 
 def watch(job: JobId, as_json: AsJson = False) -> None:
-    """Follow a job until it ends; exit code 0 if it succeeded. Ctrl-C leaves it running."""
+    """Follow a job until it ends. Exit code 0 if it succeeded. Ctrl-C does not stop the job."""
     _watch(job, as_json)
 
 
 def logs(
     job: JobId,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines.")] = False,
-    tail: Annotated[int | None, typer.Option(min=1, help="Only the last lines, this many.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep printing new lines until the job ends.")
+    ] = False,
+    tail: Annotated[int | None, typer.Option(min=1, help="Print only the last N lines.")] = None,
     attempt: Annotated[
-        int | None, typer.Option(min=1, help="Of which attempt; without, of the newest.")
+        int | None, typer.Option(min=1, help="Number of the attempt. Default: the newest one.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the log of an attempt of a job."""
+    """Print the log of a job's newest attempt, or of another attempt."""
     if follow and attempt is not None:
-        raise typer.BadParameter("--follow goes through all attempts; leave --attempt out")
+        raise typer.BadParameter("--follow covers all attempts; remove --attempt")
     with connect() as client:
         if follow:
             for line in client.jobs.follow_logs(job, tail=tail):
@@ -161,50 +154,46 @@ def logs(
 
 
 def cancel(job: JobId, as_json: AsJson = False) -> None:
-    """Ask a job to stop; a running one does so after its current step."""
+    """Cancel a job. A running job stops after its current step and saves a checkpoint."""
     with connect() as client:
-        found = client.jobs.cancel(job)
-    if as_json:
-        print_json(plain(found))
-    else:
-        ended = found.status == "cancelled"
-        say(f"{found.id} is cancelled." if ended else f"{found.id} stops after its current step.")
+        record = client.jobs.cancel(job)
+    text = "is cancelled" if record.status == "cancelled" else "stops after its current step"
+    print_result(record, f"Job {record.id} {text}.", as_json)
 
 
 def pause(job: JobId, as_json: AsJson = False) -> None:
-    """Ask a job to give up its place; it is saved after its current step."""
+    """Pause a job. A running job stops after its current step, saves a checkpoint and frees its CPUs and GPUs."""
     with connect() as client:
-        found = client.jobs.pause(job)
-    if as_json:
-        print_json(plain(found))
-    else:
-        rests = found.status == "paused"
-        say(f"{found.id} is paused." if rests else f"{found.id} pauses after its current step.")
-        note(f"Let it go on{'' if rests else ', once it is paused'}: dasl resume {found.id}")
+        record = client.jobs.pause(job)
+    paused = record.status == "paused"
+    text = "is paused" if paused else "pauses after its current step"
+    print_result(record, f"Job {record.id} {text}.", as_json)
+    if not as_json:
+        note(f"Resume it{'' if paused else ' once it is paused'}: dasl resume {record.id}")
 
 
 def resume(job: JobId, as_json: AsJson = False) -> None:
-    """Queue a paused job again; it goes on from where it was saved."""
+    """Resume a paused job. It is queued again and continues from its last checkpoint."""
     with connect() as client:
-        found = client.jobs.resume(job)
-    if as_json:
-        print_json(plain(found))
-    else:
-        say(f"{found.id} is {found.status} again.")
+        record = client.jobs.resume(job)
+    print_result(record, f"Job {record.id} is {record.status} again.", as_json)
 
 
 def clone(
     job: JobId,
     overrides: Overrides,
     checkpoint: Annotated[
-        str, typer.Option(help='Id of a checkpoint of the job to go on from; "none" starts anew.')
+        str,
+        typer.Option(
+            help='Id of the checkpoint to start from; "newest", or "none" to start from scratch.'
+        ),
     ] = "newest",
     watch: Annotated[
         bool, typer.Option("--watch", help="Follow the new job until it ends.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Queue a new job that goes on from another one's checkpoint, with changed settings."""
+    """Submit a new job that continues from a job's checkpoint with changed settings."""
     from dasl_core.spec import apply_overrides
 
     try:
@@ -212,87 +201,91 @@ def clone(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     with connect() as client:
-        made = client.jobs.clone(
+        record = client.jobs.clone(
             job, changes, checkpoint=None if checkpoint == "none" else checkpoint
         )
     if watch:
-        _watch(made.id, as_json)
-    elif as_json:
-        print_json(plain(made))
-    else:
-        start = made.start_checkpoint_id
-        where = f"goes on from {start}" if start else "starts anew"
-        say(
-            f"Submitted {made.name} as {made.id}, which {where}. Watch it with: dasl watch {made.id}"
-        )
+        _watch(record.id, as_json)
+        return
+    start = record.start_checkpoint_id
+    origin = f"continues from {start}" if start else "starts from scratch"
+    print_result(
+        record,
+        f"Submitted {record.name} as {record.id}, which {origin}. "
+        f"Watch it with: dasl watch {record.id}",
+        as_json,
+    )
 
 
 def update(
     job: JobId,
     priority: Annotated[
-        int | None, typer.Option(help="Of the queued jobs the one with the highest starts first.")
+        int | None, typer.Option(help="Queued jobs with a higher priority start first.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Another name.")] = None,
+    name: Annotated[str | None, typer.Option(help="New name.")] = None,
     tag: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY:VALUE", help="Set a tag; the others stay. May be repeated."),
+        typer.Option(metavar="KEY:VALUE", help="Set a tag and keep the others. Can be repeated."),
     ] = None,
     untag: Annotated[
-        list[str] | None, typer.Option(metavar="KEY", help="Take a tag away. May be repeated.")
+        list[str] | None, typer.Option(metavar="KEY", help="Remove a tag. Can be repeated.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change a job's priority, name or tags, while it waits, runs, or is over. Of two that change tags
-    at the same time the later one wins."""
+    """Change a job's priority, name or tags, in any state.
+
+    If two people change tags at the same time, the later change wins.
+    """
     if priority is None and name is None and not tag and not untag:
-        raise typer.BadParameter("give --priority, --name, --tag or --untag")
-    given = [each.partition(":") for each in tag or []]
-    for key, colon, _ in given:
+        raise typer.BadParameter("expected --priority, --name, --tag or --untag")
+    pairs = [each.partition(":") for each in tag or []]
+    for key, colon, _ in pairs:
         if not key or not colon:
             raise typer.BadParameter(f"--tag {key}: expected KEY:VALUE, such as team:vision")
     with connect() as client:
         tags: dict[str, str] | None = None
         if tag or untag:
             tags = {k: v for k, v in client.jobs.get(job).tags.items() if k not in (untag or [])}
-            tags |= {key: value for key, _, value in given}
-        found = client.jobs.update(job, name=name, tags=tags, priority=priority)
-    if as_json:
-        print_json(plain(found))
-        return
-    marks = ", ".join(f"{key}:{value}" for key, value in found.tags.items()) or "none"
-    say(f"{found.id}: name {found.name}, priority {found.priority}, tags {marks}.")
+            tags |= {key: value for key, _, value in pairs}
+        record = client.jobs.update(job, name=name, tags=tags, priority=priority)
+    shown = ", ".join(f"{key}:{value}" for key, value in record.tags.items()) or "none"
+    print_result(
+        record,
+        f"Job {record.id}: name {record.name}, priority {record.priority}, tags {shown}.",
+        as_json,
+    )
 
 
 def _watch(job_id: str, as_json: bool) -> None:
     from service.cli.views import choose_view
     from service.cli.watching import print_failure, watch_job
 
-    # Its own loop waits for a server that is away, and says so.
+    # No retries in the client: the watch loop has its own, and reports them.
     with connect(patience=0.0) as client:
         try:
             with choose_view(as_json) as view:
-                ended = watch_job(client, job_id, view)
+                job = watch_job(client, job_id, view)
         except KeyboardInterrupt as interrupt:
             note(
-                f"\n{job_id} goes on. Watch it again: dasl watch {job_id}   "
-                f"Stop it: dasl cancel {job_id}"
+                f"\nJob {job_id} was not stopped. Watch it again: dasl watch {job_id}   "
+                f"Cancel it: dasl cancel {job_id}"
             )
             raise typer.Exit(130) from interrupt
-        if ended.status != "succeeded":
-            print_failure(client, ended)
+        if job.status != "succeeded":
+            print_failure(client, job)
             raise typer.Exit(1)
 
 
-def _loss(job: Job) -> float | None:
-    return job.progress.loss if job.progress else None
+_LABELS = {"state_bytes_per_worker": "bytes of weights, gradients and optimizer per worker"}
 
 
 def _leaves(value: dict[str, Any]) -> list[tuple[str, object]]:
-    """`{"a": {"b_c": 1}}` as `("b c", 1)`."""
-    found: list[tuple[str, object]] = []
+    """Flatten nested settings: `{"a": {"b_c": 1}}` becomes `("b c", 1)`."""
+    leaves: list[tuple[str, object]] = []
     for key, item in value.items():
         if isinstance(item, dict):
-            found += _leaves(item)
+            leaves += _leaves(item)
         else:
-            found.append((key.replace("_", " "), f"{item:,}" if isinstance(item, int) else item))
-    return found
+            label = _LABELS.get(key, key.replace("_", " "))
+            leaves.append((label, f"{item:,}" if isinstance(item, int) else item))
+    return leaves

@@ -1,42 +1,44 @@
-"""How commands speak: tables and facts for people, JSON for programs, errors on stderr."""
+"""What commands print: tables and facts for people, JSON for programs, errors on stderr."""
 
 from __future__ import annotations
 
 import json
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
     from service.client.models import Record
 
+    AnyRecord = TypeVar("AnyRecord", bound=Record)
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 def say(text: str = "") -> None:
-    """One line for people on stdout."""
+    """Print a line for people on stdout."""
     print(clean(text), flush=True)
 
 
 def note(text: str) -> None:
-    """A remark on stderr, where it does not get into what is piped on."""
+    """Print a remark on stderr, so that it is not part of piped output."""
     print(clean(text), file=sys.stderr, flush=True)
 
 
 def fail(text: str) -> typer.Exit:
-    """Print an error; raise what this returns to end with exit code 1."""
+    """Print an error and return the exception to raise, for exit code 1."""
     note(f"Error: {text}")
     return typer.Exit(1)
 
 
 @contextmanager
 def core_extra(command: str) -> Iterator[None]:
-    """Around imports of the core's training code: what is not installed is told with its remedy."""
+    """Turn a failed import of the training code into an error that names the extra to install."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -49,30 +51,50 @@ def core_extra(command: str) -> Iterator[None]:
 
 
 def clean(text: str) -> str:
-    """`text` without control characters: names and logs come from elsewhere, and could otherwise
-    steer the terminal."""
+    """Remove control characters: names and logs are foreign text and could control the terminal."""
     return "".join(
         char for char in text if char in "\n\t" or unicodedata.category(char) not in {"Cc", "Cf"}
     )
 
 
 def print_json(value: Any) -> None:
-    """A JSON document on stdout, in ASCII: whole in every locale, and harmless to a terminal."""
+    """Print a JSON document in ASCII, which is safe in every locale and on every terminal."""
     print(json.dumps(value, indent=2), flush=True)
 
 
 def print_json_line(value: Any) -> None:
-    """One line of a stream of JSON documents."""
+    """Print one line of a stream of JSON documents."""
     print(json.dumps(value), flush=True)
 
 
 def plain(record: Record) -> dict[str, Any]:
-    """A record as the API sent it, in JSON's own types."""
+    """Convert a record to JSON types, as the API sent it."""
     return record.model_dump(mode="json")
 
 
+def print_result(value: Record | dict[str, Any], text: str, as_json: bool) -> None:
+    """Print the result of a command: a sentence, or the record itself as JSON."""
+    if as_json:
+        print_json(value if isinstance(value, dict) else plain(value))
+    else:
+        say(text)
+
+
+def print_records(
+    records: Sequence[AnyRecord],
+    columns: Mapping[str, Callable[[AnyRecord], object]],
+    as_json: bool,
+) -> None:
+    """Print records as a table with one function per column, or as a JSON list."""
+    if as_json:
+        print_json([plain(record) for record in records])
+        return
+    rows = [[cell(record) for cell in columns.values()] for record in records]
+    print_table(list(columns), rows)
+
+
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Aligned columns, whole: what is printed here is also cut, grepped and pasted."""
+    """Print aligned columns without truncation, so that output can be cut, grepped and pasted."""
     cells = [[clean(_cell(value)).replace("\n", " ") for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
     for row in [list(headers), *cells]:
@@ -82,7 +104,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
-    """`name  value` lines; facts without a value are left out."""
+    """Print `name  value` lines, without those that have no value."""
     known = [(name, value) for name, value in facts if value is not None and value != ""]
     width = max((len(name) for name, _ in known), default=0)
     for name, value in known:
@@ -90,21 +112,21 @@ def print_facts(facts: Iterable[tuple[str, object]]) -> None:
 
 
 def duration(seconds: float | None) -> str:
-    """`42s`, `3m07s`, `2h05m`, `3d04h`."""
+    """Format a duration: `42 s`, `3 min 07 s`, `2 h 05 min`, `3 d 04 h`."""
     if seconds is None:
         return "-"
     whole = max(0, round(seconds))
     if whole < 60:
-        return f"{whole}s"
+        return f"{whole} s"
     if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
+        return f"{whole // 60} min {whole % 60:02d} s"
     if whole < 86400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600:02d} h"
 
 
 def size(count: int | None) -> str:
-    """`512 B`, `1.5 MB`, in powers of 1000."""
+    """Format a number of bytes in powers of 1000: `512 B`, `1.5 MB`."""
     if count is None:
         return "-"
     value = float(count)
@@ -115,8 +137,8 @@ def size(count: int | None) -> str:
     return f"{value:.1f} TB"
 
 
-def figure(value: float | None, digits: int = 4) -> str:
-    """A number with some significant digits, or a dash."""
+def number(value: float | None, digits: int = 4) -> str:
+    """Format a number with some significant digits; a missing one as a dash."""
     return "-" if value is None else f"{value:.{digits}g}"
 
 

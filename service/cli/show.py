@@ -1,4 +1,4 @@
-"""Commands that show what is known of a job."""
+"""Commands that show the state of a job: `dasl show`, `dasl events`, `dasl evaluations`."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli.connection import connect
-from service.cli.names import JobId
+from service.cli.inputs import JobId, connect
 from service.cli.output import (
     AsJson,
     clean,
     duration,
-    figure,
     note,
+    number,
     plain,
     print_facts,
     print_json,
+    print_records,
     print_table,
     say,
 )
@@ -36,67 +36,74 @@ def register(app: typer.Typer) -> None:
 
 
 def show(job: JobId, as_json: AsJson = False) -> None:
-    """Show a job: state, progress, evaluations, checkpoints, and why it failed."""
+    """Show a job: status, progress, evaluations, checkpoints, and its error if it failed."""
     with connect() as client:
-        found = client.jobs.get(job)
+        record = client.jobs.get(job)
         if as_json:
-            print_json(plain(found))
-            return
-        _show(client, found)
+            print_json(plain(record))
+        else:
+            _show(client, record)
 
 
 def events(
     job: JobId,
-    type: Annotated[str | None, typer.Option(help="Only those of this type.")] = None,
+    type: Annotated[str | None, typer.Option(help="Show only events of this type.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what happened to a job, oldest first."""
+    """List a job's events, oldest first."""
     with connect() as client:
-        found = [e for e in client.jobs.events(job) if type is None or e.type == type]
-    if as_json:
-        print_json([plain(event) for event in found])
-        return
-    rows = [[event.seq, event.at, event.type, event.message or None] for event in found]
-    print_table(["SEQ", "AT", "TYPE", "MESSAGE"], rows)
+        records = [e for e in client.jobs.events(job) if type is None or e.type == type]
+    print_records(
+        records,
+        {
+            "SEQ": lambda event: event.seq,
+            "AT": lambda event: event.at,
+            "TYPE": lambda event: event.type,
+            "MESSAGE": lambda event: event.message or None,
+        },
+        as_json,
+    )
 
 
 def evaluations(job: JobId, as_json: AsJson = False) -> None:
-    """Show every figure of a job's newest evaluation beside those of the pixels and the untrained
-    network; --json has all evaluations."""
+    """Show all metrics of a job's newest evaluation, next to raw pixels and the untrained network.
+
+    With --json, print all evaluations.
+    """
     with connect() as client:
-        found = client.jobs.evaluations(job)
+        records = client.jobs.evaluations(job)
     if as_json:
-        print_json([plain(each) for each in found])
+        print_json([plain(evaluation) for evaluation in records])
         return
-    if not found:
+    if not records:
         note("There are no evaluations yet.")
         return
-    newest = {each.subject: each for each in found}
+    newest = {evaluation.subject: evaluation for evaluation in records}
     columns = [newest[subject] for subject in _SUBJECTS if subject in newest]
-    names = list(dict.fromkeys(name for each in columns for name in each.metrics))
-    rows = [[name, *(figure(_number(each, name)) for each in columns)] for name in names]
-    headings = [f"{each.subject}, step {each.step}".upper() for each in columns]
-    print_table(["FIGURE", *headings], rows)
+    names = list(dict.fromkeys(name for column in columns for name in column.metrics))
+    rows = [[name, *(number(_metric(column, name)) for column in columns)] for name in names]
+    headers = [f"{column.subject}, step {column.step}".upper() for column in columns]
+    print_table(["METRIC", *headers], rows)
 
 
 def _status(job: Job) -> str:
-    """What is observed, and what is wished where that is yet to come."""
-    wished = {"pause": ("pausing", "paused"), "cancel": ("cancelling", "cancelled")}
-    coming = job.desired in wished and job.status not in wished[job.desired] and not job.done
-    return f"{job.status} ({job.desired} requested)" if coming else str(job.status)
+    """Return the status, with a pause or cancel request that has not taken effect yet."""
+    effects = {"pause": ("pausing", "paused"), "cancel": ("cancelling", "cancelled")}
+    pending = job.desired in effects and job.status not in effects[job.desired] and not job.done
+    return f"{job.status} ({job.desired} requested)" if pending else str(job.status)
 
 
 def facts(job: Job, origin: str | None = None) -> list[tuple[str, object]]:
-    """What is known of a job, line by line; `None`: not yet, or no more.
+    """Return the lines that `dasl show` prints; the value is None for what is not known.
 
     Args:
-        origin: of a clone, what it goes on from.
+        origin: for a clone, the checkpoint that it continues from.
     """
     spec = job.resolved or {}
-    method, backbone = (spec.get(part, {}).get("name") for part in ("method", "backbone"))
-    # Before its first step it may have told of other progress.
+    method, backbone = (spec.get(section, {}).get("name") for section in ("method", "backbone"))
+    # Progress without a step is only a sign of life from before the first one.
     progress = job.progress if job.progress and job.progress.step is not None else None
-    runs = job.status in ("running", "pausing", "cancelling")
+    active = job.status in ("running", "pausing", "cancelling")
     return [
         ("id", job.id),
         ("name", job.name),
@@ -105,7 +112,7 @@ def facts(job: Job, origin: str | None = None) -> list[tuple[str, object]]:
         ("method", method),
         ("backbone", backbone),
         ("resources", _resources(spec.get("resources", {}))),
-        ("goes on from", origin),
+        ("continues from", origin),
         ("priority", job.priority or None),
         ("tags", ", ".join(f"{key}:{value}" for key, value in job.tags.items())),
         ("created", job.created_at),
@@ -114,74 +121,75 @@ def facts(job: Job, origin: str | None = None) -> list[tuple[str, object]]:
         ("restarts", job.restarts or None),
         ("epoch", epochs(job)),
         ("step", progress and f"{progress.step}/{progress.total_steps or '-'}"),
-        ("loss", progress and figure(progress.loss)),
-        ("to go", duration(progress.eta_seconds) if progress and runs else None),
+        ("loss", progress and number(progress.loss)),
+        ("time left", duration(progress.eta_seconds) if progress and active else None),
     ]
 
 
-def _resources(asked: dict[str, Any]) -> str | None:
-    if not asked:
+def _resources(resources: dict[str, Any]) -> str | None:
+    if not resources:
         return None
-    each = f"{asked['workers']} x {asked['cpus_per_worker']} CPUs"
-    gpus = asked["gpus_per_worker"]
-    return each + (f" and {gpus} GPU" if gpus else "")
+    per_worker = f"{resources['workers']} x {resources['cpus_per_worker']} CPUs"
+    gpus = resources["gpus_per_worker"]
+    return per_worker + (f" and {gpus} GPU" if gpus else "")
 
 
 def _origin(client: Client, job: Job) -> str | None:
-    """What a clone goes on from."""
+    """Describe the checkpoint that a clone continues from."""
     if job.start_checkpoint_id is None:
         return None
-    found = client.checkpoints.get(job.start_checkpoint_id)
-    return f"step {found.step} of {found.job_id} ({found.id})"
+    checkpoint = client.checkpoints.get(job.start_checkpoint_id)
+    return f"step {checkpoint.step} of {checkpoint.job_id} ({checkpoint.id})"
 
 
 def _show(client: Client, job: Job) -> None:
-    # Only here: the spec's package takes longer to import than other commands to run.
+    # Imported here: the spec package takes longer to import than other commands take to run.
     from dasl_core.spec.headlines import HEADLINES
 
     print_facts(facts(job, _origin(client, job)))
     if job.status == "queued":
-        waiting = next((each for each in client.cluster().queue if each.id == job.id), None)
-        if waiting is not None and waiting.reason:
-            say(f"\n{waiting.reason}")
+        entry = next((each for each in client.cluster().queue if each.id == job.id), None)
+        if entry is not None and entry.reason:
+            say(f"\n{entry.reason}")
     attempts = client.jobs.attempts(job.id) if (job.attempt or 0) > 1 else []
     if attempts:
         say()
-        tries = [
+        rows = [
             [
-                each.number,
-                each.state,
-                each.error and each.error.type,
-                each.error and each.error.message,
+                attempt.number,
+                attempt.state,
+                attempt.error and attempt.error.type,
+                attempt.error and attempt.error.message,
             ]
-            for each in attempts
+            for attempt in attempts
         ]
-        print_table(["ATTEMPT", "STATE", "ERROR", "MESSAGE"], tries)
-    found = client.jobs.evaluations(job.id)
-    names = [name for name in HEADLINES if any(_number(each, name) is not None for each in found)]
+        print_table(["ATTEMPT", "STATE", "ERROR", "MESSAGE"], rows)
+    records = client.jobs.evaluations(job.id)
+    names = [name for name in HEADLINES if any(_metric(e, name) is not None for e in records)]
     if names:
         say()
-        rows = [
-            [e.subject, e.step, *(figure(_number(e, name), 3) for name in names)] for e in found
+        metrics = [
+            [e.subject, e.step, *(number(_metric(e, name), 3) for name in names)] for e in records
         ]
-        print_table(["EVALUATED", "STEP", *names], rows)
-        say(f"All figures: dasl evaluations {job.id}")
-    newest = client.jobs.checkpoints(job.id)[-1:]
-    for checkpoint in newest:
-        say(f"\nNewest checkpoint: {checkpoint.id}. Fetch it with: dasl download {checkpoint.id}")
+        print_table(["EVALUATED", "STEP", *names], metrics)
+        say(f"All metrics: dasl evaluations {job.id}")
+    for checkpoint in client.jobs.checkpoints(job.id)[-1:]:
+        say(
+            f"\nNewest checkpoint: {checkpoint.id}. Download it with: dasl download {checkpoint.id}"
+        )
     if job.error is not None:
         say(f"\n{job.error.type}: {job.error.message}")
         for line in job.error.log_lines():
             say(f"  {clean(line)}")
 
 
-def _number(evaluation: Evaluation, name: str) -> float | None:
+def _metric(evaluation: Evaluation, name: str) -> float | None:
     value = evaluation.metrics.get(name)
     return value if isinstance(value, int | float) else None
 
 
 def epochs(job: Job) -> str | None:
-    """`3/100`: how far a job is."""
+    """Return the epochs done and in total: `3/100`."""
     if job.progress is None or job.progress.epoch is None:
         return None
     return f"{job.progress.epoch:.4g}/{job.progress.epochs or '-'}"

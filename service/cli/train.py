@@ -1,4 +1,4 @@
-"""`dasl train`: a run in this process, or in each process of `torchrun`, with no service."""
+"""`dasl train`: train in this process, or in each process of `torchrun`, without a service."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from service.cli.inputs import Overrides, SpecFile
 from service.cli.output import core_extra
-from service.cli.specs import Overrides, SpecFile
 
 
 def register(app: typer.Typer) -> None:
@@ -21,7 +21,7 @@ def train(
     overrides: Overrides,
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="DIR", file_okay=False, help="Where results go."),
+        typer.Option("--output", "-o", metavar="DIR", file_okay=False, help="Folder for results."),
     ] = Path("build/train"),
     data: Annotated[
         Path | None,
@@ -29,14 +29,15 @@ def train(
             metavar="DIR",
             exists=True,
             file_okay=False,
-            help="Folder of images; without it the spec's `dataset` is taken as the folder.",
+            help="Folder of images. Default: `dataset` in the spec, read as a folder.",
         ),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the newest checkpoint in the output.")
+        bool,
+        typer.Option("--resume", help="Resume from the newest checkpoint in the output folder."),
     ] = False,
 ) -> None:
-    """Train without a service: here, or on several ranks with torchrun -m service.cli train ..."""
+    """Train without a service. For several ranks: torchrun -m service.cli train ..."""
     with core_extra("train"):
         from dasl_core.train.local import main
     raise typer.Exit(main(spec, data, output, overrides, resume=resume))

@@ -1,4 +1,4 @@
-"""What `dasl watch` shows: a live panel on a terminal, plain lines elsewhere, JSON lines for programs."""
+"""Views of `dasl watch`: a live panel on a terminal, plain lines elsewhere, or JSON lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from service.cli.output import clean, duration, figure, plain, print_json_line, say
+from service.cli.output import clean, duration, number, plain, print_json_line, say
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -36,7 +36,7 @@ _EVENTS_SHOWN = 5
 
 @contextmanager
 def choose_view(as_json: bool) -> Iterator[View]:
-    """The view that fits stdout."""
+    """Choose the view that suits stdout."""
     if as_json:
         yield JsonView()
     elif sys.stdout.isatty():
@@ -49,16 +49,16 @@ def choose_view(as_json: bool) -> Iterator[View]:
 
 
 class PlainView:
-    """A line for each event, and one for progress at most every `every` seconds."""
+    """Print a line for each event, and a progress line at most every `every` seconds."""
 
     def __init__(self, every: float = 5.0) -> None:
         self._every = every
         self._line = ""
-        self._printed = -every
+        self._printed_at = -every
         self._away = False
 
     def show(self, snapshot: Snapshot) -> None:
-        """Print what is new."""
+        """Print the changes since the last snapshot."""
         job = snapshot.job
         if self._away:
             say(_stamped("the server answers again"))
@@ -66,44 +66,44 @@ class PlainView:
         for event in snapshot.events:
             say(_stamped(_event_line(event), event.at))
         line = progress_line(snapshot)
-        due = job.done or time.monotonic() - self._printed >= self._every
+        due = job.done or time.monotonic() - self._printed_at >= self._every
         if line and line != self._line and due:
             say(_stamped(line, job.finished_at))
-            self._line, self._printed = line, time.monotonic()
+            self._line, self._printed_at = line, time.monotonic()
         if job.done:
             say(_stamped(outcome_line(job), job.finished_at))
 
     def away(self, reason: str) -> None:
-        """Say so once for each outage."""
+        """Report an outage once."""
         if not self._away:
             say(_stamped(f"the server does not answer ({reason}); retrying"))
         self._away = True
 
 
 class JsonView:
-    """One JSON document a line: `{"event": ...}`, `{"progress": ...}`, and `{"job": ...}` at last."""
+    """Print one JSON document per line: `{"event": ...}`, `{"progress": ...}`, finally `{"job": ...}`."""
 
     def __init__(self) -> None:
         self._progress: object = None
 
     def show(self, snapshot: Snapshot) -> None:
-        """Print what is new."""
+        """Print the changes since the last snapshot."""
         for event in snapshot.events:
             print_json_line({"event": plain(event)})
         progress = plain(snapshot.job.progress) if snapshot.job.progress else None
         if progress and progress != self._progress:
-            figures = {"knn": snapshot.knn, "recall_at_1": snapshot.recall}
-            print_json_line({"progress": {**progress, **figures}})
+            metrics = {"knn": snapshot.knn, "recall_at_1": snapshot.recall}
+            print_json_line({"progress": {**progress, **metrics}})
             self._progress = progress
         if snapshot.job.done:
             print_json_line({"job": plain(snapshot.job)})
 
     def away(self, reason: str) -> None:
-        """Programs get what happened to the job, not to the line."""
+        """Do nothing: outages are not part of the JSON stream."""
 
 
 class LiveView:
-    """A panel that is drawn over itself."""
+    """Redraw a panel in place."""
 
     def __init__(self, console: Console) -> None:
         from rich.live import Live
@@ -126,14 +126,14 @@ class LiveView:
         self._live.update(draw(snapshot, self._events), refresh=True)
 
     def away(self, reason: str) -> None:
-        """Draw the last known state with a remark."""
+        """Draw the last known state with a remark about the outage."""
         if self._snapshot is not None:
             remark = f"The server does not answer ({reason}); retrying."
             self._live.update(draw(self._snapshot, self._events, remark), refresh=True)
 
 
 def draw(snapshot: Snapshot, events: Sequence[Event], remark: str = "") -> RenderableType:
-    """The panel of a job."""
+    """Build the panel of a job."""
     from rich.console import Group
     from rich.panel import Panel
     from rich.progress_bar import ProgressBar
@@ -150,15 +150,15 @@ def draw(snapshot: Snapshot, events: Sequence[Event], remark: str = "") -> Rende
     grid.add_row("status", status)
     parts: list[RenderableType] = [grid]
     if progress is not None:
-        grid.add_row("epoch", f"{figure(progress.epoch)} / {progress.epochs or '-'}")
+        grid.add_row("epoch", f"{number(progress.epoch)} / {progress.epochs or '-'}")
         grid.add_row("step", f"{_count(progress.step)} / {_count(progress.total_steps)}")
         grid.add_row("images/s", _rate(progress.images_per_second))
-        loss = Text(figure(progress.loss).ljust(8))
+        loss = Text(number(progress.loss).ljust(8))
         loss.append(sparkline(snapshot.losses), style="cyan")
         grid.add_row("loss", loss)
         grid.add_row("k-NN", _share(snapshot.knn))
         grid.add_row("R@1", _share(snapshot.recall))
-        grid.add_row("to go", "-" if job.done else duration(progress.eta_seconds))
+        grid.add_row("time left", "-" if job.done else duration(progress.eta_seconds))
         parts += ["", ProgressBar(total=progress.total_steps or 1, completed=progress.step or 0)]
     if events:
         parts += ["", *(Text(_stamped(clean(_event_line(e)), e.at), style="dim") for e in events)]
@@ -171,37 +171,37 @@ def draw(snapshot: Snapshot, events: Sequence[Event], remark: str = "") -> Rende
 
 
 def progress_line(snapshot: Snapshot) -> str:
-    """`epoch 3/100  step 12/400  812 images/s  loss 4.12  k-NN 41.2%  R@1 31.0%  to go 3m10s`."""
+    """Format the progress: `epoch 3/100  step 12/400  812 images/s  loss 4.12  k-NN 41.2%  R@1 31.0%  3 min 10 s left`."""
     progress = snapshot.job.progress
     if progress is None or progress.step is None:
         return ""
     parts = [
-        f"epoch {figure(progress.epoch)}/{progress.epochs or '-'}",
+        f"epoch {number(progress.epoch)}/{progress.epochs or '-'}",
         f"step {progress.step}/{progress.total_steps or '-'}",
     ]
     if progress.images_per_second is not None:
         parts.append(f"{_rate(progress.images_per_second)} images/s")
-    parts.append(f"loss {figure(progress.loss)}")
+    parts.append(f"loss {number(progress.loss)}")
     if snapshot.knn is not None:
         parts.append(f"k-NN {_share(snapshot.knn)}")
     if snapshot.recall is not None:
         parts.append(f"R@1 {_share(snapshot.recall)}")
     if progress.eta_seconds is not None and not snapshot.job.done:
-        parts.append(f"to go {duration(progress.eta_seconds)}")
+        parts.append(f"{duration(progress.eta_seconds)} left")
     return "  ".join(parts)
 
 
 def outcome_line(job: Job) -> str:
-    """How it ended, and what to do next."""
+    """Describe how the job ended, and the next command."""
     took = ""
     if job.started_at is not None and job.finished_at is not None:
         took = f" after {duration((job.finished_at - job.started_at).total_seconds())}"
-    following = f". Fetch the backbone with: dasl download {job.id}"
-    return f"{job.status}{took}{following if job.status == 'succeeded' else ''}"
+    next_command = f". Download the backbone with: dasl download {job.id}"
+    return f"{job.status}{took}{next_command if job.status == 'succeeded' else ''}"
 
 
 def sparkline(values: Sequence[float], width: int = 40) -> str:
-    """The curve in `width` characters at most; each shows the mean of its share of the values."""
+    """Draw a curve with at most `width` characters; each shows the mean of an equal share of values."""
     if not values:
         return ""
     count = min(width, len(values))

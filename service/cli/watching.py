@@ -1,4 +1,4 @@
-"""Following a job: what is asked for, how often, and what to do while the server is away."""
+"""Polling of a job for `dasl watch`, with tolerance for server outages."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from service.client.models import TERMINAL_STATUSES, Evaluation, Event, Job
 from service.client.waiting import OUTAGE_SECONDS
 
 HISTORY_POINTS = 60
-"""Points of the loss curve that are asked for; about as many as a terminal line can show."""
+"""Points of the loss curve to request; about as many as fit in a terminal line."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A job at one moment. `events` are those that no earlier snapshot of this watch had."""
+    """State of a job at one moment; `events` are those since the previous snapshot."""
 
     job: Job
     events: Sequence[Event] = ()
@@ -27,50 +27,55 @@ class Snapshot:
 
     @property
     def knn(self) -> float | None:
-        """Newest k-NN accuracy of the trained backbone."""
-        value = _figure(self.evaluation, "knn_top1")
+        """Latest k-NN accuracy of the trained backbone."""
+        value = _metric(self.evaluation, "knn_top1")
         if value is None and self.job.progress is not None:
             value = self.job.progress.knn
         return value
 
     @property
     def recall(self) -> float | None:
-        """Newest R@1 of the trained backbone."""
-        return _figure(self.evaluation, "recall_at_1")
+        """Latest R@1 of the trained backbone."""
+        return _metric(self.evaluation, "recall_at_1")
 
 
 class View(Protocol):
-    """Something that shows snapshots."""
+    """Display of snapshots."""
 
     def show(self, snapshot: Snapshot) -> None:
-        """Show what is new."""
+        """Show the changes since the last snapshot."""
 
     def away(self, reason: str) -> None:
-        """Say that the server does not answer at the moment."""
+        """Show that the server does not answer at the moment."""
 
 
 @dataclass
 class Watcher:
-    """Collects snapshots, asking only for what may have changed."""
+    """Fetch snapshots, requesting only what may have changed."""
 
     client: Client
     job_id: str
-    _seen: int = 0
+    _last_seq: int = 0
     _step: int | None = None
     _losses: Sequence[float] = field(default_factory=list)
     _evaluation: Evaluation | None = None
 
-    def look(self) -> Snapshot:
-        """Ask the server. Raises ApiError and ConnectionFailed; the next look loses nothing."""
+    def poll(self) -> Snapshot:
+        """Fetch a snapshot. After an error, the next call returns everything that was missed.
+
+        Raises:
+            ApiError: the server refused a request.
+            ConnectionFailed: the server does not answer.
+        """
         job = self.client.jobs.get(self.job_id)
-        events = list(self.client.jobs.events(self.job_id, after=self._seen))
+        events = list(self.client.jobs.events(self.job_id, after=self._last_seq))
         step = job.progress.step if job.progress else None
         if step != self._step or job.done:
             self._losses = self._curve()
             self._evaluation = self._newest_evaluation()
-        # Only now, when nothing can fail any more: what was fetched counts as seen.
+        # Only after the last request: if one of them fails, the next call must fetch all of it again.
         self._step = step
-        self._seen = events[-1].seq if events else self._seen
+        self._last_seq = events[-1].seq if events else self._last_seq
         return Snapshot(job, events, self._losses, self._evaluation)
 
     def _curve(self) -> list[float]:
@@ -87,21 +92,24 @@ def watch_job(
 ) -> Job:
     """Show the job until it has ended and return it.
 
-    A server that goes away is waited for during `outage` seconds: training may go on without it. One
-    that never answered is not: ConnectionFailed comes at once.
+    An outage of up to `outage` seconds is tolerated, because training may continue without the server.
+
+    Raises:
+        ConnectionFailed: the server never answered, or the outage was longer.
+        ApiError: the server refused a request.
     """
     watcher = Watcher(client, job_id)
-    heard: float | None = None
+    last_answer: float | None = None
     while True:
         try:
-            snapshot = watcher.look()
+            snapshot = watcher.poll()
         except (ConnectionFailed, ApiError) as error:
             refused = isinstance(error, ApiError) and error.status < 500
-            if refused or heard is None or time.monotonic() - heard > outage:
+            if refused or last_answer is None or time.monotonic() - last_answer > outage:
                 raise
             view.away(error.reason if isinstance(error, ConnectionFailed) else error.title)
         else:
-            heard = time.monotonic()
+            last_answer = time.monotonic()
             view.show(snapshot)
             if snapshot.job.status in TERMINAL_STATUSES:
                 return snapshot.job
@@ -109,9 +117,9 @@ def watch_job(
 
 
 def print_failure(client: Client, job: Job) -> None:
-    """Why a job did not succeed, and its last log lines, on stderr."""
+    """Print the error of a job and its last log lines on stderr."""
     if job.error is None:
-        note(f"{job.id} was {job.status}.")
+        note(f"Job {job.id} was {job.status}.")
         return
     lines = job.error.log_lines()
     if not lines:
@@ -121,9 +129,9 @@ def print_failure(client: Client, job: Job) -> None:
             lines = [f"(the log cannot be read: {error})"]
     for line in lines:
         note(f"  {line}")
-    note(f"{job.id} {job.status}: {job.error.message}")
+    note(f"Job {job.id} {job.status}: {job.error.message}")
 
 
-def _figure(evaluation: Evaluation | None, name: str) -> float | None:
+def _metric(evaluation: Evaluation | None, name: str) -> float | None:
     value = evaluation.metrics.get(name) if evaluation is not None else None
     return float(value) if isinstance(value, int | float) else None

@@ -1,7 +1,7 @@
 """The Python SDK: `from service.client import Client`.
 
-Names are loaded when they are first used, so that the command line, which needs the errors for its
-messages, starts without httpx and pydantic.
+Names are imported on first use: the command line needs the errors, but must start without importing
+httpx and pydantic.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from service.client.errors import WaitTimeout as WaitTimeout
     from service.client.worker import WorkerClient as WorkerClient
 
-_HOMES = {"Client": "service.client.client", "WorkerClient": "service.client.worker"}
+_MODULES = {"Client": "service.client.client", "WorkerClient": "service.client.worker"}
 _ERRORS = (
     "ApiError",
     "ConfigError",
@@ -36,12 +36,12 @@ _ERRORS = (
     "StaleAttempt",
     "WaitTimeout",
 )
-_HOMES |= dict.fromkeys(_ERRORS, "service.client.errors")
+_MODULES |= dict.fromkeys(_ERRORS, "service.client.errors")
 
 __all__ = [*_ERRORS, "Client", "WorkerClient"]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

@@ -1,8 +1,7 @@
-"""How the token of an attempt, or of an ingest run, reaches its driver.
+"""Delivery of an attempt's (or ingest run's) token to its driver, as metadata of the Ray job.
 
-As metadata of Ray's job: Ray hands these to the driver alone, in its environment. What is in the job's
-`runtime_env` it writes into its log and into the command lines of all the job's processes, for every
-local user to read.
+Ray passes metadata only to the driver, in its environment. Values in the job's `runtime_env` would appear
+in Ray's log and in the command lines of all processes of the job, readable by every local user.
 """
 
 from __future__ import annotations
@@ -11,16 +10,17 @@ import json
 import os
 
 METADATA_KEY = "dasl_worker_token"
-# `ray._private.runtime_env.constants` has it, but importing Ray takes seconds.
+# Also in `ray._private.runtime_env.constants`, but importing Ray takes seconds.
 RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 
 def own_token() -> str:
-    """The token of the attempt or ingest run that this process drives. DASL_WORKER_TOKEN goes first: so
-    one can be driven by hand.
+    """Return the token of the attempt or ingest run that this process drives.
+
+    DASL_WORKER_TOKEN takes precedence, so that a driver can be started by hand.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no token.
     """
     token = os.environ.get("DASL_WORKER_TOKEN")
     if token is None:
@@ -28,7 +28,7 @@ def own_token() -> str:
         token = job.get("metadata", {}).get(METADATA_KEY)
     if not token:
         raise ValueError(
-            f"no token to report home with: DASL_WORKER_TOKEN is not set, and Ray's job has no {METADATA_KEY!r} "
-            "in its metadata"
+            f"no token for the worker API: DASL_WORKER_TOKEN is not set, and the Ray job's metadata has no "
+            f"{METADATA_KEY!r}"
         )
     return str(token)

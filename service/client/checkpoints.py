@@ -1,4 +1,4 @@
-"""Checkpoints and the other files of a job."""
+"""Checkpoints: get, pin, delete, download."""
 
 from __future__ import annotations
 
@@ -17,20 +17,24 @@ class Checkpoints:
         self._transport = transport
 
     def get(self, checkpoint_id: str) -> Checkpoint:
-        """The checkpoint with its manifest."""
+        """Return a checkpoint with its manifest."""
         return Checkpoint.model_validate(
             self._transport.json("GET", path_to("checkpoints", checkpoint_id))
         )
 
     def pin(self, checkpoint_id: str, pinned: bool = True) -> Checkpoint:
-        """Keep a checkpoint whatever its job's settings say, or no longer."""
+        """Pin a checkpoint, or unpin it. A pinned one is kept even if the job's settings would delete it."""
         path = path_to("checkpoints", checkpoint_id)
         return Checkpoint.model_validate(
             self._transport.json("PATCH", path, body={"pinned": pinned})
         )
 
     def delete(self, checkpoint_id: str) -> None:
-        """Delete a checkpoint. Raises ApiError (409) when it is pinned or still needed."""
+        """Delete a checkpoint.
+
+        Raises:
+            ApiError: 409 while it is pinned or still needed.
+        """
         self._transport.json("DELETE", path_to("checkpoints", checkpoint_id))
 
     def download(
@@ -40,13 +44,16 @@ class Checkpoints:
         *,
         on_bytes: OnBytes | None = None,
     ) -> list[Path]:
-        """Fetch all files into `directory` and return their places.
+        """Download all files into `directory` and return their paths.
 
-        An interrupted download is taken up where it stopped; every file is checked against the
-        SHA-256 of the manifest before it gets its name. Raises DownloadFailed.
+        An interrupted download resumes where it stopped. Every file is verified against the manifest's
+        SHA-256 before it gets its final name.
+
+        Raises:
+            DownloadFailed: a file is incomplete or differs from the manifest.
         """
         checkpoint = self.get(checkpoint_id)
-        for file in checkpoint.files:  # refuse a bad manifest before anything is written
+        for file in checkpoint.files:  # refuse a bad manifest before writing anything
             safe_name(file.name)
         return [
             fetch(

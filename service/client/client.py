@@ -1,34 +1,34 @@
-"""The entry of the SDK."""
+"""`Client`, the entry point of the SDK."""
 
 from __future__ import annotations
 
 from types import TracebackType
 from typing import Self
 
-from service.client.audit import Audit
+from service.client.access import Audit, Tokens
 from service.client.checkpoints import Checkpoints
 from service.client.config import resolve_connection
 from service.client.datasets import Datasets
 from service.client.jobs import Jobs
 from service.client.models import Cluster
-from service.client.tokens import Tokens
 from service.client.transport import Transport, path_to
 
 
 class Client:
-    """A DASL server, seen from Python.
+    """Client of a DASL server.
 
     Address and token come from the arguments, else from DASL_URL and DASL_TOKEN, else from the file
-    that `dasl serve` writes. Nothing is sent before the first call. `patience` is how many seconds
-    repeatable calls wait for a server that is away.
+    that `dasl serve` writes. No request is sent before the first call. Idempotent calls are retried for
+    `patience` seconds if the server does not answer.
 
         client = Client()
         job = client.jobs.submit("spec.yaml").wait()
         [checkpoint] = [c for c in client.jobs.checkpoints(job.id) if c.final]
         client.checkpoints.download(checkpoint.id, "backbone")
 
-    Raises ConfigError for an address or token that cannot be one; calls raise ApiError (refused)
-    and ConnectionFailed (no answer).
+    Raises:
+        ConfigError: the address or token is malformed. Calls raise ApiError if the server refuses them,
+            and ConnectionFailed if it does not answer.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class Client:
         return self._transport.url
 
     def cluster(self) -> Cluster:
-        """Nodes, CPUs and GPUs, used and free."""
+        """Return the cluster's nodes, CPUs and GPUs, used and free, and the queue."""
         return Cluster.model_validate(self._transport.json("GET", path_to("cluster")))
 
     def close(self) -> None:
-        """Close the connections; also done by `with Client() as client:`."""
+        """Close the connections. `with Client() as client:` does so by itself."""
         self._transport.close()
 
     def __enter__(self) -> Self:

@@ -1,6 +1,6 @@
-"""Where the server is and which token to show it.
+"""Address of the server and the token to send.
 
-Order: arguments, then DASL_URL and DASL_TOKEN, then the file that `dasl serve` writes:
+Precedence: arguments, then DASL_URL and DASL_TOKEN, then the file that `dasl serve` writes:
 `~/.config/dasl/config.toml` (or below XDG_CONFIG_HOME) with the keys `url` and `token`.
 """
 
@@ -19,7 +19,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 
 @dataclass(frozen=True)
 class Connection:
-    """A server's address without a trailing slash, and the bearer token to use there."""
+    """A server's address without a trailing slash, and the bearer token for it."""
 
     url: str
     token: str | None = field(repr=False)
@@ -30,25 +30,29 @@ class Connection:
 
 
 def config_path() -> Path:
-    """The configuration file's place; the file need not exist."""
+    """Return the path of the configuration file, which may not exist."""
     root = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(root) / "dasl" / "config.toml"
 
 
 def resolve_connection(url: str | None = None, token: str | None = None) -> Connection:
-    """Settle address and token. Raises ConfigError, naming the source of the value at fault."""
+    """Determine address and token.
+
+    Raises:
+        ConfigError: a value is malformed; the message names its source.
+    """
     path = config_path()
     stored = {} if url and token else _read(path)
-    url_from = "the argument `url`" if url else "DASL_URL" if os.environ.get("DASL_URL") else path
-    chosen = url or os.environ.get("DASL_URL") or stored.get("url")
+    source = "the argument `url`" if url else "DASL_URL" if os.environ.get("DASL_URL") else path
+    address = url or os.environ.get("DASL_URL") or stored.get("url")
     if token is None:
         token = os.environ.get("DASL_TOKEN")
-        # A token belongs to its server: the file's is not shown to an address from elsewhere.
+        # The file's token belongs to the file's address and is never sent to another server.
         if not token and (
-            chosen is None or chosen.rstrip("/") == stored.get("url", "").rstrip("/")
+            address is None or address.rstrip("/") == stored.get("url", "").rstrip("/")
         ):
             token = stored.get("token")
-    return Connection(_checked_url(chosen or DEFAULT_URL, str(url_from)), _checked_token(token))
+    return Connection(_checked_url(address or DEFAULT_URL, str(source)), _checked_token(token))
 
 
 def _read(path: Path) -> dict[str, str]:
@@ -76,5 +80,5 @@ def _checked_token(token: str | None) -> str | None:
         return None
     cleaned = token.strip()
     if not (cleaned.isascii() and cleaned.isprintable()):
-        raise ConfigError("The token holds characters that no token has; copy it again.")
+        raise ConfigError("The token contains invalid characters; copy it again.")
     return cleaned

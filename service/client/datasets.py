@@ -1,4 +1,4 @@
-"""Data sets: folders of images that the service's machines can read."""
+"""Data sets: registered folders of images that the service's machines can read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 from service.client.errors import DatasetFailed
 from service.client.models import Dataset
-from service.client.pages import pages
 from service.client.transport import Transport, path_to
 from service.client.waiting import OUTAGE_SECONDS, wait_until
 
@@ -20,10 +19,12 @@ class Datasets:
         self._transport = transport
 
     def add(self, path: str | os.PathLike[str], name: str) -> Dataset:
-        """Register a folder under a name. Ingest goes on by itself; `.wait()` waits for it.
+        """Register a folder. Its ingest runs in the background; `.wait()` waits for it.
 
-        `path` is as the service's machines see it: an absolute path or a `file://` URI; a relative
-        path is taken from this process's folder.
+        Args:
+            path: the folder as the service's machines see it: a path or a `file://` URI. A relative
+                path is resolved against the current directory of this process.
+            name: name of the data set.
         """
         uri = os.fspath(path)
         if "://" not in uri:
@@ -33,39 +34,49 @@ class Datasets:
         )
 
     def get(self, dataset: str) -> Dataset:
-        """A data set by id or name. Raises ApiError (404) when there is none."""
+        """Return a data set by id or name.
+
+        Raises:
+            ApiError: 404 if it does not exist.
+        """
         if not dataset.startswith("ds_"):
-            for named in self.list(name=dataset, page_size=1):
-                return named
-        return self._look(dataset)
+            for match in self.list(name=dataset, page_size=1):
+                return match
+        return self._get(dataset)
 
     def list(self, *, name: str | None = None, page_size: int = 100) -> Iterator[Dataset]:
-        """All data sets, newest first, or the one of a name."""
+        """Iterate over data sets, newest first; with `name`, over the one that has it."""
         params = {"name": name, "limit": page_size}
-        for item in pages(self._transport, path_to("datasets"), params):
+        for item in self._transport.pages(path_to("datasets"), params):
             yield self._bind(item)
 
     def delete(self, dataset_id: str) -> None:
-        """Forget a data set. The images themselves are never touched.
+        """Remove a data set from the service. The images are not touched.
 
-        Raises ApiError (409) while a job that has not ended uses it.
+        Raises:
+            ApiError: 409 while a job that has not ended uses it.
         """
         self._transport.json("DELETE", path_to("datasets", dataset_id))
 
     def wait(self, dataset_id: str, *, timeout: float | None = None, poll: float = 0.5) -> Dataset:
-        """Wait until ingest has ended. Raises DatasetFailed and WaitTimeout."""
-        ended = wait_until(
-            lambda: self._look(dataset_id, patience=OUTAGE_SECONDS),
-            lambda seen: seen.done,
+        """Wait until the data set is ready.
+
+        Raises:
+            DatasetFailed: ingest failed.
+            WaitTimeout: ingest has not ended after `timeout` seconds.
+        """
+        dataset = wait_until(
+            lambda: self._get(dataset_id, patience=OUTAGE_SECONDS),
+            lambda dataset: dataset.done,
             timeout=timeout,
             poll=poll,
             what=f"Ingest of {dataset_id}",
         )
-        if ended.state == "failed":
-            raise DatasetFailed(ended)
-        return ended
+        if dataset.state == "failed":
+            raise DatasetFailed(dataset)
+        return dataset
 
-    def _look(self, dataset_id: str, patience: float | None = None) -> Dataset:
+    def _get(self, dataset_id: str, patience: float | None = None) -> Dataset:
         return self._bind(
             self._transport.json("GET", path_to("datasets", dataset_id), patience=patience)
         )

@@ -1,7 +1,7 @@
-"""What can go wrong between a client and the service, each as one sentence that a person can act on.
+"""Errors of the SDK, each with a message that says what to do.
 
-This module imports nothing but the standard library, so that the command line can name these errors
-without paying for httpx and pydantic.
+Only the standard library is imported, so that the command line can use these errors without importing
+httpx and pydantic.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 STALE_ATTEMPT = "stale-attempt"
-"""Last part of the problem `type` with which the worker door refuses an attempt that was replaced."""
+"""Last part of the problem `type` with which the worker API refuses a superseded attempt."""
 
 
 class DaslError(Exception):
-    """Base of every error that the SDK raises on purpose.
+    """Base of all errors that the SDK raises.
 
-    All of them can be pickled, because they cross from one process to another. An exception is
-    rebuilt from its message, so a subclass whose `__init__` takes anything else has a `__reduce__`.
+    All of them can be pickled, because they are passed between processes. Pickle rebuilds an exception
+    from its message, so a subclass whose `__init__` takes other arguments defines `__reduce__`.
     """
 
 
@@ -27,14 +27,14 @@ class ConfigError(DaslError):
 
 
 class ConnectionFailed(DaslError):
-    """No usable answer came from the server: it is down, unreachable, or not a DASL server."""
+    """The server is down, unreachable, or not a DASL server."""
 
     def __init__(self, url: str, reason: str) -> None:
         self.url = url
         self.reason = reason
         super().__init__(
             f"No DASL server answers at {url} ({reason}). Start one with `dasl serve`, "
-            "or name another one in DASL_URL."
+            "or set DASL_URL to another address."
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -43,7 +43,7 @@ class ConnectionFailed(DaslError):
 
 @dataclass(frozen=True)
 class FieldError:
-    """One refused field of a request: where, why, what was given and what would do."""
+    """One invalid field of a request: its name, the problem, the value and what is expected."""
 
     field: str
     message: str
@@ -80,28 +80,28 @@ class ApiError(DaslError):
         return type(self), (self.status, self.problem)
 
     def _sentence(self) -> str:
-        # The list of fields tells what a detail made of the same fields tells, and more.
-        told = bool(self.errors) and all(error.reason in self.detail for error in self.errors)
-        if told and len(self.errors) == 1:
+        # A detail that only repeats the fields' messages is left out.
+        redundant = bool(self.errors) and all(error.reason in self.detail for error in self.errors)
+        if redundant and len(self.errors) == 1:
             lines = [str(self.errors[0])]
         else:
-            head = f"{len(self.errors)} fields are not accepted:" if told else self.detail
+            head = f"{len(self.errors)} fields are invalid:" if redundant else self.detail
             lines = [head or self.title, *(f"  {error}" for error in self.errors)]
         if self.status == 401:
-            lines.append("  Set DASL_TOKEN to a token of this server; `dasl serve` prints one.")
+            lines.append("  Set DASL_TOKEN to a token of this server; `dasl serve` prints a token.")
         return "\n".join(lines)
 
 
 class StaleAttempt(ApiError):
-    """The attempt of a worker was replaced or its job has ended: its process must stop now."""
+    """The worker's attempt was superseded or its job has ended; its process must exit."""
 
 
 class InvalidSpec(DaslError):
-    """A spec that cannot be sent: not readable, or refused by this machine's own JobSpec."""
+    """A spec cannot be read, or is invalid."""
 
 
 class JobFailed(DaslError):
-    """A job that was waited for ended as failed or cancelled. `job` is its last state."""
+    """A job ended as failed or cancelled during a `wait`. `job` is its final state."""
 
     def __init__(self, job: Any) -> None:
         self.job = job
@@ -113,7 +113,7 @@ class JobFailed(DaslError):
 
 
 class DatasetFailed(DaslError):
-    """A data set that was waited for could not be ingested. `dataset` is its last state."""
+    """The ingest of a data set failed during a `wait`. `dataset` is its final state."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -124,11 +124,11 @@ class DatasetFailed(DaslError):
 
 
 class WaitTimeout(DaslError, TimeoutError):
-    """The time given to a `wait` is over; what was waited for goes on."""
+    """A `wait` reached its timeout; the job or ingest itself continues."""
 
 
 class DownloadFailed(DaslError):
-    """A file was not fetched whole, or its content is not what the server's manifest promises."""
+    """A downloaded file is incomplete, or differs from the server's manifest."""
 
 
 def _field_errors(raw: object) -> list[FieldError]:
@@ -137,7 +137,7 @@ def _field_errors(raw: object) -> list[FieldError]:
     return [
         FieldError(
             field=str(item.get("field") or ""),
-            message=str(item.get("message") or "is not accepted"),
+            message=str(item.get("message") or "is invalid"),
             given=_short(item.get("given")),
             expected=_short(item.get("expected")),
         )

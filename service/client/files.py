@@ -1,4 +1,4 @@
-"""Files from the service to a folder: resumed after an interruption, verified, never half there."""
+"""Downloads: resumable, verified, and written atomically."""
 
 from __future__ import annotations
 
@@ -15,18 +15,22 @@ from service.client.errors import ApiError, ConnectionFailed, DownloadFailed
 from service.client.transport import BUSY, Transport
 
 OnBytes = Callable[[str, int, int | None], None]
-"""Called with a file's name, the bytes of it that are here, and its size when that is known."""
+"""Progress callback: file name, bytes received so far, and total size if known."""
 
 _ATTEMPTS_WITHOUT_PROGRESS = 5
-# Plain names only. No separators, no drive letters, no leading dot (`..`, hidden files), nothing that
-# a terminal or a shell would take for something else.
+# No separators, drive letters, leading dots (`..`, hidden files), or characters that are special to a
+# terminal or shell.
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}")
 
 
 def safe_name(name: str) -> str:
-    """`name` if it is a plain file name. Raises DownloadFailed: it could leave the folder."""
+    """Return `name` if it cannot point outside of the target folder.
+
+    Raises:
+        DownloadFailed: it is not a plain file name.
+    """
     if not _SAFE_NAME.fullmatch(name):
-        raise DownloadFailed(f"The server sent the file name {name!r}, which is not a plain name.")
+        raise DownloadFailed(f"The server sent {name!r}, which is not a plain file name.")
     return name
 
 
@@ -40,29 +44,35 @@ def fetch(
     sha256: str | None,
     on_bytes: OnBytes | None = None,
 ) -> Path:
-    """Bring `path` of the API to `directory/name` and return that place.
+    """Download `path` of the API to `directory/name` and return that path.
 
-    What is here already with the right hash is kept. Bytes arrive in a hidden partial file named
-    after the hash, which a later call takes up with a Range request; only a verified file gets its
-    name, atomically. Raises DownloadFailed, ApiError, or ConnectionFailed when the server stays away.
+    A file that already has the right hash is kept. Bytes are written to a hidden partial file named after
+    the hash, which a later call resumes with a Range request. The file is renamed after verification.
+
+    Raises:
+        DownloadFailed: the file is incomplete or has another hash.
+        ApiError: the server refused the request.
+        ConnectionFailed: the server does not answer.
     """
     target = directory / safe_name(name)
     directory.mkdir(parents=True, exist_ok=True)
     if sha256 is not None and target.is_file() and _digest(target) == sha256:
-        _tell(on_bytes, name, target.stat().st_size, size)
+        _report(on_bytes, name, target.stat().st_size, size)
         return target
     partial = directory / f".{name}.{(sha256 or 'unverified')[:16]}.part"
     if sha256 is None:
-        partial.unlink(missing_ok=True)  # nothing says whether its bytes belong to this file
+        partial.unlink(missing_ok=True)  # cannot be checked against this file
     resumed = partial.exists()
     _receive(transport, path, partial, name, size, on_bytes)
     if not _matches(partial, size, sha256) and resumed:
-        # The bytes from before were bad; the server's file may be good.
+        # The earlier bytes may be damaged; download the whole file once more.
         partial.unlink()
         _receive(transport, path, partial, name, size, on_bytes)
     if not _matches(partial, size, sha256):
         partial.unlink()
-        raise DownloadFailed(f"{name} does not have the size and SHA-256 of the server's manifest.")
+        raise DownloadFailed(
+            f"{name} does not match the size and SHA-256 in the server's manifest."
+        )
     os.replace(partial, target)
     return target
 
@@ -75,7 +85,7 @@ def _receive(
     size: int | None,
     on_bytes: OnBytes | None,
 ) -> None:
-    """Append to `partial` until the server has no more, going on after cut connections."""
+    """Append to `partial` until it is complete, reconnecting after a lost connection."""
     failures = 0
     while True:
         have = partial.stat().st_size if partial.exists() else 0
@@ -102,31 +112,31 @@ def _receive_once(
     transport: Transport,
     path: str,
     partial: Path,
-    have: int,
+    offset: int,
     name: str,
     size: int | None,
     on_bytes: OnBytes | None,
 ) -> None:
-    # identity: a compressed body would not be the bytes that Range and the hash speak of.
+    # identity: Range and the hash refer to the uncompressed bytes.
     headers = {"Accept": "*/*", "Accept-Encoding": "identity"}
-    if have:
-        headers["Range"] = f"bytes={have}-"
+    if offset:
+        headers["Range"] = f"bytes={offset}-"
     with transport.stream(path, headers=headers) as response:
         if response.status_code == 416:
             partial.unlink(missing_ok=True)
-            raise ConnectionFailed(transport.url, f"it has no byte {have} of {name}")
-        goes_on = have > 0 and response.status_code == 206 and _starts_at(response, have)
-        if response.status_code == 206 and have > 0 and not goes_on:
-            raise DownloadFailed(f"The server sent another part of {name} than was asked for.")
-        received = have if goes_on else 0
-        with partial.open("ab" if goes_on else "wb") as file:
-            # As they arrive: chunks gathered to a size would be lost with a connection that breaks.
+            raise ConnectionFailed(transport.url, f"it has no byte {offset} of {name}")
+        resumes = offset > 0 and response.status_code == 206 and _starts_at(response, offset)
+        if response.status_code == 206 and offset > 0 and not resumes:
+            raise DownloadFailed(f"The server sent the wrong byte range of {name}.")
+        received = offset if resumes else 0
+        with partial.open("ab" if resumes else "wb") as file:
+            # Write chunks as they arrive: chunks buffered to a fixed size would be lost with the connection.
             for chunk in response.iter_bytes():
                 received += len(chunk)
                 if size is not None and received > size:
-                    raise DownloadFailed(f"{name} is longer than the {size} bytes announced.")
+                    raise DownloadFailed(f"{name} is longer than the announced {size} bytes.")
                 file.write(chunk)
-                _tell(on_bytes, name, received, size)
+                _report(on_bytes, name, received, size)
             file.flush()
             os.fsync(file.fileno())
 
@@ -147,6 +157,6 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _tell(on_bytes: OnBytes | None, name: str, have: int, size: int | None) -> None:
+def _report(on_bytes: OnBytes | None, name: str, received: int, size: int | None) -> None:
     if on_bytes is not None:
-        on_bytes(name, have, size)
+        on_bytes(name, received, size)

@@ -1,4 +1,4 @@
-"""Jobs: submit, watch, steer."""
+"""Jobs: submit, follow, control."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ from service.client.models import (
     Metrics,
     Validation,
 )
-from service.client.pages import pages
 from service.client.sse import ServerSentEvent, parse
 from service.client.transport import Params, Transport, path_to
 from service.client.waiting import OUTAGE_SECONDS, wait_until
 
 Spec = JobSpec | Mapping[str, Any] | str | os.PathLike[str]
-"""A spec, a mapping in its form, or the path of a YAML or JSON file."""
+"""A spec, an equivalent mapping, or the path of a YAML or JSON file."""
 
 
 class Jobs:
@@ -38,21 +37,27 @@ class Jobs:
         self._transport = transport
 
     def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> Job:
-        """Submit a job and return it, queued. Raises ApiError, InvalidSpec, ConnectionFailed.
+        """Submit a job and return it in state `queued`.
 
-        The same key with the same spec gives the same job, however often it is sent. Without one a
-        fresh key is used, which makes this call safe to repeat over a bad connection.
+        Args:
+            idempotency_key: repeating a call with the same key and spec returns the same job. By default
+                a fresh key is used, so that the request can be retried over a bad connection.
+
+        Raises:
+            ApiError: the server refused the spec.
+            InvalidSpec: the spec cannot be read or sent.
+            ConnectionFailed: the server does not answer.
         """
         headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
         return self._bind(self._send_spec(path_to("jobs"), spec, headers))
 
     def validate(self, spec: Spec) -> Validation:
-        """Ask what a spec would do: every "auto" resolved, steps, parameters. Nothing is stored."""
+        """Resolve every "auto" of a spec and estimate steps and memory, without submitting it."""
         return Validation.model_validate(self._send_spec(path_to("jobs", "validate"), spec, {}))
 
     def get(self, job_id: str) -> Job:
-        """The job as it is now."""
-        return self._look(job_id)
+        """Return the current state of a job."""
+        return self._get(job_id)
 
     def list(
         self,
@@ -62,21 +67,33 @@ class Jobs:
         tag: str | None = None,
         page_size: int = 100,
     ) -> Iterator[Job]:
-        """Jobs, newest first; further pages are asked for when they are needed."""
+        """Iterate over jobs, newest first. Pages are requested as needed."""
         params = {"status": status, "method": method, "tag": tag, "limit": page_size}
-        for item in pages(self._transport, path_to("jobs"), params):
+        for item in self._transport.pages(path_to("jobs"), params):
             yield self._bind(item)
 
     def cancel(self, job_id: str) -> Job:
-        """Ask for the job to stop. Raises ApiError (409) when it has ended."""
+        """Cancel a job.
+
+        Raises:
+            ApiError: 409 if it has already ended otherwise.
+        """
         return self._bind(self._transport.json("POST", path_to("jobs", job_id, "cancel")))
 
     def pause(self, job_id: str) -> Job:
-        """Ask for the job to give up its place. Raises ApiError (409) when it has ended."""
+        """Pause a job.
+
+        Raises:
+            ApiError: 409 if it has ended.
+        """
         return self._bind(self._transport.json("POST", path_to("jobs", job_id, "pause")))
 
     def resume(self, job_id: str) -> Job:
-        """Queue a paused job again. Raises ApiError (409) when it is not paused."""
+        """Resume a paused job.
+
+        Raises:
+            ApiError: 409 if it is not paused.
+        """
         return self._bind(self._transport.json("POST", path_to("jobs", job_id, "resume")))
 
     def clone(
@@ -87,12 +104,16 @@ class Jobs:
         checkpoint: str | None = "newest",
         idempotency_key: str | None = None,
     ) -> Job:
-        """Queue a new job that goes on from this one's checkpoint. Raises ApiError, InvalidSpec.
+        """Submit a new job that continues from a checkpoint of this one.
 
         Args:
-            changes: fields of the spec to change, in its form.
-            checkpoint: id of one of the job's; None starts anew.
-            idempotency_key: as with `submit`.
+            changes: fields of the spec to change, nested as in a spec.
+            checkpoint: id of one of the job's checkpoints; None starts from scratch.
+            idempotency_key: as in `submit`.
+
+        Raises:
+            ApiError: the server refused the request.
+            InvalidSpec: `changes` cannot be sent.
         """
         headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
         body = {"changes": dict(changes or {}), "checkpoint": checkpoint}
@@ -107,9 +128,9 @@ class Jobs:
         tags: Mapping[str, str] | None = None,
         priority: int | None = None,
     ) -> Job:
-        """Change what may change after submission; None leaves a field as it is."""
-        given = {"name": name, "tags": None if tags is None else dict(tags), "priority": priority}
-        body = {key: value for key, value in given.items() if value is not None}
+        """Change the name, tags or priority of a job; None leaves a field as it is."""
+        fields = {"name": name, "tags": None if tags is None else dict(tags), "priority": priority}
+        body = {key: value for key, value in fields.items() if value is not None}
         return self._bind(self._transport.json("PATCH", path_to("jobs", job_id), body=body))
 
     def wait(
@@ -120,40 +141,49 @@ class Jobs:
         poll: float = 1.0,
         outage: float = OUTAGE_SECONDS,
     ) -> Job:
-        """Wait until the job has succeeded and return it; outlasts a restart of the server.
+        """Wait until the job has succeeded and return it.
 
-        Raises JobFailed when it failed or was cancelled, and WaitTimeout after `timeout` seconds.
+        Args:
+            timeout: seconds to wait; None waits without limit.
+            poll: seconds between requests.
+            outage: longest tolerated outage of the server, in seconds.
+
+        Raises:
+            JobFailed: it failed or was cancelled.
+            WaitTimeout: it has not ended after `timeout` seconds.
         """
-        ended = wait_until(
-            lambda: self._look(job_id, patience=outage),
+        job = wait_until(
+            lambda: self._get(job_id, patience=outage),
             lambda job: job.done,
             timeout=timeout,
             poll=poll,
             what=f"Job {job_id}",
         )
-        if ended.status != "succeeded":
-            raise JobFailed(ended)
-        return ended
+        if job.status != "succeeded":
+            raise JobFailed(job)
+        return job
 
     def events(self, job_id: str, *, after: int = 0, page_size: int = 100) -> Iterator[Event]:
-        """The job's history after event number `after`, oldest first."""
+        """Iterate over the job's events after number `after`, oldest first."""
         params = {"after": after or None, "limit": page_size}
-        for item in pages(self._transport, path_to("jobs", job_id, "events"), params):
+        for item in self._transport.pages(path_to("jobs", job_id, "events"), params):
             yield Event.model_validate(item)
 
     def stream_events(self, job_id: str, *, after: int = 0) -> Iterator[Event]:
-        """The history after `after` and then every new event, until the job has ended.
+        """Iterate over events after number `after`, then over new ones, until the job has ended.
 
-        Each event comes once and in order, also over cut connections and restarts of the server.
+        Each event is yielded once and in order, also after lost connections and server restarts.
         """
-        seen = after
+        last_seq = after
 
-        def known(message: ServerSentEvent) -> None:
-            nonlocal seen
-            seen = int(message.id or seen)
+        def on_message(message: ServerSentEvent) -> None:
+            nonlocal last_seq
+            last_seq = int(message.id or last_seq)
 
         path = path_to("jobs", job_id, "events")
-        for message in self._follow(job_id, path, lambda: str(seen) if seen else "", known):
+        for message in self._follow(
+            job_id, path, lambda: str(last_seq) if last_seq else "", on_message
+        ):
             event = Event.model_validate_json(message.data)
             yield event
             if event.ends_job:
@@ -167,46 +197,46 @@ class Jobs:
         from_step: int | None = None,
         max_points: int | None = None,
     ) -> Metrics:
-        """Training figures by column, thinned out on the server to `max_points` (10,000)."""
+        """Return training metrics as columns, downsampled on the server to `max_points` (10,000)."""
         params = {"name": name, "from_step": from_step, "max_points": max_points}
         path = path_to("jobs", job_id, "metrics")
         return Metrics.model_validate(self._transport.json("GET", path, params=params))
 
     def logs(self, job_id: str, *, tail: int | None = None, attempt: int | None = None) -> str:
-        """The log of an attempt (the newest without), or its last `tail` lines."""
+        """Return the log of an attempt (default: the newest), or only its last `tail` lines."""
         params = {"tail": tail, "attempt": attempt}
         return self._transport.text(path_to("jobs", job_id, "logs"), params=params)
 
     def follow_logs(self, job_id: str, *, tail: int | None = None) -> Iterator[str]:
-        """The log's lines, or the last `tail` of them, and then new ones until the job has ended."""
-        place = ""
+        """Iterate over the log's lines (or its last `tail`), then over new ones, until the job has ended."""
+        last_id = ""
 
-        def known(message: ServerSentEvent) -> None:
-            nonlocal place
-            place = message.id or place
+        def on_message(message: ServerSentEvent) -> None:
+            nonlocal last_id
+            last_id = message.id or last_id
 
         path = path_to("jobs", job_id, "logs")
-        for message in self._follow(job_id, path, lambda: place, known, {"tail": tail}):
+        for message in self._follow(job_id, path, lambda: last_id, on_message, {"tail": tail}):
             yield from message.data.split("\n")
 
     def checkpoints(self, job_id: str) -> Sequence[Checkpoint]:
-        """The job's checkpoints, oldest first."""
-        found = [Checkpoint.model_validate(item) for item in self._all(job_id, "checkpoints")]
-        return sorted(found, key=lambda checkpoint: (checkpoint.step, checkpoint.id))
+        """Return the job's checkpoints, oldest first."""
+        checkpoints = [Checkpoint.model_validate(item) for item in self._all(job_id, "checkpoints")]
+        return sorted(checkpoints, key=lambda checkpoint: (checkpoint.step, checkpoint.id))
 
     def evaluations(self, job_id: str) -> Sequence[Evaluation]:
-        """Held-out metrics, by step."""
-        found = [Evaluation.model_validate(item) for item in self._all(job_id, "evaluations")]
-        return sorted(found, key=lambda evaluation: evaluation.step)
+        """Return the evaluations on held-out images, in order of their steps."""
+        evaluations = [Evaluation.model_validate(item) for item in self._all(job_id, "evaluations")]
+        return sorted(evaluations, key=lambda evaluation: evaluation.step)
 
     def artifacts(self, job_id: str) -> Sequence[Artifact]:
-        """The job's files: pictures, logs, tables."""
+        """Return the job's other files, such as plots."""
         return [Artifact.model_validate(item) for item in self._all(job_id, "artifacts")]
 
     def attempts(self, job_id: str) -> Sequence[Attempt]:
-        """The job's tries, first one first."""
-        found = [Attempt.model_validate(item) for item in self._all(job_id, "attempts")]
-        return sorted(found, key=lambda attempt: attempt.number)
+        """Return the job's attempts, oldest first."""
+        attempts = [Attempt.model_validate(item) for item in self._all(job_id, "attempts")]
+        return sorted(attempts, key=lambda attempt: attempt.number)
 
     def download_artifact(
         self,
@@ -216,7 +246,7 @@ class Jobs:
         *,
         on_bytes: OnBytes | None = None,
     ) -> Path:
-        """Fetch one of `artifacts(job_id)` into `directory`, verified, and return its place."""
+        """Download one of `artifacts(job_id)` into `directory`, verify it, and return its path."""
         return fetch(
             self._transport,
             path_to("jobs", job_id, "artifacts", artifact.name),
@@ -232,11 +262,11 @@ class Jobs:
         job_id: str,
         path: str,
         last_id: Callable[[], str],
-        known: Callable[[ServerSentEvent], None],
+        on_message: Callable[[ServerSentEvent], None],
         params: Params | None = None,
     ) -> Iterator[ServerSentEvent]:
-        """Server-sent events until the job has ended and the server has no more of them."""
-        answered = time.monotonic()
+        """Yield server-sent events, reconnecting, until the job has ended and the stream is complete."""
+        last_answer = time.monotonic()
         pause = 0.2
         while True:
             headers = {"Accept": "text/event-stream"}
@@ -244,34 +274,36 @@ class Jobs:
                 headers["Last-Event-ID"] = last_id()
             ended = False
             try:
-                # Asked before the stream: what it then brings is all there is of an ended job.
-                ended = self._look(job_id).done
+                # Checked before the stream opens: if the job has ended, that stream is complete.
+                ended = self._get(job_id).done
                 with self._transport.stream(path, params=params, headers=headers) as response:
                     for message in parse(response.iter_bytes()):
-                        answered, pause = time.monotonic(), 0.2
-                        known(message)
+                        last_answer, pause = time.monotonic(), 0.2
+                        on_message(message)
                         yield message
             except ConnectionFailed:
-                if time.monotonic() - answered > OUTAGE_SECONDS:
+                if time.monotonic() - last_answer > OUTAGE_SECONDS:
                     raise
             else:
-                answered = time.monotonic()
+                last_answer = time.monotonic()
                 if ended:
                     return
             time.sleep(pause)
             pause = min(pause * 2, 5.0)
 
-    def _all(self, job_id: str, part: str) -> Iterator[dict[str, Any]]:
-        return pages(self._transport, path_to("jobs", job_id, part), {})
+    def _all(self, job_id: str, collection: str) -> Iterator[dict[str, Any]]:
+        return self._transport.pages(path_to("jobs", job_id, collection), {})
 
     def _send_spec(self, path: str, spec: Spec, headers: Mapping[str, str]) -> Any:
         body = _spec_body(spec)
         try:
             return self._transport.json("POST", path, body=body, headers=headers)
         except (TypeError, ValueError) as error:
-            raise InvalidSpec(f"The spec holds a value that JSON cannot say: {error}") from error
+            raise InvalidSpec(
+                f"The spec has a value that JSON cannot represent: {error}"
+            ) from error
 
-    def _look(self, job_id: str, patience: float | None = None) -> Job:
+    def _get(self, job_id: str, patience: float | None = None) -> Job:
         return self._bind(self._transport.json("GET", path_to("jobs", job_id), patience=patience))
 
     def _bind(self, answer: Any) -> Job:
@@ -282,10 +314,12 @@ class Jobs:
 
 def _spec_body(spec: Spec) -> dict[str, Any]:
     if isinstance(spec, JobSpec):
-        # As it was written: what was left to a default stays the server's to decide.
+        # Only the fields that were set: defaults are the server's to choose.
         body = spec.model_dump(mode="json", exclude_unset=True)
         if "method" in body:
-            body["method"]["name"] = spec.method.name  # tells the server whose settings these are
+            body["method"]["name"] = (
+                spec.method.name
+            )  # the server needs it to know the method's settings
         return body
     if isinstance(spec, Mapping):
         return dict(spec)

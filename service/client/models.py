@@ -1,7 +1,7 @@
-"""What the service answers, as typed records.
+"""Typed records of the API's answers.
 
-They are lenient on purpose: a newer server may add fields, which are kept (`model_extra`) and shown by
-`--json`, and a field that an older server lacks takes its default.
+They are lenient: fields added by a newer server are kept (`model_extra`) and shown by `--json`; fields
+that an older server lacks take their defaults.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ TERMINAL_STATUSES = frozenset({"succeeded", "failed", "cancelled"})
 
 
 class Record(BaseModel):
-    """Base of all answers."""
+    """Base of all records."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class Problem(Record):
-    """Why a job, attempt or data set failed."""
+    """Error of a job, attempt or data set."""
 
     type: str = "error"
     message: str = ""
     log_tail: str | list[str] | None = None
 
     def log_lines(self) -> list[str]:
-        """The last log lines that came with the error."""
+        """Return the last log lines before the error."""
         return self.log_tail.splitlines() if isinstance(self.log_tail, str) else self.log_tail or []
 
 
 class Progress(Record):
-    """How far a job is; figures that are not known yet are None. `eta_seconds` is time to go."""
+    """Progress of a job; None means not known yet. `eta_seconds` is the estimated time left."""
 
     step: int | None = None
     total_steps: int | None = None
@@ -56,7 +56,7 @@ class DatasetRef(Record):
 
 
 class Job(Record):
-    """A job as last seen. `wait`, `refresh`, `cancel`, ... ask the service; the record never changes."""
+    """Snapshot of a job. Methods such as `wait` and `refresh` return a new record."""
 
     id: str
     name: str = ""
@@ -81,11 +81,11 @@ class Job(Record):
 
     @property
     def done(self) -> bool:
-        """Whether the job has ended, one way or another."""
+        """Whether the job has ended: succeeded, failed or cancelled."""
         return self.status in TERMINAL_STATUSES
 
     def refresh(self) -> Job:
-        """The job as it is now."""
+        """Return the current state of the job."""
         return self._bound().get(self.id)
 
     def wait(self, timeout: float | None = None, poll: float = 1.0) -> Job:
@@ -93,25 +93,25 @@ class Job(Record):
         return self._bound().wait(self.id, timeout=timeout, poll=poll)
 
     def cancel(self) -> Job:
-        """Ask for the job to stop; it does so after its current step."""
+        """Cancel the job; a running one stops after its current step."""
         return self._bound().cancel(self.id)
 
     def pause(self) -> Job:
-        """Ask for the job to give up its place; it is saved after its current step."""
+        """Pause the job; a running one saves a checkpoint after its current step."""
         return self._bound().pause(self.id)
 
     def resume(self) -> Job:
-        """Queue a paused job again; it goes on from where it was saved."""
+        """Resume the paused job; it continues from its last checkpoint."""
         return self._bound().resume(self.id)
 
     def _bound(self) -> Jobs:
         if self._jobs is None:
-            raise RuntimeError("this Job was not made by a Client")
+            raise RuntimeError("this Job does not come from a Client")
         return self._jobs
 
 
 class Event(Record):
-    """One entry of a job's history; `seq` counts 1, 2, 3, ... within the job."""
+    """One event of a job; `seq` counts 1, 2, 3, ... within the job."""
 
     seq: int
     at: datetime | None = None
@@ -126,7 +126,7 @@ class Event(Record):
 
 
 class Metrics(Record):
-    """Training figures by column: `values["loss"][i]` was measured at `step[i]`, at `time[i]`."""
+    """Training metrics as columns: `values["loss"][i]` was measured at `step[i]`, at `time[i]`."""
 
     step: list[int] = Field(default_factory=list)
     time: list[Any] = Field(default_factory=list)
@@ -134,7 +134,7 @@ class Metrics(Record):
 
 
 class Evaluation(Record):
-    """Held-out metrics; `subject` says of what: raw pixels, the untrained or the trained backbone."""
+    """Metrics on held-out images; `subject` is `raw` pixels, `untrained` or trained `backbone`."""
 
     step: int = 0
     epoch: float | None = None
@@ -166,7 +166,7 @@ class Checkpoint(Record):
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Total size of all files in bytes."""
         return sum(file.size for file in self.files)
 
 
@@ -178,7 +178,7 @@ class Artifact(Record):
 
 
 class Attempt(Record):
-    """One try of a job; a job that was restarted has several."""
+    """One execution of a job; a job that was restarted has several."""
 
     number: int
     state: str = ""
@@ -190,7 +190,7 @@ class Attempt(Record):
 
 
 class Validation(Record):
-    """A spec with every "auto" resolved, and what the run would take."""
+    """A spec with every "auto" resolved, and estimates of the run."""
 
     resolved: dict[str, Any] = Field(default_factory=dict)
     estimate: dict[str, Any] = Field(default_factory=dict)
@@ -202,7 +202,7 @@ class SkippedFile(Record):
 
 
 class IngestReport(Record):
-    """What ingest found; `skipped` lists at most the first 1000 files."""
+    """Result of an ingest; `skipped` lists at most the first 1000 files."""
 
     num_images: int | None = None
     num_skipped: int = 0
@@ -211,7 +211,7 @@ class IngestReport(Record):
 
 
 class Dataset(Record):
-    """A registered folder of images; `state` is pending, ingesting, ready or failed."""
+    """A registered folder of images. `state` is pending, ingesting, ready or failed."""
 
     id: str
     name: str
@@ -231,18 +231,18 @@ class Dataset(Record):
 
     @property
     def error_message(self) -> str:
-        """Why ingest failed, or nothing."""
+        """Why ingest failed; empty if it did not."""
         return self.error.message if isinstance(self.error, Problem) else self.error or ""
 
     def wait(self, timeout: float | None = None, poll: float = 0.5) -> Dataset:
         """Wait until the data set is ready; see `Datasets.wait`."""
         if self._datasets is None:
-            raise RuntimeError("this Dataset was not made by a Client")
+            raise RuntimeError("this Dataset does not come from a Client")
         return self._datasets.wait(self.id, timeout=timeout, poll=poll)
 
 
 class Token(Record):
-    """An access token. `token`, the secret, is there only in the answer that creates it."""
+    """An access token. Its secret, `token`, is set only in the answer that creates it."""
 
     id: str
     name: str = ""
@@ -256,7 +256,7 @@ class Token(Record):
 
 
 class AuditEntry(Record):
-    """A request that changed something, or was refused the right to (403)."""
+    """A request that changed something, or was refused for lack of a scope (403)."""
 
     id: str
     at: datetime | None = None
@@ -269,7 +269,7 @@ class AuditEntry(Record):
 
 
 class Node(Record):
-    """A machine of the cluster."""
+    """A node of the cluster."""
 
     id: str = ""
     address: str = ""
@@ -280,7 +280,7 @@ class Node(Record):
 
 
 class QueuedJob(Record):
-    """A job that waits for room."""
+    """A queued job and what it waits for."""
 
     id: str
     name: str = ""
@@ -292,7 +292,7 @@ class QueuedJob(Record):
 
 
 class Cluster(Record):
-    """What the dispatcher last saw, at `at` (None: nothing yet), and the queue by priority."""
+    """The cluster as the dispatcher saw it at `at` (None: not yet), and the queue in its order."""
 
     at: datetime | None = None
     alive: bool = False

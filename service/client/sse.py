@@ -1,4 +1,4 @@
-"""Server-sent events (the WHATWG wire format), read from an iterator of bytes."""
+"""Parser of server-sent events (WHATWG format)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 @dataclass(frozen=True)
 class ServerSentEvent:
-    """One message: its `id` (last one seen, "" when none), its `event` name and its data."""
+    """One message. `id` is the last id in the stream so far, "" if there was none."""
 
     id: str
     event: str
@@ -19,7 +19,7 @@ class ServerSentEvent:
 
 
 def parse(chunks: Iterable[bytes]) -> Iterator[ServerSentEvent]:
-    """Yield complete messages; one cut off by the end of the stream is dropped, as the format says."""
+    """Yield complete messages. An incomplete last one is dropped, as the format requires."""
     last_id, name, data = "", "", list[str]()
     for raw in _lines(chunks):
         line = raw.decode("utf-8", errors="replace")
@@ -39,14 +39,14 @@ def parse(chunks: Iterable[bytes]) -> Iterator[ServerSentEvent]:
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    # Only the three line ends of the format count: str.splitlines would also cut at U+2028 in JSON.
+    # The format has three line ends; str.splitlines would also split at U+2028 inside JSON.
     buffer = b""
     for chunk in chunks:
         buffer += chunk
         start = 0
         for match in _LINE_END.finditer(buffer):
             if match.group() == b"\r" and match.end() == len(buffer):
-                break  # perhaps the first half of \r\n
+                break  # may be the first half of \r\n
             yield buffer[start : match.start()]
             start = match.end()
         buffer = buffer[start:]

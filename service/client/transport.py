@@ -1,4 +1,4 @@
-"""HTTP to the service: authentication, patience with outages, problem documents as exceptions."""
+"""HTTP transport: authentication, retries, pagination, and problem documents as exceptions."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from service.client.config import Connection
 from service.client.errors import STALE_ATTEMPT, ApiError, ConnectionFailed, StaleAttempt
 
 BUSY = frozenset({502, 503, 504})
-"""Answers of a server, or of a proxy before it, that is starting or gone for a moment."""
+"""Status codes of a server or proxy that is temporarily unavailable."""
 
 Params = Mapping[str, str | int | float | None]
 
 
 class Transport:
-    """One connection pool to one server.
+    """Connection pool to one server.
 
-    `patience` is how many seconds a repeatable request goes on against a server that is away
-    (connection errors, 502, 503, 504); calls may bring their own. A request is repeatable when it is
-    a GET, when it carries an Idempotency-Key, or when the caller says so.
+    Args:
+        patience: how long to retry a repeatable request after connection errors and status 502, 503 or
+            504, in seconds; calls may override it. A request is repeatable if it is a GET, has an
+            Idempotency-Key, or the caller declares it.
+        timeout: seconds to wait for an answer.
     """
 
     def __init__(self, connection: Connection, *, patience: float, timeout: float = 30.0) -> None:
@@ -39,7 +41,7 @@ class Transport:
             base_url=connection.url,
             headers=headers,
             timeout=httpx.Timeout(timeout, connect=5.0),
-            # A proxy from the environment has no way to this machine's own loopback.
+            # A proxy from the environment cannot reach this machine's loopback.
             trust_env=not connection.is_loopback,
         )
 
@@ -57,9 +59,11 @@ class Transport:
         repeatable: bool | None = None,
         patience: float | None = None,
     ) -> Any:
-        """Send a request and return the decoded JSON answer (None for an empty one).
+        """Send a request and return the decoded JSON answer, None if it is empty.
 
-        Raises ApiError for a refusal and ConnectionFailed when no server answered in time.
+        Raises:
+            ApiError: the server refused the request.
+            ConnectionFailed: no server answered in time.
         """
         response = self._send(method, path, body, params, headers, repeatable, patience)
         if not response.content:
@@ -67,20 +71,32 @@ class Transport:
         try:
             return response.json()
         except ValueError as error:
-            raise ConnectionFailed(self.url, "what answers there is not a DASL server") from error
+            raise ConnectionFailed(self.url, "it is not a DASL server") from error
 
     def text(self, path: str, *, params: Params | None = None) -> str:
         """GET a text document."""
         return self._send("GET", path, None, params, {"Accept": "text/plain"}, None, None).text
 
+    def pages(self, path: str, params: Params) -> Iterator[dict[str, Any]]:
+        """Yield the items of a paginated list, requesting each page when it is needed."""
+        query = dict(params)
+        while True:
+            page = self.json("GET", path, params=query)
+            yield from page["data"]
+            cursor = page.get("next")
+            if not page.get("has_more") or cursor is None or cursor == query.get("after"):
+                return
+            query["after"] = cursor
+
     @contextmanager
     def stream(
         self, path: str, *, params: Params | None = None, headers: Mapping[str, str] | None = None
     ) -> Iterator[httpx.Response]:
-        """GET with the body still to be read. Never repeated: the reader knows where it was.
+        """GET a body to be read as it arrives. Never retried: only the reader knows its position.
 
-        The body's errors come as ConnectionFailed; a refusal other than 416 (which a resuming
-        download must see) as ApiError.
+        Raises:
+            ConnectionFailed: the connection failed, also while the body is read.
+            ApiError: the server refused the request, except with 416, which a resuming download handles.
         """
         try:
             with self._http.stream(
@@ -109,7 +125,7 @@ class Transport:
         pause = 0.1
         while True:
             failure: ConnectionFailed | None = None
-            asked_pause = 0.0
+            retry_after = 0.0
             try:
                 response = self._http.request(
                     method, path, json=body, params=_without_none(params), headers=headers
@@ -121,9 +137,9 @@ class Transport:
                 if response.status_code not in BUSY:
                     self._raise_for(response)
                     return response
-                asked_pause = _retry_after(response)
-            # Jitter, so that a hundred workers do not come back in the same millisecond.
-            wait = max(pause * random.uniform(0.75, 1.25), asked_pause)
+                retry_after = _retry_after(response)
+            # Jitter, so that many workers do not retry at the same moment.
+            wait = max(pause * random.uniform(0.75, 1.25), retry_after)
             if not repeatable or time.monotonic() + wait > deadline:
                 if failure is not None:
                     raise failure
@@ -154,7 +170,7 @@ class Transport:
 
 
 def path_to(*segments: str) -> str:
-    """`/v1/...` with every segment quoted; a name from outside cannot reach another path."""
+    """Join quoted segments to `/v1/...`, so that a name cannot reach another path."""
     for segment in segments:
         if segment in {"", ".", ".."}:
             raise ValueError(f"{segment!r} is not an id")

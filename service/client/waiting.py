@@ -1,4 +1,4 @@
-"""Waiting for something to end, at a polite pace."""
+"""Polling until a job or ingest has ended."""
 
 from __future__ import annotations
 
@@ -8,27 +8,31 @@ from typing import TypeVar
 
 from service.client.errors import WaitTimeout
 
-Seen = TypeVar("Seen")
+State = TypeVar("State")
 
 OUTAGE_SECONDS = 300.0
-"""How long a wait outlasts a server that is away: it may be restarting, while training goes on."""
+"""Longest tolerated outage of a server: it may be restarting while training continues."""
 
 
 def wait_until(
-    look: Callable[[], Seen],
-    done: Callable[[Seen], bool],
+    fetch: Callable[[], State],
+    done: Callable[[State], bool],
     *,
     timeout: float | None,
     poll: float,
     what: str,
-) -> Seen:
-    """Look every `poll` seconds until `done`. Raises WaitTimeout after `timeout` seconds."""
+) -> State:
+    """Call `fetch` every `poll` seconds until `done` accepts its result, and return that.
+
+    Raises:
+        WaitTimeout: `timeout` seconds have passed.
+    """
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
-        seen = look()
-        if done(seen):
-            return seen
-        left = poll if deadline is None else deadline - time.monotonic()
-        if left <= 0:
-            raise WaitTimeout(f"{what} has not ended within {timeout:g} s; it goes on")
-        time.sleep(min(poll, left))
+        state = fetch()
+        if done(state):
+            return state
+        remaining = poll if deadline is None else deadline - time.monotonic()
+        if remaining <= 0:
+            raise WaitTimeout(f"{what} has not ended within {timeout:g} s and continues")
+        time.sleep(min(poll, remaining))

@@ -1,8 +1,7 @@
-"""The worker door: how a training attempt, or an ingest run, reports home.
+"""Client of the worker API, with which a training attempt or an ingest run reports to the service.
 
-Every call goes on against an API that is away for `patience` seconds, because an unreachable control
-plane alone must never end a training; the caller says how long it can wait. A refusal because the
-attempt was replaced or its job has ended is `StaleAttempt`: the process must stop.
+Every call is retried for `patience` seconds, because an unreachable control plane alone must never end a
+training. `StaleAttempt` means that the attempt was superseded or its job has ended: the process must exit.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ Outcome = Literal["succeeded", "failed", "cancelled", "paused"]
 
 
 class _Answer(BaseModel):
-    # A newer API may say more than this worker understands.
+    # A newer API may send fields that this worker does not know.
     model_config = ConfigDict(extra="ignore")
 
 
 class WorkerDataset(_Answer):
-    """A data set to read: images below `uri`, their index at `index_uri`."""
+    """A data set: images below `uri`, their index at `index_uri`."""
 
     id: str
     name: str
@@ -38,7 +37,7 @@ class WorkerDataset(_Answer):
 
 
 class Resume(_Answer):
-    """The checkpoint to go on from."""
+    """The checkpoint to resume from."""
 
     checkpoint_id: str
     uri: str
@@ -48,9 +47,9 @@ class Resume(_Answer):
 
 
 class AttemptStart(_Answer):
-    """All that an attempt needs to train.
+    """Everything an attempt needs to train.
 
-    `dataset_roots` are folders outside of which nothing may be read; none: everything may.
+    Only files below `dataset_roots` may be read; an empty list allows all files.
     """
 
     spec: ResolvedJobSpec
@@ -63,7 +62,7 @@ class AttemptStart(_Answer):
 
 
 class IngestStart(_Answer):
-    """What an ingest run reads, and the folder for its index."""
+    """Folder that an ingest run reads, and the folder for its index."""
 
     uri: str
     artifacts_uri: str
@@ -71,9 +70,9 @@ class IngestStart(_Answer):
 
 
 class WorkerClient:
-    """Reports of one attempt of one job. Safe to share between threads.
+    """Reports of one attempt of one job. Thread-safe.
 
-    For an ingest run `job` and `attempt` stay unset and only `dataset_start` and `dataset_finish` work.
+    An ingest run leaves `job` and `attempt` unset, and uses only `dataset_start` and `dataset_finish`.
     """
 
     def __init__(
@@ -88,23 +87,23 @@ class WorkerClient:
         self._transport = Transport(resolve_connection(url, token), patience=patience)
         self._job = job
         self._attempt = attempt
-        self._not_finite: set[str] = set()
+        self._reported_not_finite: set[str] = set()
 
     def start(self, *, patience: float | None = None) -> AttemptStart:
-        """Say that the attempt runs and learn what to do; may be repeated."""
+        """Report that the attempt has started, and fetch what it needs. Idempotent."""
         return AttemptStart.model_validate(self._post("start", {}, patience))
 
     def damaged(
         self, checkpoint_id: str, damage: str, *, patience: float | None = None
     ) -> AttemptStart:
-        """Say that the checkpoint to go on from is damaged; learn from which to go on instead."""
+        """Report that the checkpoint to resume from is damaged, and fetch the one to use instead."""
         body = {"checkpoint_id": checkpoint_id, "damage": damage}
         return AttemptStart.model_validate(self._post("damaged-checkpoint", body, patience))
 
     def heartbeat(
         self, progress: Mapping[str, Any] | None = None, *, patience: float | None = None
     ) -> Desired:
-        """Say that the attempt lives, and how far it is; learn what a person wants of it."""
+        """Report liveness and progress; return the desired state of the job."""
         body = {"progress": _finite(progress or {})}
         desired: Desired = self._post("heartbeat", body, patience)["desired"]
         return desired
@@ -114,20 +113,20 @@ class WorkerClient:
     ) -> None:
         """Report points `{"step": int, "time": float, "values": {name: float}}`.
 
-        NaN and infinities are left out; the first of each name becomes an event of type `nan`.
+        NaN and infinite values are removed; the first one of each name becomes an event of type `nan`.
         """
         for point in points:
             for name, value in point["values"].items():
-                if not math.isfinite(value) and name not in self._not_finite:
+                if not math.isfinite(value) and name not in self._reported_not_finite:
                     message = f"{name} is {value} at step {point['step']}"
                     data = {"metric": name, "step": point["step"]}
                     self.event("nan", message, data, patience=patience)
-                    # Not before: whoever repeats this call after an outage must tell it again.
-                    self._not_finite.add(name)
+                    # Only after the request: if it fails, the repeated call must send the event again.
+                    self._reported_not_finite.add(name)
         finite = [{**point, "values": _finite(point["values"])} for point in points]
-        kept = [point for point in finite if point["values"]]
-        if kept:
-            self._post("metrics", {"points": kept}, patience)
+        nonempty = [point for point in finite if point["values"]]
+        if nonempty:
+            self._post("metrics", {"points": nonempty}, patience)
 
     def evaluation(
         self,
@@ -138,7 +137,7 @@ class WorkerClient:
         metrics: Mapping[str, Any],
         patience: float | None = None,
     ) -> None:
-        """Report metrics of held-out images; the ones that are not finite are left out."""
+        """Report metrics on held-out images. NaN and infinite values are removed."""
         body = {"step": step, "epoch": epoch, "subject": subject, "metrics": _finite(metrics)}
         self._post("evaluations", body, patience)
 
@@ -150,7 +149,7 @@ class WorkerClient:
         *,
         patience: float | None = None,
     ) -> None:
-        """Add an entry to the job's history."""
+        """Add an event to the job."""
         body = {"type": type, "message": message, "data": dict(data or {})}
         self._post("events", body, patience)
 
@@ -165,9 +164,12 @@ class WorkerClient:
         final: bool = False,
         patience: float | None = None,
     ) -> str:
-        """Register a checkpoint that is written whole; `files` are `{name, size, sha256}`.
+        """Register a completely written checkpoint and return its id.
 
-        Returns its id. From now on it exists: for people, and for the next attempt.
+        Once registered, it can be downloaded, and the next attempt can resume from it.
+
+        Args:
+            files: `{name, size, sha256}` of each file.
         """
         body = {
             "step": step,
@@ -189,7 +191,7 @@ class WorkerClient:
         content_type: str,
         patience: float | None = None,
     ) -> None:
-        """Register a file for people to download; the same name again replaces it."""
+        """Register a file for download. A file of the same name is replaced."""
         body = {
             "name": name,
             "uri": uri,
@@ -208,10 +210,12 @@ class WorkerClient:
         repeatable: bool = False,
         patience: float | None = None,
     ) -> None:
-        """Say how the attempt ended.
+        """Report how the attempt ended.
 
-        A failure that is not retryable fails the job at once; one that is repeatable does so when it
-        comes twice in a row without a step more in between.
+        Args:
+            retryable: False fails the job at once.
+            repeatable: True fails the job if the next attempt ends with the same error, without a step
+                more.
         """
         body = {
             "outcome": outcome,
@@ -222,7 +226,7 @@ class WorkerClient:
         self._post("finish", body, patience)
 
     def dataset_start(self, dataset: str, *, patience: float | None = None) -> IngestStart:
-        """Say that ingest of the data set runs, and learn where its images are."""
+        """Report that the ingest run has started, and fetch where the images are."""
         answer = self._send(f"/worker/v1/datasets/{dataset}/start", {}, patience)
         return IngestStart.model_validate(answer)
 
@@ -237,7 +241,7 @@ class WorkerClient:
         error: str | None = None,
         patience: float | None = None,
     ) -> None:
-        """Say what ingest found, or why it found nothing."""
+        """Report the result of the ingest run, or its error."""
         body = {
             "state": state,
             "facts": None if facts is None else dict(facts),
@@ -252,19 +256,18 @@ class WorkerClient:
         self._transport.close()
 
     def _post(self, action: str, body: object, patience: float | None) -> Any:
-        assert self._job is not None, "made without a job"
-        assert self._attempt is not None, "made without an attempt"
+        assert self._job is not None, "WorkerClient has no job"
+        assert self._attempt is not None, "WorkerClient has no attempt"
         path = f"/worker/v1/jobs/{self._job}/attempts/{self._attempt}/{action}"
         return self._send(path, body, patience)
 
     def _send(self, path: str, body: object, patience: float | None) -> Any:
-        # Repeatable, all of them: an answer may be lost, and the door takes a second report of the
-        # same thing for the first one.
+        # All requests are idempotent: the worker API accepts a report again whose answer was lost.
         return self._transport.json("POST", path, body=body, repeatable=True, patience=patience)
 
 
 def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` without NaN and infinities, which JSON cannot say."""
+    """Remove NaN and infinite values, which JSON cannot represent."""
     return {
         key: value
         for key, value in values.items()

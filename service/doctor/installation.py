@@ -1,6 +1,6 @@
-"""What is installed here, and which GPUs training would see.
+"""Checks of the installed packages and of the GPUs that training would see.
 
-Neither torch nor Ray is imported: their versions are in their metadata, and another process looks for GPUs.
+Neither torch nor Ray is imported: versions come from package metadata, and GPUs from a subprocess.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 
-from service.doctor.finding import Finding
+from service.doctor import Finding
 
 _TRAINING = ("torch", "torchvision", "timm", "ray")
-_INSTALL = 'pip install "dasl[training]", where jobs are to run; a client needs none of it'
+_INSTALL = 'pip install "dasl[training]" if jobs run on this machine; a client does not need it'
 _GPUS = """
 import json, torch
 names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 print(json.dumps({"cuda": torch.version.cuda, "names": names}))
 """
-# The import alone takes many seconds from a cold disk.
-_GPU_SECONDS = 120
+# Importing torch takes many seconds from a cold disk.
+_GPU_CHECK_SECONDS = 120
 
 
-def look() -> Iterator[Finding]:
-    """Python, DASL, the packages that train, and GPUs."""
+def run_checks() -> Iterator[Finding]:
+    """Check Python, DASL, the packages for training, and GPUs."""
     yield _python()
-    yield Finding("dasl", "ok", version_of("dasl") or "run from a source tree")
-    needed = _requirements()
+    yield Finding("dasl", "ok", version_of("dasl") or "runs from a source tree")
+    requirements = _requirements()
     for name in _TRAINING:
-        yield _package(name, needed.get(name, ""))
+        yield _package(name, requirements.get(name, ""))
     yield _gpus()
 
 
 def version_of(package: str) -> str | None:
-    """The version that is installed, if it is."""
+    """Return the installed version of a package, or None."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -48,57 +48,66 @@ def _python() -> Finding:
     said = f"{platform.python_version()} at {sys.executable}"
     if (3, 11) <= sys.version_info[:2] < (3, 14):
         return Finding("python", "ok", said)
-    return Finding("python", "fail", said, "Install DASL in an environment of Python 3.11 to 3.13")
+    return Finding(
+        "python", "fail", said, "Install DASL in an environment with Python 3.11 to 3.13"
+    )
 
 
-def _package(name: str, needed: str) -> Finding:
-    has = version_of(name)
-    if has is None:
-        return Finding(name, "warn", "is not installed", _INSTALL)
-    if needed and not _fits(has, needed):
-        return Finding(
-            name, "fail", f"{has}, and DASL needs {needed}", f'pip install "{name}{needed}"'
-        )
-    return Finding(name, "ok", has)
+def _package(name: str, required: str) -> Finding:
+    installed = version_of(name)
+    if installed is None:
+        return Finding(name, "warn", "not installed", _INSTALL)
+    if required and not _satisfies(installed, required):
+        said = f"{installed} is installed, but DASL needs {required}"
+        return Finding(name, "fail", said, f'pip install "{name}{required}"')
+    return Finding(name, "ok", installed)
 
 
 def _requirements() -> dict[str, str]:
-    """Version ranges of the packages that train, as DASL's own metadata has them."""
+    """Return the version ranges of DASL's own requirements, from its metadata."""
     try:
         from packaging.requirements import Requirement
 
         parsed = [Requirement(line) for line in requires("dasl") or ()]
     except (ModuleNotFoundError, PackageNotFoundError):
-        return {}  # Whatever trains needs the one; only a source tree has not the other.
+        # Training installs bring `packaging`; only a source tree has no metadata.
+        return {}
     return {requirement.name: str(requirement.specifier) for requirement in parsed}
 
 
-def _fits(has: str, needed: str) -> bool:
+def _satisfies(installed: str, required: str) -> bool:
     from packaging.specifiers import SpecifierSet
 
-    return SpecifierSet(needed).contains(has, prereleases=True)
+    return SpecifierSet(required).contains(installed, prereleases=True)
 
 
 def _gpus() -> Finding:
     if version_of("torch") is None:
-        return Finding("GPUs", "skip", "torch, which would use them, is not installed")
+        return Finding("GPUs", "skip", "torch is not installed")
     try:
-        told = subprocess.run(
-            [sys.executable, "-c", _GPUS], capture_output=True, text=True, timeout=_GPU_SECONDS
+        done = subprocess.run(
+            [sys.executable, "-c", _GPUS],
+            capture_output=True,
+            text=True,
+            timeout=_GPU_CHECK_SECONDS,
         )
     except subprocess.TimeoutExpired:
-        return Finding("GPUs", "warn", f"torch did not start within {_GPU_SECONDS} s", "Try again")
-    if told.returncode != 0:
-        reason = told.stderr.strip().splitlines()[-1:] or ["no reason given"]
-        todo = "Install torch anew; it cannot be imported"
+        return Finding(
+            "GPUs", "warn", f"torch did not start within {_GPU_CHECK_SECONDS} s", "Try again"
+        )
+    if done.returncode != 0:
+        reason = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
+        todo = "Reinstall torch; it cannot be imported"
         return Finding("GPUs", "fail", f"torch fails: {reason[0][:200]}", todo)
-    seen = json.loads(told.stdout.splitlines()[-1])
-    if seen["names"]:
-        return Finding("GPUs", "ok", ", ".join(seen["names"]) + f" (CUDA {seen['cuda']})")
+    answer = json.loads(done.stdout.splitlines()[-1])
+    if answer["names"]:
+        return Finding("GPUs", "ok", ", ".join(answer["names"]) + f" (CUDA {answer['cuda']})")
     if shutil.which("nvidia-smi") is None:
-        return Finding("GPUs", "ok", "none: training here uses CPUs")
-    built = f"for CUDA {seen['cuda']}" if seen["cuda"] else "without CUDA"
+        return Finding("GPUs", "ok", "none; training uses CPUs")
+    built = f"for CUDA {answer['cuda']}" if answer["cuda"] else "without CUDA"
     todo = (
         "Compare `nvidia-smi`, CUDA_VISIBLE_DEVICES and the CUDA version that torch was built for"
     )
-    return Finding("GPUs", "warn", f"there is a driver, but torch (built {built}) sees none", todo)
+    return Finding(
+        "GPUs", "warn", f"a driver is installed, but torch (built {built}) sees no GPU", todo
+    )

@@ -1,6 +1,6 @@
-"""Where a service on this machine keeps its things: home, database and artifacts.
+"""Checks of the local storage of a service: home, disk, database and artifacts.
 
-Nothing is made here that is not there: a machine that is only a client keeps nothing.
+Nothing that is missing is created, because a machine may be only a client.
 """
 
 from __future__ import annotations
@@ -9,33 +9,28 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from service.doctor.finding import Finding
+from service.doctor import Finding
 
-if TYPE_CHECKING:
-    pass
-
-_LITTLE, _TOO_LITTLE = 10e9, 1e9
+_WARN_FREE_BYTES, _FAIL_FREE_BYTES = 10e9, 1e9
 _CONNECT_SECONDS = "5"
-_NOT_YET = "is not there yet: `dasl serve` makes it"
+_MISSING = "does not exist yet; `dasl serve` creates it"
 
 
-def look() -> Iterator[Finding]:
-    """Home, disk, database and artifacts of the settings in the environment."""
+def run_checks() -> Iterator[Finding]:
+    """Check home, disk, database and artifacts, as the environment's settings name them."""
     try:
         from service.settings import read_settings
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in {"dasl_core", "service"}:
             raise
-        said = "the server extra is not installed, so no service runs here"
-        yield Finding("home", "skip", said)
+        yield Finding("home", "skip", "no service runs here: the server extra is not installed")
         return
     try:
         settings = read_settings()
     except ValueError as error:
         yield Finding(
-            "settings", "fail", str(error), "Correct the variable, see docs/operations.md"
+            "settings", "fail", str(error), "Correct the variable; see docs/operations.md"
         )
         return
     yield _home(settings.home)
@@ -45,23 +40,27 @@ def look() -> Iterator[Finding]:
 
 
 def _home(home: Path) -> Finding:
-    place = _existing(home)
-    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        todo = "Give this user the right to write there, or name another place in DASL_HOME"
-        return Finding("home", "fail", f"{home} cannot be written", todo)
-    return Finding("home", "ok", str(home) if place == home else f"{home} {_NOT_YET}")
+    folder = _nearest_existing(home)
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        todo = "Allow this user to write there, or set DASL_HOME to another folder"
+        return Finding("home", "fail", f"{home} is not writable", todo)
+    return Finding("home", "ok", str(home) if folder == home else f"{home} {_MISSING}")
 
 
 def _disk(home: Path) -> Finding:
-    free = shutil.disk_usage(_existing(home)).free
+    free = shutil.disk_usage(_nearest_existing(home)).free
     said = f"{free / 1e9:.1f} GB free for {home}"
-    todo = "Make room: a save that finds no room is lost, and SQLite stops"
-    if free < _TOO_LITTLE:
+    todo = "Free disk space: on a full disk, checkpoints are lost and SQLite stops"
+    if free < _FAIL_FREE_BYTES:
         return Finding("disk", "fail", said, todo)
-    return Finding("disk", "warn", said, todo) if free < _LITTLE else Finding("disk", "ok", said)
+    return (
+        Finding("disk", "warn", said, todo)
+        if free < _WARN_FREE_BYTES
+        else Finding("disk", "ok", said)
+    )
 
 
-def _database(given: str) -> Finding:
+def _database(configured_url: str) -> Finding:
     from sqlalchemy import make_url
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -69,11 +68,11 @@ def _database(given: str) -> Finding:
     from service.db.session import Database, in_a_line
 
     try:
-        url = make_url(given)
+        url = make_url(configured_url)
         shown = url.render_as_string(hide_password=True)
         if url.drivername.startswith("sqlite"):
             if url.database and not Path(url.database).exists():
-                return Finding("database", "ok", f"{shown} {_NOT_YET}")
+                return Finding("database", "ok", f"{shown} {_MISSING}")
         else:
             url = url.update_query_dict({"connect_timeout": _CONNECT_SECONDS})
         database = Database(url.render_as_string(hide_password=False))
@@ -83,7 +82,9 @@ def _database(given: str) -> Finding:
         finally:
             database.dispose()
     except (SQLAlchemyError, ValueError) as error:
-        todo = "Start it, or correct DASL_DATABASE_URL; `dasl db upgrade` makes the tables"
+        todo = (
+            "Start the database or correct DASL_DATABASE_URL; `dasl db upgrade` creates the tables"
+        )
         return Finding("database", "fail", in_a_line(error), todo)
     if behind:
         return Finding("database", "fail", f"{shown} {behind}", "dasl db upgrade")
@@ -95,13 +96,15 @@ def _artifacts(root: str) -> Finding:
 
     try:
         if root.startswith("file://") and not Path(root.removeprefix("file://")).exists():
-            return Finding("artifacts", "ok", f"{root} {_NOT_YET}")
+            return Finding("artifacts", "ok", f"{root} {_MISSING}")
         Storage(root).try_to_write()
     except ValueError as error:
-        return Finding("artifacts", "fail", str(error), "Correct it, or the rights there")
-    return Finding("artifacts", "ok", f"{root} can be written")
+        return Finding(
+            "artifacts", "fail", str(error), "Correct DASL_ARTIFACTS_URI, or the permissions there"
+        )
+    return Finding("artifacts", "ok", f"{root} is writable")
 
 
-def _existing(path: Path) -> Path:
-    """The path itself, or the nearest folder above it that is there."""
-    return path if path.exists() or path == path.parent else _existing(path.parent)
+def _nearest_existing(path: Path) -> Path:
+    """Return the path itself, or else its nearest parent that exists."""
+    return path if path.exists() or path == path.parent else _nearest_existing(path.parent)

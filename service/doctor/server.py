@@ -1,4 +1,4 @@
-"""The server that this machine speaks to: is it there, does it know us, can it work."""
+"""Checks of the configured server: reachable, compatible, authenticated and ready."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import httpx
 
 from service.client.config import Connection, config_path, resolve_connection
 from service.client.errors import ConfigError
-from service.doctor.finding import Finding, State
+from service.doctor import Finding, State
 from service.doctor.installation import version_of
 
-_SECONDS = 10.0
-_SKEW_SECONDS = 5.0
+_TIMEOUT_SECONDS = 10.0
+_MAX_SKEW_SECONDS = 5.0
 _REMEDIES = {
-    "database": "Look at the database server and DASL_DATABASE_URL of the API",
-    "dispatcher": "Start one: `dasl serve`, or `python -m service.dispatcher`",
-    "ray": "Ray takes a minute to start; then look at its head, which DASL_RAY_ADDRESS names, and at "
+    "database": "Check the database server and the API's DASL_DATABASE_URL",
+    "dispatcher": "Start a dispatcher: `dasl serve`, or `python -m service.dispatcher`",
+    "ray": "Ray takes up to a minute to start. After that, check its head (DASL_RAY_ADDRESS) and "
     "`logs/ray.log` in the home",
 }
 
 
-def look() -> Iterator[Finding]:
-    """Address, version, clock, token, and what the server says of itself."""
+def run_checks() -> Iterator[Finding]:
+    """Check address, version, clock, token, and the server's own readiness."""
     try:
         connection = resolve_connection()
     except ConfigError as error:
@@ -35,29 +35,29 @@ def look() -> Iterator[Finding]:
     with httpx.Client(
         base_url=connection.url,
         headers=headers,
-        timeout=_SECONDS,
+        timeout=_TIMEOUT_SECONDS,
         trust_env=not connection.is_loopback,
     ) as http:
         try:
-            yield from _converse(http, connection)
+            yield from _check_server(http, connection)
         except httpx.TransportError as error:
             reason = str(error) or type(error).__name__
-            todo = "Start one with `dasl serve`, or name another one in DASL_URL"
-            said = f"none answers at {connection.url} ({reason})"
+            todo = "Start a server with `dasl serve`, or set DASL_URL to another address"
+            said = f"no server answers at {connection.url} ({reason})"
             yield Finding("server", "fail", said, todo)
 
 
-def _converse(http: httpx.Client, connection: Connection) -> Iterator[Finding]:
-    asked = time.time()
+def _check_server(http: httpx.Client, connection: Connection) -> Iterator[Finding]:
+    sent_at = time.time()
     live = http.get("/livez")
-    answered = time.time()
-    said = _json(live)
-    if not live.is_success or said.get("status") != "ok":
-        what = f"what answers at {connection.url} is no DASL server ({live.status_code})"
-        yield Finding("server", "fail", what, "Correct DASL_URL")
+    received_at = time.time()
+    health = _json(live)
+    if not live.is_success or health.get("status") != "ok":
+        said = f"the server at {connection.url} is not a DASL server ({live.status_code})"
+        yield Finding("server", "fail", said, "Correct DASL_URL")
         return
-    yield _version(connection.url, str(said.get("version", "unknown")))
-    yield _clock(live, asked, answered)
+    yield _version(connection.url, str(health.get("version", "unknown")))
+    yield _clock(live, sent_at, received_at)
     yield _token(http, connection)
     yield from _readiness(http)
     if connection.token:
@@ -68,59 +68,61 @@ def _version(url: str, theirs: str) -> Finding:
     ours = version_of("dasl")
     if ours is None or theirs.split(".")[:2] == ours.split(".")[:2]:
         return Finding("server", "ok", f"{url}, version {theirs}")
-    todo = f"Install the client of the server's version: dasl=={theirs}"
-    return Finding("server", "warn", f"{url} has version {theirs}, and this is {ours}", todo)
+    said = f"{url} has version {theirs}, but this client has version {ours}"
+    return Finding("server", "warn", said, f"Install the server's version: dasl=={theirs}")
 
 
-def _clock(live: httpx.Response, asked: float, answered: float) -> Finding:
+def _clock(live: httpx.Response, sent_at: float, received_at: float) -> Finding:
     try:
         theirs = parsedate_to_datetime(live.headers["date"]).timestamp()
     except (KeyError, ValueError):
-        return Finding("clock", "skip", "the server's answers have no date")
-    # The header has whole seconds, and the answer took its time.
-    ahead = max(theirs - answered, asked - (theirs + 1), 0.0)
-    if ahead <= _SKEW_SECONDS:
-        return Finding("clock", "ok", f"agrees with the server's to within {_SKEW_SECONDS:g} s")
-    todo = "Let NTP set both clocks: times of jobs and logs will not fit together"
-    return Finding("clock", "warn", f"differs from the server's by {ahead:.0f} s", todo)
+        return Finding("clock", "skip", "the server sends no Date header")
+    # The header has whole seconds, and was written between request and response.
+    skew = max(theirs - received_at, sent_at - (theirs + 1), 0.0)
+    if skew <= _MAX_SKEW_SECONDS:
+        return Finding(
+            "clock", "ok", f"agrees with the server's clock to within {_MAX_SKEW_SECONDS:g} s"
+        )
+    todo = "Set both clocks with NTP; otherwise times of jobs and logs do not match"
+    return Finding("clock", "warn", f"differs from the server's clock by {skew:.0f} s", todo)
 
 
 def _token(http: httpx.Client, connection: Connection) -> Finding:
-    todo = f"Set DASL_TOKEN, or `token` in {config_path()}; `dasl serve` prints one"
+    todo = f"Set DASL_TOKEN, or `token` in {config_path()}; `dasl serve` prints a token"
     if not connection.token:
-        return Finding("token", "fail", "there is none for this server", todo)
+        return Finding("token", "fail", "no token is configured for this server", todo)
     answer = http.get("/v1/tokens/current")
-    said = _json(answer)
+    token = _json(answer)
     if not answer.is_success:
-        return Finding("token", "fail", str(said.get("detail") or answer.status_code), todo)
-    scopes = ", ".join(said.get("scopes", []))
-    return Finding("token", "ok", f"{said.get('name')} ({said.get('id')}) with scope {scopes}")
+        return Finding("token", "fail", str(token.get("detail") or answer.status_code), todo)
+    scopes = ", ".join(token.get("scopes", []))
+    return Finding("token", "ok", f"{token.get('name')} ({token.get('id')}) with scope {scopes}")
 
 
 def _readiness(http: httpx.Client) -> Iterator[Finding]:
     checks: dict[str, str] = _json(http.get("/readyz")).get("checks", {})
     for name in ("database", "dispatcher", "ray"):
-        told = checks.get(name, "the server does not say")
-        state: State = "ok" if told == "ok" else "fail"
-        remedy = "" if told == "ok" else _REMEDIES[name]
-        yield Finding(f"server's {name}", state, told, remedy)
+        said = checks.get(name, "the server does not report it")
+        state: State = "ok" if said == "ok" else "fail"
+        remedy = "" if said == "ok" else _REMEDIES[name]
+        yield Finding(f"server's {name}", state, said, remedy)
 
 
 def _cluster(http: httpx.Client) -> Finding:
     answer = http.get("/v1/cluster")
-    seen = _json(answer)
+    cluster = _json(answer)
     if not answer.is_success:
-        return Finding("cluster", "skip", str(seen.get("detail") or answer.status_code))
-    if not seen.get("alive"):
-        return Finding("cluster", "fail", "no node of Ray is alive", _REMEDIES["ray"])
-    given = [
-        # An older server does not tell what is given.
-        f"{seen.get(f'allocated_{kind}', seen[f'used_{kind}']):g} of {seen[f'total_{kind}']:g} "
-        f"{kind[:3].upper()}s given to jobs"
+        return Finding("cluster", "skip", str(cluster.get("detail") or answer.status_code))
+    if not cluster.get("alive"):
+        return Finding("cluster", "fail", "no Ray node is alive", _REMEDIES["ray"])
+    allocated = [
+        # An older server does not report allocations.
+        f"{cluster.get(f'allocated_{kind}', cluster[f'used_{kind}']):g} of {cluster[f'total_{kind}']:g} "
+        f"{kind[:3].upper()}s allocated to jobs"
         for kind in ("cpus", "gpus")
     ]
-    nodes = len(seen["nodes"])
-    said = f"{nodes} node{'s' if nodes != 1 else ''}, {', '.join(given)}"
+    nodes = len(cluster["nodes"])
+    said = f"{nodes} node{'s' if nodes != 1 else ''}, {', '.join(allocated)}"
     return Finding("cluster", "ok", said)
 
 

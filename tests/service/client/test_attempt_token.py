@@ -19,12 +19,12 @@ def metadata(**metadata: str) -> str:
     return json.dumps({"runtime_env": {}, "metadata": metadata})
 
 
-def test_it_is_in_the_metadata_of_rays_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_is_read_from_the_ray_job_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(RAY_JOB_CONFIG, metadata(job_name="job_x-1", **{METADATA_KEY: "of Ray"}))
     assert own_token() == "of Ray"
 
 
-def test_one_given_by_hand_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variable_takes_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DASL_WORKER_TOKEN", "by hand")
     assert own_token() == "by hand"
     monkeypatch.setenv(RAY_JOB_CONFIG, metadata(**{METADATA_KEY: "of Ray"}))
@@ -32,7 +32,7 @@ def test_one_given_by_hand_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("config", [None, "{}", metadata(job_name="job_x-1")])
-def test_without_one_it_says_what_is_missing(
+def test_missing_token_names_its_sources(
     monkeypatch: pytest.MonkeyPatch, config: str | None
 ) -> None:
     if config is not None:
@@ -41,7 +41,7 @@ def test_without_one_it_says_what_is_missing(
         own_token()
 
 
-def test_ray_calls_the_variable_as_we_do() -> None:
+def test_ray_uses_the_same_variable_name() -> None:
     from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 
     assert RAY_JOB_CONFIG == RAY_JOB_CONFIG_JSON_ENV_VAR

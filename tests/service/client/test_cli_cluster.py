@@ -1,4 +1,4 @@
-"""`dasl cluster`, against a server whose answer is written here."""
+"""`dasl cluster` against a scripted server."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ JOB = {"id": "job_1", "name": "a", "priority": 5, "created_at": "2026-01-01T00:0
             "7 jobs",
             REASON,
         ),
-        ({"queued": 1, "queue": [{**JOB, "waits_for": None, "reason": ""}]}, "1 jobs", "-"),
-        ({"queue": [JOB]}, "1 jobs", "-"),  # An older server.
+        ({"queued": 1, "queue": [{**JOB, "waits_for": None, "reason": ""}]}, "1 job", "-"),
+        ({"queue": [JOB]}, "1 job", "-"),  # an older server
     ],
 )
-def test_the_queue_is_shown_with_its_reasons(
+def test_cluster_shows_the_queue_with_reasons(
     answer: dict[str, Any], waiting: str, row: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer |= {"total_cpus": 4, "allocated_cpus": 3, "used_cpus": 1}
@@ -35,7 +35,7 @@ def test_the_queue_is_shown_with_its_reasons(
         result = CliRunner().invoke(app, ["cluster"])
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
-    assert "CPUs     4, of which 3 given to jobs, 1 used by workers" in lines
+    assert "CPUs     4 in total, 3 allocated to jobs, 1 used by workers" in lines
     assert [line.split("  ")[-1] for line in lines if line.startswith("waiting")] == [waiting]
     assert lines[-1].startswith("5         job_1    a     ")
     assert lines[-1].endswith(f"  {row}")

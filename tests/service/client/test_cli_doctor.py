@@ -1,4 +1,4 @@
-"""`dasl doctor`: with a server and without, and with everything that can be wrong."""
+"""`dasl doctor` with and without a server, and every kind of failure."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from typer.testing import CliRunner
 
 from service.cli.app import app
 from service.db.models import ClusterSnapshot, Lease
-from service.doctor import installation, local_storage, server
-from service.doctor.finding import Finding
+from service.doctor import Finding, installation, local_storage, server
 from service.scheduling import repository as scheduling
 from tests.support.real import Service, running_service
 
@@ -30,12 +29,12 @@ NO_GPU = """print('{"cuda": null, "names": []}')"""
 
 
 @pytest.fixture(autouse=True)
-def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A home of its own, room on any disk, and no seconds spent on importing torch."""
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use a fresh home, ignore the free disk space, and skip the slow import of torch."""
     monkeypatch.setenv("DASL_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(installation, "_GPUS", NO_GPU)
-    monkeypatch.setattr(local_storage, "_LITTLE", 0)
-    monkeypatch.setattr(local_storage, "_TOO_LITTLE", 0)
+    monkeypatch.setattr(local_storage, "_WARN_FREE_BYTES", 0)
+    monkeypatch.setattr(local_storage, "_FAIL_FREE_BYTES", 0)
 
 
 @pytest.fixture
@@ -47,18 +46,18 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
 
 
 def report() -> tuple[int, dict[str, Finding]]:
-    """The exit code, and each finding by its name."""
+    """Run `dasl doctor`; return the exit code and the findings by name."""
     result = CliRunner().invoke(app, ["doctor", "--json"])
-    told = json.loads(result.stdout)
-    assert told["ok"] == (result.exit_code == 0)
-    found = [Finding(**check) for check in told["checks"]]
-    for finding in found:
-        assert finding.state in ("skip", "ok") or finding.todo, f"{finding} says not what to do"
-    return result.exit_code, {finding.name: finding for finding in found}
+    answer = json.loads(result.stdout)
+    assert answer["ok"] == (result.exit_code == 0)
+    findings = [Finding(**check) for check in answer["checks"]]
+    for finding in findings:
+        assert finding.state in ("skip", "ok") or finding.todo, f"{finding} has no remedy"
+    return result.exit_code, {finding.name: finding for finding in findings}
 
 
 def dispatch(service: Service) -> None:
-    """What a dispatcher leaves in the database while it works."""
+    """Write what a running dispatcher keeps in the database."""
     now = datetime.now(UTC)
     with service.database.write() as session:
         lease = Lease(name="dispatcher", holder="me", expires_at=now + timedelta(minutes=5))
@@ -75,7 +74,7 @@ def dispatch(service: Service) -> None:
 RESOURCES = ("total_cpus", "total_gpus", "used_cpus", "used_gpus")
 
 
-def test_all_is_well(service: Service) -> None:
+def test_all_checks_pass(service: Service) -> None:
     dispatch(service)
     code, found = report()
     assert {finding.state for finding in found.values()} == {"ok"}, found
@@ -84,27 +83,32 @@ def test_all_is_well(service: Service) -> None:
     assert "has the tables of this version" in found["database"].said
     assert "test (tok_" in found["token"].said
     assert found["token"].said.endswith("with scope admin")
-    assert found["cluster"].said == "1 node, 0 of 1 CPUs given to jobs, 0 of 1 GPUs given to jobs"
+    assert (
+        found["cluster"].said
+        == "1 node, 0 of 1 CPUs allocated to jobs, 0 of 1 GPUs allocated to jobs"
+    )
     assert not list((service.settings.home).glob("artifacts/.written*"))
     told = CliRunner().invoke(app, ["doctor"])
     assert told.exit_code == 0
     assert all(line.startswith("ok ") for line in told.stdout.splitlines())
 
 
-def test_without_a_server_all_else_is_still_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_server_does_not_hide_other_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DASL_URL", "http://127.0.0.1:9")
     code, found = report()
     assert code == 1
     assert [finding.name for finding in found.values() if finding.state == "fail"] == ["server"]
     assert "dasl serve" in found["server"].todo
     assert {"python", "torch", "GPUs", "home", "disk", "database", "artifacts"} <= found.keys()
-    assert "is not there yet" in found["database"].said
+    assert "does not exist yet" in found["database"].said
     told = CliRunner().invoke(app, ["doctor"])
     assert told.exit_code == 1
     assert "1 of 12 checks failed" in told.stdout
 
 
-def test_a_server_that_cannot_work(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_without_dispatcher_version_or_token(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code, found = report()
     assert code == 1
     failed = [finding.name for finding in found.values() if finding.state == "fail"]
@@ -122,7 +126,7 @@ def test_a_server_that_cannot_work(service: Service, monkeypatch: pytest.MonkeyP
         assert found["server's ray"].state == "ok"
 
 
-def test_something_else_at_the_servers_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_service_at_the_address_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as other:
         thread = Thread(target=other.serve_forever)
         thread.start()
@@ -131,13 +135,13 @@ def test_something_else_at_the_servers_address(monkeypatch: pytest.MonkeyPatch) 
         other.shutdown()
         thread.join()
     assert (code, found["server"].state) == (1, "fail")
-    assert "is no DASL server" in found["server"].said
+    assert "is not a DASL server" in found["server"].said
     monkeypatch.setenv("DASL_URL", "nonsense")
     assert report()[1]["server"].state == "fail"
 
 
 @pytest.mark.parametrize(("ahead", "state"), [(0, "ok"), (-4, "ok"), (60, "warn"), (-60, "warn")])
-def test_clocks(ahead: int, state: str) -> None:
+def test_clock_skew(ahead: int, state: str) -> None:
     now = time.time()
     date = format_datetime(datetime.fromtimestamp(now + ahead, UTC), usegmt=True)
     finding = server._clock(httpx.Response(200, headers={"Date": date}), now - 0.1, now)
@@ -145,7 +149,7 @@ def test_clocks(ahead: int, state: str) -> None:
     assert server._clock(httpx.Response(200), now, now).state == "skip"
 
 
-def test_tables_that_are_old(service: Service) -> None:
+def test_outdated_tables_fail(service: Service) -> None:
     with service.database.write() as session:
         session.execute(text("UPDATE alembic_version SET version_num = '0001'"))
     database = report()[1]["database"]
@@ -153,9 +157,9 @@ def test_tables_that_are_old(service: Service) -> None:
     assert "version 0001" in database.said
 
 
-def test_places_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_local_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def states() -> dict[str, str]:
-        return {finding.name: finding.state for finding in local_storage.look()}
+        return {finding.name: finding.state for finding in local_storage.run_checks()}
 
     (tmp_path / "file").touch()
     monkeypatch.setenv("DASL_HOME", str(tmp_path / "file" / "home"))
@@ -165,27 +169,31 @@ def test_places_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert states()["database"] == "fail"
     monkeypatch.setenv("DASL_ARTIFACTS_URI", "nowhere://x")
     assert states()["artifacts"] == "fail"
-    monkeypatch.setattr(local_storage, "_LITTLE", 1e18)
+    monkeypatch.setattr(local_storage, "_WARN_FREE_BYTES", 1e18)
     assert states()["disk"] == "warn"
-    monkeypatch.setattr(local_storage, "_TOO_LITTLE", 1e18)
+    monkeypatch.setattr(local_storage, "_FAIL_FREE_BYTES", 1e18)
     assert states()["disk"] == "fail"
     monkeypatch.setenv("DASL_PORT", "many")
     assert states() == {"settings": "fail"}
 
 
-def test_a_database_server_that_is_away_or_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_database_fails_without_showing_its_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(local_storage, "_CONNECT_SECONDS", "2")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for port in (9, silent.getsockname()[1]):
             url = f"postgresql+psycopg://me:hunter2@127.0.0.1:{port}/x"
             monkeypatch.setenv("DASL_DATABASE_URL", url)
-            [database] = [finding for finding in local_storage.look() if finding.name == "database"]
+            [database] = [
+                finding for finding in local_storage.run_checks() if finding.name == "database"
+            ]
             assert database.state == "fail"
             assert "hunter2" not in str(database)
 
 
-def test_gpus_that_torch_sees_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert installation._gpus().said == "none: training here uses CPUs"
+def test_gpu_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert installation._gpus().said == "none; training uses CPUs"
     monkeypatch.setattr(installation, "_GPUS", """print('{"cuda": "12.8", "names": ["H200"]}')""")
     assert installation._gpus() == Finding("GPUs", "ok", "H200 (CUDA 12.8)")
     monkeypatch.setattr(installation, "_GPUS", "raise OSError('libcuda is broken')")
@@ -193,14 +201,14 @@ def test_gpus_that_torch_sees_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "libcuda is broken" in installation._gpus().said
 
 
-def test_versions_are_held_against_what_dasl_needs() -> None:
+def test_package_versions_are_compared_with_requirements() -> None:
     assert installation._package("typer", ">=9999").state == "fail"
     assert installation._package("typer", ">=0.1").state == "ok"
     assert installation._package("no-such-package", "").state == "warn"
     assert installation._requirements()["torch"].startswith(">=")
 
 
-def test_neither_torch_nor_ray_is_imported() -> None:
+def test_doctor_imports_neither_torch_nor_ray() -> None:
     script = f"""
 import sys
 from typer.testing import CliRunner
@@ -216,6 +224,6 @@ print({{"torch", "ray", "timm", "torchvision"}} & sys.modules.keys())
     assert done.stdout.splitlines()[-1] == "set()"
 
 
-def test_the_script_that_asks_torch_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_check_with_real_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert installation._gpus().state in ("ok", "warn")

@@ -25,7 +25,7 @@ def export(*arguments: object) -> Result:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """Of an untrained ViT."""
+    """Checkpoint of an untrained ViT."""
     return write_checkpoint(tmp_path / "checkpoint", "test_vit")
 
 
@@ -39,11 +39,11 @@ def write_checkpoint(folder: Path, backbone: str) -> Path:
     return folder
 
 
-def test_the_command_knows_every_format() -> None:
+def test_command_offers_every_format() -> None:
     assert [format.value for format in Format] == list(FORMATS)
 
 
-def test_a_checkpoint_becomes_a_folder_that_timm_loads(checkpoint: Path) -> None:
+def test_hf_export_writes_a_folder_that_timm_loads(checkpoint: Path) -> None:
     done = export(checkpoint, "--format", "hf")
     assert done.exit_code == 0, done.output
     folder = checkpoint / "huggingface"
@@ -52,13 +52,13 @@ def test_a_checkpoint_becomes_a_folder_that_timm_loads(checkpoint: Path) -> None
     assert model(torch.zeros(1, 3, 32, 32)).shape == (1, 64)
 
 
-def test_json_says_where_it_is(checkpoint: Path, tmp_path: Path) -> None:
+def test_json_output_has_the_path(checkpoint: Path, tmp_path: Path) -> None:
     done = export(checkpoint, "-f", "hf", "-o", tmp_path / "hub", "--json")
     assert json.loads(done.output) == {"format": "hf", "path": str(tmp_path / "hub")}
     assert (tmp_path / "hub" / "config.json").is_file()
 
 
-def test_what_cannot_be_written_is_a_sentence(checkpoint: Path, tmp_path: Path) -> None:
+def test_failed_export_reports_one_message(checkpoint: Path, tmp_path: Path) -> None:
     resnet = write_checkpoint(tmp_path / "resnet", "test_resnet")
     done = export(resnet, "--format", "hf")
     assert done.exit_code == 1
@@ -72,7 +72,7 @@ def test_what_cannot_be_written_is_a_sentence(checkpoint: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("command", ["train spec.yaml", "export . --format onnx"])
-def test_without_torch_the_extra_to_install_is_named(tmp_path: Path, command: str) -> None:
+def test_missing_torch_names_the_extra_to_install(tmp_path: Path, command: str) -> None:
     (tmp_path / "spec.yaml").write_text("dataset: x\n")
     code = "import sys; sys.modules['torch'] = None; from service.cli import main; main()"
     done = subprocess.run(

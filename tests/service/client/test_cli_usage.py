@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from dasl_core.spec import JobSpec
 from dasl_core.spec.methods import SimCLR
 from service.cli.app import app
-from service.cli.specs import read_spec
+from service.cli.inputs import read_spec
 
 SPEC = "name: first\ndataset: emoji\nmethod: {name: simclr, temperature: 0.2}\n"
 
@@ -27,8 +27,8 @@ def spec(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server's address where none is: port 9 is `discard`, which nobody runs."""
+def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Point the command line at port 9 (`discard`), where no server listens."""
     monkeypatch.setenv("DASL_URL", "http://127.0.0.1:9")
 
 
@@ -54,18 +54,18 @@ def _run(*arguments: object) -> Result:
         ["tokens", "create", "lab", "--max-running-jobs", "many"],
     ],
 )
-def test_wrong_usage_is_2(arguments: list[str]) -> None:
+def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
     assert _run(*arguments).exit_code == 2
 
 
 @pytest.mark.parametrize("override", ["nothing", "=1", "dataset.x=1", "train.epochs=[1"])
-def test_an_override_that_is_none_is_wrong_usage(spec: Path, override: str) -> None:
+def test_malformed_override_is_wrong_usage(spec: Path, override: str) -> None:
     result = _run("submit", spec, "--set", override)
     assert result.exit_code == 2
     assert f"--set {override}" in result.stderr
 
 
-def test_overrides_are_read_as_yaml(spec: Path) -> None:
+def test_override_values_are_parsed_as_yaml(spec: Path) -> None:
     body = read_spec(spec, ["method.temperature=0.1", "evaluate.retrieval=[1, 10]", "dar.weight=1"])
     found = JobSpec.model_validate(body)
     assert isinstance(found.method, SimCLR)
@@ -75,7 +75,7 @@ def test_overrides_are_read_as_yaml(spec: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["submit", "validate"])
-def test_a_spec_at_fault_names_its_fields_without_asking_anyone(spec: Path, command: str) -> None:
+def test_invalid_spec_names_its_fields_without_a_request(spec: Path, command: str) -> None:
     result = _run(command, spec, "--set", "method.temperatur=1", "--set", "train.epochs=0")
     assert result.exit_code == 1
     assert "method.temperatur" in result.stderr
@@ -84,7 +84,7 @@ def test_a_spec_at_fault_names_its_fields_without_asking_anyone(spec: Path, comm
 
 
 @pytest.mark.parametrize("content", ["", "- 1\n", "{a: ", "\x00", "dataset: x\nname: 2026-01-01\n"])
-def test_a_file_that_holds_no_spec(tmp_path: Path, content: str) -> None:
+def test_unreadable_spec_file_exits_with_1(tmp_path: Path, content: str) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text(content)
     result = _run("submit", path)
@@ -102,7 +102,7 @@ def test_a_file_that_holds_no_spec(tmp_path: Path, content: str) -> None:
         ("dataset: {a\n", "in line"),
     ],
 )
-def test_a_file_that_holds_no_spec_is_told_in_words_of_yaml(
+def test_unreadable_spec_is_described_in_yaml_terms(
     tmp_path: Path, content: str, said: str
 ) -> None:
     path = tmp_path / "spec.yaml"
@@ -112,7 +112,7 @@ def test_a_file_that_holds_no_spec_is_told_in_words_of_yaml(
     assert not any(word in told for word in ("NoneType", "unicode string", "dict"))
 
 
-def test_a_valid_spec_needs_no_server_to_be_called_so(spec: Path) -> None:
+def test_validate_local_needs_no_server(spec: Path) -> None:
     assert _run("validate", "--local", spec).exit_code == 0
     assert json.loads(_run("validate", "--local", spec, "--json").stdout) == {"valid": True}
 
@@ -162,7 +162,7 @@ TAKING_IDS = [
         ["cluster"],
     ],
 )
-def test_no_server_is_one_sentence_and_1(arguments: list[str]) -> None:
+def test_missing_server_is_one_message_and_exit_code_1(arguments: list[str]) -> None:
     result = _run(*arguments)
     assert (result.exit_code, result.stdout) == (1, "")
     [sentence] = result.stderr.splitlines()
@@ -170,7 +170,7 @@ def test_no_server_is_one_sentence_and_1(arguments: list[str]) -> None:
     assert "dasl serve" in sentence
 
 
-BYTES = os.fsdecode(b"birds\xff")  # a name on disk that is not UTF-8
+BYTES = os.fsdecode(b"birds\xff")  # a file name that is not UTF-8
 
 
 @pytest.mark.parametrize(
@@ -184,32 +184,35 @@ BYTES = os.fsdecode(b"birds\xff")  # a name on disk that is not UTF-8
         (["datasets", "add", "/birds", "--name", ""], "--name '': expected at least 1 character"),
         (["datasets", "add", "/birds", "--name", "a/b"], "expected a name without slashes"),
         (["datasets", "add", "/birds", "--name", BYTES], r"birds\xff is not UTF-8"),
-        (["datasets", "add", "/a\nb"], "the folder's own name, 'a\\nb', cannot be the data set's"),
-        (["datasets", "add", "/a\nb"], "give one with --name: a name without slashes, line breaks"),
-        (["datasets", "add", "/"], "give one with --name"),
-        (["jobs", "--method", BYTES], "holds bytes that are not UTF-8"),
+        (["datasets", "add", "/a\nb"], "the folder's name 'a\\nb' cannot be used for the data set"),
+        (
+            ["datasets", "add", "/a\nb"],
+            "choose another one with --name: a name without slashes, line breaks",
+        ),
+        (["datasets", "add", "/"], "choose another one with --name"),
+        (["jobs", "--method", BYTES], "is not UTF-8"),
     ],
 )
-def test_what_cannot_be_an_argument_is_an_error_and_2(arguments: list[str], said: str) -> None:
+def test_invalid_argument_exits_with_2(arguments: list[str], said: str) -> None:
     result = _run(*arguments)
     assert isinstance(result.exception, SystemExit), result.exception
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr
 
 
-def test_an_address_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_malformed_server_address_names_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DASL_URL", "nowhere")
     result = _run("jobs")
     assert result.exit_code == 1
     assert "'nowhere' from DASL_URL is not a server address" in result.stderr
 
 
-def test_the_schema_is_that_of_a_spec() -> None:
+def test_schema_prints_the_spec_schema() -> None:
     assert json.loads(_run("schema").stdout) == JobSpec.model_json_schema()
 
 
 @pytest.mark.parametrize(("arguments", "code"), [(["--help"], 0), (["nothing"], 2), (["jobs"], 1)])
-def test_as_a_process(arguments: list[str], code: int) -> None:
+def test_exit_codes_as_a_process(arguments: list[str], code: int) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "service.cli", *arguments],
         capture_output=True,

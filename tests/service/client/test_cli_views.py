@@ -1,4 +1,4 @@
-"""What a watched job looks like, without a server."""
+"""Views of `dasl watch` and `dasl show`, without a server."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def _snapshot(status: str = "running", name: str = "n", **progress: object) -> S
     return Snapshot(job, [event], [5.0, 4.5, 4.2], evaluation)
 
 
-def test_a_line_of_progress() -> None:
+def test_progress_line() -> None:
     assert progress_line(_snapshot()) == (
-        "epoch 3/100  step 120/4000  812 images/s  loss 4.123  k-NN 41.2%  R@1 31.0%  to go 3m10s"
+        "epoch 3/100  step 120/4000  812 images/s  loss 4.123  k-NN 41.2%  R@1 31.0%  3 min 10 s left"
     )
 
 
-def test_plain_lines_come_now_and_then_and_events_always(
+def test_plain_view_throttles_progress_but_not_events(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     view = PlainView(every=3600)
@@ -64,13 +64,15 @@ def test_plain_lines_come_now_and_then_and_events_always(
         ["epoch 3/100", "step 140/4000"],
     ]
     assert lines.count("Attempt 1 is running") == 3
-    # Whether training goes on cannot be known: the server may have been stopped, and all with it.
+    # Whether training continues is unknown: the server may have been stopped together with its jobs.
     away = "the server does not answer (connection refused); retrying"
     assert [line for line in lines if "does not answer" in line] == [away]
-    assert lines[-1] == "succeeded after 1m07s. Fetch the backbone with: dasl download job_1"
+    assert (
+        lines[-1] == "succeeded after 1 min 07 s. Download the backbone with: dasl download job_1"
+    )
 
 
-def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_view_prints_one_document_per_line(capsys: pytest.CaptureFixture[str]) -> None:
     view = JsonView()
     view.show(_snapshot())
     view.show(_snapshot(status="failed"))
@@ -80,7 +82,7 @@ def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("status", ["running", "failed"])
-def test_the_panel_shows_everything_and_takes_no_orders_from_names(status: str) -> None:
+def test_panel_shows_everything_and_neutralizes_control_sequences(status: str) -> None:
     snapshot = _snapshot(status=status, name="[red]x[/nope]\x1b]0;evil\x07")
     console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
     console.print(draw(snapshot, snapshot.events, "away"))
@@ -92,7 +94,7 @@ def test_the_panel_shows_everything_and_takes_no_orders_from_names(status: str) 
     assert "\x1b]0" not in text
 
 
-def test_the_panel_before_the_first_step() -> None:
+def test_panel_before_the_first_step() -> None:
     snapshot = Snapshot(Job(id="job_1", status="queued"))
     console = Console(file=io.StringIO(), width=100)
     console.print(draw(snapshot, []))
@@ -100,7 +102,7 @@ def test_the_panel_before_the_first_step() -> None:
     assert progress_line(snapshot) == ""
 
 
-def test_sparklines() -> None:
+def test_sparkline() -> None:
     assert sparkline([]) == ""
     assert sparkline([3.0, 3.0]) == "▁▁"
     assert sparkline([0, 7]) == "▁█"
@@ -108,17 +110,17 @@ def test_sparklines() -> None:
     assert sparkline(list(range(100)), width=8) == "▁▂▃▄▅▆▇█"
 
 
-def test_durations_and_sizes() -> None:
+def test_duration_and_size() -> None:
     seconds = [None, -1, 0.4, 59.6, 187, 7500, 100_000]
     assert [duration(value) for value in seconds] == [
-        "-", "0s", "0s", "1m00s", "3m07s", "2h05m", "1d03h",
+        "-", "0 s", "0 s", "1 min 00 s", "3 min 07 s", "2 h 05 min", "1 d 03 h",
     ]  # fmt: skip
     assert [size(value) for value in [None, 0, 999, 1500, 2_500_000]] == [
         "-", "0 B", "999 B", "1.5 kB", "2.5 MB",
     ]  # fmt: skip
 
 
-def test_what_steers_a_terminal_is_taken_out() -> None:
+def test_clean_removes_control_characters() -> None:
     assert clean("a\x1b[31mb\u202ec\td\n") == "a[31mbc\td\n"
 
 
@@ -134,18 +136,18 @@ def test_what_steers_a_terminal_is_taken_out() -> None:
         ("succeeded", "cancel", "succeeded"),
     ],
 )
-def test_a_wish_is_told_until_it_is_seen_to(status: str, desired: str, shown: str) -> None:
+def test_status_shows_a_pending_request(status: str, desired: str, shown: str) -> None:
     job = Job.model_validate({"id": "job_1", "status": status, "desired": desired})
     assert dict(facts(job))["status"] == shown
 
 
-def test_what_is_not_known_is_not_shown() -> None:
-    """Not before the first step, and how long it takes only while it runs."""
+def test_facts_omit_unknown_progress() -> None:
+    """No progress before the first step, and the time left only while the job is active."""
     job = {"id": "job_1", "status": "cancelled", "progress": {"at_work": 3}}
     known = dict(facts(Job.model_validate(job)))
-    assert [known[name] for name in ("step", "loss", "to go")] == [None] * 3
+    assert [known[name] for name in ("step", "loss", "time left")] == [None] * 3
     progress = {"step": 3, "total_steps": 9, "loss": 1.0, "eta_seconds": 60}
-    for status, to_go in (("running", "1m00s"), ("queued", None), ("paused", None)):
+    for status, time_left in (("running", "1 min 00 s"), ("queued", None), ("paused", None)):
         given = {"id": "job_1", "status": status, "progress": progress}
         known = dict(facts(Job.model_validate(given)))
-        assert (known["step"], known["to go"]) == ("3/9", to_go)
+        assert (known["step"], known["time left"]) == ("3/9", time_left)

@@ -1,4 +1,4 @@
-"""`dasl watch` over outages, to each kind of end, and Ctrl-C."""
+"""`dasl watch`: every outcome of a job, server outages, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _dasl(server: ScriptedServer, *arguments: str) -> subprocess.CompletedProces
     )
 
 
-def test_to_success_in_plain_lines() -> None:
+def test_watch_prints_plain_lines_until_success() -> None:
     with scripted(Life()) as server:
         done = _dasl(server, "watch", JOB)
     assert (done.returncode, done.stderr) == (0, "")
@@ -107,15 +107,15 @@ def test_to_success_in_plain_lines() -> None:
     assert lines[-1].startswith("succeeded")
 
 
-def test_failure_shows_the_reason_and_the_last_log_lines() -> None:
+def test_watch_failure_prints_error_and_last_log_lines() -> None:
     with scripted(Life("failed")) as server:
         done = _dasl(server, "watch", JOB)
     assert done.returncode == 1
     assert "RuntimeError: boom" in done.stderr
-    assert done.stderr.splitlines()[-1] == "job_1 failed: boom"
+    assert done.stderr.splitlines()[-1] == "Job job_1 failed: boom"
 
 
-def test_cancelled_is_not_success_and_json_stays_json() -> None:
+def test_watch_cancelled_job_exits_with_1_and_prints_only_json() -> None:
     with scripted(Life("cancelled")) as server:
         done = _dasl(server, "watch", JOB, "--json")
     assert done.returncode == 1
@@ -123,7 +123,7 @@ def test_cancelled_is_not_success_and_json_stays_json() -> None:
     assert documents[-1]["job"]["status"] == "cancelled"
 
 
-def test_a_restart_of_the_server_loses_nothing() -> None:
+def test_watch_survives_a_server_restart() -> None:
     life = Life(steps=6)
     servers = [ScriptedServer(life)]
     port = int(servers[0].url.rpartition(":")[2])
@@ -149,7 +149,7 @@ def test_a_restart_of_the_server_loses_nothing() -> None:
     assert view.outages == 2
 
 
-def test_an_outage_without_end_ends_the_watch() -> None:
+def test_watch_ends_after_a_long_outage() -> None:
     server = ScriptedServer(Life(steps=1000))
 
     def close(seen: int) -> None:
@@ -159,21 +159,21 @@ def test_an_outage_without_end_ends_the_watch() -> None:
         watch_job(client, JOB, Notes(close), poll=0.01, outage=0.2)
 
 
-def test_a_server_that_never_answered_is_not_waited_for() -> None:
+def test_watch_fails_at_once_if_the_server_never_answered() -> None:
     with scripted(Life()) as server:
         pass
     with Client(server.url, patience=0) as client, pytest.raises(ConnectionFailed):
         watch_job(client, JOB, Notes())
 
 
-def test_a_job_that_is_not_there() -> None:
+def test_watch_unknown_job_fails() -> None:
     with scripted(Life()) as server, Client(server.url) as client:
         with pytest.raises(ApiError, match="Not found"):
             watch_job(client, "job_2", Notes())
         assert _dasl(server, "watch", "job_2").returncode == 1
 
 
-def test_a_terminal_gets_the_live_panel() -> None:
+def test_watch_draws_a_panel_on_a_terminal() -> None:
     ours, theirs = pty.openpty()
     with scripted(Life()) as server:
         process = subprocess.Popen(
@@ -193,7 +193,7 @@ def test_a_terminal_gets_the_live_panel() -> None:
         assert part in text
 
 
-def test_ctrl_c_leaves_the_job_running_and_says_so() -> None:
+def test_ctrl_c_does_not_stop_the_job() -> None:
     with scripted(Life(steps=10_000)) as server:
         process = subprocess.Popen(
             [sys.executable, "-m", "service.cli", "watch", JOB],
@@ -210,17 +210,17 @@ def test_ctrl_c_leaves_the_job_running_and_says_so() -> None:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "job_1 goes on" in errors
+    assert "Job job_1 was not stopped" in errors
     assert "dasl cancel job_1" in errors
     assert "Traceback" not in errors
     assert {request.method for request in server.requests} == {"GET"}
 
 
-def test_waiting_in_python() -> None:
+def test_wait_in_python() -> None:
     with scripted(Life(steps=3)) as server, Client(server.url) as client:
         assert client.jobs.get(JOB).wait(poll=0.01).status == "succeeded"
     with scripted(Life("failed")) as server, Client(server.url) as client:
-        with pytest.raises(JobFailed, match="job_1 failed: boom") as caught:
+        with pytest.raises(JobFailed, match="Job job_1 failed: boom") as caught:
             client.jobs.wait(JOB, poll=0.01)
         assert caught.value.job.error.type == "RuntimeError"
     with scripted(Life(steps=10_000)) as server, pytest.raises(WaitTimeout):

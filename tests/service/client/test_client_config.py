@@ -17,12 +17,12 @@ def _write(text: str) -> Path:
     return path
 
 
-def test_without_anything_it_is_this_machine() -> None:
+def test_default_address_is_this_machine() -> None:
     found = resolve_connection()
     assert (found.url, found.token) == ("http://127.0.0.1:8000", None)
 
 
-def test_the_file_then_the_environment_then_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_override_environment_and_file(monkeypatch: pytest.MonkeyPatch) -> None:
     _write('url = "http://file:1/"\ntoken = "from-file"\n')
     found = resolve_connection()
     assert (found.url, found.token) == ("http://file:1", "from-file")
@@ -36,7 +36,7 @@ def test_the_file_then_the_environment_then_arguments(monkeypatch: pytest.Monkey
     assert (found.url, found.token) == ("http://argument:3", "mine")
 
 
-def test_the_files_token_is_shown_to_no_other_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_token_is_not_sent_to_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
     _write('url = "http://file:1"\ntoken = "secret"\n')
     monkeypatch.setenv("DASL_URL", "http://elsewhere:2")
     assert resolve_connection().token is None
@@ -44,26 +44,26 @@ def test_the_files_token_is_shown_to_no_other_server(monkeypatch: pytest.MonkeyP
     assert resolve_connection().token == "secret"
 
 
-def test_a_token_does_not_show_in_a_repr() -> None:
+def test_repr_hides_the_token() -> None:
     assert "secret" not in repr(resolve_connection("http://a:1", "secret"))
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://a", "http://", "/v1"])
-def test_an_address_that_is_none(url: str) -> None:
+def test_malformed_address_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="is not a server address"):
         Client(url)
 
 
-def test_a_token_with_a_line_break_within() -> None:
+def test_token_with_a_line_break_is_refused() -> None:
     with pytest.raises(ConfigError, match="token"):
         Client("http://a:1", "one\ntwo")
 
 
-def test_a_broken_file_is_named() -> None:
+def test_unreadable_config_file_is_named() -> None:
     path = _write("url = ")
     with pytest.raises(ConfigError, match=str(path)):
         Client()
 
 
-def test_the_version_prefix_in_an_address_is_no_mistake() -> None:
+def test_address_may_end_with_v1() -> None:
     assert Client("http://a:1/v1/").url == "http://a:1"

@@ -36,7 +36,7 @@ def _fetches(requests: list[Request]) -> list[str | None]:
     return [r.headers.get("range") for r in requests if "/files/" in r.path]
 
 
-def test_a_file_arrives_whole_and_is_not_fetched_again(tmp_path: Path) -> None:
+def test_download_is_complete_and_not_repeated(tmp_path: Path) -> None:
     with scripted(_server(lambda request: answer_range(CONTENT, request))) as server:
         client = Client(server.url)
         [place] = client.checkpoints.download("ckpt_1", tmp_path / "new" / "folder")
@@ -46,7 +46,7 @@ def test_a_file_arrives_whole_and_is_not_fetched_again(tmp_path: Path) -> None:
     assert [path.name for path in place.parent.iterdir()] == [NAME]
 
 
-def test_a_cut_connection_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_lost_connection_resumes_at_its_offset(tmp_path: Path) -> None:
     def send(request: Request) -> Answer:
         answer = answer_range(CONTENT, request)
         answer.cut_after = 3000 if len(answer.body) > 3000 else None
@@ -59,7 +59,7 @@ def test_a_cut_connection_goes_on_where_it_was(tmp_path: Path) -> None:
     assert all(_fetches(server.requests)[1:])
 
 
-def test_an_earlier_download_is_taken_up(tmp_path: Path) -> None:
+def test_partial_file_is_resumed(tmp_path: Path) -> None:
     _partial(tmp_path).write_bytes(CONTENT[:5000])
     with scripted(_server(lambda request: answer_range(CONTENT, request))) as server:
         [place] = Client(server.url).checkpoints.download("ckpt_1", tmp_path)
@@ -68,7 +68,7 @@ def test_an_earlier_download_is_taken_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [5000, len(CONTENT), len(CONTENT) + 7])
-def test_a_corrupted_partial_file_is_fetched_anew(tmp_path: Path, length: int) -> None:
+def test_corrupted_partial_file_is_downloaded_again(tmp_path: Path, length: int) -> None:
     _partial(tmp_path).write_bytes(b"\xff" * length)
     with scripted(_server(lambda request: answer_range(CONTENT, request))) as server:
         [place] = Client(server.url).checkpoints.download("ckpt_1", tmp_path)
@@ -76,14 +76,14 @@ def test_a_corrupted_partial_file_is_fetched_anew(tmp_path: Path, length: int) -
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [NAME]
 
 
-def test_a_server_without_ranges_starts_over(tmp_path: Path) -> None:
+def test_server_without_ranges_restarts_the_download(tmp_path: Path) -> None:
     _partial(tmp_path).write_bytes(CONTENT[:5000])
     with scripted(_server(lambda _: Answer(CONTENT))) as server:
         [place] = Client(server.url).checkpoints.download("ckpt_1", tmp_path)
     assert place.read_bytes() == CONTENT
 
 
-def test_an_empty_file(tmp_path: Path) -> None:
+def test_empty_file(tmp_path: Path) -> None:
     sha = hashlib.sha256(b"").hexdigest()
     with scripted(_server(lambda _: Answer(b""), sha=sha, size=0)) as server:
         [place] = Client(server.url).checkpoints.download("ckpt_1", tmp_path)
@@ -95,7 +95,7 @@ def test_an_empty_file(tmp_path: Path) -> None:
     [CONTENT[:-1] + b"!", CONTENT[:-1], CONTENT + b"more"],
     ids=["other", "short", "long"],
 )
-def test_content_that_is_not_as_promised_gets_no_name(tmp_path: Path, content: bytes) -> None:
+def test_unverified_content_is_not_renamed(tmp_path: Path, content: bytes) -> None:
     old = tmp_path / NAME
     old.write_bytes(b"a good file of another day")
     with (
@@ -123,18 +123,18 @@ def test_content_that_is_not_as_promised_gets_no_name(tmp_path: Path, content: b
         "x" * 300,
     ],
 )
-def test_a_name_that_could_leave_the_folder_is_refused(tmp_path: Path, evil: str) -> None:
+def test_unsafe_file_name_is_refused(tmp_path: Path, evil: str) -> None:
     folder = tmp_path / "in" / "here"
     with (
         scripted(_server(lambda _: Answer(CONTENT), name=evil)) as server,
-        pytest.raises(DownloadFailed, match="not a plain name"),
+        pytest.raises(DownloadFailed, match="not a plain file name"),
     ):
         Client(server.url).checkpoints.download("ckpt_1", folder)
     assert _fetches(server.requests) == []
     assert not folder.exists()
 
 
-def test_a_link_in_the_folder_is_replaced_and_not_followed(tmp_path: Path) -> None:
+def test_existing_link_is_replaced_not_followed(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_bytes(b"mine")
     folder = tmp_path / "folder"

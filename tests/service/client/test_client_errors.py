@@ -40,7 +40,7 @@ def kinds(base: type[DaslError]) -> Iterator[type[DaslError]]:
 
 
 @pytest.mark.parametrize("kind", sorted(set(kinds(DaslError)), key=str))
-def test_an_error_survives_the_way_to_another_process(kind: type[DaslError]) -> None:
+def test_errors_can_be_pickled(kind: type[DaslError]) -> None:
     error = kind(*ARGUMENTS.get(kind, ("one sentence",)))
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is kind

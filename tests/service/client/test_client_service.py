@@ -1,4 +1,4 @@
-"""SDK and command line against the real API, a job's whole life long."""
+"""SDK and command line against the real API, through the whole life of a job."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def finished(service: Service, client: Client, dataset: Dataset) -> tuple[str, s
     return job.id, checkpoint
 
 
-def test_datasets(service: Service, client: Client, tmp_path: Path) -> None:
+def test_dataset_commands(service: Service, client: Client, tmp_path: Path) -> None:
     folder = tmp_path / "cats"
     folder.mkdir()
     added = _json("datasets", "add", folder, "--no-wait")
@@ -121,7 +121,7 @@ def test_datasets(service: Service, client: Client, tmp_path: Path) -> None:
 
     shown = _run("datasets", "show", "cats").stdout
     assert "640" in shown
-    assert "2 files were skipped" in shown
+    assert "Skipped 2 files:" in shown
     assert "a/empty.png: is empty" in shown
     assert _json("datasets", "show", added["id"])["report"]["num_skipped"] == 2
     assert "cats" in [found["name"] for found in _json("datasets", "list")]
@@ -130,9 +130,7 @@ def test_datasets(service: Service, client: Client, tmp_path: Path) -> None:
     assert "cats" in _run("datasets", "show", "cats", code=1).stderr
 
 
-def test_adding_a_dataset_waits_for_its_ingest(
-    service: Service, client: Client, tmp_path: Path
-) -> None:
+def test_datasets_add_waits_for_ingest(service: Service, client: Client, tmp_path: Path) -> None:
     folder = tmp_path / "broken"
     folder.mkdir()
 
@@ -153,14 +151,14 @@ def test_adding_a_dataset_waits_for_its_ingest(
         client.datasets.wait(client.datasets.get("broken").id)
 
 
-def test_a_folder_that_is_not_there(client: Client) -> None:
+def test_datasets_add_refuses_a_missing_folder(client: Client) -> None:
     result = _run("datasets", "add", "/nonexistent/folder", "--name", "x", code=1)
     [line] = result.stderr.splitlines()
     assert "uri: does not exist on the server" in line
     assert "/nonexistent/folder" in line
 
 
-def test_submit_in_every_form_and_only_once(
+def test_submit_accepts_every_form_and_is_idempotent(
     client: Client, dataset: Dataset, spec_file: Path
 ) -> None:
     ids = {
@@ -173,13 +171,15 @@ def test_submit_in_every_form_and_only_once(
     assert caught.value.status == 422
 
 
-def test_a_spec_object_says_whose_settings_it_has(client: Client, dataset: Dataset) -> None:
+def test_submit_names_the_method_of_a_spec_object(client: Client, dataset: Dataset) -> None:
     spec = JobSpec(dataset="emoji", method=SimCLR(temperature=0.3))
     submitted = client.jobs.submit(spec)
     assert submitted.spec == {"dataset": "emoji", "method": {"name": "simclr", "temperature": 0.3}}
 
 
-def test_submit_and_look_by_command(client: Client, dataset: Dataset, spec_file: Path) -> None:
+def test_submit_list_show_and_cancel_commands(
+    client: Client, dataset: Dataset, spec_file: Path
+) -> None:
     job = _json("submit", spec_file, "--set", "method.temperature=0.1", "--set", "name=second")
     assert job["status"] == "queued"
     assert job["spec"]["method"]["temperature"] == 0.1
@@ -199,18 +199,18 @@ def test_submit_and_look_by_command(client: Client, dataset: Dataset, spec_file:
     assert _run("watch", job["id"], code=1).stdout.splitlines()[-1].endswith("cancelled")
 
 
-def test_what_may_change_of_a_job_is_changed_by_command(client: Client, dataset: Dataset) -> None:
+def test_update_changes_priority_name_and_tags(client: Client, dataset: Dataset) -> None:
     job = client.jobs.submit({**SPEC, "tags": {"team": "vision", "try": "1"}})
     changed = _json("update", job.id, "--priority", "7", "--name", "next", "--tag", "try:2")
     assert (changed["priority"], changed["name"]) == (7, "next")
     assert changed["tags"] == {"team": "vision", "try": "2"}
     said = _run("update", job.id, "--untag", "team", "--tag", "where:a:b").stdout
-    assert said == f"{job.id}: name next, priority 7, tags try:2, where:a:b.\n"
+    assert said == f"Job {job.id}: name next, priority 7, tags try:2, where:a:b.\n"
     assert next(row for row in _run("jobs").stdout.splitlines() if job.id in row).split()[3] == "7"
     job.cancel()
 
 
-def test_events_and_evaluations_by_command(
+def test_events_and_evaluations_commands(
     service: Service, client: Client, dataset: Dataset
 ) -> None:
     job = client.jobs.submit(SPEC)
@@ -223,7 +223,7 @@ def test_events_and_evaluations_by_command(
         metrics = {"knn_top1": step / 20, "effective_rank": 12.5, **figures}
         worker.evaluation(step=step, epoch=step / 9, subject="backbone", metrics=metrics)
     rows = _run("evaluations", job.id).stdout.splitlines()
-    assert rows[0].split("  ")[0] == "FIGURE"
+    assert rows[0].split("  ")[0] == "METRIC"
     assert rows[0].endswith("RAW, STEP 0  BACKBONE, STEP 18")
     assert rows[1].split() == ["knn_top1", "0.25", "0.9"]
     assert ["distance_q29", "-", "0.29"] in [row.split() for row in rows]
@@ -239,7 +239,7 @@ def test_events_and_evaluations_by_command(
     worker.finish("failed", {"type": "x", "message": "y"}, retryable=False)
 
 
-def test_a_clone_says_what_it_goes_on_from(
+def test_clone_shows_its_start_checkpoint(
     service: Service, client: Client, finished: tuple[str, str]
 ) -> None:
     job_id, checkpoint = finished
@@ -253,13 +253,11 @@ def test_a_clone_says_what_it_goes_on_from(
     assert worker.heartbeat({"worked": 1}) == "run"
     progress = client.jobs.get(clone.id).progress
     assert progress is not None
-    assert progress.step == 18, "what is not told is as it was"
+    assert progress.step == 18, "missing fields keep their values"
     worker.finish("failed", {"type": "x", "message": "y"}, retryable=False)
 
 
-def test_a_refusal_of_the_server_names_the_field(
-    client: Client, dataset: Dataset, spec_file: Path
-) -> None:
+def test_refused_spec_names_the_field(client: Client, dataset: Dataset, spec_file: Path) -> None:
     result = _run("submit", spec_file, "--set", "train.batch_size=4096", code=1)
     assert "train.batch_size: is larger than" in result.stderr
     assert "Traceback" not in result.stderr
@@ -267,7 +265,7 @@ def test_a_refusal_of_the_server_names_the_field(
     assert "dataset" in result.stderr
 
 
-def test_validate(client: Client, dataset: Dataset, spec_file: Path) -> None:
+def test_validate_command(client: Client, dataset: Dataset, spec_file: Path) -> None:
     answer = _json("validate", spec_file)
     assert answer["resolved"]["train"]["optimizer"]["name"] == "sgd"
     assert answer["estimate"]["total_steps"] > 0
@@ -276,7 +274,7 @@ def test_validate(client: Client, dataset: Dataset, spec_file: Path) -> None:
     assert "total steps" in text
 
 
-def test_a_job_from_submit_to_download(
+def test_job_from_submit_to_download(
     service: Service, client: Client, finished: tuple[str, str], tmp_path: Path
 ) -> None:
     job_id, checkpoint = finished
@@ -315,7 +313,7 @@ def test_a_job_from_submit_to_download(
     assert _json("artifacts", job_id)[0]["content_type"] == "image/png"
 
 
-def test_a_download_that_was_cut_off_is_taken_up(
+def test_interrupted_download_is_resumed(
     client: Client, finished: tuple[str, str], tmp_path: Path
 ) -> None:
     manifest = client.checkpoints.get(finished[1]).files
@@ -326,7 +324,7 @@ def test_a_download_that_was_cut_off_is_taken_up(
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == FILES
 
 
-def test_a_checkpoint_that_the_store_has_lost(
+def test_download_of_a_lost_file_fails(
     service: Service, client: Client, finished: tuple[str, str], tmp_path: Path
 ) -> None:
     for path in (service.settings.home / "artifacts" / "jobs" / finished[0]).rglob("model.json"):
@@ -335,14 +333,16 @@ def test_a_checkpoint_that_the_store_has_lost(
     assert "model.json" in result.stderr
 
 
-def test_a_job_without_a_checkpoint(client: Client, dataset: Dataset) -> None:
+def test_download_without_a_checkpoint_fails(client: Client, dataset: Dataset) -> None:
     job = client.jobs.submit(SPEC)
     assert "has no checkpoint yet" in _run("download", job.id, code=1).stderr
     assert "dasl clone --checkpoint none" in _run("clone", job.id, code=1).stderr
     job.cancel()
 
 
-def test_following_a_running_job(service: Service, client: Client, dataset: Dataset) -> None:
+def test_follow_events_and_logs_of_a_running_job(
+    service: Service, client: Client, dataset: Dataset
+) -> None:
     job = client.jobs.submit(SPEC)
     worker = service.start_attempt(job.id)
     worker.start()
@@ -371,14 +371,12 @@ def test_following_a_running_job(service: Service, client: Client, dataset: Data
         "  second",
         "  ",
         "  third",
-        f"{job.id} failed: boom",
+        f"Job {job.id} failed: boom",
     ]
     assert "RuntimeError: boom" in _run("show", job.id).stdout
 
 
-def test_a_job_that_is_tried_again_shows_why(
-    service: Service, client: Client, dataset: Dataset
-) -> None:
+def test_show_lists_failed_attempts(service: Service, client: Client, dataset: Dataset) -> None:
     job = client.jobs.submit(JobSpec(dataset="emoji"))
     worker = service.start_attempt(job.id)
     worker.start()
@@ -395,7 +393,7 @@ def test_a_job_that_is_tried_again_shows_why(
     assert failed == "Attempt 1 failed: The process of rank 1 ended: so. Restart 1 of 3 in 2 s"
     assert _run("logs", job.id, "--attempt", 1).stdout == "of the first\n"
     assert _json("logs", job.id)["lines"] == []
-    assert "leave --attempt out" in _run("logs", job.id, "-f", "--attempt", 1, code=2).stderr
+    assert "remove --attempt" in _run("logs", job.id, "-f", "--attempt", 1, code=2).stderr
     again.finish("failed", {"type": "ValueError", "message": "no"}, retryable=False)
 
 
@@ -420,7 +418,7 @@ def test_submit_and_watch(
     assert "half way" in [document.get("event", {}).get("message") for document in documents]
 
 
-def test_cancelling_a_running_job(service: Service, client: Client, dataset: Dataset) -> None:
+def test_cancel_a_running_job(service: Service, client: Client, dataset: Dataset) -> None:
     job = client.jobs.submit(SPEC)
     worker = service.start_attempt(job.id)
     worker.start()
@@ -432,9 +430,7 @@ def test_cancelling_a_running_job(service: Service, client: Client, dataset: Dat
         worker.heartbeat()
 
 
-def test_pausing_and_resuming_a_running_job(
-    service: Service, client: Client, dataset: Dataset
-) -> None:
+def test_pause_and_resume_a_running_job(service: Service, client: Client, dataset: Dataset) -> None:
     job = client.jobs.submit(SPEC)
     worker = service.start_attempt(job.id)
     worker.start()
@@ -449,7 +445,7 @@ def test_pausing_and_resuming_a_running_job(
     assert job.pause().resume().cancel().status == "cancelled"
 
 
-def test_numbers_that_are_none_do_not_stop_a_worker(
+def test_non_finite_metrics_do_not_fail_a_worker(
     service: Service, client: Client, dataset: Dataset
 ) -> None:
     job = client.jobs.submit(SPEC)
@@ -463,7 +459,7 @@ def test_numbers_that_are_none_do_not_stop_a_worker(
     worker.finish("failed", {"type": "x", "message": "y"}, retryable=False)
 
 
-def test_tokens(service: Service, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_commands(service: Service, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     made = _json("tokens", "create", "reader", "--scope", "read")
     assert made["scopes"] == ["read"]
     listed = {token["id"]: token for token in _json("tokens", "list")}
@@ -480,7 +476,7 @@ def test_tokens(service: Service, client: Client, monkeypatch: pytest.MonkeyPatc
     assert "DASL_TOKEN" in _run("jobs", code=1).stderr
 
 
-def test_audit(service: Service, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_command(service: Service, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     made = client.tokens.create("a reader", ["read"])
     assert made.token is not None
     monkeypatch.setenv("DASL_TOKEN", made.token)
@@ -497,12 +493,10 @@ def test_audit(service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
     assert "since" in _run("audit", "--since", "yesterday", code=1).stderr
 
 
-def test_quotas_of_tokens(
-    client: Client, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_token_quotas(client: Client, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     made = _json("tokens", "create", "lab", "--max-queued-jobs", "1", "--max-gpus", "8")
     assert (made["max_queued_jobs"], made["max_running_jobs"], made["max_gpus"]) == (1, None, 8)
-    assert "1 queued, 8 GPUs" in _run("tokens", "list").stdout
+    assert "1 queued jobs, 8 GPUs" in _run("tokens", "list").stdout
     with monkeypatch.context() as own:
         own.setenv("DASL_TOKEN", made["token"])
         with Client() as limited:
@@ -514,27 +508,27 @@ def test_quotas_of_tokens(
 
     limits = ["--max-queued-jobs", "none", "--max-running-jobs", "2"]
     changed = _run("tokens", "set", made["id"], *limits).stdout
-    assert changed == "lab may have at most: 2 running, 8 GPUs.\n"
+    assert changed == "Limits of token lab: 2 running jobs, 8 GPUs.\n"
     assert _json("tokens", "set", made["id"], "--max-gpus", "none")["max_gpus"] is None
     unlimited = _run("tokens", "set", made["id"], "--max-running-jobs", "none").stdout
-    assert unlimited == "lab may have at most: no limit.\n"
+    assert unlimited == "Limits of token lab: none.\n"
     assert client.tokens.set(made["id"], max_gpus=0).max_gpus == 0
 
 
-def test_cluster(client: Client) -> None:
+def test_cluster_command(client: Client) -> None:
     assert _json("cluster")["nodes"] == []
     assert "not seen yet" in _run("cluster").stdout
 
 
 @pytest.mark.parametrize("job", ["job_1", "nonsense", "job_" + "0" * 26])
-def test_a_job_that_does_not_exist(client: Client, job: str) -> None:
+def test_unknown_job_is_reported(client: Client, job: str) -> None:
     for command in ("show", "watch", "logs", "cancel", "checkpoints", "artifacts", "download"):
         result = _run(command, job, code=1)
         assert result.stdout == ""
         assert job in result.stderr
 
 
-def test_the_database_by_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_db_upgrade_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DASL_DATABASE_URL", f"sqlite:///{tmp_path / 'new' / 'dasl.db'}")
     assert _json("db", "upgrade")["upgraded"] is True
     assert (tmp_path / "new" / "dasl.db").exists()

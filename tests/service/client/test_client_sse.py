@@ -22,6 +22,6 @@ EXPECTED = [
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, len(STREAM)])
-def test_messages_do_not_depend_on_how_bytes_arrive(size: int) -> None:
+def test_parse_does_not_depend_on_chunk_size(size: int) -> None:
     chunks = [STREAM[start : start + size] for start in range(0, len(STREAM), size)]
     assert list(parse(chunks)) == EXPECTED

@@ -21,7 +21,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_nobody_there() -> None:
+def test_missing_server_is_reported() -> None:
     url = f"http://127.0.0.1:{_free_port()}"
     with pytest.raises(ConnectionFailed) as caught:
         Client(url, patience=0).jobs.get("job_1")
@@ -29,7 +29,7 @@ def test_nobody_there() -> None:
     assert "dasl serve" in str(caught.value)
 
 
-def test_a_server_that_comes_late_is_waited_for() -> None:
+def test_request_waits_for_a_late_server() -> None:
     port = _free_port()
     servers = []
 
@@ -47,7 +47,7 @@ def test_a_server_that_comes_late_is_waited_for() -> None:
         servers[0].__exit__(None, None, None)
 
 
-def test_busy_answers_are_repeated_and_a_submit_keeps_its_key() -> None:
+def test_busy_answers_are_retried_with_the_same_key() -> None:
     answers = [answer_json({}, 503), answer_json({}, 502), answer_json(JOB, 201)]
     with scripted(lambda _: answers.pop(0)) as server:
         assert Client(server.url, "t").jobs.submit({"dataset": "d"}).id == "job_1"
@@ -57,7 +57,7 @@ def test_busy_answers_are_repeated_and_a_submit_keeps_its_key() -> None:
     assert server.requests[0].headers["authorization"] == "Bearer t"
 
 
-def test_what_is_not_repeatable_is_sent_once() -> None:
+def test_other_requests_are_sent_once() -> None:
     with (
         scripted(lambda _: answer_json({"title": "Starting"}, 503)) as server,
         pytest.raises(ApiError, match="Starting"),
@@ -66,7 +66,7 @@ def test_what_is_not_repeatable_is_sent_once() -> None:
     assert len(server.requests) == 1
 
 
-def test_a_refusal_is_a_sentence_with_its_fields() -> None:
+def test_api_error_message_lists_fields() -> None:
     problem = {
         "type": "https://example.org/problems/invalid-spec",
         "title": "Invalid spec",
@@ -93,7 +93,7 @@ def test_a_refusal_is_a_sentence_with_its_fields() -> None:
     ]
 
 
-def test_a_missing_token_says_what_to_do() -> None:
+def test_missing_token_message_has_a_remedy() -> None:
     with (
         scripted(lambda _: answer_json({"title": "Unauthorized"}, 401)) as server,
         pytest.raises(ApiError, match="DASL_TOKEN"),
@@ -108,7 +108,7 @@ def test_a_missing_token_says_what_to_do() -> None:
         Answer(b"", 301, {"Location": "https://elsewhere/"}),
     ],
 )
-def test_something_else_answers(answer: Answer) -> None:
+def test_unexpected_answers_are_reported(answer: Answer) -> None:
     with (
         scripted(lambda _: answer) as server,
         pytest.raises(ConnectionFailed, match=r"not a DASL server|redirects to"),
@@ -117,12 +117,12 @@ def test_something_else_answers(answer: Answer) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", ".", ".."])
-def test_an_id_that_would_ask_for_something_else(wrong: str) -> None:
+def test_id_that_changes_the_path_is_refused(wrong: str) -> None:
     with pytest.raises(ValueError, match="not an id"):
         Client("http://127.0.0.1:1").jobs.get(wrong)
 
 
-def test_pages_are_asked_for_when_needed() -> None:
+def test_pages_are_requested_when_needed() -> None:
     def handler(request: Request) -> Answer:
         if "after=c1" in request.path:
             return answer_json({"data": [{**JOB, "id": "job_3"}], "has_more": False, "next": None})
@@ -137,13 +137,13 @@ def test_pages_are_asked_for_when_needed() -> None:
     assert all("status=queued" in request.path for request in server.requests)
 
 
-def test_fields_of_a_newer_server_are_kept() -> None:
+def test_unknown_fields_are_kept() -> None:
     with scripted(lambda _: answer_json({**JOB, "novelty": {"x": 1}})) as server:
         job = Client(server.url).jobs.get("job_1")
     assert job.model_dump()["novelty"] == {"x": 1}
 
 
-def test_events_come_once_and_in_order_over_a_cut_stream() -> None:
+def test_stream_events_resumes_a_lost_stream_in_order() -> None:
     def message(seq: int, kind: str = "note", to: str = "") -> bytes:
         return (
             f'id: {seq}\ndata: {{"seq": {seq}, "type": "{kind}", "data": {{"to": "{to}"}}}}\n\n'
@@ -164,7 +164,7 @@ def test_events_come_once_and_in_order_over_a_cut_stream() -> None:
     assert [event.seq for event in events] == [1, 2, 3, 4]
 
 
-def test_worker_reports_and_leaves_out_what_is_not_finite() -> None:
+def test_worker_client_removes_non_finite_values() -> None:
     with scripted(lambda _: answer_json({"desired": "cancel"})) as server:
         worker = WorkerClient(server.url, "epoch", "job_1", 2)
         points = [
@@ -189,7 +189,7 @@ def test_worker_reports_and_leaves_out_what_is_not_finite() -> None:
     assert server.requests[0].path == "/worker/v1/jobs/job_1/attempts/2/events"
 
 
-def test_a_replaced_worker_learns_it_and_a_patient_one_does_not_give_up() -> None:
+def test_worker_client_raises_stale_attempt_and_retries_outages() -> None:
     stale = {"type": "https://example.org/problems/stale-attempt", "title": "Stale"}
     answers = [answer_json({}, 503), answer_json(stale, 409)]
     with scripted(lambda _: answers.pop(0)) as server:
@@ -200,7 +200,7 @@ def test_a_replaced_worker_learns_it_and_a_patient_one_does_not_give_up() -> Non
         worker.heartbeat(patience=0)
 
 
-def test_the_sdk_needs_no_server_and_no_training_packages() -> None:
+def test_sdk_imports_no_server_or_training_packages() -> None:
     code = """
 import sys
 import service.client.client, service.client.worker, service.cli.app, service.cli.watching
@@ -211,7 +211,7 @@ print(sorted(heavy & set(sys.modules)))
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-def test_the_command_line_starts_without_what_it_does_not_need() -> None:
+def test_command_line_imports_only_what_it_needs() -> None:
     code = """
 import sys
 import service.cli.app

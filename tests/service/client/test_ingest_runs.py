@@ -18,7 +18,7 @@ from tests.support.real import running_service
 from workers import artifacts, ingest
 
 
-def test_a_run_that_is_no_longer_wanted_leaves_the_index_that_counts(
+def test_superseded_ingest_run_leaves_the_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = tmp_path / "images"

@@ -1,13 +1,13 @@
-"""The name that a data set gets from its folder."""
+"""Default name of a data set: the name of its folder."""
 
 from pathlib import Path
 
 import pytest
 
-from service.cli.names import folder_name
+from service.cli.inputs import folder_name
 
 
-def test_relative_folders_have_their_own_names(
+def test_folder_name_resolves_relative_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inner = tmp_path / "birds" / "raw"

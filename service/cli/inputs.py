@@ -1,0 +1,136 @@
+"""What commands take in: the server, ids and names as people type them, and spec files with `--set`.
+
+Everything that can be checked on this machine is checked before a request is sent.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from service.client import Client
+
+
+def connect(patience: float = 1.0) -> Client:
+    """Return a client of the configured server.
+
+    Args:
+        patience: seconds to retry. Shorter than the SDK's default, because a person is waiting.
+    """
+    from service.client import Client
+
+    return Client(patience=patience)
+
+
+def id_or_name(value: str) -> str:
+    """Check an argument that must be an id or a name.
+
+    Raises:
+        typer.BadParameter: it cannot be either (exit code 2).
+    """
+    if value.strip() in {"", ".", ".."}:
+        raise typer.BadParameter(f"{value!r} is not an id")
+    return utf8(value)
+
+
+JobId = Annotated[str, typer.Argument(metavar="JOB", callback=id_or_name, help="Id of the job.")]
+SpecFile = Annotated[
+    Path, typer.Argument(metavar="SPEC.yaml", exists=True, dir_okay=False, readable=True)
+]
+Overrides = Annotated[
+    list[str],
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        default_factory=list,
+        show_default=False,
+        help="Change one field, such as method.temperature=0.1. The value is read as YAML. "
+        "Can be repeated.",
+    ),
+]
+
+
+def folder(value: str) -> str:
+    """Check an argument that must be a folder; "" would mean the current one.
+
+    Raises:
+        typer.BadParameter: it is empty, or not UTF-8.
+    """
+    if not value:
+        raise typer.BadParameter("'' is not a folder; use '.' for the current folder")
+    return utf8(value)
+
+
+def utf8(value: str) -> str:
+    """Check that a text can be sent: file names need not be UTF-8, but JSON must be.
+
+    Raises:
+        typer.BadParameter: it is not UTF-8.
+    """
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(value).decode(errors="backslashreplace")
+        raise typer.BadParameter(f"{shown} is not UTF-8 and cannot be sent; rename it") from None
+    return value
+
+
+def dataset_name(name: str | None, path: str) -> str:
+    """Return the name of a new data set: the one given, or else the name of its folder.
+
+    Raises:
+        typer.BadParameter: it is not a valid name.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    from dasl_core.spec import field_problems
+    from dasl_core.spec.job import Name
+
+    chosen = folder_name(path) if name is None else utf8(name)
+    try:
+        return TypeAdapter(Name).validate_python(chosen)
+    except ValidationError as error:
+        (problem,) = field_problems(error)
+        if name is None:
+            raise typer.BadParameter(
+                f"the folder's name {chosen!r} cannot be used for the data set; choose another one "
+                f"with --name: {problem.expected}"
+            ) from None
+        raise typer.BadParameter(f"--name {chosen!r}: expected {problem.expected}") from None
+
+
+def folder_name(path: str) -> str:
+    """Return the name of a folder, also for `..` and for a path with a slash at its end."""
+    return os.path.basename(os.path.abspath(os.path.expanduser(path)))
+
+
+def read_spec(path: Path, overrides: list[str]) -> dict[str, Any]:
+    """Read a spec file and apply the overrides.
+
+    Raises:
+        typer.BadParameter: an override is not FIELD=VALUE (exit code 2).
+        InvalidSpec: the file cannot be read, or JobSpec refuses its content; one line per field.
+    """
+    from pydantic import ValidationError
+
+    from dasl_core.spec import JobSpec, apply_overrides, field_problems, load_spec
+    from service.client.errors import InvalidSpec
+
+    try:
+        content = load_spec(path)
+    except ValueError as error:
+        raise InvalidSpec(str(error)) from error
+    try:
+        spec = apply_overrides(content, overrides)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    try:
+        JobSpec.model_validate(spec)
+    except ValidationError as error:
+        lines = [f"  {problem}" for problem in field_problems(error, JobSpec)]
+        raise InvalidSpec("\n".join([f"{path} is not a valid spec", *lines])) from error
+    return spec
