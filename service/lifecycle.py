@@ -10,7 +10,9 @@ Nothing here commits: the caller's transaction does.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import insert, select, update
@@ -35,12 +37,37 @@ Data = dict[str, Any]
 _JOBS, _EVENTS = (Base.metadata.tables[row.__tablename__] for row in (Job, Event))
 _ADD_JOB, _ADD_EVENT = insert(_JOBS), insert(_EVENTS)
 
-
 _FIRST_RETRY = timedelta(seconds=2)
 LONGEST_RETRY = timedelta(minutes=2)
 SILENCE = timedelta(minutes=2)
 """After so long a silence nobody knows whether an attempt ran meanwhile: its machine may have slept, the
 network been away, or the clock been set."""
+
+
+class Retry(StrEnum):
+    """Whether another attempt follows one that failed or was lost."""
+
+    NEVER = "never"
+    """Another attempt would fail the same way."""
+    LIMITED = "limited"
+    """As often as the spec's `resources.max_restarts` allows."""
+    UNLESS_REPEATED = "unless-repeated"
+    """As `LIMITED`, for an error that the training itself may cause: the same error twice in a row,
+    without a step in between, is final."""
+    FREE = "free"
+    """Always, and it uses up no restart: the service itself was stopped under the attempt."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How an attempt ended."""
+
+    outcome: Outcome
+    error: Data | None = None
+    """`{type, message, ...}` of a failed or lost attempt."""
+    retry: Retry = Retry.LIMITED
+    forced: bool = False
+    """The training did not save a checkpoint when asked to pause and had to be stopped."""
 
 
 def retry_delay(restarts: int) -> timedelta:
@@ -100,7 +127,7 @@ def start_attempt(session: Session, job_id: str, token_hash: str) -> Attempt | N
 def resume_from_another(
     session: Session, job: Job, attempt: Attempt, checkpoint_id: str, damage: str
 ) -> None:
-    """An attempt found its resume point damaged; both rows are locked (`speak_for`).
+    """An attempt found its resume point damaged; both rows are locked (`lock_live_attempt`).
 
     The checkpoint is never offered again, and the attempt goes on from the one before it, or anew
     when there is none. For the one that a clone was made from nothing stands in: what would come of
@@ -160,7 +187,7 @@ def mark_running(session: Session, job_id: str, number: int) -> None:
     Raises:
         StaleAttempt: this attempt may not speak for the job.
     """
-    job, attempt = speak_for(session, job_id, number)
+    job, attempt = lock_live_attempt(session, job_id, number)
     now = datetime.now(UTC)
     if attempt.state != AttemptState.RUNNING:
         attempt.ran_seconds = max(now - attempt.created_at, timedelta()).total_seconds()
@@ -170,41 +197,27 @@ def mark_running(session: Session, job_id: str, number: int) -> None:
         _move(session, job, JobStatus.RUNNING, f"Attempt {number} is running", started_at=started)
 
 
-def finish_attempt(
-    session: Session,
-    job_id: str,
-    number: int,
-    outcome: Outcome,
-    *,
-    error: Data | None = None,
-    retryable: bool = True,
-    repeatable: bool = False,
-    counts: bool = True,
-    by_force: bool = False,
-) -> JobStatus | None:
+def finish_attempt(session: Session, job_id: str, number: int, ending: Ending) -> JobStatus | None:
     """End an attempt and move its job on: to its end, or to wait for the next attempt.
 
-    A failed or lost attempt is tried again while the spec's `resources.max_restarts` lasts. A job
-    that was to be cancelled ends cancelled however its attempt ended, unless it succeeded before
-    the cancelling began. One that was to be paused is paused where it would be tried again.
-
-    Args:
-        error: `{type, message, ...}` of a failed or lost attempt.
-        retryable: whether another attempt could do better.
-        repeatable: whether the error may come of the training itself, which would meet it again.
-            Then the same one twice in a row, without a step more in between, is final.
-        counts: whether another attempt uses up one of the restarts; not when the service itself
-            was stopped under this one.
-        by_force: a training that was to be paused did not save by itself, and was stopped.
+    A failed or lost attempt is retried as `ending.retry` says. A job whose cancellation was
+    requested ends cancelled however its attempt ended, unless the attempt succeeded before the
+    cancellation began. A job whose pause was requested is paused instead of retried.
 
     Returns:
-        The job's new status, or `None`: this attempt was over already (the result is discarded).
+        The job's new status, or `None` if the attempt had already ended (the result is discarded).
     """
     job = lock(session, job_id)
     if job is None or job.attempt != number or JobStatus(job.status) in TERMINAL:
         return None
+    outcome = ending.outcome
     if not _move_attempt(
-        session, job_id, number, AttemptState(outcome), sources=LIVE_ATTEMPT, error=error
+        session,
+        job_id,
+        number,
+        AttemptState(outcome),
+        sources=LIVE_ATTEMPT,
+        error=ending.error,
     ):
         return None
     if outcome == "succeeded" and job.status != JobStatus.CANCELLING:
@@ -213,51 +226,50 @@ def finish_attempt(
         return _end(session, job, JobStatus.SUCCEEDED, "Job succeeded", error=None)
     if outcome == "paused" and job.desired == Desired.PAUSE:
         lost = ". It had to be stopped: what it did after its last checkpoint comes again"
-        return _pause(session, job, "Job paused" + (lost if by_force else ""))
+        return _pause(session, job, "Job paused" + (lost if ending.forced else ""))
     if job.desired == Desired.CANCEL or outcome == "cancelled":
         if job.status != JobStatus.CANCELLING:
             _move(session, job, JobStatus.CANCELLING, "Job is being cancelled")
         return _end(session, job, JobStatus.CANCELLED, "Job cancelled")
-    told = str((error or {}).get("message") or f"Attempt {number} was {outcome}")
-    reason = told.removesuffix(".")  # It stands within a sentence.
-    repeated = repeatable and _met_again(session, job_id, number, error or {})
-    retryable = retryable and not repeated
+    return _retry_or_fail(session, job, ending)
+
+
+def _retry_or_fail(session: Session, job: Job, ending: Ending) -> JobStatus | None:
+    """Move a job on whose newest attempt failed or was lost."""
+    error, retry = ending.error, ending.retry
+    message = str((error or {}).get("message") or f"Attempt {job.attempt} was {ending.outcome}")
+    reason = message.removesuffix(".")  # It stands within a sentence.
+    if retry == Retry.UNLESS_REPEATED and _is_repeated(session, job, error or {}):
+        message = f"Job failed (the same error again, without a step more): {reason}"
+        return _end(session, job, JobStatus.FAILED, message, error=error)
     limit = int(job.resolved["resources"]["max_restarts"])
-    if job.desired == Desired.PAUSE and retryable and (not counts or job.restarts < limit):
-        message = f"Attempt {number} {outcome}: {reason}. Job paused"
-        restarts = job.restarts + 1 if counts else job.restarts
-        return _pause(session, job, message, {"error": error}, restarts=restarts)
-    if retryable and not counts:
-        _move(
-            session,
-            job,
-            JobStatus.RETRY_WAIT,
-            f"Attempt {number} {outcome}: {reason}. It is taken up again",
-            {"error": error},
-            not_before=datetime.now(UTC),
-        )
-        return JobStatus.RETRY_WAIT
-    if retryable and job.restarts < limit:
+    if retry == Retry.NEVER or (retry != Retry.FREE and job.restarts >= limit):
+        why = "" if retry == Retry.NEVER or limit == 0 else f" (after {job.restarts} restarts)"
+        return _end(session, job, JobStatus.FAILED, f"Job failed{why}: {reason}", error=error)
+    ended = f"Attempt {job.attempt} {ending.outcome}: {reason}"
+    restarts = job.restarts if retry == Retry.FREE else job.restarts + 1
+    if job.desired == Desired.PAUSE:
+        return _pause(session, job, f"{ended}. Job paused", {"error": error}, restarts=restarts)
+    delay = timedelta()
+    message = f"{ended}. It is taken up again"
+    if retry != Retry.FREE:
         delay = retry_delay(job.restarts)
-        _move(
-            session,
-            job,
-            JobStatus.RETRY_WAIT,
-            f"Attempt {number} {outcome}: {reason}. Restart {job.restarts + 1} of {limit} "
-            f"in {delay.total_seconds():g} s",
-            {"error": error},
-            restarts=job.restarts + 1,
-            not_before=datetime.now(UTC) + delay,
-        )
-        return JobStatus.RETRY_WAIT
-    why = "" if not retryable or limit == 0 else f" (after {job.restarts} restarts)"
-    if repeated:
-        why = " (the same error again, without a step more)"
-    return _end(session, job, JobStatus.FAILED, f"Job failed{why}: {reason}", error=error)
+        message = f"{ended}. Restart {restarts} of {limit} in {delay.total_seconds():g} s"
+    _move(
+        session,
+        job,
+        JobStatus.RETRY_WAIT,
+        message,
+        {"error": error},
+        restarts=restarts,
+        not_before=datetime.now(UTC) + delay,
+    )
+    return JobStatus.RETRY_WAIT
 
 
-def _met_again(session: Session, job_id: str, number: int, error: Data) -> bool:
-    """Whether the attempt before failed in the same way, and this one got no further."""
+def _is_repeated(session: Session, job: Job, error: Data) -> bool:
+    """Whether the previous attempt failed with the same error, and this one got no further."""
+    job_id, number = job.id, job.attempt
     before = session.get(Attempt, (job_id, number - 1))
     known = (before.error if before is not None else None) or {}
     if any(known.get(key) != error.get(key) for key in ("type", "message")):
@@ -335,7 +347,7 @@ def request_cancel(session: Session, job_id: str) -> JobStatus | None:
     return JobStatus(job.status)
 
 
-def begin_winding_down(session: Session, job_id: str) -> bool:
+def start_stopping(session: Session, job_id: str) -> bool:
     """To cancelling or pausing, where a live attempt's job is desired to be cancelled or paused."""
     job = lock(session, job_id)
     if job is None or job.desired == Desired.RUN:
@@ -350,7 +362,7 @@ def begin_winding_down(session: Session, job_id: str) -> bool:
     return _move(session, job, to, f"Job is being {doing}")
 
 
-def speak_for(session: Session, job_id: str, number: int) -> tuple[Job, Attempt]:
+def lock_live_attempt(session: Session, job_id: str, number: int) -> tuple[Job, Attempt]:
     """The job and its attempt, locked, for somebody who speaks in the name of that attempt.
 
     Raises:
@@ -365,8 +377,8 @@ def speak_for(session: Session, job_id: str, number: int) -> tuple[Job, Attempt]
     return job, attempt
 
 
-def heard(job: Job, attempt: Attempt, progress: Data) -> None:
-    """An attempt lives, and has perhaps got further; both rows are locked (`speak_for`).
+def record_heartbeat(job: Job, attempt: Attempt, progress: Data) -> None:
+    """An attempt lives, and has perhaps got further; both rows are locked (`lock_live_attempt`).
 
     Rank 0 says how far it is. Without that it is the driver who speaks, and what it says of the
     progress counts for nothing once rank 0 was heard: that one may train, and only not reach us.

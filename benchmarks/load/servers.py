@@ -25,7 +25,7 @@ from benchmarks.load import cluster, drivers
 from benchmarks.load.traffic import Tallies
 from service import log_records
 from service.db.session import Database
-from service.server.listener import bound
+from service.server.listener import bind_listener
 from service.server.thread import ApiThread
 from service.server.tuning import spare_what_stays, stay_on_one_core
 from service.settings import Settings
@@ -127,7 +127,7 @@ def serving(
 ) -> Iterator[Servers]:
     """API, dispatcher and drivers, each in a process of its own; at first the API alone."""
     folder = settings.home
-    with ExitStack() as stack, bound(settings) as listener:
+    with ExitStack() as stack, bind_listener(settings) as listener:
         url = f"http://{settings.host}:{listener.getsockname()[1]}"
         launched, ended = _SPAWN.Queue(), _SPAWN.Queue()
         (drivers_end, ask_drivers), (rounds_end, ask_rounds) = _SPAWN.Pipe(), _SPAWN.Pipe()

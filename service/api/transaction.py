@@ -73,8 +73,8 @@ async def _write(context: WithContext, request: Request) -> Session:
     return session
 
 
-async def _write_fleeting(context: WithContext, request: Request) -> Session:
-    session = context.database.writer(fleeting=True)
+async def _write_relaxed(context: WithContext, request: Request) -> Session:
+    session = context.database.writer(relaxed_durability=True)
     _transaction.set(_Transaction(session, request))
     return session
 
@@ -83,7 +83,7 @@ async def _write_fleeting(context: WithContext, request: Request) -> Session:
 ReadSession = Annotated[Session, Depends(_read)]
 WriteSession = Annotated[Session, Depends(_write)]
 # For what a later word says again, or what is worth nothing without one: see `Database.writer`.
-FleetingSession = Annotated[Session, Depends(_write_fleeting)]
+RelaxedWriteSession = Annotated[Session, Depends(_write_relaxed)]
 
 
 class Route(StrictRoute):

@@ -28,6 +28,17 @@ def get(
     return session.scalars(query).one_or_none()
 
 
+def by_id(session: Session, checkpoint_id: str) -> Checkpoint:
+    """A checkpoint that exists, of any tenant."""
+    return session.get_one(Checkpoint, checkpoint_id)
+
+
+def add(session: Session, checkpoint: Checkpoint) -> None:
+    """Store a new checkpoint."""
+    session.add(checkpoint)
+    session.flush()
+
+
 def by_uri(session: Session, uri: str) -> Checkpoint | None:
     """The checkpoint at this place."""
     return session.scalars(select(Checkpoint).where(Checkpoint.uri == uri)).one_or_none()
@@ -135,3 +146,8 @@ def artifacts(session: Session, job_id: str) -> Sequence[Artifact]:
 def artifact(session: Session, job_id: str, name: str) -> Artifact | None:
     """One artifact of a job."""
     return session.get(Artifact, (job_id, name))
+
+
+def save_artifact(session: Session, artifact: Artifact) -> None:
+    """Store an artifact; one of the same job and name is replaced."""
+    session.merge(artifact)

@@ -34,6 +34,16 @@ def get(session: Session, tenant: str, dataset_id: str) -> Dataset | None:
     ).one_or_none()
 
 
+def by_id(session: Session, dataset_id: str) -> Dataset:
+    """A data set that exists, of any tenant, deleted or not."""
+    return session.get_one(Dataset, dataset_id)
+
+
+def by_id_or_none(session: Session, dataset_id: str) -> Dataset | None:
+    """As `by_id`, where there may be none."""
+    return session.get(Dataset, dataset_id)
+
+
 def find(session: Session, tenant: str, id_or_name: str, *, keep: bool = False) -> Dataset | None:
     """A tenant's data set by id or name.
 

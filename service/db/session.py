@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # What a database raises that does not answer, or takes no writes now, as a standby does: it is asked
 # again, and nothing else is wrong.
 AWAY = (OperationalError, InternalError, PoolTimeout)
-_READ_ONLY, _SINGLE, _FLEETING = "dasl_read_only", "dasl_single", "dasl_fleeting"
+_READ_ONLY, _SINGLE, _RELAXED = "dasl_read_only", "dasl_single", "dasl_relaxed"
 # For a lock, and for who holds one without doing anything.
 _BUSY_SECONDS = 30
 # How a server is noticed that went away without a word: asked after 10 s of silence, given up after 25.
@@ -64,10 +64,10 @@ class Database:
             if self.engine.dialect.name == "sqlite"
             else {"isolation_level": "AUTOCOMMIT"}
         )
-        fleeting = self.engine.execution_options(**{_FLEETING: True})
+        relaxed = self.engine.execution_options(**{_RELAXED: True})
         self._single = sessionmaker(single, expire_on_commit=False)
         self._write = sessionmaker(self.engine, expire_on_commit=False)
-        self._write_fleeting = sessionmaker(fleeting, expire_on_commit=False)
+        self._write_relaxed = sessionmaker(relaxed, expire_on_commit=False)
         self._read = sessionmaker(reader, expire_on_commit=False)
 
     @contextmanager
@@ -88,14 +88,14 @@ class Database:
         with self._single() as session:
             yield session
 
-    def writer(self, *, fleeting: bool = False) -> Session:
+    def writer(self, *, relaxed_durability: bool = False) -> Session:
         """A session as in `write` that its user commits and closes.
 
         Args:
-            fleeting: SQLite need not wait for the disk at its end: a power cut may take what was
-                written, until another transaction is committed that is not fleeting.
+            relaxed_durability: SQLite need not wait for the disk at its end: a power cut may take what was
+                written, until another transaction is committed that is not relaxed.
         """
-        return self._write_fleeting() if fleeting else self._write()
+        return self._write_relaxed() if relaxed_durability else self._write()
 
     def reader(self) -> Session:
         """A session as in `read` that its user closes."""
@@ -212,7 +212,7 @@ class _Turn:
         # Where even that takes too long, SQLite says itself that it is locked.
         if self._owner is not owner and self._free.acquire(timeout=_BUSY_SECONDS):
             self._owner = owner
-        wanted = "NORMAL" if options.get(_FLEETING, False) else "FULL"
+        wanted = "NORMAL" if options.get(_RELAXED, False) else "FULL"
         if owner.info.get(_SYNCED_AS, "FULL") != wanted:
             connection.exec_driver_sql(f"PRAGMA synchronous={wanted}")
             owner.info[_SYNCED_AS] = wanted

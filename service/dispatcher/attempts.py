@@ -13,10 +13,11 @@ from typing import Any
 
 from service import credentials, lifecycle, states
 from service.dispatcher import repository
-from service.dispatcher.context import Shared, passed
+from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.executor import Run, RunState, SubmissionRefused
 from service.dispatcher.garbage import Garbage
 from service.dispatcher.log_copier import LogCopier
+from service.lifecycle import Ending, Retry
 from service.scheduling.repository import AttemptView
 from service.states import AttemptState, Desired
 
@@ -31,8 +32,8 @@ _STOP_AGAIN = timedelta(seconds=5)
 class Attempts:
     """The dispatcher's part that keeps attempts."""
 
-    def __init__(self, shared: Shared, logs: LogCopier, garbage: Garbage) -> None:
-        self._shared, self._logs, self._garbage = shared, logs, garbage
+    def __init__(self, context: DispatcherContext, logs: LogCopier, garbage: Garbage) -> None:
+        self._context, self._logs, self._garbage = context, logs, garbage
         self._stopped_at: dict[str, datetime] = {}
         self._begun: set[str] = set()
         self.new_cluster = False
@@ -43,43 +44,41 @@ class Attempts:
     def start(self, job_id: str) -> None:
         """Begin a queued job's next attempt."""
         token, hashed = credentials.new_token()
-        with self._shared.write() as session:
+        with self._context.write() as session:
             attempt = lifecycle.start_attempt(session, job_id, hashed)
         if attempt is None:
             return
-        self._shared.tokens[attempt.submission_id] = token
+        self._context.tokens[attempt.submission_id] = token
         self._submit(job_id, attempt.number, attempt.submission_id)
 
     def adopt(self, attempt: AttemptView) -> None:
         """Hand in an attempt that Ray could not be reached for, unless Ray has it; one that a
         dispatcher before this one did not get to hand in gives way to the next."""
         assert attempt.state == AttemptState.CREATED
-        if self._shared.executor.status(attempt.submission_id) is not None:
-            with self._shared.write() as session:
+        if self._context.executor.status(attempt.submission_id) is not None:
+            with self._context.write() as session:
                 lifecycle.mark_submitted(session, attempt.job_id, attempt.number)
             return
         if attempt.desired != Desired.RUN:
-            with self._shared.write() as session:
-                lifecycle.finish_attempt(
-                    session, attempt.job_id, attempt.number, WOUND_DOWN[attempt.desired]
-                )
+            with self._context.write() as session:
+                ending = Ending(WOUND_DOWN[attempt.desired])
+                lifecycle.finish_attempt(session, attempt.job_id, attempt.number, ending)
             return
-        if attempt.submission_id not in self._shared.tokens:
+        if attempt.submission_id not in self._context.tokens:
             # Only a hash of its token is left, and whoever had it may have handed it in all the same:
             # then Ray is yet to take it, and its driver is told that it is over.
             message = "The dispatcher was started anew before Ray had taken the attempt"
             error = {"type": "attempt-lost", "message": message}
-            with self._shared.write() as session:
-                lifecycle.finish_attempt(
-                    session, attempt.job_id, attempt.number, "lost", error=error, counts=False
-                )
+            ending = Ending("lost", error, Retry.FREE)
+            with self._context.write() as session:
+                lifecycle.finish_attempt(session, attempt.job_id, attempt.number, ending)
             return
         if not self._limit(attempt):
             self._submit(attempt.job_id, attempt.number, attempt.submission_id)
 
     def watch(self, attempt: AttemptView) -> None:
         """Look after an attempt that Ray has taken."""
-        run = self._shared.executor.status(attempt.submission_id)
+        run = self._context.executor.status(attempt.submission_id)
         if run is None:
             self._miss(attempt)
         elif run.state.ended:
@@ -95,35 +94,34 @@ class Attempts:
     def see_off(self, attempt: AttemptView) -> None:
         """Take the rest of an ended attempt's log; make its driver go if it lingers."""
         assert attempt.finished_at is not None
-        run = self._shared.executor.status(attempt.submission_id)
+        run = self._context.executor.status(attempt.submission_id)
         if run is not None and not run.state.ended:
-            grace = timedelta(seconds=self._shared.settings.cancel_grace_seconds)
-            if passed(attempt.finished_at, self._shared.clock(), grace):
+            grace = timedelta(seconds=self._context.settings.cancel_grace_seconds)
+            if passed(attempt.finished_at, self._context.clock(), grace):
                 self._stop(attempt.submission_id)
             return
         lines = self._logs.finish(attempt.job_id, attempt.number, attempt.submission_id)
         if attempt.has_error:
-            with self._shared.write() as session:
+            with self._context.write() as session:
                 lifecycle.attach_log_tail(session, attempt.job_id, attempt.number, lines)
         self._garbage.sweep_attempt(attempt)
-        with self._shared.write() as session:
+        with self._context.write() as session:
             repository.settle(session, attempt.job_id, attempt.number)
         self._stopped_at.pop(attempt.submission_id, None)
         self._begun.discard(attempt.submission_id)
 
     def _submit(self, job_id: str, number: int, submission_id: str) -> None:
-        command = self._shared.entrypoints.job.format(job=job_id, attempt=number)
+        command = self._context.entrypoints.job.format(job=job_id, attempt=number)
         self._begun.add(submission_id)
         try:
-            self._shared.submit(submission_id, command)
+            self._context.submit(submission_id, command)
         except SubmissionRefused as refusal:
             error = {"type": "submission-refused", "message": f"Ray refuses the job: {refusal}"}
-            with self._shared.write() as session:
-                lifecycle.finish_attempt(
-                    session, job_id, number, "failed", error=error, retryable=False
-                )
+            with self._context.write() as session:
+                ending = Ending("failed", error, Retry.NEVER)
+                lifecycle.finish_attempt(session, job_id, number, ending)
             return
-        with self._shared.write() as session:
+        with self._context.write() as session:
             lifecycle.mark_submitted(session, job_id, number)
 
     def _miss(self, attempt: AttemptView) -> None:
@@ -131,7 +129,7 @@ class Attempts:
         # silent for the length of a lease may another attempt begin.
         heard = attempt.heartbeat_at or attempt.created_at
         lost = self.new_cluster and attempt.submission_id not in self._begun
-        if not lost and not passed(heard, self._shared.clock(), self._shared.lease):
+        if not lost and not passed(heard, self._context.clock(), self._context.lease):
             return
         lines = self._logs.finish(attempt.job_id, attempt.number, attempt.submission_id)
         with_the_service = lost and self.with_the_service
@@ -141,15 +139,9 @@ class Attempts:
             else "Ray knows nothing of the attempt any more; it was probably restarted"
         )
         error = {"type": "attempt-lost", "message": message, "log_tail": lines}
-        with self._shared.write() as session:
-            lifecycle.finish_attempt(
-                session,
-                attempt.job_id,
-                attempt.number,
-                "lost",
-                error=error,
-                counts=not with_the_service,
-            )
+        ending = Ending("lost", error, Retry.FREE if with_the_service else Retry.LIMITED)
+        with self._context.write() as session:
+            lifecycle.finish_attempt(session, attempt.job_id, attempt.number, ending)
 
     def _end(self, attempt: AttemptView, run: Run) -> None:
         # A driver reports its result before it ends. If it did, this is discarded: whichever
@@ -157,32 +149,30 @@ class Attempts:
         lines = self._logs.finish(attempt.job_id, attempt.number, attempt.submission_id)
         stopped = run.state == RunState.STOPPED and attempt.desired != Desired.RUN
         error = ended_error("training driver", run, lines)
-        with self._shared.write() as session:
-            lifecycle.finish_attempt(
-                session,
-                attempt.job_id,
-                attempt.number,
-                WOUND_DOWN[attempt.desired] if stopped else "failed",
-                error=None if stopped else error,
-                by_force=attempt.state == AttemptState.RUNNING,
-            )
+        ending = Ending(
+            WOUND_DOWN[attempt.desired] if stopped else "failed",
+            None if stopped else error,
+            forced=attempt.state == AttemptState.RUNNING,
+        )
+        with self._context.write() as session:
+            lifecycle.finish_attempt(session, attempt.job_id, attempt.number, ending)
         self._stopped_at.pop(attempt.submission_id, None)
 
     def _wind_down(self, attempt: AttemptView) -> None:
         """Its ranks hear from the API what is desired and stop at a step; this sees that they do."""
-        with self._shared.write() as session:
-            lifecycle.begin_winding_down(session, attempt.job_id)
-        with self._shared.database.read() as session:
+        with self._context.write() as session:
+            lifecycle.start_stopping(session, attempt.job_id)
+        with self._context.database.read() as session:
             asked = repository.asked_at(session, attempt.job_id, attempt.desired)
-        grace = timedelta(seconds=self._shared.settings.cancel_grace_seconds)
+        grace = timedelta(seconds=self._context.settings.cancel_grace_seconds)
         # Before its first word a driver has nothing to save.
         silent = attempt.state == AttemptState.SUBMITTED
-        if silent or passed(asked, self._shared.clock(), grace):
+        if silent or passed(asked, self._context.clock(), grace):
             self._stop(attempt.submission_id)
 
     def _limit(self, attempt: AttemptView) -> bool:
         """End an attempt of a job that takes too long; whether it did."""
-        now = self._shared.clock()
+        now = self._context.clock()
         if now - (attempt.job_started_at or attempt.created_at) < attempt.limit:
             return False
         # Only what its attempts took counts: not a pause, nor a time in which the service was off or
@@ -191,7 +181,7 @@ class Attempts:
         if attempt.heartbeat_at is not None:
             silent = max(now - attempt.heartbeat_at, timedelta())
             took = attempt.ran + min(silent, lifecycle.SILENCE)
-        with self._shared.database.read() as session:
+        with self._context.database.read() as session:
             before = repository.time_of_attempts(session, attempt.job_id, before=attempt.number)
         if before + took < attempt.limit:
             return False
@@ -200,10 +190,9 @@ class Attempts:
             "type": "max-hours",
             "message": f"The job ran for longer than resources.max_hours = {hours:g}",
         }
-        with self._shared.write() as session:
-            lifecycle.finish_attempt(
-                session, attempt.job_id, attempt.number, "failed", error=error, retryable=False
-            )
+        with self._context.write() as session:
+            ending = Ending("failed", error, Retry.NEVER)
+            lifecycle.finish_attempt(session, attempt.job_id, attempt.number, ending)
         # The attempt is fenced from here on; `see_off` makes sure that its processes end.
         self._stop(attempt.submission_id)
         return True
@@ -214,7 +203,7 @@ class Attempts:
         One whose rank 0 is silent may train as it should, and only not reach the API. Before it has
         said its first word, its driver speaks for it.
         """
-        allowed = timedelta(seconds=self._shared.settings.hang_seconds)
+        allowed = timedelta(seconds=self._context.settings.hang_seconds)
         heard = attempt.rank_heard_at or attempt.heartbeat_at
         progressed = attempt.progressed_at
         if heard is None or progressed is None or heard - progressed < allowed:
@@ -224,16 +213,17 @@ class Attempts:
             "message": "The training has made no progress for "
             f"{allowed.total_seconds():g} s (DASL_HANG_SECONDS)",
         }
-        with self._shared.write() as session:
-            lifecycle.finish_attempt(session, attempt.job_id, attempt.number, "failed", error=error)
+        with self._context.write() as session:
+            ending = Ending("failed", error)
+            lifecycle.finish_attempt(session, attempt.job_id, attempt.number, ending)
         self._stop(attempt.submission_id)
 
     def _stop(self, submission_id: str) -> None:
-        now = self._shared.clock()
+        now = self._context.clock()
         last = self._stopped_at.get(submission_id)
         if passed(last, now, _STOP_AGAIN):
             self._stopped_at[submission_id] = now
-            self._shared.executor.stop(submission_id)
+            self._context.executor.stop(submission_id)
 
 
 def ended_error(what: str, run: Run, lines: list[str]) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class Entrypoints:
 
 
 @dataclass
-class Shared:
+class DispatcherContext:
     """One dispatcher's surroundings."""
 
     settings: Settings

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from service.checkpoints import repository as checkpoints
 from service.datasets import repository as datasets
 from service.db.models import Checkpoint, Dataset
-from service.dispatcher.context import Shared, passed
+from service.dispatcher.context import DispatcherContext, passed
 from service.scheduling.repository import AttemptView
 
 logger = logging.getLogger(__name__)
@@ -28,8 +28,8 @@ _AFTER_TROUBLE = timedelta(minutes=5)
 class Garbage:
     """The dispatcher's part that removes files."""
 
-    def __init__(self, shared: Shared) -> None:
-        self._shared = shared
+    def __init__(self, context: DispatcherContext) -> None:
+        self._context = context
         self._tried_at: dict[str, datetime] = {}
 
     def marked(self, session: Session) -> Sequence[Checkpoint]:
@@ -42,13 +42,13 @@ class Garbage:
 
     def remove(self, checkpoint: Checkpoint) -> None:
         """Remove the files of a checkpoint that is marked."""
-        self._tried_at[checkpoint.id] = self._shared.clock()
+        self._tried_at[checkpoint.id] = self._context.clock()
         try:
-            self._shared.storage.remove(checkpoint.uri)
+            self._context.storage.remove(checkpoint.uri)
         except (OSError, ValueError) as error:
             logger.warning("The files of %s stay for now: %s", checkpoint.id, error)
             return
-        with self._shared.write() as session:
+        with self._context.write() as session:
             checkpoints.mark_deleted(session, checkpoint.id)
         del self._tried_at[checkpoint.id]
 
@@ -56,22 +56,22 @@ class Garbage:
         """Stop the ingest run of a deleted data set; when it is gone, remove what runs wrote."""
         if dataset.state == datasets.INGESTING:
             submission_id = f"{dataset.id}-{dataset.attempt}"
-            run = self._shared.executor.status(submission_id)
+            run = self._context.executor.status(submission_id)
             if run is not None and not run.state.ended:
-                self._shared.executor.stop(submission_id)
+                self._context.executor.stop(submission_id)
                 return
-        self._tried_at[dataset.id] = self._shared.clock()
+        self._tried_at[dataset.id] = self._context.clock()
         try:
-            self._shared.storage.remove(self._shared.storage.dataset_uri(dataset.id))
+            self._context.storage.remove(self._context.storage.dataset_uri(dataset.id))
         except OSError as error:
             logger.warning("The index of %s stays for now: %s", dataset.id, error)
             return
-        with self._shared.write() as session:
+        with self._context.write() as session:
             datasets.mark_removed(session, dataset.id)
         del self._tried_at[dataset.id]
 
     def _tried(self) -> Collection[str]:
-        now = self._shared.clock()
+        now = self._context.clock()
         self._tried_at = {
             id: at for id, at in self._tried_at.items() if not passed(at, now, _AFTER_TROUBLE)
         }
@@ -81,8 +81,8 @@ class Garbage:
         """Remove what an attempt that is over, and whose processes are gone, wrote and never
         registered: it was killed between the two."""
         assert attempt.finished_at is not None
-        storage = self._shared.storage
-        with self._shared.database.read() as session:
+        storage = self._context.storage
+        with self._context.database.read() as session:
             known = checkpoints.places(session, attempt.job_id, attempt.number)
         # By the place below the attempt's folder: the API may name the root in other words.
         own = f"/jobs/{attempt.job_id}/attempts/{attempt.number}/"

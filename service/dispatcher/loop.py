@@ -20,7 +20,14 @@ from service.db.models import Checkpoint, ClusterSnapshot, Dataset
 from service.db.session import AWAY, Database
 from service.dispatcher import repository
 from service.dispatcher.attempts import Attempts
-from service.dispatcher.context import Clock, Entrypoints, LeaseLost, Shared, passed, utc_now
+from service.dispatcher.context import (
+    Clock,
+    DispatcherContext,
+    Entrypoints,
+    LeaseLost,
+    passed,
+    utc_now,
+)
 from service.dispatcher.executor import Executor, ExecutorUnavailable
 from service.dispatcher.garbage import Garbage
 from service.dispatcher.ingests import Ingests
@@ -61,7 +68,7 @@ class Dispatcher:
         clock: Clock = utc_now,
     ) -> None:
         storage = Storage(settings.artifacts_uri)
-        self._shared = Shared(
+        self._context = DispatcherContext(
             settings=settings,
             database=database,
             storage=storage,
@@ -71,11 +78,11 @@ class Dispatcher:
             entrypoints=entrypoints or Entrypoints(),
         )
         logs = LogCopier(
-            executor, storage, clock, settings.log_max_bytes, meanwhile=self._shared.keep_lease
+            executor, storage, clock, settings.log_max_bytes, meanwhile=self._context.keep_lease
         )
-        self._garbage = Garbage(self._shared)
-        self._attempts = Attempts(self._shared, logs, self._garbage)
-        self._ingests = Ingests(self._shared)
+        self._garbage = Garbage(self._context)
+        self._attempts = Attempts(self._context, logs, self._garbage)
+        self._ingests = Ingests(self._context)
         self._cluster: Cluster | None = None
         self._asked_at: datetime | None = None
         self._watched_at: datetime | None = None
@@ -108,7 +115,7 @@ class Dispatcher:
         while not stop.is_set():
             self._unless_away(self.tick)
             stop.wait(interval)
-        self._unless_away(self._shared.release_lease)
+        self._unless_away(self._context.release_lease)
 
     def _unless_away(self, step: Callable[[], None]) -> None:
         try:
@@ -124,7 +131,7 @@ class Dispatcher:
 
     def tick(self) -> None:
         """One round. Does nothing when another dispatcher is in charge."""
-        if not self._shared.take_lease():
+        if not self._context.take_lease():
             return
         try:
             self._round()
@@ -134,15 +141,15 @@ class Dispatcher:
     def _round(self) -> None:
         if not self._see_cluster():
             return
-        now = self._shared.clock()
+        now = self._context.clock()
         if passed(self._watched_at, now, _WATCH_EVERY):
             self._watched_at = now
             self._watch()
-        with self._shared.database.read() as session:
+        with self._context.database.read() as session:
             due = repository.due_retries(session, now)
             awaiting = self._ingests.due(session)
         for job_id in due:
-            with self._shared.write() as session:
+            with self._context.write() as session:
                 lifecycle.requeue(session, job_id)
         for dataset in awaiting:
             self._each(self._ingests.start, dataset)
@@ -150,7 +157,7 @@ class Dispatcher:
 
     def _watch(self) -> None:
         """Look after everything that was begun, by this dispatcher or one before it."""
-        with self._shared.database.read() as session:
+        with self._context.database.read() as session:
             live = scheduling.live_attempts(session)
         for attempt in live:
             if attempt.state == AttemptState.CREATED:
@@ -158,7 +165,7 @@ class Dispatcher:
             else:
                 self._each(self._attempts.watch, attempt)
         # Read after the watching, so that attempts which it ended are seen off at once.
-        with self._shared.database.read() as session:
+        with self._context.database.read() as session:
             ended = scheduling.ended_attempts(session)
             ingesting = datasets.ingesting(session)
             marked, deleted = self._garbage.marked(session), self._garbage.deleted(session)
@@ -176,7 +183,7 @@ class Dispatcher:
         if not self._available:
             return
         # Each step asks Ray or a disk, and together they may take longer than a lease.
-        self._shared.keep_lease()
+        self._context.keep_lease()
         with about(**_names_of(item)):
             try:
                 step(item)
@@ -192,12 +199,12 @@ class Dispatcher:
 
     def _see_cluster(self) -> bool:
         """Look at the cluster every now and then; whether it answered when last asked."""
-        now = self._shared.clock()
+        now = self._context.clock()
         if not passed(self._asked_at, now, _ASK_CLUSTER_EVERY):
             return self._available
         self._asked_at = now
         try:
-            self._cluster = self._shared.executor.cluster()
+            self._cluster = self._context.executor.cluster()
         except ExecutorUnavailable as error:
             if self._available:
                 logger.warning("%s", error)
@@ -211,9 +218,9 @@ class Dispatcher:
 
     def _save_snapshot(self, cluster: Cluster | None) -> None:
         """Keep what was seen for the API; `None`: the executor does not answer."""
-        now = self._shared.clock()
+        now = self._context.clock()
         nodes = [] if cluster is None else [vars(node) for node in cluster.nodes]
-        with self._shared.write() as session:
+        with self._context.write() as session:
             scheduling.save_snapshot(
                 session,
                 ClusterSnapshot(
@@ -232,8 +239,8 @@ class Dispatcher:
         cluster = self._cluster
         if cluster is None or not cluster.nodes or not self._available:
             return
-        now = self._shared.clock()
-        with self._shared.database.read() as session:
+        now = self._context.clock()
+        with self._context.database.read() as session:
             queue = scheduling.queued(session)
             if not queue:
                 return
@@ -255,11 +262,11 @@ class Dispatcher:
         untold = [key for key in news if key not in self._told][:_TOLD_AT_A_TIME]
         if not untold:
             return
-        with self._shared.database.read() as session:
+        with self._context.database.read() as session:
             known = repository.told_to_wait(session, {job_id for job_id, _, _ in untold})
         fresh = [key for key in untold if key not in known]
         if fresh:
-            with self._shared.write() as session:
+            with self._context.write() as session:
                 for key in fresh:
                     job_id, attempt, waits_for = key
                     data = {"attempt": attempt, "for": waits_for}

@@ -22,7 +22,7 @@ from types import FrameType
 
 from service import log_records
 from service.embedded.local_ray import LocalRay
-from service.server.listener import bound, warn_of_exposure
+from service.server.listener import bind_listener, warn_if_exposed
 from service.settings import Settings, read_settings
 
 logger = logging.getLogger("dasl.serve")
@@ -67,9 +67,9 @@ def serve(settings: Settings, stop: threading.Event, *, cpus: int | None = None)
         ValueError: another one serves this home, the home, the port, the database or the artifacts
             cannot be used, or Ray is not installed.
     """
-    with _alone(settings.home), bound(settings) as listener:
+    with _alone(settings.home), bind_listener(settings) as listener:
         settings = _with_port(settings, listener.getsockname()[1])
-        warn_of_exposure(settings)
+        warn_if_exposed(settings)
         ray = LocalRay(settings.home / "ray", settings.home / "logs" / "ray.log", cpus)
         try:
             _serve(settings, stop, listener, ray)

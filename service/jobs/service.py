@@ -78,7 +78,7 @@ def plan(
                 "another data set, or null, which holds images out",
             )
     facts = DatasetFacts.model_validate(dataset.facts)
-    problems = [*known, *capacity.misfits(session, spec.resources)]
+    problems = [*known, *capacity.capacity_problems(session, spec.resources)]
     try:
         resolved = resolve_spec(spec, facts)
     except SpecError as error:

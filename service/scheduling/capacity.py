@@ -10,7 +10,7 @@ from service.scheduling.packing import Demand, Worker, empty_places
 from service.scheduling.repository import nodes_of
 
 
-def misfits(session: Session, resources: Resources) -> list[FieldProblem]:
+def capacity_problems(session: Session, resources: Resources) -> list[FieldProblem]:
     """Why a job could not start even on the empty cluster; nothing is known before a snapshot."""
     seen = repository.snapshot(session)
     if seen is None or not seen.alive:

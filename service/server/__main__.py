@@ -12,7 +12,7 @@ import threading
 
 from service import log_records
 from service.db.session import Database
-from service.server.listener import bound, warn_of_exposure
+from service.server.listener import bind_listener, warn_if_exposed
 from service.server.thread import ApiThread
 from service.server.tuning import spare_what_stays, stay_on_one_core
 from service.settings import read_settings
@@ -30,9 +30,9 @@ def main() -> int:
     try:
         settings = read_settings()
         log_records.configure(settings.log_format, secrets=settings.secrets)
-        warn_of_exposure(settings)
+        warn_if_exposed(settings)
         stay_on_one_core()
-        with bound(settings) as listener:
+        with bind_listener(settings) as listener:
             api = ApiThread(settings, Database(settings.database_url), listener)
             api.start()
             spare_what_stays()

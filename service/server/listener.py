@@ -14,7 +14,7 @@ logger = logging.getLogger("dasl.serve")
 
 
 @contextmanager
-def bound(settings: Settings) -> Iterator[socket.socket]:
+def bind_listener(settings: Settings) -> Iterator[socket.socket]:
     """A socket on the address of the settings, closed at the end of the block.
 
     Raises:
@@ -35,7 +35,7 @@ def bound(settings: Settings) -> Iterator[socket.socket]:
         yield listener
 
 
-def warn_of_exposure(settings: Settings) -> None:
+def warn_if_exposed(settings: Settings) -> None:
     """Say what others can do who reach the port, if it is more than this machine's."""
     if _is_loopback(settings.host):
         return

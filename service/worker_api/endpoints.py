@@ -1,6 +1,6 @@
 """`/worker/v1`: the door of attempts and ingest runs, each with a token of its own.
 
-A word spoken for an attempt that is over or was replaced is answered with 409 `stale-attempt`.
+A report spoken for an attempt that is over or was replaced is answered with 409 `stale-attempt`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 
 from service.api.auth import WorkerToken
-from service.api.transaction import FleetingSession, Route, WithContext, WriteSession
+from service.api.transaction import RelaxedWriteSession, Route, WithContext, WriteSession
 from service.worker_api import service
 from service.worker_api.schemas import (
     ArtifactReport,
@@ -47,82 +47,84 @@ def _check_ingest(request: Request, token: WorkerToken, context: WithContext) ->
         service.check_ingest_token(session, token, request.path_params["dataset_id"])
 
 
-async def _door(
+async def _attempt_session(
     job_id: str,
     number: int,
     session: WriteSession,
     _: Annotated[None, Depends(_check_attempt)],
-) -> Callable[[], service.Door]:
+) -> Callable[[], service.AttemptSession]:
     # Opened by the endpoint and not here: between a dependency and its endpoint a request waits
     # for a thread, and must not hold a lock meanwhile.
-    return partial(service.Door, session, job_id, number)
+    return partial(service.AttemptSession, session, job_id, number)
 
 
-async def _fleeting_door(
+async def _relaxed_attempt_session(
     job_id: str,
     number: int,
-    session: FleetingSession,
+    session: RelaxedWriteSession,
     _: Annotated[None, Depends(_check_attempt)],
-) -> Callable[[], service.Door]:
-    return partial(service.Door, session, job_id, number)
+) -> Callable[[], service.AttemptSession]:
+    return partial(service.AttemptSession, session, job_id, number)
 
 
-OpenDoor = Annotated[Callable[[], service.Door], Depends(_door)]
+LockAttempt = Annotated[Callable[[], service.AttemptSession], Depends(_attempt_session)]
 # Heartbeats come again, and an attempt's points are worth something with its checkpoints, whose
 # registration takes all that came before with it to the disk.
-OpenFleetingDoor = Annotated[Callable[[], service.Door], Depends(_fleeting_door)]
+LockAttemptRelaxed = Annotated[
+    Callable[[], service.AttemptSession], Depends(_relaxed_attempt_session)
+]
 
 
 @router.post(f"{_ATTEMPT}/start")
-def start(open_door: OpenDoor, context: WithContext) -> AttemptStart:
+def start(lock_attempt: LockAttempt, context: WithContext) -> AttemptStart:
     """The attempt runs; may be repeated."""
-    return open_door().start(context.storage, context.settings)
+    return lock_attempt().start(context.storage, context.settings)
 
 
 @router.post(f"{_ATTEMPT}/damaged-checkpoint")
 def damaged_checkpoint(
-    word: DamageReport, open_door: OpenDoor, context: WithContext
+    report: DamageReport, lock_attempt: LockAttempt, context: WithContext
 ) -> AttemptStart:
     """The checkpoint to go on from is damaged; the answer names another one, or none."""
-    return open_door().damaged(word, context.storage, context.settings)
+    return lock_attempt().damaged(report, context.storage, context.settings)
 
 
 @router.post(f"{_ATTEMPT}/heartbeat")
-def heartbeat(word: Heartbeat, open_door: OpenFleetingDoor) -> HeartbeatAnswer:
+def heartbeat(report: Heartbeat, lock_attempt: LockAttemptRelaxed) -> HeartbeatAnswer:
     """The attempt lives; the answer says what is desired of it."""
-    return HeartbeatAnswer.model_validate({"desired": open_door().heartbeat(word.progress)})
+    return HeartbeatAnswer.model_validate({"desired": lock_attempt().heartbeat(report.progress)})
 
 
 @router.post(f"{_ATTEMPT}/metrics", status_code=204, response_class=Response)
-def metrics(word: MetricBatch, open_door: OpenFleetingDoor) -> None:
+def metrics(report: MetricBatch, lock_attempt: LockAttemptRelaxed) -> None:
     """Points of the training's series."""
-    open_door().metrics(word)
+    lock_attempt().metrics(report)
 
 
 @router.post(f"{_ATTEMPT}/evaluations", status_code=204, response_class=Response)
-def evaluations(word: EvaluationReport, open_door: OpenDoor) -> None:
+def evaluations(report: EvaluationReport, lock_attempt: LockAttempt) -> None:
     """Figures on held-out images."""
-    open_door().evaluation(word)
+    lock_attempt().evaluation(report)
 
 
 @router.post(f"{_ATTEMPT}/events", status_code=204, response_class=Response)
-def events(word: EventReport, open_door: OpenDoor) -> None:
+def events(report: EventReport, lock_attempt: LockAttempt) -> None:
     """Something worth knowing."""
-    open_door().event(word)
+    lock_attempt().event(report)
 
 
 @router.post(f"{_ATTEMPT}/checkpoints", status_code=201)
 def checkpoints(
-    word: CheckpointReport, open_door: OpenDoor, context: WithContext
+    report: CheckpointReport, lock_attempt: LockAttempt, context: WithContext
 ) -> CheckpointAnswer:
     """A checkpoint that is written."""
-    return CheckpointAnswer(id=open_door().checkpoint(word, context.storage))
+    return CheckpointAnswer(id=lock_attempt().checkpoint(report, context.storage))
 
 
 @router.post(f"{_ATTEMPT}/artifacts", status_code=204, response_class=Response)
-def artifacts(word: ArtifactReport, open_door: OpenDoor, context: WithContext) -> None:
+def artifacts(report: ArtifactReport, lock_attempt: LockAttempt, context: WithContext) -> None:
     """A file that is written."""
-    open_door().artifact(word, context.storage)
+    lock_attempt().artifact(report, context.storage)
 
 
 @router.post(
@@ -131,9 +133,9 @@ def artifacts(word: ArtifactReport, open_door: OpenDoor, context: WithContext) -
     response_class=Response,
     dependencies=[Depends(_check_attempt)],
 )
-def finish(job_id: str, number: int, word: FinishReport, session: WriteSession) -> None:
+def finish(job_id: str, number: int, report: FinishReport, session: WriteSession) -> None:
     """How the attempt ended."""
-    service.finish(session, job_id, number, word)
+    service.finish(session, job_id, number, report)
 
 
 @router.post("/datasets/{dataset_id}/start")
@@ -152,10 +154,10 @@ def start_ingest(
 )
 def finish_ingest(
     dataset_id: str,
-    word: IngestReport,
+    report: IngestReport,
     token: WorkerToken,
     session: WriteSession,
     context: WithContext,
 ) -> None:
     """How an ingest run ended."""
-    service.finish_ingest(session, token, dataset_id, word, context.storage)
+    service.finish_ingest(session, token, dataset_id, report, context.storage)

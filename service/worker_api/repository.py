@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from service.db.models import Evaluation, Event
+from service.db.models import Attempt, Evaluation, Event
 
 _COLUMNS = "job_id, attempt, name, step, time, value"
 _NEWEST_COUNTS = (
@@ -79,6 +79,21 @@ def evaluation(
             Evaluation.subject == subject,
         )
     ).one_or_none()
+
+
+def add_evaluation(session: Session, evaluation: Evaluation) -> None:
+    """Store an evaluation."""
+    session.add(evaluation)
+
+
+def attempt(session: Session, job_id: str, number: int) -> Attempt | None:
+    """An attempt of a job."""
+    return session.get(Attempt, (job_id, number))
+
+
+def current_attempt(session: Session, job_id: str, number: int) -> Attempt:
+    """An attempt that exists, as the database has it now."""
+    return session.get_one(Attempt, (job_id, number), populate_existing=True)
 
 
 def newest_event(session: Session, job_id: str, type: str) -> Event | None:

@@ -33,13 +33,13 @@ def _not_reserved(type: str) -> str:
 Figures = Annotated[dict[SeriesName, Any], Field(max_length=200)]
 
 
-class Word(BaseModel):
+class WorkerRequest(BaseModel):
     """Base of what a worker says: unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class Heartbeat(Word):
+class Heartbeat(WorkerRequest):
     """A sign of life, with what is known of the progress."""
 
     progress: Figures = {}
@@ -51,7 +51,7 @@ class HeartbeatAnswer(BaseModel):
     desired: Literal["run", "pause", "cancel"]
 
 
-class MetricPoint(Word):
+class MetricPoint(WorkerRequest):
     """Values of some series at one step; `time` is in seconds since 1970."""
 
     step: Step
@@ -59,13 +59,13 @@ class MetricPoint(Word):
     values: Annotated[dict[SeriesName, Finite], Field(min_length=1, max_length=200)]
 
 
-class MetricBatch(Word):
+class MetricBatch(WorkerRequest):
     """Points of several steps."""
 
     points: Annotated[list[MetricPoint], Field(max_length=5000, fail_fast=True)]
 
 
-class EvaluationReport(Word):
+class EvaluationReport(WorkerRequest):
     """Figures of one subject on held-out images."""
 
     step: Step
@@ -74,7 +74,7 @@ class EvaluationReport(Word):
     metrics: Figures
 
 
-class EventReport(Word):
+class EventReport(WorkerRequest):
     """Something worth knowing. `status` events are the service's own."""
 
     type: Annotated[
@@ -86,7 +86,7 @@ class EventReport(Word):
     data: dict[str, Any] = {}
 
 
-class CheckpointReport(Word):
+class CheckpointReport(WorkerRequest):
     """A checkpoint that is written: it exists once this is answered."""
 
     step: Step
@@ -103,14 +103,14 @@ class CheckpointAnswer(BaseModel):
     id: str
 
 
-class DamageReport(Word):
+class DamageReport(WorkerRequest):
     """The checkpoint to go on from is not what was registered."""
 
     checkpoint_id: Annotated[str, StringConstraints(max_length=40)]
     damage: Annotated[str, StringConstraints(min_length=1, max_length=2000)]
 
 
-class ArtifactReport(Word):
+class ArtifactReport(WorkerRequest):
     """A file that is written; the same name again replaces it."""
 
     name: FileName
@@ -131,7 +131,7 @@ class ErrorReport(BaseModel):
     message: Text
 
 
-class FinishReport(Word):
+class FinishReport(WorkerRequest):
     """How the attempt ended."""
 
     outcome: Literal["succeeded", "failed", "cancelled", "paused"]
@@ -184,7 +184,7 @@ class IngestStart(BaseModel):
     dataset_roots: list[str]
 
 
-class IngestReport(Word):
+class IngestReport(WorkerRequest):
     """How an ingest run ended."""
 
     state: Literal["ready", "failed"]

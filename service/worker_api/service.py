@@ -15,7 +15,8 @@ from service.artifacts.storage import Storage, is_below
 from service.checkpoints import repository as checkpoints
 from service.checkpoints import retention
 from service.datasets import repository as datasets
-from service.db.models import Artifact, Attempt, Checkpoint, Dataset, Evaluation
+from service.db.models import Artifact, Checkpoint, Dataset, Evaluation
+from service.lifecycle import Ending, Retry
 from service.settings import Settings
 from service.states import StaleAttempt
 from service.worker_api import repository
@@ -38,7 +39,7 @@ from service.worker_api.schemas import (
 _NUMBER = re.compile("[1-9][0-9]{0,9}")
 
 
-class Door:
+class AttemptSession:
     """One attempt speaking, whose token was checked, with its job's row locked.
 
     Raises:
@@ -47,24 +48,24 @@ class Door:
 
     def __init__(self, session: Session, job_id: str, number: int) -> None:
         self.session = session
-        self.job, self.attempt = lifecycle.speak_for(session, job_id, number)
+        self.job, self.attempt = lifecycle.lock_live_attempt(session, job_id, number)
 
     def start(self, storage: Storage, settings: Settings) -> AttemptStart:
         """The attempt runs: tell it all it needs."""
         job, attempt = self.job, self.attempt
         lifecycle.mark_running(self.session, job.id, attempt.number)
-        dataset = self.session.get_one(Dataset, job.dataset_id)
+        dataset = datasets.by_id(self.session, job.dataset_id)
         evaluated = job.evaluate_dataset_id
-        evaluate = self.session.get_one(Dataset, evaluated) if evaluated else None
+        evaluate = datasets.by_id(self.session, evaluated) if evaluated else None
         resume = None
         if attempt.resume_checkpoint_id is not None:
-            found = self.session.get_one(Checkpoint, attempt.resume_checkpoint_id)
+            checkpoint = checkpoints.by_id(self.session, attempt.resume_checkpoint_id)
             resume = Resume(
-                checkpoint_id=found.id,
-                uri=found.uri,
-                files=found.files,
-                step=found.step,
-                branch=found.job_id != job.id,
+                checkpoint_id=checkpoint.id,
+                uri=checkpoint.uri,
+                files=checkpoint.files,
+                step=checkpoint.step,
+                branch=checkpoint.job_id != job.id,
             )
         return AttemptStart(
             spec=job.resolved,
@@ -85,7 +86,7 @@ class Door:
 
     def heartbeat(self, progress: dict[str, object]) -> str:
         """The attempt lives; returns what is desired of its job."""
-        lifecycle.heard(self.job, self.attempt, progress)
+        lifecycle.record_heartbeat(self.job, self.attempt, progress)
         return self.job.desired
 
     def metrics(self, batch: MetricBatch) -> None:
@@ -106,15 +107,14 @@ class Door:
         if known is not None:
             known.epoch, known.metrics = report.epoch, report.metrics
             return
-        self.session.add(
-            Evaluation(
-                id=ids.new_id("eval"),
-                job_id=job_id,
-                attempt=number,
-                created_at=datetime.now(UTC),
-                **report.model_dump(),
-            )
+        evaluation = Evaluation(
+            id=ids.new_id("eval"),
+            job_id=job_id,
+            attempt=number,
+            created_at=datetime.now(UTC),
+            **report.model_dump(),
         )
+        repository.add_evaluation(self.session, evaluation)
         # All of them are in the event's data.
         figures = in_a_line(report.metrics)
         message = f"Evaluated {report.subject} at step {report.step}"
@@ -157,8 +157,7 @@ class Door:
             final=report.final,
             created_at=datetime.now(UTC),
         )
-        self.session.add(checkpoint)
-        self.session.flush()
+        checkpoints.add(self.session, checkpoint)
         kind = "Final checkpoint" if report.final else "Checkpoint"
         size = sum(entry.size for entry in report.files)
         data = {
@@ -178,11 +177,10 @@ class Door:
         job_id, number = self.job.id, self.attempt.number
         _check_below(report.uri, storage.attempt_uri(job_id, number))
         known = checkpoints.artifact(self.session, job_id, report.name)
-        self.session.merge(
-            Artifact(
-                job_id=job_id, attempt=number, created_at=datetime.now(UTC), **report.model_dump()
-            )
+        artifact = Artifact(
+            job_id=job_id, attempt=number, created_at=datetime.now(UTC), **report.model_dump()
         )
+        checkpoints.save_artifact(self.session, artifact)
         if known is None or known.sha256 != report.sha256:
             data = {"name": report.name, "size": report.size}
             message = f"Artifact {report.name}"
@@ -199,19 +197,18 @@ def finish(session: Session, job_id: str, number: int, report: FinishReport) -> 
     if error is None and report.outcome == "failed":
         error = {"type": "error", "message": "The worker gave no reason"}
     # The lock is taken inside; the state is looked at again only when this word came too late.
-    moved = lifecycle.finish_attempt(
-        session,
-        job_id,
-        number,
-        report.outcome,
-        error=error,
-        retryable=report.retryable,
-        repeatable=report.repeatable,
-    )
+    ending = Ending(report.outcome, error, _retry(report))
+    moved = lifecycle.finish_attempt(session, job_id, number, ending)
     if moved is None:
-        attempt = session.get_one(Attempt, (job_id, number), populate_existing=True)
+        attempt = repository.current_attempt(session, job_id, number)
         if attempt.state != report.outcome:
             raise StaleAttempt(f"attempt {number} of {job_id} is over")
+
+
+def _retry(report: FinishReport) -> Retry:
+    if not report.retryable:
+        return Retry.NEVER
+    return Retry.UNLESS_REPEATED if report.repeatable else Retry.LIMITED
 
 
 def check_attempt_token(session: Session, token: str, job_id: str, number: str) -> None:
@@ -221,7 +218,7 @@ def check_attempt_token(session: Session, token: str, job_id: str, number: str) 
         Problem: 401.
     """
     known = ids.is_id("job", job_id) and _NUMBER.fullmatch(number) and int(number) < 2**31
-    attempt = session.get(Attempt, (job_id, int(number))) if known else None
+    attempt = repository.attempt(session, job_id, int(number)) if known else None
     if attempt is None or not credentials.token_matches(token, attempt.token_hash):
         raise auth.unauthenticated("The token is not this attempt's")
 
@@ -232,8 +229,8 @@ def check_ingest_token(session: Session, token: str, dataset_id: str) -> None:
     Raises:
         Problem: 401.
     """
-    known = session.get(Dataset, dataset_id) if ids.is_id("ds", dataset_id) else None
-    if known is None or not credentials.token_matches(token, known.token_hash):
+    dataset = datasets.by_id_or_none(session, dataset_id) if ids.is_id("ds", dataset_id) else None
+    if dataset is None or not credentials.token_matches(token, dataset.token_hash):
         raise auth.unauthenticated("The token is not that of the data set's newest ingest run")
 
 

@@ -14,7 +14,7 @@ from service.db.session import Database
 from service.jobs import service
 from service.jobs.schemas import JobPatch
 from service.worker_api.schemas import CheckpointReport
-from service.worker_api.service import Door
+from service.worker_api.service import AttemptSession
 from tests.support.api_under_test import Api
 
 # Starlette's pool has 40.
@@ -82,9 +82,11 @@ def test_a_clone_that_comes_while_a_checkpoint_is_registered_has_one(api: Api) -
 
     storage = api.context.storage
     with api.database.write() as session:
-        Door(session, worker.job_id, worker.number).checkpoint(report(1), storage)
+        AttemptSession(session, worker.job_id, worker.number).checkpoint(report(1), storage)
     with api.database.write() as session, ThreadPoolExecutor(1) as pool:
-        newest = Door(session, worker.job_id, worker.number).checkpoint(report(2), storage)
+        newest = AttemptSession(session, worker.job_id, worker.number).checkpoint(
+            report(2), storage
+        )
         session.flush()
         path, changes = f"/v1/jobs/{worker.job_id}/clone", {"train": {"epochs": 1000}}
         clone = pool.submit(api.client.post, path, json={"changes": changes})

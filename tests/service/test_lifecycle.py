@@ -22,6 +22,7 @@ from sqlalchemy import select
 from service import ids, lifecycle, states
 from service.db.models import Attempt, Checkpoint, Dataset, Event, Job, Metric
 from service.db.session import Database
+from service.lifecycle import Ending, Retry
 from service.states import TERMINAL, TRANSITIONS, Desired, JobStatus, StaleAttempt
 
 _count = itertools.count()
@@ -132,14 +133,8 @@ class Life(RuleBasedStateMachine):
         error = {"type": "x", "message": "broke"} if outcome in ("failed", "lost") else None
         before, desired = self._status(), look(self.database, self.job_id)[0].desired
         with self.database.write() as session:
-            status = lifecycle.finish_attempt(
-                session,
-                self.job_id,
-                self._attempt() - back,
-                outcome,
-                error=error,
-                retryable=retryable,
-            )
+            ending = Ending(outcome, error, Retry.LIMITED if retryable else Retry.NEVER)
+            status = lifecycle.finish_attempt(session, self.job_id, self._attempt() - back, ending)
         if before == "cancelling":
             assert status in (None, "cancelled")
         if desired == "pause":
@@ -168,9 +163,9 @@ class Life(RuleBasedStateMachine):
         assert status == ("queued" if before == "paused" else None)
 
     @rule()
-    def begin_winding_down(self) -> None:
+    def start_stopping(self) -> None:
         with self.database.write() as session:
-            lifecycle.begin_winding_down(session, self.job_id)
+            lifecycle.start_stopping(session, self.job_id)
 
     @rule()
     def append(self) -> None:
@@ -301,7 +296,7 @@ def test_retries_wait_longer_each_time_and_resume_from_the_newest_checkpoint(
                     )
                 )
         with database.write() as session:
-            status = lifecycle.finish_attempt(session, job_id, number, "lost", error=error)
+            status = lifecycle.finish_attempt(session, job_id, number, Ending("lost", error))
         assert status == "retry_wait"
         not_before = look(database, job_id)[0].not_before
         assert not_before is not None
@@ -319,7 +314,7 @@ def test_retries_wait_longer_each_time_and_resume_from_the_newest_checkpoint(
     with database.write() as session:
         resume = session.get_one(Attempt, (job_id, 3)).resume_checkpoint_id
         assert session.get_one(Checkpoint, resume).step == 20
-        status = lifecycle.finish_attempt(session, job_id, 3, "failed", error=error)
+        status = lifecycle.finish_attempt(session, job_id, 3, Ending("failed", error))
     assert status == "failed"
     with database.write() as session:
         lifecycle.attach_log_tail(session, job_id, 3, ["last line"])
@@ -362,9 +357,9 @@ def test_the_same_error_without_a_step_more_is_final(
                     )
                 )
         with database.write() as session:
-            ended = lifecycle.finish_attempt(
-                session, job_id, number, "failed", error=error, repeatable=repeatable
-            )
+            retry = Retry.UNLESS_REPEATED if repeatable else Retry.LIMITED
+            ending = Ending("failed", error, retry)
+            ended = lifecycle.finish_attempt(session, job_id, number, ending)
             if number == 1:
                 assert ended == "retry_wait"
                 assert lifecycle.requeue(session, job_id)
@@ -382,9 +377,8 @@ def test_hopeless_failure_is_not_tried_again(database: Database) -> None:
     start(database, job_id)
     with database.write() as session:
         lifecycle.mark_running(session, job_id, 1)
-        status = lifecycle.finish_attempt(
-            session, job_id, 1, "failed", error={"type": "x", "message": "no"}, retryable=False
-        )
+        ending = Ending("failed", {"type": "x", "message": "no"}, Retry.NEVER)
+        status = lifecycle.finish_attempt(session, job_id, 1, ending)
     assert status == "failed"
     with pytest.raises(StaleAttempt), database.write() as session:
-        lifecycle.speak_for(session, job_id, 1)
+        lifecycle.lock_live_attempt(session, job_id, 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from service.server.listener import bound, warn_of_exposure
+from service.server.listener import bind_listener, warn_if_exposed
 from service.settings import Settings
 
 
@@ -17,7 +17,7 @@ from service.settings import Settings
 def test_loopback_needs_no_warning(
     host: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    warn_of_exposure(Settings(home=tmp_path, host=host))
+    warn_if_exposed(Settings(home=tmp_path, host=host))
     assert caplog.records == []
 
 
@@ -26,11 +26,11 @@ def test_anything_else_is_told_of(
     host: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        warn_of_exposure(Settings(home=tmp_path, host=host))
+        warn_if_exposed(Settings(home=tmp_path, host=host))
         assert "tokens travel unencrypted" in caplog.text
         assert "DASL_DATASET_ROOTS is not set" in caplog.text
         caplog.clear()
-        warn_of_exposure(Settings(home=tmp_path, host=host, dataset_roots=(tmp_path,)))
+        warn_if_exposed(Settings(home=tmp_path, host=host, dataset_roots=(tmp_path,)))
     assert "tokens travel unencrypted" in caplog.text
     assert "DASL_DATASET_ROOTS" not in caplog.text
 
@@ -50,7 +50,7 @@ def test_answers_are_sent_at_once(tmp_path: Path) -> None:
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
                 accepted.set_result(transport)
 
-        with bound(Settings(home=tmp_path, port=0)) as listener:
+        with bind_listener(Settings(home=tmp_path, port=0)) as listener:
             port = listener.getsockname()[1]
             async with await asyncio.get_running_loop().create_server(Door, sock=listener):
                 _, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -36,7 +36,8 @@ def value(series: Series, name: str, **labels: str) -> float:
 def finish(api: Api, job_id: str, outcome: states.Outcome) -> None:
     with api.database.write() as session:
         number = api.client.get(f"/v1/jobs/{job_id}").json()["attempt"]
-        lifecycle.finish_attempt(session, job_id, number, outcome, error={"type": outcome})
+        ending = lifecycle.Ending(outcome, {"type": outcome})
+        lifecycle.finish_attempt(session, job_id, number, ending)
 
 
 def test_jobs_and_attempts_are_read_from_the_database(api: Api) -> None:

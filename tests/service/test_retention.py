@@ -18,7 +18,7 @@ from service.artifacts.storage import Storage
 from service.checkpoints import repository as checkpoints
 from service.checkpoints.retention import beyond
 from service.db.models import Checkpoint
-from service.dispatcher.context import Entrypoints, Shared, utc_now
+from service.dispatcher.context import DispatcherContext, Entrypoints, utc_now
 from service.dispatcher.garbage import Garbage
 from service.dispatcher.ray_executor import RayExecutor
 from tests.support.api_under_test import Api, Worker, refused
@@ -29,7 +29,9 @@ def garbage(api: Api) -> Iterator[Garbage]:
     """The dispatcher's part, in charge; it asks Ray nothing."""
     ray = RayExecutor("http://127.0.0.1:9", None)
     storage = Storage(api.settings.artifacts_uri)
-    shared = Shared(api.settings, api.database, storage, ray, utc_now, "me", Entrypoints())
+    shared = DispatcherContext(
+        api.settings, api.database, storage, ray, utc_now, "me", Entrypoints()
+    )
     assert shared.take_lease()
     yield Garbage(shared)
     ray.close()
@@ -37,7 +39,7 @@ def garbage(api: Api) -> Iterator[Garbage]:
 
 def sweep(garbage: Garbage) -> None:
     """As a round of the dispatcher does it."""
-    with garbage._shared.database.read() as session:
+    with garbage._context.database.read() as session:
         marked = garbage.marked(session)
     for checkpoint in marked:
         garbage.remove(checkpoint)
@@ -158,11 +160,11 @@ def test_files_that_cannot_be_removed_stay_marked(
         raise PermissionError("read-only")
 
     with monkeypatch.context() as patch:
-        patch.setattr(garbage._shared.storage, "remove", fail)
+        patch.setattr(garbage._context.storage, "remove", fail)
         sweep(garbage)
     assert api.client.get(f"/v1/checkpoints/{first}").json()["state"] == "deleting"
-    garbage._shared.clock = lambda: utc_now() + timedelta(minutes=5)
-    assert garbage._shared.take_lease()
+    garbage._context.clock = lambda: utc_now() + timedelta(minutes=5)
+    assert garbage._context.take_lease()
     sweep(garbage)
     assert api.client.get(f"/v1/checkpoints/{first}").json()["state"] == "deleted"
 

@@ -37,7 +37,7 @@ def test_sqlite_is_set_up_for_concurrent_use(tmp_path: Path) -> None:
     engine.dispose()
 
 
-def test_all_but_fleeting_transactions_of_sqlite_outlive_the_power(tmp_path: Path) -> None:
+def test_sqlite_transactions_with_full_durability_survive_a_power_cut(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path}/dasl.db")
 
     def synced_as(session: Session) -> int:
@@ -47,7 +47,7 @@ def test_all_but_fleeting_transactions_of_sqlite_outlive_the_power(tmp_path: Pat
 
     # One connection of the pool, in turns.
     for _ in range(2):
-        with database.writer(fleeting=True) as session:
+        with database.writer(relaxed_durability=True) as session:
             assert synced_as(session) == NORMAL
         with database.writer() as session:
             assert synced_as(session) == FULL

@@ -103,7 +103,7 @@ def test_replaced_attempt_is_refused_everything(api: Api) -> None:
     old = running(api)
     error = {"type": "Lost", "message": "no heartbeat"}
     with api.database.write() as session:
-        lifecycle.finish_attempt(session, old.job_id, 1, "lost", error=error)
+        lifecycle.finish_attempt(session, old.job_id, 1, lifecycle.Ending("lost", error))
         assert lifecycle.requeue(session, old.job_id)
     new = api.start(old.job_id)
     assert new.number == 2
@@ -252,7 +252,7 @@ def test_newest_attempt_wins_each_step_of_a_series(api: Api) -> None:
     first.say("evaluations", metrics={"knn": 0.1}, **evaluation)
     with api.database.write() as session:
         error = {"type": "x", "message": "y"}
-        lifecycle.finish_attempt(session, first.job_id, 1, "lost", error=error)
+        lifecycle.finish_attempt(session, first.job_id, 1, lifecycle.Ending("lost", error))
         lifecycle.requeue(session, first.job_id)
     second = api.start(first.job_id)
     second.say("start")

@@ -137,7 +137,9 @@ class World:
         self, job_id: str, number: int = 1, progress: dict[str, Any] | None = None
     ) -> None:
         with self.database.write() as session:
-            lifecycle.heard(*lifecycle.speak_for(session, job_id, number), progress or {})
+            lifecycle.record_heartbeat(
+                *lifecycle.lock_live_attempt(session, job_id, number), progress or {}
+            )
 
     def trains(self, job_id: str, seconds: float, number: int = 1) -> None:
         """Time in which an attempt goes on, a round every hundred seconds."""
@@ -146,10 +148,17 @@ class World:
             self.worker_beats(job_id, number, {"step": second})
 
     def worker_finishes(
-        self, job_id: str, outcome: states.Outcome, number: int = 1, **options: Any
+        self,
+        job_id: str,
+        outcome: states.Outcome,
+        number: int = 1,
+        *,
+        error: dict[str, Any] | None = None,
+        retry: lifecycle.Retry = lifecycle.Retry.LIMITED,
     ) -> None:
+        ending = lifecycle.Ending(outcome, error, retry)
         with self.database.write() as session:
-            lifecycle.finish_attempt(session, job_id, number, outcome, **options)
+            lifecycle.finish_attempt(session, job_id, number, ending)
 
     def cancel(self, job_id: str) -> None:
         with self.database.write() as session:

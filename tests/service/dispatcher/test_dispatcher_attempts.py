@@ -13,6 +13,7 @@ from sqlalchemy import select
 from service.credentials import hash_token
 from service.db.models import Checkpoint, Event
 from service.dispatcher.executor import LogPiece
+from service.lifecycle import Retry
 from service.scheduling import repository as scheduling
 from service.states import AttemptState, JobStatus
 from tests.support.dispatcher_world import World
@@ -87,7 +88,7 @@ def test_an_error_that_the_worker_reports_gets_the_log_beside_it(world: World) -
     world.tick()
     world.worker_starts(job)
     error = {"type": "ValueError", "message": "no images"}
-    world.worker_finishes(job, "failed", error=error, retryable=False)
+    world.worker_finishes(job, "failed", error=error, retry=Retry.NEVER)
     world.executor.end(f"{job}-1", 0, "bye")
     world.tick()
     assert world.status(job) == JobStatus.FAILED
@@ -381,14 +382,14 @@ def test_a_checkpoint_that_cannot_be_removed_stops_nobody(
         first, 1, step=30, uri=f"{world.settings.artifacts_uri}/{place.relative_to(root)}"
     )
     odd = world.add_checkpoint(first, 1, step=31, uri=f"{world.settings.artifacts_uri}/odd")
-    remove = world.dispatcher._shared.storage.remove
+    remove = world.dispatcher._context.storage.remove
 
     def breaks(uri: str) -> None:
         if uri.endswith("/odd"):
             raise RuntimeError("what a store may raise")
         remove(uri)
 
-    monkeypatch.setattr(world.dispatcher._shared.storage, "remove", breaks)
+    monkeypatch.setattr(world.dispatcher._context.storage, "remove", breaks)
     with world.database.write() as session:
         for each in (*stuck, last, odd):
             session.get_one(Checkpoint, each).state = "deleting"
@@ -582,7 +583,7 @@ def test_a_log_that_takes_longer_than_the_lease_holds_up_nobody(
     world.worker_starts(job)
     if ends == "after its report":
         error = {"type": "x", "message": "y"}
-        world.worker_finishes(job, "failed", error=error, retryable=False)
+        world.worker_finishes(job, "failed", error=error, retry=Retry.NEVER)
     logs = world.executor.logs
 
     def slow(*given: Any) -> LogPiece:

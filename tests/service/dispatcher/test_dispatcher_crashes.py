@@ -155,7 +155,7 @@ def test_what_ray_takes_too_late_is_not_the_attempt_that_counts(
         check_attempt_token(session, late["DASL_WORKER_TOKEN"], job, "1")
         check_attempt_token(session, counts["DASL_WORKER_TOKEN"], job, "2")
     with world.database.write() as session, pytest.raises(states.StaleAttempt):
-        lifecycle.speak_for(session, job, 1)
+        lifecycle.lock_live_attempt(session, job, 1)
     world.worker_starts(job, 2)
     world.tick()
     assert world.status(job) == JobStatus.RUNNING
