@@ -1,5 +1,6 @@
 """timm backbones, with a stem that suits the image size."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -140,13 +141,23 @@ def stem_lines(backbone: ResolvedBackbone) -> list[str]:
     """
     if backbone.stem != "small" or BACKBONES[backbone.name].family != "resnet":
         return []
+    first = _small_first_convolution(backbone.name, backbone.in_channels)
+    return [first, "model.maxpool = torch.nn.Identity()"]
+
+
+@functools.cache
+def _small_first_convolution(name: str, in_channels: int) -> str:
+    """The line that turns the first convolution of a ResNet into one of stride 1.
+
+    Cached: it takes a model on the meta device, as long as building the network itself, and each
+    build and each checkpoint asks for it.
+    """
     with torch.device("meta"):
-        first = timm.create_model(backbone.name, in_chans=backbone.in_channels).conv1
+        first = timm.create_model(name, in_chans=in_channels).conv1
     if isinstance(first, nn.Conv2d):
-        stem = (
+        return (
             f"model.conv1 = torch.nn.Conv2d({first.in_channels}, {first.out_channels}, "
             "kernel_size=3, stride=1, padding=1, bias=False)"
         )
-    else:  # a "deep" stem: three 3x3 convolutions, the first of stride 2
-        stem = "model.conv1[0].stride = (1, 1)"
-    return [stem, "model.maxpool = torch.nn.Identity()"]
+    # A "deep" stem: three 3x3 convolutions, the first of stride 2.
+    return "model.conv1[0].stride = (1, 1)"
