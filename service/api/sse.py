@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import anyio
 from fastapi import Request
-from fastapi.responses import StreamingResponse
+from fastapi.sse import EventSourceResponse, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
 from service.api.auth import Caller
@@ -21,24 +21,17 @@ _PER_TOKEN = 100
 
 
 @dataclass(frozen=True)
-class Message:
-    """One event of a stream; a client that lost its connection resumes behind `id`."""
-
-    id: str
-    event: str
-    data: str
-
-    def encode(self) -> bytes:
-        """As it goes over the wire."""
-        lines = "".join(f"data: {line}\n" for line in self.data.split("\n"))
-        return f"id: {self.id}\nevent: {self.event}\n{lines}\n".encode()
-
-
-@dataclass(frozen=True)
 class News:
-    """What one look found. `more`: look again at once; `ended`: nothing will ever follow."""
+    """The result of one poll.
 
-    messages: Sequence[Message]
+    Attributes:
+        messages: from `format_sse_event`; a client that lost its connection resumes after the
+            last `id`.
+        more: poll again at once.
+        ended: nothing will ever follow.
+    """
+
+    messages: Sequence[bytes]
     more: bool = False
     ended: bool = False
 
@@ -48,7 +41,7 @@ def wants_stream(request: Request) -> bool:
     return "text/event-stream" in request.headers.get("accept", "")
 
 
-def stream(context: Context, caller: Caller, look: Callable[[], News]) -> StreamingResponse:
+def stream(context: Context, caller: Caller, look: Callable[[], News]) -> EventSourceResponse:
     """An answer that goes on until `look` says that everything was sent, or the token is revoked.
 
     Raises:
@@ -58,9 +51,8 @@ def stream(context: Context, caller: Caller, look: Callable[[], News]) -> Stream
         raise Problem(
             429, "too-many-streams", f"{_PER_TOKEN} live streams of this token are open: close some"
         )
-    return StreamingResponse(
+    return EventSourceResponse(
         _messages(context, caller, look),
-        media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
@@ -85,7 +77,7 @@ async def _news(context: Context, caller: Caller, look: Callable[[], News]) -> A
             return token is None or token.revoked_at is not None
 
     # Sent at once, so that a client knows it is connected before anything happens.
-    yield b"retry: 2000\n\n"
+    yield format_sse_event(retry=2000)
     spoke = asked = time.monotonic()
     while not context.closing.is_set():
         if time.monotonic() - asked >= settings.stream_heartbeat_seconds:
@@ -94,7 +86,7 @@ async def _news(context: Context, caller: Caller, look: Callable[[], News]) -> A
             asked = time.monotonic()
         news = await run_in_threadpool(look)
         if news.messages:
-            yield b"".join(message.encode() for message in news.messages)
+            yield b"".join(news.messages)
             spoke = time.monotonic()
         if news.ended:
             return
@@ -102,6 +94,6 @@ async def _news(context: Context, caller: Caller, look: Callable[[], News]) -> A
             continue
         if time.monotonic() - spoke >= settings.stream_heartbeat_seconds:
             # A comment: keeps proxies from closing the connection, and finds out closed ones.
-            yield b": still here\n\n"
+            yield format_sse_event(comment="still here")
             spoke = time.monotonic()
         await anyio.sleep(settings.stream_poll_seconds)

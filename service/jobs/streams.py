@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from service.api.sse import Message, News
+from fastapi.sse import format_sse_event
+
+from service.api.sse import News
 from service.api.transaction import Context
 from service.artifacts.attempt_log import AttemptLog, left_out
 from service.jobs import repository
@@ -33,7 +35,10 @@ class EventStream:
             status, last = repository.progress_of_events(session, self.job_id)
             rows = repository.events(session, self.job_id, self.after, _EVENTS_AT_ONCE)
             views = [EventView.model_validate(row) for row in rows[:_EVENTS_AT_ONCE]]
-        messages = [Message(str(view.seq), view.type, view.model_dump_json()) for view in views]
+        messages = [
+            format_sse_event(id=str(view.seq), event=view.type, data_str=view.model_dump_json())
+            for view in views
+        ]
         if views:
             self.after = views[-1].seq
         return News(
@@ -79,9 +84,8 @@ class LogStream:
             self.offset = piece.start + len(block)
             text = (left_out(skipped) if skipped else b"") + block
             lines = text.decode("utf-8", "replace").removesuffix("\n")
-            # A bare carriage return would end a line of the stream itself.
-            lines = lines.replace("\r\n", "\n").replace("\r", "\n")
-            messages.append(Message(f"{self.number}:{self.offset}", "log", lines))
+            position = f"{self.number}:{self.offset}"
+            messages.append(format_sse_event(id=position, event="log", data_str=lines))
         done = self.offset >= piece.end
         if done and over and settled and self.number < newest:
             self.number, self.offset = self.number + 1, 0

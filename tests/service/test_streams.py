@@ -179,6 +179,16 @@ def test_log_is_followed_through_a_restart(
         assert [message.data for message in messages] == ["more"]
 
 
+def test_blank_log_line_is_streamed(api: Api, live: httpx.Client) -> None:
+    worker = started(api)
+    write_log(api, worker.job_id, 1, "\n")
+    with following(live, f"/v1/jobs/{worker.job_id}/logs") as messages:
+        blank = next(messages)
+        assert (blank.event, blank.data) == ("log", "")
+        write_log(api, worker.job_id, 1, "text\n")
+        assert next(messages).data == "text"
+
+
 def test_a_log_that_was_cut_is_followed_over_the_hole(
     api: Api, live: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
