@@ -12,12 +12,15 @@ STREAM = (
     b"data: \xc3\xa4\xe2\x80\xa8b\r\n\r\n"
     b"id: 3\rdata:tight\r\r"
     b"event: lost\n\n"
+    b"data:\n\n"
+    b": still here\n\n"
     b"id: 9\ndata: cut off"
 )
 EXPECTED = [
     ServerSentEvent("1", "status", '{"a":\n1}'),
     ServerSentEvent("1", "message", "ä\u2028b"),
     ServerSentEvent("3", "message", "tight"),
+    ServerSentEvent("3", "message", ""),
 ]
 
 
