@@ -54,7 +54,7 @@ class FirstStep:
     def phase(self, name: str, message: str) -> None:
         """Not told."""
 
-    def at_work(self) -> None:
+    def keepalive(self) -> None:
         """Not told."""
 
     def desired(self) -> Literal["run", "cancel", "pause"]:
@@ -65,14 +65,15 @@ def train_rank(task: dict[str, Any]) -> None:
     """One rank."""
     from dasl_core.data.index import DatasetIndex
     from dasl_core.distributed import rank
-    from dasl_core.spec import ResolvedJobSpec
-    from dasl_core.train.engine import RunFiles, pretrain
+    from dasl_core.spec import JobSpec
+    from dasl_core.train.build import RunFiles, pretrain
+    from dasl_core.train.reporter import NullReporter
 
     with tempfile.TemporaryDirectory() as scratch:
         pretrain(
             ResolvedJobSpec.model_validate(task["spec"]),
             DatasetIndex.load(Path(task["index"])),
-            FirstStep(Path(task["first_step"])) if rank() == 0 else None,
+            FirstStep(Path(task["first_step"])) if rank() == 0 else NullReporter(),
             RunFiles(Path(task["cache"]), Path(scratch)),
         )
 

@@ -212,7 +212,7 @@ def run(folder: Path, dataset: str, settings: dict[str, Any]) -> dict[str, Any]:
     from dasl_core.data.ingest import ingest_folder
     from dasl_core.models.backbone import build_backbone
     from dasl_core.spec import JobSpec, resolve
-    from dasl_core.train.engine import RunFiles, pretrain
+    from dasl_core.train.build import RunFiles, pretrain
 
     index = ingest_folder(folder / dataset)
     test = ingest_folder(folder / "test") if "dataset" in settings["evaluate"] else None
@@ -321,7 +321,7 @@ class Figures:
     def phase(self, name: str, message: str) -> None:
         """Not kept."""
 
-    def at_work(self) -> None:
+    def keepalive(self) -> None:
         """Not kept."""
 
     def evaluation(self, step: int, epoch: float, subject: str, metrics: dict[str, float]) -> None:

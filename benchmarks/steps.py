@@ -2,7 +2,7 @@
 
 SimCLR, BYOL and DINO, each against lightly's parts put together as in the examples of its
 documentation: the same timm network, the same views, heads of the same widths, optimizer and
-precision, in one process, a step of one and a step of the other in turn. Ours is the engine's own
+precision, in one process, a step of one and a step of the other in turn. Ours is the own
 step, with its figures, its guard against NaN and its schedules; only the views are made beforehand.
 
 Of the ratios of neighbouring steps the median is given, and the interval in which the true one lies with
@@ -43,7 +43,9 @@ from torch import Tensor, nn
 from benchmarks.machine import machine
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.spec import JobSpec, resolve
-from dasl_core.train.engine import Run, RunFiles
+from dasl_core.train.build import RunFiles, build_trainer
+from dasl_core.train.reporter import NullReporter
+from dasl_core.train.trainer import Trainer
 
 LIMIT = 1.0
 RESULTS = Path(__file__).parent / "results"
@@ -93,12 +95,12 @@ def measure(method: str, arguments: argparse.Namespace) -> dict[str, Any]:
         try:
             views = [
                 torch.randn(arguments.batch_size, 3, view.image_size, view.image_size).to(
-                    device, memory_format=run.make_views.layout
+                    device, memory_format=run.view_maker.layout
                 )
-                for view in run.make_views.views
+                for view in run.view_maker.views
             ]
             batch = next(run.loader.epoch(0))
-            run.make_views.make = lambda batch, step: views  # type: ignore[method-assign]
+            run.view_maker.make = lambda batch, step: views  # type: ignore[method-assign]
             run.method.train()
             theirs = LIGHTLY[method](arguments, device)
             ours_seconds, theirs_seconds = [], []
@@ -149,8 +151,10 @@ def timed(step: Callable[[], None], device: torch.device) -> float:
     return time.perf_counter() - began
 
 
-def our_run(method: str, arguments: argparse.Namespace, device: torch.device, folder: Path) -> Run:
-    """A run of the engine on a few noise images."""
+def our_run(
+    method: str, arguments: argparse.Namespace, device: torch.device, folder: Path
+) -> Trainer:
+    """A trainer on a few noise images."""
     images = folder / "images"
     images.mkdir()
     random = np.random.default_rng(0)
@@ -190,7 +194,14 @@ def our_run(method: str, arguments: argparse.Namespace, device: torch.device, fo
     )
     index = ingest_folder(images)
     files = RunFiles(cache=folder / "cache", scratch=folder)
-    return Run(resolve(spec, index.facts()), index, None, files, None, device, arguments.threads)
+    return build_trainer(
+        resolve(spec, index.facts()),
+        index,
+        NullReporter(),
+        files,
+        device=device,
+        threads=arguments.threads,
+    )
 
 
 def network(arguments: argparse.Namespace) -> tuple[nn.Module, int]:

@@ -1,9 +1,9 @@
-"""Collectives whose backward makes W processes compute the gradient of one.
+"""Collectives with which W processes compute the gradient of one.
 
 DDP averages the parameter gradients of the ranks. A term that every rank computes on gathered
 embeddings therefore needs a gather whose backward sums the ranks' gradients: W ranks send W
-contributions, DDP divides by W, and what is left is the gradient of the global loss. Slicing out the
-own part without the sum, as is often done, leaves 1/W of it (docs/distributed.md has the table).
+contributions, DDP divides by W, and the gradient of the global loss remains. Slicing out this rank's
+part without the sum, as is often done, leaves 1/W of it (docs/distributed.md has the table).
 """
 
 from typing import Any
@@ -56,7 +56,7 @@ def all_reduce_sum(tensor: Tensor) -> Tensor:
 
 
 def mean_over_ranks(tensor: Tensor) -> Tensor:
-    """Mean over ranks, for figures only: no gradient flows."""
+    """Mean over ranks, for metrics only: no gradient flows."""
     tensor = tensor.detach().clone()
     if world_size() > 1:
         dist.all_reduce(tensor)
@@ -65,7 +65,11 @@ def mean_over_ranks(tensor: Tensor) -> Tensor:
 
 
 def gather_objects(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
-    """The ranks' values, in rank order, on every rank; they are pickled. None is a single process."""
+    """The ranks' values, in rank order, on every rank. They are pickled.
+
+    Args:
+        group: of all ranks; None with a single process.
+    """
     if group is None:
         return [value]
     values: list[Any] = [None] * world_size()
@@ -73,13 +77,26 @@ def gather_objects(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
     return values
 
 
-def gather_objects_at_first(value: Any, group: dist.ProcessGroup | None) -> list[Any] | None:
-    """The same on rank 0 alone; None on the others."""
+def gather_objects_to_rank0(value: Any, group: dist.ProcessGroup | None) -> list[Any] | None:
+    """The ranks' values, in rank order, on rank 0; None on the others. They are pickled."""
     if group is None:
         return [value]
     values: list[Any] | None = [None] * world_size() if rank() == 0 else None
     dist.gather_object(value, values, dst=0, group=group)
     return values
+
+
+def broadcast_int(value: int, group: dist.ProcessGroup | None) -> int:
+    """Rank 0's value on every rank.
+
+    Args:
+        group: of all ranks; None with a single process.
+    """
+    if group is None:
+        return value
+    shared = torch.tensor(value)
+    dist.broadcast(shared, 0, group=group)
+    return int(shared)
 
 
 class _Gather(torch.autograd.Function):

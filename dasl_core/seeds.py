@@ -1,4 +1,4 @@
-"""Random streams that depend on what they are for, and on nothing else.
+"""Random streams that depend on their purpose and on nothing else.
 
 Each consumer of randomness (the order of an epoch, the views of a step, the chain of DAR) draws from
 a stream of its own, derived from the job's seed, a purpose and a position. So a resumed run needs no
@@ -9,10 +9,11 @@ batch's numbers and take its share: the result does not depend on the number of 
 import hashlib
 
 import torch
+from torch import Tensor
 
 
 def derive_seed(seed: int, purpose: str, *position: int) -> int:
-    """A 63-bit seed for one purpose at one position, e.g. `derive_seed(seed, "augment", step)`."""
+    """Derive a 63-bit seed for one purpose at one position, e.g. `derive_seed(seed, "augment", step)`."""
     key = ":".join([str(seed), purpose, *map(str, position)])
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") >> 1
 
@@ -20,3 +21,18 @@ def derive_seed(seed: int, purpose: str, *position: int) -> int:
 def stream(seed: int, purpose: str, *position: int) -> torch.Generator:
     """A CPU generator seeded with `derive_seed`: the same on every rank and device."""
     return torch.Generator().manual_seed(derive_seed(seed, purpose, *position))
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """Snapshot the state of this process's global generators (dropout draws from them)."""
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def restore_random_state(state: dict[str, Tensor], device: torch.device) -> None:
+    """Restore a snapshot of `random_state`."""
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)

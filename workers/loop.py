@@ -27,7 +27,8 @@ def train_rank(config: dict[str, Any]) -> None:
     import ray.train.torch
 
     from dasl_core.distributed import rank, world_size
-    from dasl_core.train.engine import RunFiles, pretrain
+    from dasl_core.train.build import RunFiles, pretrain
+    from dasl_core.train.reporter import NullReporter
     from service.client.worker import AttemptStart, WorkerClient
     from workers.artifacts import download
     from workers.logs import log_to_stderr
@@ -59,7 +60,7 @@ def train_rank(config: dict[str, Any]) -> None:
         outcome = pretrain(
             start.spec,
             _index(start.dataset, roots, scratch),
-            reporter,
+            reporter or NullReporter(),
             RunFiles(Path(cache) / start.dataset.id, scratch, resume, branch),
             evaluate_on=(
                 _index(start.evaluate_dataset, roots, scratch) if start.evaluate_dataset else None

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dasl_core.spec.headlines import in_a_line
-from dasl_core.train.reporting import Desired, Phase, Subject, progress_line
+from dasl_core.train.reporter import Desired, Phase, Subject, progress_line
 from service.client import ApiError, ConnectionFailed, StaleAttempt
 from service.client.worker import WorkerClient
 from workers.artifacts import upload, upload_folder
@@ -125,7 +125,7 @@ class HomeReporter:
     def phase(self, name: Phase, message: str) -> None:
         self.event("phase", message, {"phase": name})
 
-    def at_work(self) -> None:
+    def keepalive(self) -> None:
         self._worked += 1
 
     def evaluation(

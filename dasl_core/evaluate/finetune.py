@@ -167,7 +167,7 @@ def _train(
             model, device_ids=[device] if device.type == "cuda" else None
         )
         # Statistics of BatchNorm, where the network has any, are those of its own layers: synchronised
-        # ones in a run, which need no broadcast. As an attribute: see `dasl_core.train.engine`.
+        # ones in a run, which need no broadcast. As an attribute: see `dasl_core.train.build`.
         parallel.broadcast_buffers = False
     scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)
     steps_per_epoch = len(target) // batch_size

@@ -1,8 +1,8 @@
-"""Watches the figures of a training and names the cause when its representation collapses.
+"""Detection of a representation that collapses during training, and of the cause.
 
-Pure Python on the numbers that are reported anyway. Of a call's figures these are read, each if there:
+Pure Python on metrics that are reported anyway. These metrics are read, each if it is present:
 
-* ``embedding_std`` with ``embedding_dim``: standard deviation of a coordinate of the L2-normalised
+* ``embedding_std`` with ``embedding_dim``: standard deviation of a coordinate of the L2-normalized
   embeddings, mean over coordinates; every method.
 * ``embedding_norm``: mean norm of the raw embeddings; every method.
 * ``num_outputs`` (K), of methods that assign each image to K outputs (DINO, SwAV), with
@@ -11,9 +11,9 @@ Pure Python on the numbers that are reported anyway. Of a call's figures these a
   near 0 when all images get one. Without these two, ``loss_dino`` and ``loss_swav`` stand for them.
 * ``effective_rank`` with ``embedding_dim``, of the same vectors; ``num_classes`` of supervised methods.
 
-Each figure is good, bad or between. A cause is raised after its figure was bad in several reports in a
-row, once, until it has been good as often. To a start that looks collapsed, as that of most networks
-does, nothing is said: a cause is armed once its figure was good, or after a tenth of the training.
+Each metric is good, bad or between. A cause is raised after its metric was bad in several reports in a
+row, once, until it has been good as often. Most networks look collapsed at the start, which raises
+nothing: a cause is armed once its metric was good, or after a tenth of the training.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from typing import Any, Literal, get_args
 Cause = Literal["uniform_output", "constant_output", "dimensional_collapse", "norm_explosion"]
 Verdict = Literal["good", "between", "bad"]
 
-# Share of the training in which a figure that was never good yet may still become so.
+# Share of the training in which a metric that was never good may still become so.
 GRACE = 0.1
 
-# Reports in a row. Those of a step come by the ten; effective ranks come with evaluations, of which a
-# training has few.
+# Bad reports in a row until a cause is raised. Step metrics are reported every ten steps; effective
+# ranks come with evaluations, of which a run has few.
 PATIENCE: dict[Cause, int] = {
     "uniform_output": 5,
     "constant_output": 5,
@@ -49,8 +49,8 @@ UNIFORM_BAD, UNIFORM_GOOD = 0.995, 0.98
 USAGE_BAD, USAGE_GOOD = 0.1, 0.2
 
 # Of ln K, for a loss where the usage is not known: a cross-entropy near 0 means certain targets that are
-# always met. Clear clusters would look alike, so the loss alone accuses only if the embeddings do not
-# speak for the run.
+# always met. Clear clusters would look alike, so a low loss alone raises the alarm only if embedding
+# spread is unavailable or not healthy.
 LOSS_BAD, LOSS_GOOD = 0.02, 0.05
 
 # Of 1/sqrt(d), where evenly spread directions are. The square of this share is at most 1 - the mean
@@ -59,27 +59,31 @@ SPREAD_BAD, SPREAD_GOOD = 0.1, 0.2
 
 # A quarter of the best effective rank so far and a tenth of the dimensions: a fall, not a fluctuation.
 # Of fewer than 3 dimensions (of at least 12) half is enough. A low rank alone is no collapse: RankMe does
-# not centre, and the features of an untrained ResNet, none of them negative, often have one of 1 to 3.
+# not center, and the features of an untrained ResNet, none of them negative, often have one of 1 to 3.
 RANK_OF_BEST, RANK_OF_DIMENSIONS, FEW_DIMENSIONS = 0.25, 0.1, 3.0
 
-# A head whose last layer starts near 0 grows by two to three orders while it learns to speak; two
-# orders more after the grace, or four in all, are an optimizer that runs away (a cosine loss turns an
+# A head whose last layer starts near 0 grows by two to three orders of magnitude while it learns; two
+# more after the grace period, or four in all, mean that the optimizer runs away (a cosine loss turns an
 # embedding by 1/norm^2 a step, so it has stopped learning; float16 ends at 65,504).
 NORM_GROWTH, NORM_GROWTH_IN_ALL = 1e2, 1e4
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """A collapse: its cause, what to tell a person, and the figures that show it."""
+    """A collapse: its cause, a message for people, and the metrics that show it."""
 
     cause: Cause
     message: str
-    figures: dict[str, float]
+    metrics: dict[str, float]
+
+
+class CollapsedError(ValueError):
+    """The representation has collapsed, and the spec asks to stop then."""
 
 
 @dataclass
 class _Watch:
-    """What is remembered of one cause."""
+    """State of one cause."""
 
     armed: bool = False
     raised: bool = False
@@ -88,7 +92,7 @@ class _Watch:
 
 
 class CollapseAlarm:
-    """Fed with the figures of report after report; every call may return alarms."""
+    """Judges the metrics of report after report; every call may return alarms."""
 
     def __init__(self) -> None:
         self._watches: dict[Cause, _Watch] = {cause: _Watch() for cause in get_args(Cause)}
@@ -98,20 +102,20 @@ class CollapseAlarm:
 
     @property
     def active(self) -> list[Cause]:
-        """Causes that were raised and have not gone away."""
+        """Causes that were raised and have not recovered."""
         return [cause for cause, watch in self._watches.items() if watch.raised]
 
-    def observe(self, figures: Mapping[str, float], progress: float) -> list[Alarm]:
-        """Take in a report.
+    def observe(self, metrics: Mapping[str, float], progress: float) -> list[Alarm]:
+        """Judge a report.
 
         Args:
-            figures: by the names above; what is missing or NaN is not judged, all else is ignored.
+            metrics: by the names above; missing or NaN ones are not judged, all others are ignored.
             progress: share of the training that is done, from 0 to 1.
 
         Returns:
             An alarm for each cause that this report confirmed.
         """
-        known = {name: float(value) for name, value in figures.items() if not math.isnan(value)}
+        known = {name: float(value) for name, value in metrics.items() if not math.isnan(value)}
         verdicts = {
             "norm_explosion": self._norm(known, progress),
             "uniform_output": self._uniform(known),
@@ -126,7 +130,7 @@ class CollapseAlarm:
         return alarms
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-ready: a restored alarm goes on as if it had never stopped."""
+        """The state, JSON-ready: a restored alarm continues as if it had never stopped."""
         return {
             "watches": {cause: asdict(watch) for cause, watch in self._watches.items()},
             "best_rank": self._best_rank,
@@ -135,14 +139,14 @@ class CollapseAlarm:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up what `state_dict` gave."""
+        """Restore a `state_dict`."""
         self._watches = {cause: _Watch(**state["watches"][cause]) for cause in get_args(Cause)}
         self._best_rank = float(state["best_rank"])
         self._first_norm = float(state["first_norm"])
         self._early_norm = float(state["early_norm"])
 
     def _confirmed(self, cause: Cause, verdict: Verdict | None, progress: float) -> bool:
-        """Count, and say whether the cause is to be raised now."""
+        """Count a verdict; return whether the cause must be raised now."""
         watch, patience = self._watches[cause], PATIENCE[cause]
         if verdict is None:
             return False
@@ -153,7 +157,9 @@ class CollapseAlarm:
             watch.raised = watch.good_in_a_row < patience
             return False
         if cause == "dimensional_collapse" and self._watches["constant_output"].bad_in_a_row:
-            return False  # one point has no dimensions: the whole collapse is the one to name
+            return (
+                False  # one point has no dimensions: the complete collapse is the cause to report
+            )
         watch.raised = watch.bad_in_a_row >= patience
         return watch.raised
 
@@ -242,30 +248,30 @@ def _spread(known: Mapping[str, float]) -> float | None:
 
 
 def _message(cause: Cause, shown: Mapping[str, float]) -> str:
-    """What is happening, the figures, and what to try."""
-    given = ", ".join(f"{name} {value:.4g}" for name, value in shown.items())
-    return f"{_WHAT[cause]} ({given}). {_TRY[cause]}"
+    """The problem, the metrics that show it, and advice."""
+    metrics = ", ".join(f"{name} {value:.4g}" for name, value in shown.items())
+    return f"{_PROBLEM[cause]} ({metrics}). {_ADVICE[cause]}"
 
 
-_WHAT: dict[Cause, str] = {
-    "uniform_output": "The outputs are uniform: every image is assigned to all outputs alike, so the "
-    "network learns to tell none from another",
+_PROBLEM: dict[Cause, str] = {
+    "uniform_output": "The outputs are uniform: every image is assigned to all outputs equally, so "
+    "the network does not learn to distinguish images",
     "constant_output": "All images get nearly the same output: the representation has collapsed to a "
     "point",
-    "dimensional_collapse": "The representation has fallen to few dimensions: most of its width "
-    "carries nothing",
+    "dimensional_collapse": "The representation has collapsed to few dimensions: most of its width "
+    "carries no information",
     "norm_explosion": "The norms of the embeddings grow by orders of magnitude: steps hardly turn "
     "them any more, and half precision overflows",
 }
 
-_TRY: dict[Cause, str] = {
+_ADVICE: dict[Cause, str] = {
     "uniform_output": "Try sharper targets (a lower teacher temperature or epsilon), a lower learning "
     "rate, or a last layer that stays frozen for longer.",
     "constant_output": "Try a lower dar.weight if DAR is on (with dar.difference: distance it is milder), "
-    "softer or better centred targets (a higher teacher temperature, a faster centre) if the method has them, "
+    "softer or better centered targets (a higher teacher temperature, a faster center) if the method has them, "
     "and a lower learning rate.",
     "dimensional_collapse": "Try a lower dar.weight if DAR is on (with dar.difference: distance it is "
     "milder), less weight decay, more varied views, or a larger batch.",
     "norm_explosion": "Try a lower learning rate or a longer warm-up, some weight decay, or SEC "
-    "(sec.weight), which holds the norms together.",
+    "(sec.weight), which keeps the norms close to each other.",
 }

@@ -1,9 +1,9 @@
-"""What is minimised: a method's loss and the regularizers on its embeddings."""
+"""The training objective: a method's loss and the regularizers on its embeddings."""
 
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dasl_core.distributed import gather, gather_views
 from dasl_core.methods import Method, Outputs, Step
@@ -23,9 +23,9 @@ from dasl_core.train.pseudo_labels import PseudoLabels
 class Criterion:
     """Loss terms of a batch by name: ``loss_<method>``, ``loss_dar`` and ``loss_sec``.
 
-    The regularizers see the embeddings of the global batch and are computed alike on all ranks, so
-    that their mean over ranks, and with the summed backward of the gather their gradient, are those
-    of one process.
+    The regularizers act on the embeddings of the global batch and are computed alike on all ranks. So
+    their mean over ranks and, with the summed backward of the gather, their gradient equal those of
+    one process.
 
     Args:
         pseudo_labels: for DAR on clusters of k-means.
@@ -41,8 +41,8 @@ class Criterion:
         self.method, self.pseudo_labels = method, pseudo_labels
         self.name, self.seed, self.sec = spec.method.name, spec.train.seed, spec.sec
         self.dar = spec.dar if spec.dar is not None and spec.dar.active else None
+        # Pairs that DAR took from the last batch: the columns of its matrix.
         self.columns: int | None = None
-        """Pairs that DAR took from the last batch: the columns of its matrix."""
         self.constraint: SphericalEmbeddingConstraint | None = None
         if spec.sec is not None and spec.sec.weight > 0:
             self.constraint = SphericalEmbeddingConstraint(spec.sec.target, spec.sec.momentum).to(
@@ -50,12 +50,12 @@ class Criterion:
             )
 
     @property
-    def adds_up(self) -> bool:
-        """Whether the terms of a batch are the means of those of its parts."""
+    def is_mean(self) -> bool:
+        """Whether the terms of a batch are the means of those of its micro-batches."""
         return self.method.accumulates and self.dar is None and self.constraint is None
 
     def __call__(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
-        """Scalars, weighted; the loss is their sum.
+        """Compute the weighted terms; the loss is their sum.
 
         Args:
             outputs: (V, B, ...) of this rank's share of the batch that `step` describes.
@@ -91,8 +91,8 @@ class Criterion:
         )
         return weight_at(dar.weight, dar.schedule, step.progress) * alignment
 
-    def _labels(self, dar: ResolvedDAR, outputs: Outputs, step: Step) -> Tensor:
-        """(N,) on the CPU, where the chain is drawn; only those of prototypes come from a GPU."""
+    def _labels(self, dar: DAR, outputs: Outputs, step: Step) -> Tensor:
+        """(N,) on the CPU, where the chain is drawn; only assignments to prototypes come from a GPU."""
         if dar.labels == "class":
             assert step.labels is not None, "resolve refuses a data set without classes"
             return step.labels
@@ -102,20 +102,19 @@ class Criterion:
             return self.pseudo_labels.of(step.samples)
         return gather(outputs["assignments"][0].detach()).cpu()
 
-    def figures(self) -> dict[str, Tensor]:
-        """What is logged of the last batch beside its terms: how many pairs DAR took."""
+    def metrics(self) -> dict[str, Tensor]:
+        """Metrics of the last batch beside its terms: how many pairs DAR took."""
         return {} if self.columns is None else {"dar_columns": torch.tensor(float(self.columns))}
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next step depends on: SEC's mean."""
+        """The state that the next step depends on: SEC's mean."""
         return {} if self.constraint is None else dict(self.constraint.state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave."""
+        """Restore a `state_dict`."""
         if self.constraint is not None:
             self.constraint.load_state_dict(state)
 
     def buffers(self) -> list[Tensor]:
         """Tensors that a step changes beside the weights."""
-        own: list[nn.Module] = [] if self.constraint is None else [self.constraint]
-        return [buffer for module in own for buffer in module.buffers()]
+        return [] if self.constraint is None else [*self.constraint.buffers()]

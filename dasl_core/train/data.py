@@ -1,4 +1,4 @@
-"""The images of a run: which are trained on, which are held out, and in what order they come."""
+"""The images of a run: which are trained on, which are held out, and their order."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -9,22 +9,22 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from dasl_core.data.image_set import ImageSet
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import Canvases, EpochLoader
 from dasl_core.data.split import split
 from dasl_core.data.unreadable import notice, refusal, too_many
 from dasl_core.distributed import gather_objects
-from dasl_core.spec import ResolvedJobSpec
-from dasl_core.train.evaluation import ImageSet
-from dasl_core.train.reporting import Reporter
+from dasl_core.spec import JobSpec
+from dasl_core.train.reporter import Reporter
 
 
 @dataclass
 class TrainingData:
-    """What a run reads.
+    """The data sets of a run.
 
     Attributes:
-        sets: every data set that is read, by its name in the spec.
+        sets: every data set, by its name in the spec.
         labels: (len(index),) int64, classes of the training images from 0, -1 for all others; None
             without labels.
         num_classes: of the training images.
@@ -49,7 +49,7 @@ class TrainingData:
         cache: Path,
         threads: int,
     ) -> "TrainingData":
-        """Of a resolved spec; images are decoded into `cache` where that was not done before.
+        """Open the data sets of a resolved spec; images that `cache` lacks are decoded into it.
 
         Raises:
             ValueError: fewer images are left for training than a batch has, or fewer than two classes
@@ -58,18 +58,18 @@ class TrainingData:
         batch_size, per_class = spec.train.batch_size, spec.train.samples_per_class
         size, channels = spec.backbone.image_size, spec.backbone.in_channels
 
-        def canvases(of: DatasetIndex) -> Canvases:
-            return Canvases(of, size, channels, cache=cache, threads=threads)
+        def open_canvases(index: DatasetIndex) -> Canvases:
+            return Canvases(index, size, channels, cache=cache, threads=threads)
 
-        own = canvases(index)
-        sets = {spec.dataset: own}
+        canvases = open_canvases(index)
+        sets = {spec.dataset: canvases}
         if evaluate_on is None:
-            parts = split(index, spec.evaluate.holdout)
-            train, held_out = ImageSet(own, parts.train), ImageSet(own, parts.held_out)
+            halves = split(index, spec.evaluate.holdout)
+            train, held_out = ImageSet(canvases, halves.train), ImageSet(canvases, halves.held_out)
         else:
-            assert spec.evaluate.dataset is not None, "it names what to evaluate on"
-            other = sets[spec.evaluate.dataset] = canvases(evaluate_on)
-            train = ImageSet(own, np.arange(len(index)))
+            assert spec.evaluate.dataset is not None, "evaluate_on is the index of this data set"
+            other = sets[spec.evaluate.dataset] = open_canvases(evaluate_on)
+            train = ImageSet(canvases, np.arange(len(index)))
             held_out = ImageSet(other, np.arange(len(evaluate_on)))
 
         labels, num_classes, of_train = None, None, None
@@ -83,7 +83,7 @@ class TrainingData:
             labels[samples] = of_train
         check_classes(spec, num_classes)
         loader = EpochLoader(
-            own,
+            canvases,
             train.samples,
             batch_size,
             spec.train.seed,
@@ -92,28 +92,32 @@ class TrainingData:
         )
         return cls(index, train, held_out, loader, labels, num_classes, sets)
 
-    def check_images(self, reporter: Reporter | None, control: dist.ProcessGroup | None) -> None:
-        """Tell of images that can no longer be read; end the run when they are too many.
+    def check_images(self, reporter: Reporter, control: dist.ProcessGroup | None) -> None:
+        """Report images that can no longer be read; fail when there are too many.
 
-        Each rank knows of its own, so that all must hear of all to decide alike.
+        Each rank knows only those that it read itself, so ranks exchange them and decide alike.
 
         Raises:
             ValueError: too many images of a data set cannot be read.
         """
         for name, canvases in self.sets.items():
             unreadable: dict[int, str] = {}
-            for found in gather_objects(dict(canvases.unreadable), control):
-                unreadable |= found
+            for of_rank in gather_objects(dict(canvases.unreadable), control):
+                unreadable |= of_rank
             if too_many(len(unreadable), len(canvases.index)):
                 raise ValueError(refusal(name, canvases.index, unreadable))
-            if unreadable and name not in self.unreadable and reporter is not None:
+            if unreadable and name not in self.unreadable:
                 message, data = notice(name, canvases.index, unreadable)
                 reporter.event("images_unreadable", message, data)
             if unreadable:
                 self.unreadable[name] = len(unreadable)
 
+    def train_labels(self) -> Tensor | None:
+        """Classes (N,) of the training images, in order; None without labels."""
+        return None if self.labels is None else self.labels[torch.from_numpy(self.train.samples)]
+
     def facts(self) -> dict[str, int | None]:
-        """What a model card says of the data."""
+        """Facts about the data for the model card."""
         return {
             "images": len(self.index),
             "classes": len(self.index.class_names) if self.index.labels else None,
@@ -122,7 +126,7 @@ class TrainingData:
         }
 
     def digest(self) -> str:
-        """Of the names and sizes of the images to train on, in order."""
+        """A digest of the names and sizes of the training images, in order."""
         samples = self.train.samples
         names = "\0".join(self.index.paths[sample] for sample in samples.tolist())
         content = hashlib.blake2b(names.encode(), digest_size=16)
@@ -130,13 +134,13 @@ class TrainingData:
         return content.hexdigest()
 
     def close(self) -> None:
-        """End the threads that decode."""
+        """Stop the decoding threads."""
         for canvases in self.sets.values():
             canvases.close()
 
 
-def check_classes(spec: ResolvedJobSpec, classes: int | None) -> None:
-    """Whether enough classes are left for what learns from them; which are held out is known now.
+def check_classes(spec: JobSpec, classes: int | None) -> None:
+    """Check that enough classes are left to learn from, now that the held-out ones are known.
 
     Raises:
         ValueError: one class or none is left; the message names the field.
@@ -147,5 +151,5 @@ def check_classes(spec: ResolvedJobSpec, classes: int | None) -> None:
     field = "method.name" if spec.method.supervised else "dar.labels"
     raise ValueError(
         f"{field}: learns from at least two classes, and evaluate.holdout leaves {classes or 0} of "
-        "them to train on; hold less out, or add images of other classes"
+        "them to train on. Hold out less, or add images of other classes"
     )

@@ -1,8 +1,7 @@
-"""What is measured on held-out images while a run goes on."""
+"""Evaluation of encoders on the held-out images of a run."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -10,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dasl_core.data.augment import ViewParameters, central_view, draw_view, render
-from dasl_core.data.index import DatasetIndex
-from dasl_core.data.loader import Canvases
+from dasl_core.data.image_set import ImageSet, spacing
 from dasl_core.distributed import gather, rank, world_size
 from dasl_core.evaluate import (
     alignment,
@@ -28,45 +26,23 @@ from dasl_core.evaluate import (
 )
 from dasl_core.evaluate.finetune import Reader, own_share
 from dasl_core.seeds import stream
-from dasl_core.spec import FineTune, LinearProbe, ResolvedJobSpec
+from dasl_core.spec import FineTune, JobSpec, LinearProbe
+from dasl_core.train.precision import autocast, autocast_dtype
 
-# Neighbours are looked for among at most so many training images, evenly spaced: the bank's
-# features are computed anew at every evaluation, which must stay cheap beside the training.
+# Most training images in the k-NN bank, evenly spaced: its features are computed again at every
+# evaluation, which must stay cheap beside the training.
 BANK_LIMIT = 50_000
-# Health figures, whose cost grows with the square or worse, use at most so many held-out images,
-# evenly spaced: in the order of the index, the first ones would be of the first few classes.
+# Most held-out images for health metrics, whose cost is quadratic or worse. Evenly spaced: the first
+# ones of the index would be of the first few classes.
 HEALTH_LIMIT = 4_096
-# What is reported of the distances of DAR's theorems.
+# Statistics that are reported of the distances of DAR's theorems.
 DISTANCES = ("mean", "std", "q05", "q50", "q95", "max", "max_difference", "log_factor")
 FEATURE_BATCH = 256
-# Raw pixels are compared at most at this many a side: at 224 each image would be 150,528 numbers,
-# and a bank of them some tens of gigabytes, for a baseline that is no better (blur helps it).
+# Raw pixels are compared at this side length at most: at 224 each image has 150,528 numbers, and a
+# bank of them tens of gigabytes, for a baseline that is no better (blur helps it).
 RAW_SIDE = 32
 
 Encoder = Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class ImageSet:
-    """Images to evaluate on or with: positions in an index, read as canvases."""
-
-    canvases: Canvases
-    samples: np.ndarray
-
-    @property
-    def index(self) -> DatasetIndex:
-        return self.canvases.index
-
-    def at_most(self, limit: int) -> "ImageSet":
-        """Evenly spaced ones of these images."""
-        return ImageSet(self.canvases, self.samples[:: spacing(len(self.samples), limit)])
-
-    def class_names(self) -> list[str] | None:
-        """A name for each sample, or None without labels."""
-        labels = self.index.labels
-        if labels is None:
-            return None
-        return [self.index.class_names[labels[sample]] for sample in self.samples]
 
 
 class Evaluator:
@@ -79,11 +55,12 @@ class Evaluator:
         held_out: ImageSet,
         device: torch.device,
         dtype: torch.dtype,
-        on_work: Callable[[], None] = lambda: None,
+        keepalive: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_work` is called every now and then while something is computed."""
+        """`keepalive` is called repeatedly during long computations."""
         self.spec, self.device, self.dtype = spec, device, dtype
-        self.on_work = on_work
+        self.keepalive = keepalive
+        assert isinstance(spec.backbone.image_size, int), "resolve the spec first"
         self.image_size = spec.backbone.image_size
         self.train = train
         self.bank = train.at_most(BANK_LIMIT)
@@ -96,18 +73,18 @@ class Evaluator:
             known = sorted(set(names) | set(train_names or []))
             numbers = {name: i for i, name in enumerate(known)}
             self.labels = torch.tensor([numbers[name] for name in names])
-            # A classifier can name a class only if it was shown one: none of them when whole classes
-            # are held out. A single class that happens to be missing counts as wrong.
+            # A classifier can predict only classes of the training images: none of them when whole
+            # classes are held out. Images of a single missing class count as wrong.
             if train_names is not None and not set(names).isdisjoint(train_names):
                 self.train_labels = torch.tensor([numbers[name] for name in train_names])
                 self.bank_labels = self.train_labels[:: spacing(len(train_names), BANK_LIMIT)]
 
     def backbone(self, backbone: nn.Module, *, final: bool = False) -> dict[str, float]:
-        """All metrics of a network from images to features (B, d), in eval mode; its mode is put back.
+        """Compute all metrics of a network from images to features (B, d), in eval mode.
 
         Args:
             backbone: any such network: a method's backbone, a teacher's, one with its head.
-            final: the linear probe and fine-tuning, too, if the spec asks for them.
+            final: run the linear probe and fine-tuning, too, if the spec asks for them.
         """
         with eval_mode(backbone):
             metrics = self._metrics(backbone, health=True)
@@ -121,52 +98,53 @@ class Evaluator:
     def trains_at_end(self) -> bool:
         """Whether the final evaluation trains a probe, or the network."""
         settings = self.spec.evaluate
-        asked = bool(settings.linear) or bool(settings.finetune)
-        return asked and self.labels is not None and self.train_labels is not None
+        trains = bool(settings.linear) or bool(settings.finetune)
+        return trains and self.labels is not None and self.train_labels is not None
 
     def raw_pixels(self) -> dict[str, float]:
-        """The metrics with labels, of the pixels themselves: what any training must beat."""
+        """Compute the metrics with labels of the raw pixels: a baseline for any training."""
         side = min(self.image_size, RAW_SIDE)
         return self._metrics(
-            # Averaged, not picked: fine patterns would otherwise turn into noise.
+            # Averaged, not subsampled, which would turn fine patterns into noise.
             lambda images: F.adaptive_avg_pool2d(images, side).flatten(1),
             health=False,
         )
 
     def features(self, encode: Encoder, images: ImageSet, view: int | None = None) -> Tensor:
-        """(N, d) float32 features on the CPU, computed by all ranks together, the same on all.
+        """Compute (N, d) float32 features on the CPU, by all ranks together and equal on all.
 
-        `view` is the number of a random view; None is the central square.
+        Args:
+            view: number of a random view; None is the central square.
         """
         ranks, count = world_size(), len(images.samples)
         share = -(-count // ranks)
-        # Equal shares, so that gather fits; what repeats at the end is cut off below.
+        # Equal shares for the gather; the repeated images at the end are cut off below.
         padded = np.resize(np.arange(count), share * ranks)
         mine = padded[rank() * share : (rank() + 1) * share]
-        found: Tensor | None = None
+        table: Tensor | None = None
         for start in range(0, share, FEATURE_BATCH):
-            self.on_work()
+            self.keepalive()
             positions = mine[start : start + FEATURE_BATCH]
             canvases, extents = images.canvases.read(images.samples[positions])
             parameters = central_view(extents)
             if view is not None:
-                # Drawn for all and picked: views do not depend on the number of ranks.
-                everyones = torch.ones(count, 2, dtype=extents.dtype)
-                everyones[positions] = extents
+                # Drawn for all images: views do not depend on the number of ranks.
+                all_extents = torch.ones(count, 2, dtype=extents.dtype)
+                all_extents[positions] = extents
                 generator = stream(self.spec.train.seed, "evaluate", view)
-                drawn = draw_view(everyones, self.spec.augment.of_view(0), generator)
+                drawn = draw_view(all_extents, self.spec.augment.of_view(0), generator)
                 parameters = drawn.rows(torch.from_numpy(positions))
             # Pixels keep their precision: only the network runs under autocast, as in training.
             rendered = self._render(canvases, extents, parameters)
             with torch.no_grad(), autocast(self.spec, self.device):
                 features = encode(rendered).float()
-            # Batch by batch to the CPU: those of a large set need not fit beside the training.
+            # To the CPU batch by batch: all features may not fit into GPU memory beside the training.
             gathered = gather(features).view(ranks, len(features), -1)
-            if found is None:
-                found = torch.empty(ranks, share, gathered.shape[2])
-            found[:, start : start + len(features)] = gathered.cpu()
-        assert found is not None, "a set of images to evaluate is never empty"
-        return found.flatten(0, 1)[:count]
+            if table is None:
+                table = torch.empty(ranks, share, gathered.shape[2])
+            table[:, start : start + len(features)] = gathered.cpu()
+        assert table is not None, "a set of images to evaluate is never empty"
+        return table.flatten(0, 1)[:count]
 
     def _render(self, canvases: Tensor, extents: Tensor, view: ViewParameters) -> Tensor:
         view = view.to(self.device, self.dtype)
@@ -174,12 +152,12 @@ class Evaluator:
 
     def _metrics(self, encode: Encoder, *, health: bool) -> dict[str, float]:
         settings = self.spec.evaluate
-        held_out = self._placed(self.features(encode, self.held_out))
+        held_out = self._on_device(self.features(encode, self.held_out))
         metrics: dict[str, float] = {}
         if self.labels is not None:
             if settings.knn is not None and self.bank_labels is not None:
                 metrics["knn_top1"] = knn_accuracy(
-                    self._placed(self.features(encode, self.bank)),
+                    self._on_device(self.features(encode, self.bank)),
                     self.bank_labels,
                     held_out,
                     self.labels,
@@ -200,9 +178,9 @@ class Evaluator:
         return metrics
 
     def _health(self, encode: Encoder, features: Tensor) -> dict[str, float]:
-        """Figures that need no labels: is the representation spread, or is it collapsing?"""
-        few = self.held_out.at_most(HEALTH_LIMIT)
-        first, second = (self.features(encode, few, view) for view in range(2))
+        """Compute the metrics that need no labels: is the representation spread, or collapsing?"""
+        subset = self.held_out.at_most(HEALTH_LIMIT)
+        first, second = (self.features(encode, subset, view) for view in range(2))
         metrics = {"alignment": alignment(first, second), "mean_norm": mean_norm(features)}
         every = spacing(len(features), HEALTH_LIMIT)
         features = features[::every]
@@ -221,12 +199,12 @@ class Evaluator:
         return metrics
 
     def _linear(self, encode: Encoder, train_y: Tensor, y: Tensor) -> dict[str, float]:
-        """The linear probe on all training images."""
+        """Train and test a linear probe on all training images."""
         settings = self.spec.evaluate.linear
         if not isinstance(settings, LinearProbe):
             return {}
         result = linear_probe(
-            self._placed(self.features(encode, self.train)),
+            self._on_device(self.features(encode, self.train)),
             train_y,
             self.features(encode, self.held_out),
             y,
@@ -235,7 +213,7 @@ class Evaluator:
             batch_size=settings.batch_size,
             seed=self.spec.train.seed,
             device=self.device,
-            on_epoch=self.on_work,
+            on_epoch=self.keepalive,
         )
         return {
             "linear_top1": result.top1,
@@ -245,7 +223,7 @@ class Evaluator:
         }
 
     def _fine_tune(self, backbone: nn.Module, train_y: Tensor, y: Tensor) -> dict[str, float]:
-        """Fine-tuning of a copy on all training images."""
+        """Fine-tune and test a copy of the network on all training images."""
         settings = self.spec.evaluate.finetune
         if not isinstance(settings, FineTune):
             return {}
@@ -264,57 +242,41 @@ class Evaluator:
         return {"finetune_top1": result.top1, "finetune_top5": result.top5}
 
     def _reader(self, images: ImageSet) -> Reader:
-        """Random crops and flips, as the spec draws them, for training; central views for testing."""
+        """A function that reads images: random crops and flips for training, central views for testing."""
         augment = self.spec.augment.of_view(0).model_copy(
             update={"jitter_probability": 0.0, "grayscale": 0.0, "blur": 0.0, "solarize": 0.0}
         )
 
         def read(positions: Tensor, step: int | None) -> Tensor:
-            self.on_work()
+            self.keepalive()
             mine = own_share(positions)
             canvases, extents = images.canvases.read(images.samples[mine.numpy()])
             if step is None:
                 return self._render(canvases, extents, central_view(extents))
-            # Drawn for the global batch and cut: views do not depend on the number of ranks.
+            # Drawn for the global batch: views do not depend on the number of ranks.
             first = rank() * len(mine)
-            everyones = torch.ones(len(positions), 2, dtype=extents.dtype)
-            everyones[first : first + len(mine)] = extents
+            all_extents = torch.ones(len(positions), 2, dtype=extents.dtype)
+            all_extents[first : first + len(mine)] = extents
             generator = stream(self.spec.train.seed, "fine-tune views", step)
-            view = draw_view(everyones, augment, generator).rows(slice(first, first + len(mine)))
+            view = draw_view(all_extents, augment, generator).rows(slice(first, first + len(mine)))
             return self._render(canvases, extents, view)
 
         return read
 
-    def _placed(self, features: Tensor) -> Tensor:
-        """Where they are measured: on the GPU, if they take at most half of what is free there."""
+    def _on_device(self, features: Tensor) -> Tensor:
+        """The features on the GPU, if they take at most half of its free memory."""
         if self.device.type != "cuda":
             return features
         free, _ = torch.cuda.mem_get_info(self.device)
         return features.to(self.device) if features.nbytes < free / 2 else features
 
 
-def spacing(count: int, limit: int) -> int:
-    """The step at which at most `limit` of `count` things are evenly taken."""
-    return -(-count // limit)
-
-
 @contextmanager
 def eval_mode(network: nn.Module) -> Iterator[nn.Module]:
-    """The network with all of its modules in eval mode; then each in the mode it had."""
+    """Put a network into eval mode, and each of its modules back into its own mode afterwards."""
     modes = {module: module.training for module in network.modules()}
     try:
         yield network.eval()
     finally:
         for module, training in modes.items():
             module.training = training
-
-
-def autocast(spec: ResolvedJobSpec, device: torch.device) -> torch.autocast:
-    """The mixed-precision context of a resolved spec; does nothing for fp32 and fp64."""
-    dtype = autocast_dtype(spec)
-    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
-
-
-def autocast_dtype(spec: ResolvedJobSpec) -> torch.dtype | None:
-    """In which a resolved spec runs the network; None: as it is."""
-    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(spec.train.precision)

@@ -1,16 +1,16 @@
-"""The gradient of a global batch, whole or in parts that fit into memory.
+"""The gradient of a global batch, at once or in micro-batches that fit into memory.
 
-Three ways, chosen by what the loss is:
+There are three ways; the loss decides between the last two:
 
-* one part: forward, loss, backward;
-* a loss that is a mean over samples: the losses of the parts add up (gradient accumulation);
-* any other, since it compares samples: gradient caching (Gao et al., "Scaling Deep Contrastive
-  Learning Batch Size under Memory Limited Setup", RepL4NLP 2021). A first forward without graph gives
-  the outputs of all parts, the loss of the whole batch gives their gradients, and a second forward of
-  each part takes those through the network. Exact, for one more forward.
+* one micro-batch: forward, loss, backward;
+* a loss that is a mean over samples: gradient accumulation;
+* any other loss, since it compares samples: gradient caching (Gao et al., "Scaling Deep Contrastive
+  Learning Batch Size under Memory Limited Setup", RepL4NLP 2021). A first forward without graph
+  computes the outputs of all micro-batches, the loss of the whole batch gives their gradients, and a
+  second forward of each micro-batch propagates these through the network. Exact, for one more forward.
 
-In parts, batch statistics are those of a part: with BatchNorm the network itself is another one than
-in a single part, as it is wherever a batch is cut. With LayerNorm all three give the same gradient.
+Batch statistics are those of a micro-batch: with BatchNorm, cutting a batch changes the network. With
+LayerNorm all three ways give the same gradient.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,20 +22,20 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dasl_core.methods import Method, Outputs, Step
 from dasl_core.models.batchnorm import untracked_statistics
-from dasl_core.train.checkpoint import random_state, restore_random_state
+from dasl_core.seeds import random_state, restore_random_state
 
 Terms = dict[str, Tensor]
-Criterion = Callable[[Outputs, Step], Terms]
+LossFunction = Callable[[Outputs, Step], Terms]
 
 
 class GradientComputer:
-    """Fills the parameters' gradients with those of a global batch.
+    """Computes the gradients of a global batch.
 
     Args:
         model: `method`, or DDP around it.
         criterion: scalar loss terms by name; the mean over ranks of their sum is differentiated.
-        parts: into which a rank's share is cut.
-        adds_up: whether the criterion of a batch is the mean of those of its parts.
+        micro_batches: into how many a rank's share is cut.
+        is_mean: whether the criterion of a batch is the mean of those of its micro-batches.
         autocast: makes the context in which the network runs.
         scale: applied to a loss before its backward (`GradScaler.scale`).
     """
@@ -44,15 +44,16 @@ class GradientComputer:
         self,
         model: nn.Module,
         method: Method,
-        criterion: Criterion,
+        criterion: LossFunction,
         *,
-        parts: int,
-        adds_up: bool,
+        micro_batches: int,
+        is_mean: bool,
         autocast: Callable[[], AbstractContextManager[None]],
         scale: Callable[[Tensor], Tensor],
     ) -> None:
         self.model, self.method, self.criterion = model, method, criterion
-        self.parts, self.adds_up, self.autocast, self.scale = parts, adds_up, autocast, scale
+        self.micro_batches, self.is_mean = micro_batches, is_mean
+        self.autocast, self.scale = autocast, scale
 
     def backward(self, views: Sequence[Tensor], step: Step) -> tuple[Terms, Outputs]:
         """Add the gradients of this rank's share `views`, averaged over ranks by DDP.
@@ -60,9 +61,9 @@ class GradientComputer:
         Returns:
             The loss terms and the outputs (V, B, ...) of the whole share, without their graph.
         """
-        if self.parts == 1:
+        if self.micro_batches == 1:
             return self._whole(views, step)
-        return self._accumulated(views, step) if self.adds_up else self._cached(views, step)
+        return self._accumulated(views, step) if self.is_mean else self._cached(views, step)
 
     def _whole(self, views: Sequence[Tensor], step: Step) -> tuple[Terms, Outputs]:
         with self.autocast():
@@ -72,27 +73,27 @@ class GradientComputer:
         return detached(terms), detached(outputs)
 
     def _accumulated(self, views: Sequence[Tensor], step: Step) -> tuple[Terms, Outputs]:
-        found: list[tuple[Terms, Outputs]] = []
-        for number, part in enumerate(self._cut(views)):
-            with self._reduced_if(number == self.parts - 1):
+        results: list[tuple[Terms, Outputs]] = []
+        for number, micro_batch in enumerate(self._cut(views)):
+            with self._reduced_if(number == self.micro_batches - 1):
                 with self.autocast():
-                    outputs: Outputs = self.model(part)
-                terms = self.criterion(outputs, step.part(number, self.parts))
-                torch.autograd.backward(self.scale(total(terms) / self.parts))
-            found.append((detached(terms), detached(outputs)))
+                    outputs: Outputs = self.model(micro_batch)
+                terms = self.criterion(outputs, step.part(number, self.micro_batches))
+                torch.autograd.backward(self.scale(total(terms) / self.micro_batches))
+            results.append((detached(terms), detached(outputs)))
         mean = {
-            name: torch.stack([terms[name] for terms, _ in found]).mean(dim=0)
-            for name in found[0][0]
+            name: torch.stack([terms[name] for terms, _ in results]).mean(dim=0)
+            for name in results[0][0]
         }
-        return mean, _joined([outputs for _, outputs in found])
+        return mean, _joined([outputs for _, outputs in results])
 
     def _cached(self, views: Sequence[Tensor], step: Step) -> tuple[Terms, Outputs]:
         device = views[0].device
-        parts, states, outputs = self._cut(views), [], []
+        micro_batches, states, outputs = self._cut(views), [], []
         with torch.no_grad(), untracked_statistics(self.method), self.autocast():
-            for part in parts:
+            for micro_batch in micro_batches:
                 states.append(random_state(device))
-                outputs.append(self.method(part))
+                outputs.append(self.method(micro_batch))
         cache = {
             name: value.requires_grad_() if value.is_floating_point() else value
             for name, value in _joined(outputs).items()
@@ -108,18 +109,19 @@ class GradientComputer:
         of_outputs = dict(zip(names, gradients[: len(leaves)], strict=True))
         of_weights = zip(weights, gradients[len(leaves) :], strict=True)
 
-        for number, (part, state) in enumerate(zip(parts, states, strict=True)):
+        for number, (micro_batch, state) in enumerate(zip(micro_batches, states, strict=True)):
             restore_random_state(state, device)
-            last = number == self.parts - 1
+            last = number == self.micro_batches - 1
             with self._reduced_if(last):
                 with self.autocast():
-                    again: Outputs = self.model(part)
+                    again: Outputs = self.model(micro_batch)
                 tensors, slopes = [], []
                 for name, value in again.items():
                     slope = of_outputs.get(name)
                     if slope is not None and value.requires_grad:
                         tensors.append(value)
-                        slopes.append(slope.chunk(self.parts, dim=1)[number].to(value.dtype))
+                        chunk = slope.chunk(self.micro_batches, dim=1)[number]
+                        slopes.append(chunk.to(value.dtype))
                 if last:
                     for weight, slope in of_weights:
                         if slope is not None:
@@ -130,12 +132,11 @@ class GradientComputer:
         return detached(terms), detached(cache)
 
     def _cut(self, views: Sequence[Tensor]) -> list[list[Tensor]]:
-        return [
-            list(part) for part in zip(*(view.chunk(self.parts) for view in views), strict=True)
-        ]
+        chunks = (view.chunk(self.micro_batches) for view in views)
+        return [list(micro_batch) for micro_batch in zip(*chunks, strict=True)]
 
     def _reduced_if(self, last: bool) -> AbstractContextManager[None]:
-        """DDP averages over ranks once, with the last part."""
+        """DDP averages over ranks once, with the last micro-batch."""
         if last or not isinstance(self.model, DistributedDataParallel):
             return nullcontext()
         return self.model.no_sync()

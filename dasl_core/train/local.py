@@ -20,9 +20,9 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.distributed import rank
 from dasl_core.spec import JobSpec, SpecError, apply_overrides, field_problems, load_spec, resolve
-from dasl_core.train.engine import RunFiles, pretrain
+from dasl_core.train.build import RunFiles, pretrain
 from dasl_core.train.output import METRICS, OutputFolder
-from dasl_core.train.reporting import Desired, Phase, Subject, progress_line
+from dasl_core.train.reporter import Desired, NullReporter, Phase, Subject, progress_line
 
 
 class ConsoleReporter:
@@ -54,7 +54,7 @@ class ConsoleReporter:
     def phase(self, name: Phase, message: str) -> None:
         _say(message)
 
-    def at_work(self) -> None:
+    def keepalive(self) -> None:
         """A person sees the process."""
 
     def evaluation(
@@ -141,7 +141,7 @@ def _train(spec: JobSpec, data: Path, output: Path, resume: bool, device: torch.
         outcome = pretrain(
             spec,
             index,
-            reporter,
+            reporter or NullReporter(),
             RunFiles(cache=_cache_folder(index), scratch=scratch, resume=start),
             device=device,
             threads=spec.resources.cpus_per_worker,

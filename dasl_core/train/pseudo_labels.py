@@ -1,4 +1,4 @@
-"""Labels for cluster-used DAR: k-means over the embeddings that training makes anyway."""
+"""Labels for cluster-used DAR: k-means over the embeddings that training computes anyway."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""From gradients to new weights: clipping, loss scaling, and the guard against NaN."""
+"""Optimizer updates: clipping, loss scaling, and skipping of steps with non-finite gradients."""
 
 import torch
 from torch import Tensor
@@ -7,15 +7,19 @@ from dasl_core.spec import Clip
 
 
 class Updater:
-    """Applies gradients, and leaves a step out whose gradients are not finite.
+    """Applies gradients, and skips a step whose gradients are not finite.
 
-    Gradients are averaged over ranks before they come here, so every rank decides alike.
+    Gradients are averaged over ranks before, so every rank decides alike.
 
     Args:
         clip: of the unscaled gradients; None leaves them as they are.
-        buffers: what a forward changes beside the weights (running statistics, centres, queues). They
-            are put back when a step is left out: a NaN in them would stay for good.
+        buffers: changed by a forward beside the weights (running statistics, centers, queues). They
+            are restored when a step is skipped: a NaN would stay in them.
         scaled: whether losses are scaled, for float16.
+
+    Attributes:
+        overflowed: whether the last step was skipped because the loss scale is still too large for
+            float16: a normal step of the search for it.
     """
 
     def __init__(
@@ -30,23 +34,21 @@ class Updater:
         self.optimizer, self.clip, self.buffers = optimizer, clip, buffers
         self.scaler = torch.amp.GradScaler(device.type, enabled=scaled)
         self.weights = [p for group in optimizer.param_groups for p in group["params"]]
-        self._kept = [buffer.clone() for buffer in buffers]
+        self._snapshot = [buffer.clone() for buffer in buffers]
         self.overflowed = False
-        """Whether the last step was left out because the loss scale is still too large for float16:
-        the search for it, and nothing to tell of."""
 
-    def keep_buffers(self) -> None:
-        """Remember the buffers as they are before a forward."""
+    def snapshot_buffers(self) -> None:
+        """Copy the buffers before a forward, to restore them if the step is skipped."""
         if self.buffers:
-            torch._foreach_copy_(self._kept, self.buffers)
+            torch._foreach_copy_(self._snapshot, self.buffers)
 
     def unscale(self) -> None:
-        """Take the loss scale out of the gradients."""
+        """Divide the gradients by the loss scale."""
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.optimizer)
 
     def apply(self) -> tuple[Tensor, bool]:
-        """Clip and apply the gradients.
+        """Clip and apply the gradients, or skip the step if they are not finite.
 
         Returns:
             The norm of all gradients before clipping, and whether the weights were updated.
@@ -63,7 +65,7 @@ class Updater:
             self.scaler.step(self.optimizer)
         else:
             if self.buffers:
-                torch._foreach_copy_(self.buffers, self._kept)
+                torch._foreach_copy_(self.buffers, self._snapshot)
         if self.scaler.is_enabled():
             self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
@@ -72,8 +74,8 @@ class Updater:
 
 @torch.no_grad()
 def clip_each(gradients: list[Tensor], limit: float) -> None:
-    """Shorten each gradient to at most `limit` by itself, as DINO's code does."""
+    """Clip the norm of each gradient by itself, as DINO's code does."""
     norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients])
-    factors = (limit / (norms + 1e-6)).clamp(max=1)  # no wait for the device
+    factors = (limit / (norms + 1e-6)).clamp(max=1)  # without a wait for the device
     for gradient, factor in zip(gradients, factors, strict=True):
         gradient.mul_(factor)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.train.engine import Run
+from dasl_core.train.validation import Validator
 from tests.support.gloo_pool import GlooPool
 from tests.support.training_world import ingest, picture_folder
 
@@ -36,7 +36,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs draw nothing at their end, which takes longer than a tiny run itself."""
-    monkeypatch.setattr(Run, "draw_pictures", lambda run: None)
+    monkeypatch.setattr(Validator, "publish_plots", lambda validator: None)
 
 
 @pytest.fixture(autouse=True)

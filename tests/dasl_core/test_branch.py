@@ -10,9 +10,9 @@ import pytest
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.spec import branch_problems
-from dasl_core.train.checkpoint import load_state, save_state
-from dasl_core.train.engine import Run
-from dasl_core.train.state import TrainingState
+from dasl_core.train.checkpointing import TrainingState
+from dasl_core.train.serialization import load_state, save_state
+from dasl_core.train.validation import Validator
 from tests.support.training_world import Recorder, assert_same, resolved, run
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
@@ -30,7 +30,7 @@ def source(
 ) -> Recorder:
     reporter = Recorder(tmp_path_factory.mktemp("source"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, "draw_pictures", lambda run: None)
+        patch.setattr(Validator, "publish_plots", lambda validator: None)
         assert run(resolved(pictures, **SOURCE), pictures, cache, reporter) == "succeeded"
     return reporter
 

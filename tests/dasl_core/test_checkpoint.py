@@ -14,16 +14,15 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from torch import nn
 
-from dasl_core.spec import ResolvedOptimizer
-from dasl_core.train.checkpoint import (
+from dasl_core.seeds import random_state, restore_random_state
+from dasl_core.spec import Optimizer
+from dasl_core.train.optim import build_optimizer
+from dasl_core.train.serialization import (
     STRUCTURE,
     TENSORS,
     load_state,
-    random_state,
-    restore_random_state,
     save_state,
 )
-from dasl_core.train.optim import build_optimizer
 from tests.support.training_world import assert_same
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.uint8]

@@ -153,20 +153,20 @@ def test_heavy_elementwise_alignment_is_named_constant_output() -> None:
     assert [one.cause for one in raised] == ["constant_output"]
     assert alarm.active == ["constant_output"]
     assert "dar.weight" in raised[0].message
-    assert raised[0].figures["share_of_even_spread"] < 0.1
+    assert raised[0].metrics["share_of_even_spread"] < 0.1
 
 
 def test_few_dimensions_are_named() -> None:
     _, raised = watch(train(two_dimensions))
     assert [one.cause for one in raised] == ["dimensional_collapse"]
-    assert raised[0].figures["effective_rank"] < 3
+    assert raised[0].metrics["effective_rank"] < 3
 
 
 def test_exploding_norms_are_named() -> None:
     # Of a cosine loss, whose gradient is across the embedding: every step makes it longer.
     _, raised = watch(train(simclr, lr=1e4, optimizer=torch.optim.SGD))
     (one,) = [one for one in raised if one.cause == "norm_explosion"]
-    assert one.figures["embedding_norm"] > 1e4 * one.figures["embedding_norm_at_start"]
+    assert one.metrics["embedding_norm"] > 1e4 * one.metrics["embedding_norm_at_start"]
 
 
 def only(names: str, points: Iterator[Figures]) -> Iterator[Figures]:
@@ -177,9 +177,9 @@ def test_sharp_targets_without_a_centre_are_named_constant_output() -> None:
     points = list(train_assignments(0.02, centred=False, noise=3.0))
     _, raised = watch(iter(points))
     assert [one.cause for one in raised] == ["constant_output"]
-    assert raised[0].figures["output_usage"] < 0.1
+    assert raised[0].metrics["output_usage"] < 0.1
     # The layer before the head is spread as ever: without the usage there is the loss alone.
-    assert raised[0].figures["share_of_even_spread"] > 0.2
+    assert raised[0].metrics["share_of_even_spread"] > 0.2
     _, raised = watch(only("loss_dino num_outputs", iter(points)))
     assert [one.cause for one in raised] == ["constant_output"]
 
@@ -189,7 +189,7 @@ def test_a_centre_without_sharp_targets_is_named_uniform_output() -> None:
     for names in ("output_entropy output_usage num_outputs", "loss_dino num_outputs"):
         _, raised = watch(only(names, iter(points)))
         assert [one.cause for one in raised] == ["uniform_output"]
-        assert raised[0].figures["ln_outputs"] == pytest.approx(math.log(OUTPUTS))
+        assert raised[0].metrics["ln_outputs"] == pytest.approx(math.log(OUTPUTS))
 
 
 def test_healthy_assignments_raise_nothing_though_their_loss_is_near_nothing() -> None:
@@ -301,7 +301,7 @@ def test_norms_may_grow_by_orders_at_first_but_not_later() -> None:
     assert causes(early, norm(2), 5, progress=0.0) == []
     (alarm_,) = [one for _ in range(20) for one in early.observe(norm(math.inf), 0.05)]
     assert alarm_.cause == "norm_explosion"
-    assert json.dumps(alarm_.figures, allow_nan=False)  # as an event must
+    assert json.dumps(alarm_.metrics, allow_nan=False)  # as an event must
     late = CollapseAlarm()  # taken up in the middle: there is nothing to compare with but itself
     assert causes(late, norm(1e5), 20, progress=0.5) == []
 

@@ -14,9 +14,9 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import Outputs, Step, build_method
 from dasl_core.regularizers import difference_alignment, inter_class_chain
 from dasl_core.seeds import stream
-from dasl_core.spec import DAR, SEC, DatasetFacts, JobSpec, ResolvedClusters, resolve
+from dasl_core.spec import DAR, SEC, Clusters, DatasetFacts, JobSpec, resolve
+from dasl_core.train.build import RunFiles, build_trainer
 from dasl_core.train.criterion import Criterion
-from dasl_core.train.engine import Run, RunFiles
 from dasl_core.train.pseudo_labels import PseudoLabels
 from tests.support.training_world import Recorder, resolved, settings
 
@@ -166,7 +166,7 @@ def test_the_chain_is_drawn_from_the_seed_and_the_step() -> None:
 @pytest.mark.parametrize("estimator", get_args(DAR.model_fields["estimator"].annotation))
 def test_the_columns_of_the_last_batch_are_counted(labels: str, estimator: str) -> None:
     this = criterion(dar={"weight": WEIGHT, "labels": labels, "estimator": estimator})
-    assert this.figures() == {}
+    assert this.metrics() == {}
     this(outputs(), at(4))
     of_views = (SAMPLES if labels == "instance" else CLASSES).repeat(2)
     if estimator == "full":
@@ -175,7 +175,7 @@ def test_the_columns_of_the_last_batch_are_counted(labels: str, estimator: str) 
         )
     else:
         columns = len(inter_class_chain(of_views, stream(SEED, "dar", 4))[0])
-    assert {name: float(value) for name, value in this.figures().items()} == {
+    assert {name: float(value) for name, value in this.metrics().items()} == {
         "dar_columns": columns
     }
     assert (
@@ -298,7 +298,7 @@ def test_in_a_run_weights_start_with_its_first_step_and_are_full_at_its_last(
     )
     reporter = Recorder(tmp_path / "kept")
     files = RunFiles(cache=cache, scratch=tmp_path)
-    this = Run(spec, pictures, reporter, files, None, CPU, 1)
+    this = build_trainer(spec, pictures, reporter, files)
     made: list[Tensor] = []
 
     def keep(method: torch.nn.Module, _: Any, given: Outputs) -> None:
@@ -315,7 +315,7 @@ def test_in_a_run_weights_start_with_its_first_step_and_are_full_at_its_last(
     finally:
         this.close()
     total = len(samples)
-    assert total == len(made) == this.total_steps == 6
+    assert total == len(made) == this.length.total_steps == 6
     shares = [share(schedule, index, total) for index in range(total)]
     assert (shares[0], shares[-1]) == (float(schedule == "constant"), 1)
     raw = [alignment(made[i], samples[i], i).item() for i in range(total)]

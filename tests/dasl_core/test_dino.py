@@ -24,7 +24,7 @@ from dasl_core.seeds import derive_seed
 from dasl_core.spec import Clip, ResolvedJobSpec
 from dasl_core.spec.methods import DINO as Settings
 from dasl_core.spec.methods import Given
-from dasl_core.train.checkpoint import load_state
+from dasl_core.train.serialization import load_state
 from dasl_core.train.update import Updater
 from dasl_core.train.views import views_of
 from tests.support.batch_parts import gradients_in_parts, without_batch_statistics

@@ -22,9 +22,10 @@ from dasl_core.distributed import all_reduce_sum, gather, gather_views, mean_ove
 from dasl_core.methods import REGISTRY, Step, build_method, nt_xent
 from dasl_core.regularizers import difference_alignment
 from dasl_core.seeds import stream
-from dasl_core.spec import METHODS, DatasetFacts, JobSpec, ResolvedJobSpec, resolve
+from dasl_core.spec import METHODS, DatasetFacts, JobSpec, resolve
+from dasl_core.train.build import RunFiles, build_trainer
 from dasl_core.train.criterion import Criterion
-from dasl_core.train.engine import Run, RunFiles
+from dasl_core.train.reporter import NullReporter
 from tests.support.gloo_pool import GlooPool
 from tests.support.training_world import Recorder, resolved, run, settings
 
@@ -249,9 +250,7 @@ def one_step(
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """Loss terms and parameter gradients of the first step of a run."""
     files = RunFiles(cache=cache, scratch=scratch)
-    this = Run(
-        ResolvedJobSpec.model_validate(spec), index, None, files, None, torch.device("cpu"), 1
-    )
+    this = build_trainer(JobSpec.model_validate(spec), index, NullReporter(), files)
     if this.pseudo_labels is not None:
         # As if k-means had been run: in the first epoch every image is a class of its own.
         this.pseudo_labels.labels = torch.arange(len(index)) % 3
@@ -334,7 +333,7 @@ def whole_run(spec: dict[str, Any], index: DatasetIndex, cache: Path, kept: Path
         assert run(validated, index, cache, reporter) == "succeeded"
     if reporter is None:
         return {}
-    from dasl_core.train.checkpoint import load_state
+    from dasl_core.train.serialization import load_state
 
     state = load_state(reporter.last_checkpoint)
     names = [name for name in reporter.points[0]["values"] if name.startswith("loss")]

@@ -18,10 +18,13 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.data.split import split
 from dasl_core.methods import REGISTRY
 from dasl_core.spec import Holdout
-from dasl_core.train.checkpoint import load_state
-from dasl_core.train.engine import CollapsedError, DivergedError, Run, RunFiles
+from dasl_core.train.build import RunFiles, build_trainer
+from dasl_core.train.collapse import CollapsedError
+from dasl_core.train.divergence import DivergedError
 from dasl_core.train.evaluation import DISTANCES, Evaluator
 from dasl_core.train.optim import learning_rate
+from dasl_core.train.reporter import NullReporter
+from dasl_core.train.serialization import load_state
 from tests.support.training_world import (
     Recorder,
     assert_same,
@@ -86,14 +89,14 @@ def test_views_differ_from_each_other_and_from_step_to_step(
 ) -> None:
     spec = resolved(pictures)
     files = RunFiles(cache=cache, scratch=tmp_path)
-    this = Run(spec, pictures, None, files, None, torch.device("cpu"), 1)
+    this = build_trainer(spec, pictures, NullReporter(), files)
     batch = next(this.loader.epoch(0))
-    views = [view for step in (0, 1) for view in this.make_views.make(batch, step)]
+    views = [view for step in (0, 1) for view in this.view_maker.make(batch, step)]
     assert all(view.shape == (8, 3, 16, 16) for view in views)
     for number, view in enumerate(views):
         for other in views[:number]:
             assert (view != other).flatten(1).any(dim=1).all()
-    assert torch.equal(this.make_views.make(batch, 1)[1], views[3])
+    assert torch.equal(this.view_maker.make(batch, 1)[1], views[3])
     this.close()
 
 

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.train.checkpoint import load_state
-from dasl_core.train.engine import Run, RunFiles
+from dasl_core.train.build import RunFiles, build_trainer
+from dasl_core.train.reporter import NullReporter
+from dasl_core.train.serialization import load_state
+from dasl_core.train.validation import Validator
 from tests.support.training_world import Recorder, assert_same, resolved, run
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
@@ -22,7 +24,7 @@ def plain(
 ) -> Recorder:
     reporter = Recorder(tmp_path_factory.mktemp("plain"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, "draw_pictures", lambda run: None)
+        patch.setattr(Validator, "publish_plots", lambda validator: None)
         run(resolved(pictures, train=TRAIN, dar={"weight": 0.1}), pictures, cache, reporter)
     return reporter
 
@@ -89,11 +91,11 @@ def test_every_option_is_seen_by_the_network(
     """The equalities above could not fail if an option did nothing."""
     spec = resolved(pictures, train={"channels_last": True, "checkpoint_activations": True})
     files = RunFiles(cache=cache, scratch=tmp_path)
-    this = Run(spec, pictures, None, files, None, torch.device("cpu"), 1)
+    this = build_trainer(spec, pictures, NullReporter(), files)
     try:
         weight = this.method.backbone.get_parameter("layer1.0.conv2.weight")
         assert weight.is_contiguous(memory_format=torch.channels_last)
-        views = this.make_views.make(next(this.loader.epoch(0)), 0)
+        views = this.view_maker.make(next(this.loader.epoch(0)), 0)
         assert views[0].is_contiguous(memory_format=torch.channels_last)
         assert "forward" in vars(this.method.backbone.get_submodule("layer1.0"))
     finally:

@@ -72,7 +72,7 @@ def gradients(
     kind: type[Contrastive],
     parts: int,
     terms: dict[str, Any],
-    adds_up: bool = False,
+    is_mean: bool = False,
 ) -> tuple[dict[str, float], dict[str, np.ndarray], np.ndarray]:
     """Terms, gradients and embeddings of one global batch, on however many ranks there are."""
     method = made(kind)
@@ -83,13 +83,13 @@ def gradients(
     if dist.is_initialized():
         model = DistributedDataParallel(method, gradient_as_bucket_view=True)
     criterion = Criterion(spec, method, torch.device("cpu"), None)
-    assert criterion.adds_up == adds_up
+    assert criterion.is_mean == is_mean
     computer = GradientComputer(
         model,
         method,
         criterion,
-        parts=parts,
-        adds_up=adds_up,
+        micro_batches=parts,
+        is_mean=is_mean,
         autocast=nullcontext,
         scale=lambda loss: loss * 4,
     )
@@ -150,15 +150,15 @@ def test_accumulating_a_contrastive_loss_would_be_wrong() -> None:
     class Wrong(Contrastive):
         accumulates = True
 
-    parts = gradients(Wrong, 4, {}, adds_up=True)[1]
+    parts = gradients(Wrong, 4, {}, is_mean=True)[1]
     flat = [np.concatenate([g.ravel() for g in each.values()]) for each in (whole, parts)]
     cosine = flat[0] @ flat[1] / np.linalg.norm(flat[0]) / np.linalg.norm(flat[1])
     assert cosine < 0.99
 
 
 def test_a_mean_over_samples_adds_up(pool: GlooPool) -> None:
-    whole = gradients(Mean, 1, {}, adds_up=True)
-    assert_equal(whole, gradients(Mean, 4, {}, adds_up=True))
+    whole = gradients(Mean, 1, {}, is_mean=True)
+    assert_equal(whole, gradients(Mean, 4, {}, is_mean=True))
     for part in pool.call(2, gradients, Mean, 2, {}, True):
         assert_equal(whole, part)
 
@@ -191,8 +191,8 @@ def computer(method: Contrastive, parts: int) -> GradientComputer:
         method,
         method,
         criterion,
-        parts=parts,
-        adds_up=False,
+        micro_batches=parts,
+        is_mean=False,
         autocast=no_autocast,
         scale=lambda loss: loss,
     )

@@ -21,8 +21,8 @@ import yaml
 from safetensors.torch import load_file
 
 from dasl_core.train import local
-from dasl_core.train.engine import Run
 from dasl_core.train.output import OutputFolder
+from dasl_core.train.trainer import Trainer
 from tests.support.training_world import picture_folder, settings
 
 REPOSITORY = Path(__file__).parents[2]
@@ -100,14 +100,14 @@ def test_resume_goes_on_from_the_newest_checkpoint(
     class Killed(BaseException):
         pass
 
-    def killed(run: Run, *arguments: Any) -> Any:
-        if run.progress.step == 7:
+    def killed(trainer: Trainer, *arguments: Any) -> Any:
+        if trainer.progress.step == 7:
             raise Killed
-        return step(run, *arguments)
+        return step(trainer, *arguments)
 
-    step = Run.step
+    step = Trainer.step
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "step", killed)
+        patch.setattr(Trainer, "step", killed)
         with pytest.raises(Killed):
             train(folder)
     figures = folder / "out" / "metrics.jsonl"
@@ -251,15 +251,15 @@ def test_who_asks_it_to_end_gets_a_checkpoint_and_the_run_goes_on_from_there(
     asked: signal.Signals,
 ) -> None:
     assert train(folder, output="undisturbed") == 0
-    step = Run.step
+    step = Trainer.step
 
-    def interrupted(run: Run, *arguments: Any) -> Any:
-        if run.progress.step == 4:
+    def interrupted(trainer: Trainer, *arguments: Any) -> Any:
+        if trainer.progress.step == 4:
             os.kill(os.getpid(), asked)
-        return step(run, *arguments)
+        return step(trainer, *arguments)
 
     with monkeypatch.context() as patch, handled(asked, signal.default_int_handler):
-        patch.setattr(Run, "step", interrupted)
+        patch.setattr(Trainer, "step", interrupted)
         assert train(folder) == 130
     assert "interrupted: go on with --resume" in capsys.readouterr().err
     assert (folder / "out" / "checkpoints" / "step-000000005").is_dir()
@@ -271,14 +271,14 @@ def test_who_asks_it_to_end_gets_a_checkpoint_and_the_run_goes_on_from_there(
 @pytest.mark.usefixtures("without_pictures")
 def test_a_signal_that_is_ignored_stays_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As nohup does it, and a shell to what it starts in the background."""
-    step = Run.step
+    step = Trainer.step
 
-    def hung_up(run: Run, *arguments: Any) -> Any:
+    def hung_up(trainer: Trainer, *arguments: Any) -> Any:
         os.kill(os.getpid(), signal.SIGHUP)
-        return step(run, *arguments)
+        return step(trainer, *arguments)
 
     with monkeypatch.context() as patch, handled(signal.SIGHUP, signal.SIG_IGN):
-        patch.setattr(Run, "step", hung_up)
+        patch.setattr(Trainer, "step", hung_up)
         assert train(folder, "train.epochs=1") == 0
 
 

@@ -20,7 +20,7 @@ from dasl_core.models.heads import deep_head
 from dasl_core.seeds import derive_seed
 from dasl_core.spec.methods import Given
 from dasl_core.spec.methods import MoCoV3 as Settings
-from dasl_core.train.checkpoint import load_state
+from dasl_core.train.serialization import load_state
 from tests.support.batch_parts import gradients_in_parts, without_batch_statistics
 from tests.support.training_world import Recorder, resolved, run
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.spec import Holdout
-from dasl_core.train.pictures import draw_curves, draw_neighbours
+from dasl_core.train.plots import draw_curves, draw_neighbors
 from tests.support.training_world import Recorder, resolved, run
 
 
@@ -79,7 +79,7 @@ def test_what_cannot_be_drawn_is_said_and_fails_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken: Any = None
-    draw_neighbours(torch.ones(3, 2), broken, tmp_path / "neighbours.png")
+    draw_neighbors(torch.ones(3, 2), broken, tmp_path / "neighbours.png")
     metrics = {"knn_top1": 1e308, "recall_at_1": "text"}
     evaluations = [
         {"step": 0, "epoch": 0, "subject": "untrained", "metrics": {"knn_top1": -1e308}},
@@ -112,7 +112,7 @@ def test_matplotlib_without_a_folder_to_write_to_does_not_fail_a_finished_run(
     load = builtins.__import__
 
     def without_matplotlib(name: str, *arguments: Any, **named: Any) -> Any:
-        if name == "dasl_core.train.pictures":
+        if name == "dasl_core.train.plots":
             raise OSError("Matplotlib requires access to a writable cache directory")
         return load(name, *arguments, **named)
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.split import split
 from dasl_core.methods import REGISTRY, Outputs, SimCLR
-from dasl_core.train.checkpoint import load_state
-from dasl_core.train.reporting import Desired
+from dasl_core.train.reporter import Desired
+from dasl_core.train.serialization import load_state
 from tests.support.training_world import Recorder, assert_same, ingest, resolved, run
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
@@ -99,7 +99,7 @@ def test_a_cancelled_run_resumes_bit_for_bit(
     phases = [name for name, _ in undisturbed.phases]
     assert phases == ["reading", "baselines", "training", "final"]
     assert [name for name, _ in resumed.phases] == ["reading", "training", "final"]
-    assert resumed.phases[1][1] == f"The training goes on after step {stop}: {TOTAL} steps in all"
+    assert resumed.phases[1][1] == f"The training resumes after step {stop}: {TOTAL} steps in all"
     weights = [r.last_checkpoint / "backbone.safetensors" for r in (undisturbed, resumed)]
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
@@ -219,7 +219,7 @@ def test_a_checkpoint_of_other_images_is_refused(
     others = ingest(folder)
     with pytest.raises(ValueError, match=r"other settings.*images differ in their names"):
         run(spec, others, cache, None, stopped.last_checkpoint)
-    with pytest.raises(ValueError, match="dataset: its images are others than the checkpoint's"):
+    with pytest.raises(ValueError, match="dataset: its images differ from the checkpoint's"):
         run(spec, others, cache, None, stopped.last_checkpoint, branch=True)
 
 

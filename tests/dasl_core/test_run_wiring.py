@@ -16,7 +16,10 @@ from dasl_core.data.augment import RGB_MEAN, RGB_STD, ViewParameters, draw_view
 from dasl_core.data.index import DatasetIndex
 from dasl_core.spec import Clip, ResolvedJobSpec, ViewAugment
 from dasl_core.spec.methods import ProxyAnchor
-from dasl_core.train.engine import REPORT_EVERY_STEPS, Run, RunFiles
+from dasl_core.train.build import RunFiles, build_trainer
+from dasl_core.train.reporter import NullReporter
+from dasl_core.train.step_metrics import REPORT_EVERY_STEPS
+from dasl_core.train.trainer import Trainer
 from tests.support.training_world import SMALL, Recorder, resolved
 
 FirstStep = Callable[[ResolvedJobSpec], dict[str, Tensor]]
@@ -31,14 +34,10 @@ PLAIN: dict[str, Any] = {
 
 @contextmanager
 def opened(
-    spec: ResolvedJobSpec,
-    index: DatasetIndex,
-    cache: Path,
-    scratch: Path,
-    reporter: Recorder | None = None,
-) -> Iterator[Run]:
+    spec: JobSpec, index: DatasetIndex, cache: Path, scratch: Path, reporter: Recorder | None = None
+) -> Iterator[Trainer]:
     files = RunFiles(cache=cache, scratch=scratch)
-    this = Run(spec, index, reporter, files, None, torch.device("cpu"), 1)
+    this = build_trainer(spec, index, reporter or NullReporter(), files)
     try:
         yield this
     finally:
@@ -183,7 +182,7 @@ def test_byols_views_are_blurred_and_solarized_differently(
         pictures, method={"name": "byol"}, backbone={"image_size": 72}, train={"batch_size": 24}
     )
     with opened(spec, pictures, cache, tmp_path) as this:
-        this.make_views.make(next(this.loader.epoch(0)), 0)
+        this.view_maker.make(next(this.loader.epoch(0)), 0)
     assert [(augment.blur, augment.solarize) for augment, _ in drawn] == [(1.0, 0.0), (0.1, 0.2)]
     (_, first), (_, second) = drawn
     assert first.sigma is not None
@@ -203,7 +202,7 @@ def test_dinos_local_crops_are_small_parts_of_the_image(
 ) -> None:
     spec = resolved(pictures, method={"name": "dino"}, backbone={"image_size": 72})
     with opened(spec, pictures, cache, tmp_path) as this:
-        views = this.make_views.make(next(this.loader.epoch(0)), 0)
+        views = this.view_maker.make(next(this.loader.epoch(0)), 0)
     assert [view.shape[-1] for view in views] == [72, 72, 31, 31]
     asked = [(augment.crop_scale, augment.blur, augment.solarize) for augment, _ in drawn]
     assert asked == [
@@ -228,7 +227,7 @@ def test_a_setting_of_one_view_is_seen_in_its_pixels_only(
         train={"precision": "fp64"},
     )
     with opened(spec, pictures, cache, tmp_path) as this:
-        views = this.make_views.make(next(this.loader.epoch(0)), 0)
+        views = this.view_maker.make(next(this.loader.epoch(0)), 0)
     mean, std = (torch.tensor(values).double().view(3, 1, 1) for values in (RGB_MEAN, RGB_STD))
     first, second = (view * std + mean for view in views)
     assert ((first > 0.5).flatten(1).any(dim=1) & (first < 0.5).flatten(1).any(dim=1)).any()
@@ -318,7 +317,7 @@ def test_the_network_runs_in_the_precision_that_is_asked_for(
         assert len(seen) >= passes * len(layers)
         assert set(seen) == {wanted}
         seen.clear()
-        this.evaluate("backbone")
+        this.validator.evaluate("backbone")
         assert seen
         assert set(seen) == {wanted}
         assert {weight.dtype for weight in this.method.parameters()} == {own}

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.train import engine
+from dasl_core.train import checkpointing
+from dasl_core.train.validation import Validator
 from tests.support.gloo_pool import GlooPool
 from tests.support.training_world import Recorder, resolved, run
 
@@ -51,7 +52,7 @@ def test_a_save_that_fails_is_told_of_and_tried_again(
 def test_scratch_that_is_full_is_the_same(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, calls = engine.save_state, []
+    write, calls = checkpointing.save_state, []
 
     def full_once(*given: Any) -> None:
         calls.append(given)
@@ -59,7 +60,7 @@ def test_scratch_that_is_full_is_the_same(
             raise OSError(errno.ENOSPC, "No space left on device")
         write(*given)
 
-    monkeypatch.setattr(engine, "save_state", full_once)
+    monkeypatch.setattr(checkpointing, "save_state", full_once)
     reporter = FullDisk(tmp_path)
     assert run(resolved(pictures), pictures, cache, reporter) == "succeeded"
     assert len(reporter.told) == 1
@@ -91,7 +92,7 @@ def with_a_full_disk(root: str) -> list[int]:
     reporter = FullDisk(folder / "out", 3) if dist.get_rank() == 0 else None
     spec = resolved(index, resources={"workers": dist.get_world_size()})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine.Run, "draw_pictures", lambda run: None)
+        patch.setattr(Validator, "publish_plots", lambda validator: None)
         assert run(spec, index, folder / "cache", reporter) == "succeeded"
     return [] if reporter is None else [step for step, _, _ in reporter.checkpoints]
 

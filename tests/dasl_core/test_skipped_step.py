@@ -13,14 +13,16 @@ from torch import Tensor
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import REGISTRY, Outputs, Step
-from dasl_core.train.engine import Run, RunFiles
+from dasl_core.train.build import RunFiles, build_trainer
 from dasl_core.train.gradients import Terms
+from dasl_core.train.reporter import NullReporter
+from dasl_core.train.trainer import Trainer
 from tests.support.training_world import assert_same, resolved
 
 
-def state_of(run: Run) -> dict[str, Any]:
+def state_of(run: Trainer) -> dict[str, Any]:
     """What the next step depends on, but for where the run is and the search for a loss scale."""
-    state = run.state.collect([run.state.of_rank()])
+    state = run.checkpointer.state.state_dict([run.checkpointer.state.rank_state_dict()])
     kept = {part: state[part] for part in ("method", "criterion", "clusters", "ranks")}
     # Rate and decay of the groups are functions of the step.
     return copy.deepcopy(kept | {"optimizer": state["optimizer"]["state"]})
@@ -30,7 +32,7 @@ def changed(one: dict[str, Tensor], other: dict[str, Tensor]) -> set[str]:
     return {name for name, value in one.items() if not torch.equal(value, other[name])}
 
 
-def spoil(run: Run, where: str, value: float) -> None:
+def spoil(run: Trainer, where: str, value: float) -> None:
     """From now on steps have a value in their images, or in one gradient alone, that is not finite."""
     backward = run.gradients.backward
 
@@ -76,7 +78,7 @@ def test_a_step_left_out_moves_nothing_that_a_good_one_moves(
         },
     )
     files = RunFiles(cache=cache, scratch=tmp_path)
-    run = Run(spec, pictures, None, files, None, torch.device("cpu"), 1)
+    run = build_trainer(spec, pictures, NullReporter(), files)
     scaler = run.updater.scaler
     if precision == "fp16":  # so that the good steps are good
         scaler.load_state_dict(scaler.state_dict() | {"scale": 2.0})

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import Outputs, SimCLR
 from dasl_core.spec import Clip
-from dasl_core.train.checkpoint import load_state
-from dasl_core.train.engine import DivergedError
+from dasl_core.train.divergence import DivergedError
+from dasl_core.train.serialization import load_state
 from dasl_core.train.update import Updater, clip_each
 from tests.support.training_world import Recorder, assert_same, resolved, run
 
@@ -118,7 +118,7 @@ def test_a_bad_step_is_left_out_and_told_with_its_images(
     assert run(spec, pictures, cache, reporter) == "succeeded"
     ((kind, message, data),) = reporter.events
     assert kind == "step_skipped"
-    assert "step 5 was left out" in message
+    assert "step 5 was skipped" in message
     assert (data["step"], data["skipped"], len(data["images"])) == (5, 1, 8)
     assert set(data["images"]) <= set(pictures.paths)
     state = load_state(reporter.last_checkpoint)
@@ -138,7 +138,7 @@ def test_a_step_left_out_leaves_the_weights_as_they_were(
     run(spec, pictures, cache, with_bad)
     monkeypatch.undo()
     stopped = Recorder(tmp_path / "stopped", lambda asked: "cancel" if asked == 8 else "run")
-    monkeypatch.setattr("dasl_core.train.engine.Run.draw_pictures", lambda run: None)
+    monkeypatch.setattr("dasl_core.train.validation.Validator.publish_plots", lambda run: None)
     run(spec, pictures, cache, stopped)
     states = [load_state(each.last_checkpoint) for each in (with_bad, stopped)]
     assert_same(states[0]["method"], states[1]["method"], "method")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dasl_core.train.checkpoint import load_state
+from dasl_core.train.serialization import load_state
 from service.client import ApiError, Client, JobFailed
 from service.client.errors import DatasetFailed
 from service.client.models import Checkpoint, Job

@@ -31,8 +31,8 @@ def gradients_in_parts(
         method,
         method,
         lambda outputs, step: {"loss": method.loss(outputs, step)},
-        parts=parts,
-        adds_up=method.accumulates,
+        micro_batches=parts,
+        is_mean=method.accumulates,
         autocast=nullcontext,
         scale=lambda loss: loss,
     )

@@ -24,7 +24,7 @@ class GlooPool:
     def __init__(self, ranks: int) -> None:
         # A server that has imported everything is forked: the import is paid for once.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["dasl_core.train.engine"])
+        context.set_forkserver_preload(["dasl_core.train.build"])
         self._folder = tempfile.TemporaryDirectory()
         self._calls = 0
         self._pipes: list[Connection] = []

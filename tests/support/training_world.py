@@ -17,9 +17,10 @@ from PIL import Image
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.export import export_backbone
-from dasl_core.spec import JobSpec, ResolvedJobSpec, resolve
-from dasl_core.train.engine import Outcome, RunFiles, pretrain
-from dasl_core.train.reporting import Desired, Phase, Subject
+from dasl_core.spec import JobSpec, resolve
+from dasl_core.train.build import RunFiles, pretrain
+from dasl_core.train.reporter import Desired, NullReporter, Phase, Subject
+from dasl_core.train.trainer import Outcome
 
 
 def picture_folder(
@@ -115,7 +116,7 @@ class Recorder:
     def phase(self, name: Phase, message: str) -> None:
         self.phases.append((name, message))
 
-    def at_work(self) -> None:
+    def keepalive(self) -> None:
         self.worked += 1
 
     def evaluation(
@@ -172,9 +173,11 @@ def run(
 
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         if not onnx:
-            stack.enter_context(patch("dasl_core.train.engine.export_backbone", without_onnx))
+            stack.enter_context(
+                patch("dasl_core.train.checkpointing.export_backbone", without_onnx)
+            )
         files = RunFiles(cache=cache, scratch=Path(scratch), resume=resume, branch=branch)
-        return pretrain(spec, index, reporter, files, **arguments)
+        return pretrain(spec, index, reporter or NullReporter(), files, **arguments)
 
 
 def assert_same(one: Any, other: Any, where: str) -> None:

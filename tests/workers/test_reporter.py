@@ -184,7 +184,7 @@ def test_reports_arrive_in_the_order_they_were_made(
         reporter.flush()
         # The last thing said is how far the run got.
         assert {"progress": PROGRESS} in [b for what, b in home.heard if what == "heartbeat"]
-        reporter.at_work()
+        reporter.keepalive()
         reporter.flush()
         assert {"progress": {**PROGRESS, "worked": 1}} in [
             body for what, body in home.heard if what == "heartbeat"

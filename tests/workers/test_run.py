@@ -14,7 +14,7 @@ from ray.train.v2._internal.exceptions import (
 )
 from ray.train.v2.api.exceptions import ControllerError
 
-from dasl_core.train.engine import DivergedError
+from dasl_core.train.divergence import DivergedError
 from service.client import ConnectionFailed
 from service.client.worker import WorkerClient
 from service.worker_api.schemas import ErrorReport

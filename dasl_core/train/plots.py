@@ -1,4 +1,4 @@
-"""Pictures of a run: its curves, and what its features find alike."""
+"""Plots of a run: its curves, and the nearest neighbors of held-out images."""
 
 import logging
 import math
@@ -13,14 +13,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from dasl_core.train.evaluation import ImageSet
+from dasl_core.data.image_set import ImageSet
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-QUERIES, NEIGHBOURS = 8, 7
-LARGEST = 1e100
+QUERIES, NEIGHBORS = 8, 7
+LARGEST_LOSS = 1e100
 TRAINED, BASELINE, MISS = "#1f6feb", "#8b949e", "#cf222e"
-PREFERRED = ("recall_at_1", "knn_top1", "effective_rank")
+METRICS = ("recall_at_1", "knn_top1", "effective_rank")
 TITLES = {"recall_at_1": "R@1, held-out", "knn_top1": "k-NN top-1, held-out"}
 
 
@@ -29,11 +29,11 @@ def draw_curves(
 ) -> None:
     """Write a PNG of the loss of each epoch and of the held-out metrics beside their baselines.
 
-    A run that is over never fails for its pictures: what cannot be drawn is logged, and the PNG says
-    so.
+    Never raises for what cannot be drawn, which must not fail a finished run: it is logged, and the PNG
+    says so.
 
     Args:
-        evaluations: dicts with step, epoch, subject and metrics, as the engine records them.
+        evaluations: dicts with step, epoch, subject and metrics, as in the run's progress.
     """
     with _never_failing(path):
         _draw_curves(epoch_losses, evaluations, title, path)
@@ -42,12 +42,12 @@ def draw_curves(
 def _draw_curves(
     epoch_losses: list[float], evaluations: list[dict[str, Any]], title: str, path: Path
 ) -> None:
-    names = [n for n in PREFERRED if any(n in e["metrics"] for e in evaluations)][:2]
+    names = [n for n in METRICS if any(n in e["metrics"] for e in evaluations)][:2]
     figure = Figure(figsize=(5 * (1 + len(names)), 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, 1 + len(names), squeeze=False)[0]
-    # A scale has no room for more; there is a gap, as for NaN.
-    losses = [loss if abs(loss) < LARGEST else math.nan for loss in epoch_losses]
+    # Larger losses break the scale; they leave a gap, as NaN does.
+    losses = [loss if abs(loss) < LARGEST_LOSS else math.nan for loss in epoch_losses]
     axes[0].plot(range(1, len(losses) + 1), losses, color=TRAINED)
     axes[0].set(xlabel="epoch", ylabel="loss (mean of the epoch)", title="Training loss")
     for axis, name in zip(axes[1:], names, strict=True):
@@ -71,26 +71,26 @@ def _draw_curves(
     figure.savefig(path, dpi=120)
 
 
-def draw_neighbours(features: Tensor, images: ImageSet, path: Path) -> None:
-    """Write a PNG with a row for each of a few held-out images: itself, then its nearest others.
+def draw_neighbors(features: Tensor, images: ImageSet, path: Path) -> None:
+    """Write a PNG with a row for each of a few held-out images: itself, then its nearest neighbors.
 
-    Neighbours of another class have a red frame, where there are classes. As with `draw_curves`,
-    nothing fails.
+    Neighbors of another class have a red frame, where there are classes. Never raises, as
+    `draw_curves`.
 
     Args:
         features: (N, d) of the N images, N >= 2.
     """
     with _never_failing(path):
-        _draw_neighbours(features, images, path)
+        _draw_neighbors(features, images, path)
 
 
-def _draw_neighbours(features: Tensor, images: ImageSet, path: Path) -> None:
+def _draw_neighbors(features: Tensor, images: ImageSet, path: Path) -> None:
     count = len(features)
     queries = torch.linspace(0, count - 1, min(QUERIES, count)).long()
     z = F.normalize(features, dim=1)
     similarity = z[queries] @ z.T
     similarity[torch.arange(len(queries)), queries] = -torch.inf
-    nearest = similarity.topk(min(NEIGHBOURS, count - 1), dim=1).indices
+    nearest = similarity.topk(min(NEIGHBORS, count - 1), dim=1).indices
     names = images.class_names()
     figure = Figure(
         figsize=(1 + nearest.shape[1], len(queries)), layout="constrained", facecolor="white"
@@ -118,9 +118,9 @@ def _draw_neighbours(features: Tensor, images: ImageSet, path: Path) -> None:
 def _never_failing(path: Path) -> Iterator[None]:
     try:
         yield
-    except Exception:  # whatever a plotting library runs into must not cost a run
-        log.warning("%s could not be drawn", path.name, exc_info=True)
+    except Exception:  # no error of a plotting library may fail a finished run
+        logger.warning("%s could not be drawn", path.name, exc_info=True)
         figure = Figure(figsize=(5, 3.6))
         FigureCanvasAgg(figure)
-        figure.text(0.5, 0.5, "This picture could not be drawn; see the log.", ha="center")
+        figure.text(0.5, 0.5, "This plot could not be drawn; see the log.", ha="center")
         figure.savefig(path, dpi=120)

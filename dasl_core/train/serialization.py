@@ -1,13 +1,12 @@
-"""Training state on disk, without pickle: tensors in safetensors, all else in JSON.
+"""Serialization of nested state without pickle: tensors in safetensors, everything else in JSON.
 
-Floats survive exactly: JSON carries their shortest round-trip form.
+Floats are preserved exactly: JSON holds their shortest round-trip form.
 """
 
 import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -24,7 +23,7 @@ def save_state(state: dict[str, Any], folder: Path) -> None:
 
 
 def load_state(folder: Path) -> dict[str, Any]:
-    """Read what `save_state` wrote; tensors come back on the CPU.
+    """Read the files that `save_state` wrote; tensors are on the CPU.
 
     Raises:
         ValueError: a file is missing or damaged.
@@ -40,8 +39,7 @@ def load_state(folder: Path) -> dict[str, Any]:
 
 def _take_tensors(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
-        # Numbered, since keys may hold slashes. Clones: safetensors refuses tensors that share
-        # memory, and a name each is simple.
+        # Numbered, since keys may contain slashes. Copied, since safetensors refuses shared memory.
         name = f"{len(tensors)}{path}"
         tensors[name] = value.detach().to("cpu", copy=True).contiguous()
         return {_TENSOR: name}
@@ -66,18 +64,3 @@ def _put_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
     if value.keys() == {_PAIRS}:
         return {key: _put_tensors(item, tensors) for key, item in value[_PAIRS]}
     return {key: _put_tensors(item, tensors) for key, item in value.items()}
-
-
-def random_state(device: torch.device) -> dict[str, Tensor]:
-    """State of this process's global generators (what dropout draws from)."""
-    state = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state
-
-
-def restore_random_state(state: dict[str, Tensor], device: torch.device) -> None:
-    """Undo all drawing since `random_state`."""
-    torch.set_rng_state(state["cpu"])
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)

@@ -1,0 +1,44 @@
+"""A selection of the images of a data set."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.data.loader import Canvases
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images of an index, read as canvases.
+
+    Attributes:
+        samples: positions of the images in the index.
+    """
+
+    canvases: Canvases
+    samples: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @property
+    def index(self) -> DatasetIndex:
+        """The index of the whole data set."""
+        return self.canvases.index
+
+    def at_most(self, limit: int) -> "ImageSet":
+        """At most `limit` of these images, evenly spaced."""
+        return ImageSet(self.canvases, self.samples[:: spacing(len(self.samples), limit)])
+
+    def class_names(self) -> list[str] | None:
+        """The class name of each image, or None without labels."""
+        labels = self.index.labels
+        if labels is None:
+            return None
+        return [self.index.class_names[labels[sample]] for sample in self.samples]
+
+
+def spacing(count: int, limit: int) -> int:
+    """The stride with which at most `limit` of `count` items are evenly taken."""
+    return -(-count // limit)

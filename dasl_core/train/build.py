@@ -1,0 +1,276 @@
+"""Entry point of a training run, and the wiring of its components."""
+
+import os
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.distributed import rank, world_size
+from dasl_core.methods import Method, build_method
+from dasl_core.models.batchnorm import synchronize_batchnorm
+from dasl_core.models.checkpointing import checkpoint_blocks
+from dasl_core.seeds import derive_seed
+from dasl_core.spec import JobSpec
+from dasl_core.train.checkpointing import Checkpointer, TrainingState
+from dasl_core.train.criterion import Criterion
+from dasl_core.train.data import TrainingData
+from dasl_core.train.divergence import DivergenceGuard
+from dasl_core.train.evaluation import Evaluator
+from dasl_core.train.gradients import GradientComputer
+from dasl_core.train.optim import build_optimizer, learning_rate_factors
+from dasl_core.train.precision import autocast
+from dasl_core.train.progress import Progress, RunLength
+from dasl_core.train.pseudo_labels import PseudoLabels
+from dasl_core.train.reporter import Reporter
+from dasl_core.train.step_metrics import StepMetrics
+from dasl_core.train.trainer import Outcome, Trainer
+from dasl_core.train.update import Updater
+from dasl_core.train.validation import Validator
+from dasl_core.train.views import ViewMaker
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """Where a run reads and writes on this machine.
+
+    Attributes:
+        cache: folder for decoded images, shared by the runs and ranks on one data set.
+        scratch: folder in which checkpoints and plots are written before they are published.
+        resume: folder of a checkpoint to resume from.
+        branch: settings may differ from that checkpoint's: take over what still fits
+            (`dasl_core.spec.branch`) instead of resuming exactly.
+    """
+
+    cache: Path
+    scratch: Path
+    resume: Path | None = None
+    branch: bool = False
+
+
+def pretrain(
+    spec: JobSpec,
+    index: DatasetIndex,
+    reporter: Reporter,
+    files: RunFiles,
+    *,
+    evaluate_on: DatasetIndex | None = None,
+    device: torch.device = CPU,
+    threads: int = 1,
+) -> Outcome:
+    """Run a resolved spec to its end, from the first step or from a checkpoint.
+
+    Every rank of the process group calls this alike; without a group it is the only rank.
+
+    Args:
+        spec: resolved: no "auto" is left.
+        index: the data set to train on.
+        reporter: a `NullReporter` on the ranks other than 0.
+        evaluate_on: the data set that `spec.evaluate.dataset` names.
+        threads: for decoding images, and for torch on a CPU.
+
+    Raises:
+        ValueError: the spec cannot run on this data; the message says why.
+        CollapsedError: the representation has collapsed, and the spec asks to stop then.
+        DivergedError: the loss or the weights became NaN or infinite.
+    """
+    if device.type == "cpu":
+        torch.set_num_threads(threads)
+    if spec.train.deterministic:
+        # Read by cuBLAS when it starts.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(spec.train.deterministic)
+    torch.backends.cudnn.benchmark = device.type == "cuda" and not spec.train.deterministic
+    trainer = build_trainer(
+        spec, index, reporter, files, evaluate_on=evaluate_on, device=device, threads=threads
+    )
+    try:
+        return trainer.train()
+    finally:
+        trainer.close()
+
+
+def build_trainer(
+    spec: JobSpec,
+    index: DatasetIndex,
+    reporter: Reporter,
+    files: RunFiles,
+    *,
+    evaluate_on: DatasetIndex | None = None,
+    device: torch.device = CPU,
+    threads: int = 1,
+) -> Trainer:
+    """Wire the components of a run; arguments as for `pretrain`.
+
+    Raises:
+        ValueError: the spec cannot run on this data; the message says why.
+    """
+    dtype = torch.float64 if spec.train.precision == "fp64" else torch.float32
+    reporter.phase("reading", f"Reading {len(index)} images of {spec.dataset}")
+    data = TrainingData.open(spec, index, evaluate_on, files.cache, threads)
+    loader = data.loader
+    evaluator: Evaluator | None = None
+    if len(data.held_out):
+        evaluator = Evaluator(spec, data.train, data.held_out, device, dtype, reporter.keepalive)
+
+    # A checkpoint brings all weights: those to start from need not exist any more.
+    method = _build_method(
+        spec if files.resume is None else _without_start(spec), data.num_classes, device, dtype
+    )
+    optimizer = build_optimizer(
+        spec.train.optimizer, method, learning_rate_factors(spec.train.optimizer, method)
+    )
+    model = _wrap_ddp(method, device)
+    pseudo_labels = _build_pseudo_labels(spec, data)
+    criterion = Criterion(spec, method, device, pseudo_labels)
+    updater = Updater(
+        optimizer,
+        spec.train.clip if spec.train.clip != "auto" else None,
+        [*method.buffers(), *criterion.buffers()],
+        device,
+        scaled=spec.train.precision == "fp16",
+    )
+    gradients = GradientComputer(
+        model,
+        method,
+        criterion,
+        micro_batches=spec.train.micro_batches,
+        is_mean=criterion.is_mean,
+        autocast=partial(autocast, spec, device),
+        scale=updater.scaler.scale,
+    )
+
+    progress = Progress()
+    length = RunLength(spec.train.epochs, loader.steps, loader.batch_size)
+    control = _control_group()
+    metrics = StepMetrics(length, progress, reporter, device, spec.train.collapse)
+    guard = DivergenceGuard(
+        progress,
+        reporter,
+        index.paths,
+        limit=spec.train.skip_not_finite,
+        lr=spec.train.optimizer.lr,
+        flush=metrics.report,
+    )
+    state = TrainingState(
+        spec,
+        len(data.train),
+        data.digest(),
+        length.total_steps,
+        device,
+        progress,
+        method,
+        criterion,
+        pseudo_labels,
+        optimizer,
+        updater.scaler,
+    )
+    return Trainer(
+        settings=spec.train,
+        length=length,
+        data=data,
+        method=method,
+        view_maker=ViewMaker(spec, device, dtype),
+        criterion=criterion,
+        pseudo_labels=pseudo_labels,
+        gradients=gradients,
+        updater=updater,
+        metrics=metrics,
+        guard=guard,
+        validator=Validator(
+            spec,
+            evaluator,
+            method,
+            data,
+            length,
+            progress,
+            metrics,
+            guard,
+            reporter,
+            files.scratch,
+        ),
+        checkpointer=Checkpointer(
+            spec,
+            state,
+            data,
+            length,
+            reporter,
+            control,
+            files.scratch,
+            resume_from=files.resume,
+            branch=files.branch,
+        ),
+        progress=progress,
+        reporter=reporter,
+        control=control,
+    )
+
+
+def _build_method(
+    spec: JobSpec, num_classes: int | None, device: torch.device, dtype: torch.dtype
+) -> Method:
+    """The method with the same weights on every rank; seeds the rank's own random stream after."""
+    torch.manual_seed(derive_seed(spec.train.seed, "weights"))
+    method = build_method(spec, num_classes).to(device=device, dtype=dtype)
+    if spec.train.channels_last is True:
+        method = method.to(memory_format=torch.channels_last)
+    if world_size() > 1:
+        synchronize_batchnorm(method, device)
+    if spec.train.checkpoint_activations:
+        checkpoint_blocks(method.backbone)
+    if spec.train.compile:
+        for network in {method.backbone, *method.teachers()}:
+            network.compile()
+    torch.manual_seed(derive_seed(spec.train.seed, "rank", rank()))
+    return method
+
+
+def _wrap_ddp(method: Method, device: torch.device) -> nn.Module:
+    """The method in DDP; the method itself with one rank."""
+    if world_size() == 1:
+        return method
+    model = DistributedDataParallel(
+        method,
+        device_ids=[device] if device.type == "cuda" else None,
+        gradient_as_bucket_view=True,
+    )
+    # Statistics are computed over all ranks, so buffers are equal without a broadcast. The argument
+    # was renamed in torch 2.13; the attribute was not.
+    model.broadcast_buffers = False
+    return model
+
+
+def _build_pseudo_labels(spec: JobSpec, data: TrainingData) -> PseudoLabels | None:
+    """The labels of DAR on clusters of k-means; None if it uses other labels."""
+    dar = spec.dar
+    if dar is None or not dar.active or dar.labels != "cluster" or dar.clusters.source != "kmeans":
+        return None
+    return PseudoLabels(
+        dar.clusters,
+        torch.from_numpy(data.train.samples),
+        data.loader.steps,
+        data.loader.batch_size // world_size(),
+        spec.train.seed,
+    )
+
+
+def _control_group() -> dist.ProcessGroup | None:
+    """A CPU group for decisions of rank 0, so that no step waits for a GPU to learn of them."""
+    if world_size() == 1:
+        return None
+    group = dist.new_group(backend="gloo")
+    assert isinstance(group, dist.ProcessGroup), "every rank is in the group of all"
+    return group
+
+
+def _without_start(spec: JobSpec) -> JobSpec:
+    """The same spec with random weights."""
+    backbone = spec.backbone.model_copy(update={"pretrained": None})
+    return spec.model_copy(update={"backbone": backbone})

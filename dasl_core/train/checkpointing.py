@@ -1,0 +1,266 @@
+"""Checkpoints of a run: what the training state contains, and how it is saved, published and restored."""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors import SafetensorError
+
+from dasl_core.distributed import broadcast_int, gather_objects_to_rank0, rank, world_size
+from dasl_core.export import export_backbone
+from dasl_core.methods import Method
+from dasl_core.seeds import random_state, restore_random_state
+from dasl_core.spec import JobSpec
+from dasl_core.spec.base import shorten
+from dasl_core.train.criterion import Criterion
+from dasl_core.train.data import TrainingData
+from dasl_core.train.progress import Progress, RunLength
+from dasl_core.train.pseudo_labels import PseudoLabels
+from dasl_core.train.reporter import Reporter
+from dasl_core.train.serialization import load_state, save_state
+
+# Raised when an older training state can no longer be read.
+FORMAT = 4
+
+
+@dataclass
+class Checkpointer:
+    """Saves the training state and the exported backbone, publishes them, and resumes from them.
+
+    Attributes:
+        control: CPU group for the ranks' decisions; None with one rank.
+        scratch: folder in which checkpoints are written before they are published.
+        resume_from: folder of the checkpoint to resume from.
+        branch: the settings may differ from that checkpoint's: take over what still fits
+            (`dasl_core.spec.branch`) instead of resuming exactly.
+        saved_step: step of the newest checkpoint, None when there is none.
+    """
+
+    spec: JobSpec
+    state: "TrainingState"
+    data: TrainingData
+    length: RunLength
+    reporter: Reporter
+    control: dist.ProcessGroup | None
+    scratch: Path
+    resume_from: Path | None = None
+    branch: bool = False
+    saved_step: int | None = None
+
+    def is_due(self, epochs: int) -> bool:
+        """Whether a checkpoint is saved after this many epochs."""
+        return epochs % int(self.spec.train.checkpoint_every_epochs) == 0
+
+    def resume(self) -> bool:
+        """Restore the checkpoint to resume from; False when there is none.
+
+        Raises:
+            ValueError: it cannot be read, or does not fit; the message says why.
+        """
+        if self.resume_from is None:
+            return False
+        self.state.load(self.resume_from, branch=self.branch)
+        self.saved_step = self.state.progress.step
+        return True
+
+    def save(self, *, required: bool) -> None:
+        """Save and publish a checkpoint from which the run resumes exactly, once per step.
+
+        Args:
+            required: fail where it cannot be written. Otherwise a full disk or an unavailable store is
+                reported, and the next checkpoint tries again.
+
+        Raises:
+            OSError: a required checkpoint could not be written.
+        """
+        step = self.state.progress.step
+        if self.saved_step == step:
+            return  # a cancel right after a save
+        ranks = gather_objects_to_rank0(self.state.rank_state_dict(), self.control)
+        saved = True
+        if ranks is not None:
+            try:
+                self._publish_checkpoint(self.state.state_dict(ranks))
+            except (OSError, SafetensorError) as error:
+                message = f"The checkpoint of step {step} could not be written: {error}"
+                if required:
+                    raise OSError(message) from error
+                saved = False
+                self.reporter.event("checkpoint_failed", message, {"step": step})
+        if broadcast_int(int(saved), self.control):
+            self.saved_step = step
+
+    def _publish_checkpoint(self, state: dict[str, Any]) -> None:
+        """Write the files of a checkpoint and give them to the reporter."""
+        progress = self.state.progress
+        epoch = self.length.epoch_at(progress.step)
+        latest = progress.evaluations[-1]["metrics"] if progress.evaluations else {}
+        with tempfile.TemporaryDirectory(dir=self.scratch) as name:
+            folder = Path(name)
+            save_state(state, folder)
+            metrics = {
+                "step": progress.step,
+                "epoch": epoch,
+                "evaluations": progress.evaluations,
+                "epoch_losses": progress.losses,
+                "data": self.data.facts(),
+                "unreadable_images": sum(self.data.unreadable.values()),
+            }
+            missing = export_backbone(
+                self.state.method.representation, self.spec, metrics, folder, onnx=progress.ended
+            )
+            if missing is not None:
+                self.reporter.event("onnx_missing", missing, {"step": progress.step})
+            self.reporter.checkpoint(folder, progress.step, epoch, latest, progress.ended)
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """All state that the next step depends on.
+
+    The schedule, the order of images, the views and the chain are functions of the step, so the step is
+    their state.
+
+    Attributes:
+        images_digest: of the names and sizes of the training images, in order: an image is known by
+            its position.
+    """
+
+    spec: JobSpec
+    train_images: int
+    images_digest: str
+    total_steps: int
+    device: torch.device
+    progress: Progress
+    method: Method
+    criterion: Criterion
+    pseudo_labels: PseudoLabels | None
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+
+    def rank_state_dict(self) -> dict[str, Any]:
+        """The part of the state that each rank has of its own."""
+        bank = None if self.pseudo_labels is None else self.pseudo_labels.rank_state()
+        return {"random": random_state(self.device), "bank": bank}
+
+    def state_dict(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+        """The whole state, ready to be written, given the `rank_state_dict` of every rank."""
+        return {
+            "format": FORMAT,
+            "spec": self.fingerprint(),
+            "progress": vars(self.progress).copy(),
+            "method": dict(self.method.state_dict()),
+            "criterion": self.criterion.state_dict(),
+            "clusters": None if self.pseudo_labels is None else self.pseudo_labels.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "ranks": ranks,
+        }
+
+    def fingerprint(self) -> dict[str, Any]:
+        """The settings and images that decide every step, JSON-ready."""
+        parts = {"method", "backbone", "augment", "dar", "sec", "train"}
+        return self.spec.model_dump(mode="json", include=parts) | {
+            "train_images": self.train_images,
+            "images": self.images_digest,
+        }
+
+    def load(self, folder: Path, *, branch: bool) -> None:
+        """Restore a checkpoint: exactly, or, as a branch, what still fits of another run's.
+
+        Raises:
+            ValueError: it cannot be read, or does not fit; the message says why.
+        """
+        state = load_state(folder)
+        if state.get("format") != FORMAT:
+            raise ValueError(f"{folder} holds the training state of another version")
+        expected = self.fingerprint()
+        changed = {part for part in expected if state["spec"][part] != expected[part]}
+        ranks = state["ranks"]
+        if changed and not branch:
+            raise ValueError(
+                "the checkpoint is of a run with other settings and cannot be resumed exactly: "
+                + "; ".join(_differences(state["spec"], expected))
+            )
+        if len(ranks) != world_size() and not branch:
+            raise ValueError(
+                f"the checkpoint was written by {len(ranks)} workers and cannot be resumed "
+                f"exactly with {world_size()}"
+            )
+        progress = Progress(**state["progress"])
+        if branch:
+            self.check_branch(state, progress.step)
+            progress.collapsed, progress.ended = None, False
+        vars(self.progress).update(vars(progress))
+        self.method.load_state_dict(state["method"])
+        if "sec" not in changed:
+            self.criterion.load_state_dict(state["criterion"])
+        settings = [dict(group) for group in self.optimizer.param_groups]
+        sizes = [len(group["params"]) for group in state["optimizer"]["param_groups"]]
+        before = state["spec"]["train"]["optimizer"]["name"]
+        # Another optimizer, or other groups for layer-wise decay, starts without state.
+        if before == self.spec.train.optimizer.name and sizes == [
+            len(g["params"]) for g in settings
+        ]:
+            self.optimizer.load_state_dict(state["optimizer"])
+            for group, requested in zip(self.optimizer.param_groups, settings, strict=True):
+                # The state is the checkpoint's; momentum and other options are the spec's.
+                kept = {"params", "lr", "weight_decay"}  # set at each step by the schedules
+                group.update({name: requested[name] for name in requested.keys() - kept})
+        if state["spec"]["train"]["precision"] == self.spec.train.precision:
+            self.scaler.load_state_dict(state["scaler"])
+        if len(ranks) == world_size():
+            mine = ranks[rank()]
+            if self.pseudo_labels is not None and "dar" not in changed:
+                self.pseudo_labels.load_state_dict(state["clusters"], mine["bank"], self.device)
+            restore_random_state(mine["random"], self.device)
+
+    def check_branch(self, state: dict[str, Any], step: int) -> None:
+        """Check that another run's training state fits this one.
+
+        Raises:
+            ValueError: weights have other shapes, the data set another size, or no step is left.
+        """
+        images, before = self.train_images, state["spec"]["train_images"]
+        if images != before:
+            raise ValueError(
+                f"dataset: {images} images to train on, and the checkpoint's had {before}"
+            )
+        if state["spec"]["images"] != self.images_digest:
+            raise ValueError("dataset: its images differ from the checkpoint's")
+        if step >= self.total_steps:
+            raise ValueError(
+                f"train.epochs: the checkpoint is of step {step}, and "
+                f"{self.spec.train.epochs} epochs end with step {self.total_steps}"
+            )
+        shapes = {name: tensor.shape for name, tensor in self.method.state_dict().items()}
+        saved = {name: tensor.shape for name, tensor in state["method"].items()}
+        if shapes != saved:
+            differing = min(
+                name for name in shapes.keys() | saved.keys() if shapes.get(name) != saved.get(name)
+            )
+            raise ValueError(
+                f"the checkpoint does not fit this method and backbone: {differing} differs"
+            )
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+    """Describe how two runs' fingerprints differ: the images first, then each field."""
+    if before["train_images"] != now["train_images"]:
+        yield f"{now['train_images']} images to train on, which were {before['train_images']}"
+    elif before["images"] != now["images"]:
+        yield "the images differ in their names or sizes"
+    for part in (part for part in now if part not in ("train_images", "images")):
+        yield from _changes(part, before[part], now[part])
+
+
+def _changes(setting: str, before: Any, now: Any) -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name in {**now, **before}:
+            yield from _changes(f"{setting}.{name}", before.get(name), now.get(name))
+    elif before != now:
+        yield f"{setting} is {shorten(now)}, and was {shorten(before)}"

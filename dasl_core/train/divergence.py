@@ -1,0 +1,92 @@
+"""Detection of runs that diverge: too many steps in a row without finite gradients."""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from dasl_core.train.progress import Progress
+from dasl_core.train.reporter import Reporter
+
+
+class DivergedError(ValueError):
+    """The loss or the weights are no longer finite; a retry would fail in the same way."""
+
+
+class DivergenceGuard:
+    """Counts skipped steps, and fails the run when there are too many of them.
+
+    Args:
+        paths: of the images, by their index.
+        limit: skipped steps in a row that a run survives.
+        lr: the learning rate that the error advises to lower.
+        flush: called before the run fails, so that the metrics of its last steps are reported.
+    """
+
+    def __init__(
+        self,
+        progress: Progress,
+        reporter: Reporter,
+        paths: list[str],
+        *,
+        limit: int,
+        lr: float | str,
+        flush: Callable[[], object],
+    ) -> None:
+        self.progress, self.reporter, self.paths = progress, reporter, paths
+        self.limit, self.lr, self.flush = limit, lr, flush
+
+    def count(self, *, updated: bool, overflowed: bool, indices: Tensor) -> None:
+        """Count a step that is done, and report it if it was skipped.
+
+        Args:
+            updated: whether the step changed the weights.
+            overflowed: whether it was skipped because the loss scale is still too large for float16.
+            indices: (N,) of the images of its global batch.
+
+        Raises:
+            DivergedError: more than `limit` steps in a row were skipped.
+        """
+        progress = self.progress
+        if overflowed:
+            progress.overflowed += 1
+            return
+        if updated:
+            progress.skipped_in_a_row = 0
+            return
+        progress.skipped += 1
+        progress.skipped_in_a_row += 1
+        names = [self.paths[index] for index in indices.tolist()]
+        self.reporter.event(
+            "step_skipped",
+            f"step {progress.step} was skipped: its gradients are not finite",
+            {"step": progress.step, "skipped": progress.skipped, "images": names[:100]},
+        )
+        if progress.skipped_in_a_row > self.limit:
+            self.flush()
+            few = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+            raise self.error(
+                f"the gradients of {progress.skipped_in_a_row} steps in a row are not finite, the "
+                f"last one's at step {progress.step}, with the images {few}"
+            )
+
+    def check_updated(self, total_steps: int) -> None:
+        """Fail the run if all of its steps were skipped: no weight was ever updated.
+
+        Raises:
+            DivergedError: every step was skipped.
+        """
+        progress = self.progress
+        if progress.skipped + progress.overflowed < total_steps:
+            return
+        if progress.overflowed:
+            raise DivergedError(
+                f"no loss scale of float16 was found in {total_steps} steps, so none of them "
+                "changed a weight; train for more steps, or with train.precision bf16"
+            )
+        raise self.error(f"none of the {total_steps} steps had finite gradients")
+
+    def error(self, problem: str) -> DivergedError:
+        """The error for a problem, with advice."""
+        return DivergedError(
+            f"{problem}; try a lower train.optimizer.lr than {self.lr} or more warm-up"
+        )

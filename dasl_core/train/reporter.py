@@ -1,0 +1,91 @@
+"""The port through which a training run reports to the outside, and learns what is desired of it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+Desired = Literal["run", "cancel", "pause"]
+Subject = Literal["raw", "untrained", "backbone"]
+Phase = Literal["reading", "baselines", "training", "final"]
+
+
+def progress_line(progress: Mapping[str, Any]) -> str:
+    """Progress in one line: `epoch 3.00/100  step 12/400  loss 4.1200  812 images/s  190 s left`."""
+    return (
+        f"epoch {progress['epoch']:.2f}/{progress['epochs']}  "
+        f"step {progress['step']}/{progress['total_steps']}  loss {progress['loss']:.4f}  "
+        f"{progress['images_per_second']:.0f} images/s  {progress['eta_seconds']:.0f} s left"
+    )
+
+
+class Reporter(Protocol):
+    """Receives the reports of a run. Rank 0 has a real one, all other ranks a `NullReporter`."""
+
+    def metrics(self, points: list[dict[str, Any]]) -> None:
+        """Report metrics: `{"step", "time" (seconds since the epoch), "values": {name: float}}`."""
+
+    def progress(self, progress: dict[str, Any]) -> None:
+        """Report the position: step, total_steps, epoch, epochs, loss, images_per_second, ..."""
+
+    def phase(self, name: Phase, message: str) -> None:
+        """Report that a phase of the run begins, which may take long."""
+
+    def keepalive(self) -> None:
+        """Signal that the run is alive during long work that is no step. Called again and again."""
+
+    def evaluation(
+        self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]
+    ) -> None:
+        """Report held-out metrics of the raw pixels, the untrained or the trained backbone."""
+
+    def checkpoint(
+        self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
+    ) -> None:
+        """Store the complete checkpoint in `folder`. Its files may be moved away; the run deletes the
+        folder when this returns."""
+
+    def artifact(self, file: Path) -> None:
+        """Store a file for people, such as a plot. It may be moved away; a later one of the same name
+        replaces it."""
+
+    def event(self, type: str, message: str, data: dict[str, Any]) -> None:
+        """Report an event."""
+
+    def desired(self) -> Desired:
+        """What the user wants the run to do. Called before every step, so it must not block."""
+
+
+class NullReporter:
+    """Discards all reports: the reporter of the ranks other than 0."""
+
+    def metrics(self, points: list[dict[str, Any]]) -> None:
+        """Discard."""
+
+    def progress(self, progress: dict[str, Any]) -> None:
+        """Discard."""
+
+    def phase(self, name: Phase, message: str) -> None:
+        """Discard."""
+
+    def keepalive(self) -> None:
+        """Discard."""
+
+    def evaluation(
+        self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]
+    ) -> None:
+        """Discard."""
+
+    def checkpoint(
+        self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
+    ) -> None:
+        """Discard."""
+
+    def artifact(self, file: Path) -> None:
+        """Discard."""
+
+    def event(self, type: str, message: str, data: dict[str, Any]) -> None:
+        """Discard."""
+
+    def desired(self) -> Desired:
+        """Always "run": only rank 0 knows better, and broadcasts it."""
+        return "run"

@@ -1,0 +1,218 @@
+"""Metrics of steps: buffered on the device, averaged over ranks, reported, watched for collapse."""
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dasl_core.distributed import mean_over_ranks
+from dasl_core.regularizers import norm_distribution
+from dasl_core.train.collapse import CollapseAlarm
+from dasl_core.train.progress import Progress, RunLength
+from dasl_core.train.reporter import Reporter
+
+# Metrics stay on the device for this many steps: reading one waits for the device.
+REPORT_EVERY_STEPS = 10
+SPREAD_IMAGES = 128  # a singular value decomposition of so few takes milliseconds
+
+
+class StepMetrics:
+    """Collects the metrics of steps, reports them and the progress, and feeds the collapse alarm.
+
+    Args:
+        on_collapse: `train.collapse` of the spec.
+    """
+
+    def __init__(
+        self,
+        length: RunLength,
+        progress: Progress,
+        reporter: Reporter,
+        device: torch.device,
+        on_collapse: Literal["ignore", "warn", "stop"],
+    ) -> None:
+        self.length, self.progress, self.reporter = length, progress, reporter
+        self.on_collapse = on_collapse
+        self._buffer = MetricBuffer(length.batch_size, device)
+        self._alarm = CollapseAlarm()
+        self._latest: dict[str, float] | None = None  # of the last reported step
+
+    def is_due(self, step: int) -> bool:
+        """Whether the metrics are reported after the step of this index."""
+        done = step + 1
+        return done % self.length.steps_per_epoch == 0 or done % REPORT_EVERY_STEPS == 0
+
+    def add(self, metrics: dict[str, Tensor], embeddings: Tensor, *, spread: bool) -> None:
+        """Buffer one step's scalars. Keys may differ between steps.
+
+        Args:
+            embeddings: (V, B, h), raw, of this rank's share: their statistics are added.
+            spread: whether to add the costly statistics, too.
+        """
+        metrics = embedding_statistics(embeddings) | metrics
+        self._buffer.add(metrics | spread_statistics(embeddings) if spread else metrics)
+
+    def report(self) -> dict[str, float]:
+        """Report all buffered steps; returns the metrics of the last one, if any.
+
+        All ranks must call this after the same steps.
+        """
+        values = self._buffer.flush()
+        if not values:
+            return {}
+        first = self.progress.step - len(values) + 1
+        # One by one: the sum must not depend on the steps after which a resumed run reports.
+        for loss in (row["loss"] for row in values):
+            if math.isfinite(loss):
+                self.progress.epoch_loss_sum += loss
+                self.progress.epoch_loss_steps += 1
+        self.reporter.metrics(
+            [
+                {"step": first + i, "time": time.time(), "values": row}
+                for i, row in enumerate(values)
+            ]
+        )
+        self._latest = values[-1]
+        self.report_progress()
+        return values[-1]
+
+    def report_progress(self) -> None:
+        """Report the position, with the newest metrics of a step and of an evaluation."""
+        if self._latest is None:
+            return
+        step, speed = self.progress.step, self._latest["images_per_second"]
+        evaluations = self.progress.evaluations
+        metrics: Mapping[str, Any] = evaluations[-1]["metrics"] if evaluations else {}
+        total = self.length.total_steps
+        self.reporter.progress(
+            {
+                "step": step,
+                "total_steps": total,
+                "epoch": round(self.length.epoch_at(step), 3),
+                "epochs": self.length.epochs,
+                "loss": self._latest["loss"],
+                "images_per_second": speed,
+                "eta_seconds": (total - step) * self.length.batch_size / speed,
+                "knn": metrics.get("knn_top1"),
+                "recall_at_1": metrics.get("recall_at_1"),
+            }
+        )
+
+    def report_clusters(self, quality: dict[str, float]) -> None:
+        """Report the quality of a new clustering of the training images, if there is one."""
+        if quality:
+            values = {f"clusters_{name}": value for name, value in quality.items()}
+            self.reporter.metrics(
+                [{"step": self.progress.step, "time": time.time(), "values": values}]
+            )
+
+    def watch_collapse(self, metrics: dict[str, float]) -> None:
+        """Feed the collapse alarm; report what it raises, and record it if it must end the run.
+
+        All ranks pass the same metrics, so all of them decide alike.
+        """
+        if self.on_collapse == "ignore":
+            return
+        alarms = self._alarm.observe(metrics, self.progress.step / self.length.total_steps)
+        self.progress.collapse = self._alarm.state_dict()
+        for alarm in alarms:
+            data = {"cause": alarm.cause, "figures": alarm.metrics}
+            self.reporter.event("collapse", alarm.message, data)
+        if alarms and self.on_collapse == "stop":
+            self.progress.collapsed = alarms[0].message
+
+    def restore_alarm(self) -> None:
+        """Restore the collapse alarm from the progress of a checkpoint."""
+        if self.progress.collapse:
+            self._alarm.load_state_dict(self.progress.collapse)
+
+    def reset_timer(self) -> None:
+        """Exclude the time since the last report from the throughput (evaluation, checkpointing)."""
+        self._buffer.reset_timer()
+
+
+class MetricBuffer:
+    """Scalars of the steps since the last flush, on the device.
+
+    Args:
+        batch_size: global, for the throughput.
+    """
+
+    def __init__(self, batch_size: int, device: torch.device) -> None:
+        self.batch_size, self.device = batch_size, device
+        self._pending: list[dict[str, Tensor]] = []
+        self._since = time.perf_counter()
+
+    def add(self, metrics: dict[str, Tensor]) -> None:
+        """Buffer the scalars of one step."""
+        self._pending.append(metrics)
+
+    def flush(self) -> list[dict[str, float]]:
+        """Return and clear all buffered steps, oldest first: means over ranks, ``images_per_second``.
+
+        This waits for the device. All ranks must call it after the same steps.
+        """
+        pending, self._pending = self._pending, []
+        if not pending:
+            return []
+        names = list(dict.fromkeys(name for metrics in pending for name in metrics))
+        missing = torch.tensor(float("nan"))
+        rows = [
+            torch.stack(
+                [metrics.get(name, missing).to(self.device, torch.float64) for name in names]
+            )
+            for metrics in pending
+        ]
+        table = mean_over_ranks(torch.stack(rows)).tolist()
+        now = time.perf_counter()
+        speed = len(table) * self.batch_size / max(now - self._since, 1e-9)
+        self._since = now
+        return [
+            {name: value for name, value in zip(names, row, strict=True) if name in metrics}
+            | {"images_per_second": speed}
+            for row, metrics in zip(table, pending, strict=True)
+        ]
+
+    def reset_timer(self) -> None:
+        """Start the time of the next steps now."""
+        self._since = time.perf_counter()
+
+
+def embedding_statistics(embeddings: Tensor) -> dict[str, Tensor]:
+    """Distribution of the norms of raw embeddings (V, B, h), and the spread of their directions."""
+    rows = embeddings.flatten(0, 1).float()
+    norms = norm_distribution(rows)
+    directions = F.normalize(rows, dim=1)
+    return {
+        "embedding_norm": norms["mean"],
+        "embedding_norm_std": norms["std"],
+        "embedding_norm_min": norms["min"],
+        "embedding_norm_max": norms["max"],
+        "embedding_std": directions.std(dim=0).mean(),
+    }
+
+
+def spread_statistics(embeddings: Tensor) -> dict[str, Tensor]:
+    """Pairwise distances and effective rank of the directions of different images' embeddings.
+
+    A regularizer that aligns distances may collapse these, whatever the backbone does below.
+
+    Args:
+        embeddings: (V, B, h); the first view of the first images of this rank is used.
+    """
+    rows = embeddings[0, :SPREAD_IMAGES].detach().cpu().float()
+    rows = F.normalize(rows.nan_to_num(), dim=1)  # no decomposition takes a NaN
+    if len(rows) < 2:
+        return {}
+    distances = F.pdist(rows)
+    values = torch.linalg.svdvals(rows)
+    shares = (values / values.sum()).nan_to_num()  # all embeddings zero: one point, rank 1
+    return {
+        "embedding_distance": distances.mean(),
+        "embedding_distance_std": distances.std(unbiased=False),
+        "embedding_rank": torch.special.entr(shares).sum().exp(),
+    }

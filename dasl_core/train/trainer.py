@@ -1,0 +1,214 @@
+"""The training loop and its step."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from dasl_core.data.loader import Batch, EpochLoader
+from dasl_core.distributed import broadcast_int
+from dasl_core.methods import Method, Outputs, Step
+from dasl_core.regularizers import angular_update
+from dasl_core.spec import Train
+from dasl_core.train.checkpointing import Checkpointer
+from dasl_core.train.collapse import CollapsedError
+from dasl_core.train.criterion import Criterion
+from dasl_core.train.data import TrainingData
+from dasl_core.train.divergence import DivergenceGuard
+from dasl_core.train.gradients import GradientComputer, total
+from dasl_core.train.optim import set_schedules
+from dasl_core.train.progress import Progress, RunLength
+from dasl_core.train.pseudo_labels import PseudoLabels
+from dasl_core.train.reporter import Desired, Reporter
+from dasl_core.train.step_metrics import StepMetrics
+from dasl_core.train.update import Updater
+from dasl_core.train.validation import Validator
+from dasl_core.train.views import ViewMaker
+
+Outcome = Literal["succeeded", "cancelled", "paused"]
+
+# Images whose embeddings are compared before and after an update, at each report.
+PROBE_IMAGES = 32
+
+
+@dataclass
+class Trainer:
+    """Trains to the end of the run, or until it is cancelled or paused.
+
+    `dasl_core.train.build` makes the components. All ranks run the same steps.
+
+    Attributes:
+        progress: the position of the run, which the components share.
+        control: CPU group for decisions of rank 0, so that no step waits for a GPU to learn of them;
+            None with one rank.
+    """
+
+    settings: Train
+    length: RunLength
+    data: TrainingData
+    method: Method
+    view_maker: ViewMaker
+    criterion: Criterion
+    pseudo_labels: PseudoLabels | None
+    gradients: GradientComputer
+    updater: Updater
+    metrics: StepMetrics
+    guard: DivergenceGuard
+    validator: Validator
+    checkpointer: Checkpointer
+    progress: Progress
+    reporter: Reporter
+    control: dist.ProcessGroup | None
+
+    @property
+    def loader(self) -> EpochLoader:
+        """Batches of the training images."""
+        return self.data.loader
+
+    def train(self) -> Outcome:
+        """Run epochs of steps, with evaluations and checkpoints between epochs.
+
+        Raises:
+            CollapsedError: the representation has collapsed, and the spec asks to stop then.
+            DivergedError: the loss or the weights are not finite.
+            OSError: a required checkpoint could not be written.
+        """
+        self._start()
+        while self.progress.step < self.length.total_steps:
+            epoch, first_step = divmod(self.progress.step, self.length.steps_per_epoch)
+            self.method.train()
+            for batch in self.loader.epoch(epoch, first_step):
+                if (desired := self._desired()) != "run":
+                    self.metrics.report()
+                    self._save(required=True)
+                    return "cancelled" if desired == "cancel" else "paused"
+                self.step(batch)
+                if self.progress.step % self.length.steps_per_epoch:  # else close the epoch first
+                    self._stop_if_collapsed()
+            self.end_epoch()
+            epochs = epoch + 1
+            if epochs == self.length.epochs:
+                break
+            if self.validator.is_due(epochs):
+                self.validator.evaluate("backbone")
+            self._stop_if_collapsed()
+            if self.checkpointer.is_due(epochs):
+                self._save(required=False)
+        self._finish()
+        self.validator.publish_plots()
+        return "succeeded"
+
+    def step(self, batch: Batch) -> None:
+        """Run one optimizer step on one global batch."""
+        index = self.progress.step
+        labels = None if self.data.labels is None else self.data.labels[batch.samples]
+        steps_per_epoch = self.length.steps_per_epoch
+        step = Step(index, self.length.total_steps, steps_per_epoch, batch.samples, labels)
+        lr = set_schedules(self.updater.optimizer, index, steps_per_epoch, self.settings)
+        views = self.view_maker.make(batch, index)
+        self.updater.snapshot_buffers()
+        terms, outputs = self.gradients.backward(views, step)
+        # Before the unscaling, which looks for overflow: frozen weights have no gradient to check.
+        self.method.before_update(step)
+        self.updater.unscale()
+        reported = self.metrics.is_due(index)
+        before = self._probe(views) if reported else None
+        norm, updated = self.updater.apply()
+        embeddings = outputs["embeddings"]
+        if updated:
+            self.method.after_update(step)
+            if self.pseudo_labels is not None:
+                self.pseudo_labels.observe(embeddings, batch.samples)
+        self.progress.step += 1
+        metrics = terms | {
+            "loss": total(terms),
+            "lr": torch.tensor(lr, dtype=torch.float64),
+            "gradient_norm": norm,
+        }
+        metrics |= self.criterion.metrics() | self.method.figures(outputs, step)
+        if before is not None:
+            metrics["angular_update"] = angular_update(before, self._probe(views))
+        self.metrics.add(metrics, embeddings, spread=reported)
+        overflowed = self.updater.overflowed
+        self.guard.count(updated=updated, overflowed=overflowed, indices=batch.samples)
+        if reported:
+            # Only at these steps, which a run that was stopped and resumed reports, too.
+            dim = {"embedding_dim": embeddings.shape[-1]}
+            self.metrics.watch_collapse(self.metrics.report() | dim)
+
+    def end_epoch(self) -> None:
+        """Close the epoch: check the images, record the mean loss, cluster the embeddings."""
+        self.data.check_images(self.reporter, self.control)
+        self.progress.close_epoch()
+        if self.pseudo_labels is not None:
+            epochs = len(self.progress.losses)
+            quality = self.pseudo_labels.end_epoch(epochs, self.data.train_labels())
+            self.metrics.report_clusters(quality)
+        self.guard.check_updated(self.length.total_steps)
+
+    def close(self) -> None:
+        """Stop the decoding threads."""
+        self.data.close()
+
+    def _start(self) -> None:
+        """Resume from a checkpoint, or evaluate the baselines."""
+        self.data.check_images(self.reporter, self.control)
+        total_steps = self.length.total_steps
+        if self.checkpointer.resume():
+            self.metrics.restore_alarm()
+            if self.progress.ended or self.progress.step < total_steps:
+                self._stop_if_collapsed()  # the process was killed after saving, before reporting it
+        else:
+            self.validator.evaluate_baselines()
+        step = self.progress.step
+        if step < total_steps:
+            begins = f"resumes after step {step}" if step else "begins"
+            message = f"The training {begins}: {total_steps} steps in all"
+            self.reporter.phase("training", message)
+            self.metrics.reset_timer()
+
+    def _finish(self) -> None:
+        """Run the final evaluation and save the final checkpoint.
+
+        Idempotent: a run that was killed here repeats it.
+        """
+        if self.progress.ended:
+            return
+        if self.validator.evaluator is not None:
+            self.reporter.phase("final", "The last step is done; the final evaluation begins")
+        if self.validator.trains_at_end:
+            self._save(required=False)  # a probe or fine-tuning may take hours, and may fail
+        self.validator.evaluate("backbone")
+        self.progress.ended = True
+        self.checkpointer.saved_step = None  # the evaluation belongs to the final checkpoint
+        self._stop_if_collapsed()
+        self._save(required=True)
+
+    def _save(self, *, required: bool) -> None:
+        self.checkpointer.save(required=required)
+        self.metrics.reset_timer()
+
+    def _stop_if_collapsed(self) -> None:
+        """End a collapsed run with a checkpoint, if the spec asks for it."""
+        if self.progress.collapsed is not None:
+            self._save(required=True)
+            raise CollapsedError(self.progress.collapsed)
+
+    def _desired(self) -> Desired:
+        """What the user wants, the same on all ranks: rank 0 knows it and broadcasts it."""
+        choices: tuple[Desired, ...] = ("run", "cancel", "pause")
+        return choices[broadcast_int(choices.index(self.reporter.desired()), self.control)]
+
+    @torch.no_grad()
+    def _probe(self, views: list[Tensor]) -> Tensor:
+        """Embeddings (P, h) of a few of the batch's images as evaluation computes them.
+
+        How far they turn in one update shows how fast the network learns (SEC's question).
+        """
+        self.method.eval()
+        with self.gradients.autocast():
+            outputs: Outputs = self.method([view[:PROBE_IMAGES] for view in views[:2]])
+        self.method.train()
+        return outputs["embeddings"][0]

@@ -1,0 +1,146 @@
+"""Evaluations of a run: baselines before the first step, the backbone between epochs and at the end."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from dasl_core.distributed import rank
+from dasl_core.evaluate import NotFiniteError
+from dasl_core.methods import Method
+from dasl_core.models.backbone import feature_width
+from dasl_core.spec import JobSpec
+from dasl_core.train.data import TrainingData
+from dasl_core.train.divergence import DivergenceGuard
+from dasl_core.train.evaluation import Evaluator
+from dasl_core.train.progress import Progress, RunLength
+from dasl_core.train.reporter import Reporter, Subject
+from dasl_core.train.step_metrics import StepMetrics
+
+
+@dataclass(frozen=True)
+class Validator:
+    """Runs the evaluations of a run, and records and reports their metrics.
+
+    Attributes:
+        evaluator: None when no images are held out; then nothing is measured.
+        scratch: folder in which the plots are drawn.
+    """
+
+    spec: JobSpec
+    evaluator: Evaluator | None
+    method: Method
+    data: TrainingData
+    length: RunLength
+    progress: Progress
+    metrics: StepMetrics
+    guard: DivergenceGuard
+    reporter: Reporter
+    scratch: Path
+
+    @property
+    def trains_at_end(self) -> bool:
+        """Whether the final evaluation trains a probe, or the network."""
+        return self.evaluator is not None and self.evaluator.trains_at_end
+
+    def is_due(self, epochs: int) -> bool:
+        """Whether the backbone is evaluated after this many epochs."""
+        return epochs % int(self.spec.evaluate.every_epochs) == 0
+
+    def evaluate_baselines(self) -> None:
+        """Evaluate the raw pixels and the untrained network; report what will not be measured."""
+        self._report_unmeasured()
+        if self.evaluator is None:
+            return
+        images = len(self.data.held_out)
+        self.reporter.phase(
+            "baselines", f"Evaluating the untrained network on {images} held-out images"
+        )
+        if self.evaluator.labels is not None:
+            self._record("raw", self.evaluator.raw_pixels())
+        self.evaluate("untrained")
+
+    def evaluate(self, subject: Literal["untrained", "backbone"]) -> None:
+        """Measure the backbone on held-out images, and watch it for collapse.
+
+        Raises:
+            DivergedError: its features are not finite.
+        """
+        if self.evaluator is None:
+            return
+        final = self.progress.step == self.length.total_steps
+        try:
+            metrics = self.evaluator.backbone(self.method.representation, final=final)
+        except NotFiniteError as error:
+            # The last update has broken the weights; no loss has shown it yet.
+            raise self.guard.error(f"after step {self.progress.step}, {error}") from error
+        self._record(subject, metrics)
+        # The untrained network's, too: a fall of the rank shows beside it.
+        watched: dict[str, float] = {
+            "effective_rank": metrics.get("effective_rank", math.nan),
+            # So few images span no more dimensions than there are of them.
+            "embedding_dim": min(
+                feature_width(self.method.representation), len(self.data.held_out)
+            ),
+        }
+        if self.spec.method.supervised and self.data.num_classes is not None:
+            watched["num_classes"] = self.data.num_classes
+        self.metrics.watch_collapse(watched)
+        self.metrics.reset_timer()
+
+    def publish_plots(self) -> None:
+        """Publish the curves, and the nearest neighbors of a few held-out images, as artifacts.
+
+        Every rank calls this: the features are computed by all ranks together.
+        """
+        features = None
+        if self.evaluator is not None and len(self.data.held_out) > 1:
+            self.method.eval()
+            features = self.evaluator.features(self.method.representation, self.data.held_out)
+        if rank() != 0:
+            return
+        curves, neighbors = self.scratch / "curves.png", self.scratch / "neighbours.png"
+        losses = [math.nan if loss is None else loss for loss in self.progress.losses]
+        try:
+            # Imported late: Matplotlib would delay the first step of every rank, and needs a
+            # writable folder of its own.
+            from dasl_core.train.plots import draw_curves, draw_neighbors
+
+            draw_curves(losses, self.progress.evaluations, self.spec.name, curves)
+            self.reporter.artifact(curves)
+            if features is not None:
+                draw_neighbors(features, self.data.held_out, neighbors)
+                self.reporter.artifact(neighbors)
+        except OSError as error:  # a full disk: the run is over, and its weights are saved
+            message = f"The plots could not be written: {error}"
+            self.reporter.event("pictures_missing", message, {"step": self.progress.step})
+
+    def _record(self, subject: Subject, metrics: dict[str, float]) -> None:
+        step, epoch = self.progress.step, self.length.epoch_at(self.progress.step)
+        self.progress.evaluations.append(
+            {"step": step, "epoch": epoch, "subject": subject, "metrics": metrics}
+        )
+        self.reporter.evaluation(step, epoch, subject, metrics)
+        self.metrics.report_progress()
+
+    def _report_unmeasured(self) -> None:
+        """Report what this run will not measure, and why."""
+        settings = self.spec.evaluate
+        if self.evaluator is None:
+            images, fraction = len(self.data.index), settings.holdout.fraction
+            self.reporter.event(
+                "nothing_held_out",
+                f"evaluate.holdout.fraction {fraction:g} of {images} images is none: nothing is held "
+                "out, and only the loss is measured",
+                {"images": images, "fraction": fraction},
+            )
+        elif self.evaluator.train_labels is None:
+            requested = [name for name in ("linear", "finetune") if getattr(settings, name)]
+            if requested:
+                names = " and ".join(f"evaluate.{name}" for name in requested)
+                self.reporter.event(
+                    "classifier_not_measured",
+                    f"{names} will not be measured: a classifier needs held-out images of classes "
+                    "that are trained on, too",
+                    {"evaluations": requested},
+                )
