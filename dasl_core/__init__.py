@@ -15,6 +15,7 @@ For a whole run:
 
 * `dasl_core.spec`: `JobSpec`, and `resolve`, which settles every "auto"; needs no torch.
 * `dasl_core.data.ingest_folder`: a folder of images to an index.
-* `dasl_core.train.build.pretrain`: a run; `dasl_core.train.local` is `dasl train`.
+* `dasl_core.train.build.pretrain`: a run; `python -m dasl_core.standalone` runs one without a
+  service.
 * `dasl_core.export`: what a checkpoint's backbone can become.
 """

@@ -1,11 +1,12 @@
-"""Folders of decoded images, one for each data set, that together stay within a bound.
+"""Cache folders of decoded images, one for each data set, with a limit on their total size.
 
-A process holds a shared lock on the folder that it uses. Who needs room removes whole folders that
-nobody holds, those first that were not used for longest.
+A process holds a shared lock on the folder that it uses. Eviction is LRU over whole folders and skips
+locked ones.
 """
 
 import errno
 import fcntl
+import itertools
 import os
 import shutil
 from collections.abc import Iterator
@@ -15,18 +16,18 @@ from typing import IO
 
 MAX_BYTES_VARIABLE = "DASL_CACHE_MAX_BYTES"
 MAX_BYTES = 100 << 30
-# A cache never takes more than this share of what is free on its disk.
+# A cache takes at most this share of the free space of its disk.
 SHARE_OF_FREE_DISK = 0.5
-# What the cache makes is called so, and nothing else is ever removed.
-FILES = "canvases-*"
+# Names of the files in a cache folder; nothing else is ever removed.
+FILES = ("canvases-*", "index.json.gz")
 _IN_USE, _ROOM = "in-use", ".room"
 
 
 def max_bytes() -> int:
-    """How much all folders may take, from the environment.
+    """The size limit of all folders together, from the environment.
 
     Raises:
-        ValueError: what stands there is no number of bytes.
+        ValueError: the variable is not a number of bytes.
     """
     given = os.environ.get(MAX_BYTES_VARIABLE, "")
     if given and not (given.isascii() and given.isdigit()):
@@ -35,36 +36,36 @@ def max_bytes() -> int:
 
 
 class CacheFolder:
-    """A data set's folder beside those of others; it stays as long as this is open.
+    """The cache folder of one data set, which is not evicted while this is open.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         while True:
             path.mkdir(parents=True, exist_ok=True)
-            # Held until `close`, or until the process ends, however it does.
+            # Locked until `close`, or until the process ends in any way.
             self._use = open(path / _IN_USE, "a", encoding="utf-8")  # noqa: SIM115
             fcntl.flock(self._use, fcntl.LOCK_SH)
-            if _is_there(self._use, path / _IN_USE):
+            if _exists_as(self._use, path / _IN_USE):
                 break
-            self._use.close()  # It was removed while this waited.
+            self._use.close()  # It was evicted while this waited.
         os.utime(path / _IN_USE)
 
     def close(self) -> None:
-        """From now on the folder may be removed."""
+        """Allow the folder to be evicted."""
         self._use.close()
 
     def reserve(self, file: Path, size: int) -> None:
-        """Make `file`, of this many bytes, for which folders of others go if they must.
+        """Create `file` with this size, evicting folders of other data sets if necessary.
 
         Raises:
             OSError: there is no room.
         """
         most = max_bytes()
-        with _alone(self.path.parent):
+        with _exclusive(self.path.parent):
             folders = {folder: _size(folder) for folder in _folders(self.path.parent)}
             for folder in sorted(folders, key=_used_at):
                 if size + sum(folders.values()) <= most:
@@ -80,21 +81,25 @@ class CacheFolder:
             if size > shutil.disk_usage(self.path).free * SHARE_OF_FREE_DISK:
                 raise OSError(errno.ENOSPC, f"they take {size >> 20} MiB")
             with open(file, "wb") as reserved:
-                # Of this size from now on: others count it before it is written.
+                # At its full size: other processes count it before it is written.
                 reserved.truncate(size)
 
 
 def _folders(root: Path) -> list[Path]:
-    return [folder for folder in root.iterdir() if folder.is_dir() and any(folder.glob(FILES))]
+    return [folder for folder in root.iterdir() if folder.is_dir() and any(_files(folder))]
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return itertools.chain.from_iterable(map(folder.glob, FILES))
 
 
 def _size(folder: Path) -> int:
     total = 0
-    for file in folder.glob(FILES):
+    for file in _files(folder):
         try:
             total += file.stat().st_size
         except FileNotFoundError:
-            continue  # It was renamed or removed meanwhile.
+            continue  # It was renamed or removed in the meantime.
     return total
 
 
@@ -104,13 +109,13 @@ def _used_at(folder: Path) -> float:
 
 
 def _remove(folder: Path) -> bool:
-    """Remove a folder's files unless somebody uses them."""
+    """Remove a folder's files unless a process uses them."""
     with open(folder / _IN_USE, "a", encoding="utf-8") as use:
         try:
             fcntl.flock(use, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        for file in folder.glob(FILES):
+        for file in _files(folder):
             file.unlink(missing_ok=True)
         (folder / _IN_USE).unlink(missing_ok=True)
         try:
@@ -122,14 +127,14 @@ def _remove(folder: Path) -> bool:
 
 
 @contextmanager
-def _alone(root: Path) -> Iterator[None]:
-    """One process at a time: what one counts must not change before it has reserved its share."""
+def _exclusive(root: Path) -> Iterator[None]:
+    """Lock all cache folders: sizes must not change between counting and reserving."""
     with open(root / _ROOM, "a", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _is_there(file: IO[str], path: Path) -> bool:
+def _exists_as(file: IO[str], path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:

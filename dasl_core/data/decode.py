@@ -1,4 +1,4 @@
-"""One image file to one uint8 array: every mode, depth and orientation that people's folders hold."""
+"""Decoding of an image file to a uint8 array, for every mode, bit depth and orientation."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from typing import IO
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-# Raster formats that Pillow reads by itself. Not EPS and the like, which run other programs, and
-# whatever the file's name claims, only these are tried.
+# Raster formats that Pillow decodes itself, unlike EPS, for which it runs another program. Only these
+# are tried, whatever the file's extension.
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
 
-# A file of a few KiB can claim a picture of any size; this is 268 MB of RGB, far above any photo.
+# A file of a few KiB can claim an image of any size; this is 268 MB of RGB, far above any photo.
 MAX_PIXELS = 89_478_485
+
+# Beginnings of the reasons that say nothing about a file's content: another attempt may succeed.
+_MISSING, _FORBIDDEN = "the file does not exist", "the file may not be read"
+_UNREADABLE, _NO_MEMORY = "the file cannot be read", "there is not enough memory"
 
 _EXIF_ORIENTATION = 0x0112
 _UPRIGHT = {
@@ -60,6 +64,11 @@ def decode_image(source: str | os.PathLike[str] | IO[bytes], channels: int = 3) 
     return np.array(pixels, dtype=np.uint8).reshape(pixels.height, pixels.width, channels)
 
 
+def is_transient(reason: str) -> bool:
+    """Whether `decode_image` failed with this reason for something other than the file's content."""
+    return reason.startswith((_MISSING, _FORBIDDEN, _UNREADABLE, _NO_MEMORY))
+
+
 def _upright(image: Image.Image) -> Image.Image:
     try:
         orientation = image.getexif().get(_EXIF_ORIENTATION)
@@ -73,11 +82,11 @@ def _to_mode(image: Image.Image, mode: str) -> Image.Image:
     if image.mode.startswith(("I", "F")):
         image = _eight_bit(image)
     elif image.has_transparency_data:
-        # Straight alpha first: "La" and "RGBa" hold colours already multiplied by it.
+        # Straight alpha first: "La" and "RGBa" hold colors already multiplied by it.
         straight = {"La": "LA"}.get(image.mode, "RGBA")
-        colour = image.convert(straight).convert("RGBA")
-        white = Image.new("RGBA", colour.size, "white")
-        image = Image.alpha_composite(white, colour)
+        color = image.convert(straight).convert("RGBA")
+        white = Image.new("RGBA", color.size, "white")
+        image = Image.alpha_composite(white, color)
     if image.mode == "LAB":
         image = image.convert("RGB")
     return image if image.mode == mode else image.convert(mode)
@@ -111,9 +120,9 @@ def _eight_bit(image: Image.Image) -> Image.Image:
 
 def _reason(error: Exception, source: object) -> str:
     if isinstance(error, FileNotFoundError):
-        return "the file does not exist"
+        return _MISSING
     if isinstance(error, PermissionError):
-        return "the file may not be read (permission denied)"
+        return f"{_FORBIDDEN} (permission denied)"
     if isinstance(error, IsADirectoryError):
         return "it is a folder"
     if isinstance(error, UnidentifiedImageError):
@@ -121,13 +130,13 @@ def _reason(error: Exception, source: object) -> str:
             return "the file is empty"
         return "the content is not an image of a known format"
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
-        # Pillow gave up before we saw the size; its sentence holds it.
+        # Pillow raised before the size was read; its message contains it.
         count = re.search(r"\d+ pixels", str(error))
         return _too_large(count[0] if count else "far too many pixels")
     if isinstance(error, MemoryError):
-        return "there is not enough memory to decode it"
+        return f"{_NO_MEMORY} to decode it"
     if isinstance(error, OSError) and error.strerror:
-        return f"the file cannot be read: {error.strerror}"
+        return f"{_UNREADABLE}: {error.strerror}"
     detail = " ".join(str(error).split()) or type(error).__name__
     return detail if detail.startswith("the image ") else f"the image is damaged: {detail}"
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dasl_core.atomic import write_atomically
 from dasl_core.spec import DatasetFacts
 
 _FORMAT = 1
@@ -106,10 +107,7 @@ class DatasetIndex:
             "num_ignored": self.num_ignored,
         }
         data = gzip.compress(json.dumps(content, separators=(",", ":")).encode(), mtime=0)
-        target = Path(path)
-        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-        partial.write_bytes(data)
-        partial.replace(target)
+        write_atomically(Path(path), data)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> DatasetIndex:

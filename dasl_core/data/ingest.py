@@ -1,14 +1,16 @@
-"""A folder of images becomes a data set: every file is found, fully decoded once, and judged.
+"""Ingest: find, decode and check every image of a folder once.
 
-A broken file never ends an ingest, let alone a job: it is skipped and listed with the reason.
+A broken file never fails an ingest, let alone a job: it is skipped and listed with the reason.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +26,7 @@ EXTENSIONS = frozenset({
 })
 # fmt: on
 
-# What a folder is called that holds a split and not a class, in whole words: "val2017", "test_images".
+# Names of folders that hold a split and not a class, as whole words: "val2017", "test_images".
 TRAIN_WORDS = frozenset({"train", "training", "trainset", "trainval"})
 # fmt: off
 TEST_WORDS = frozenset({
@@ -39,6 +41,41 @@ FILLERS = frozenset({
 
 # Files handed to a thread at once: a future per file would cost 1 KB each for millions of files.
 _CHUNK = 32
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of a folder, before any is decoded.
+
+    Attributes:
+        root: the folder, with every link followed.
+        paths: files with the name of an image, sorted; relative to `root`, with forward slashes.
+        skipped: files and folders that may not be read.
+        num_ignored: files with other names.
+    """
+
+    root: Path
+    paths: list[str]
+    skipped: list[Skipped]
+    num_ignored: int
+
+    def digest(self) -> str:
+        """A digest that changes when an image is added, removed, changed or made readable.
+
+        It covers path, size, modification time and permissions of each file, and reads none of them.
+        """
+        state = hashlib.blake2b(digest_size=16)
+        state.update(f"{self.root}\0{self.num_ignored}\n".encode())
+        for entry in self.skipped:
+            state.update(f"{entry.path}\0{entry.reason}\n".encode())
+        for path in self.paths:
+            try:
+                stat = os.stat(self.root / path)
+                facts = f"{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_mode}"
+            except OSError as error:  # ingest lists it with this reason
+                facts = f"{error.strerror}"
+            state.update(f"{path}\0{facts}\n".encode())
+        return state.hexdigest()
 
 
 def ingest_folder(
@@ -68,24 +105,46 @@ def ingest_folder(
             holds no usable image, or is divided into splits ("train", "test", ...): these are data
             sets of their own.
     """
+    return ingest_listing(list_folder(root, allowed=allowed), workers)
+
+
+def list_folder(
+    root: str | os.PathLike[str], *, allowed: Sequence[str | os.PathLike[str]] = ()
+) -> Listing:
+    """List the files of a folder for `ingest_listing`; see `ingest_folder`.
+
+    Raises:
+        ValueError: `root` is missing, not a folder, not readable, or not in an allowed folder.
+    """
     if not os.fspath(root):
         raise ValueError("root is empty; expected the path of a folder of images")
     folder = _checked_root(root, allowed)
-    found: list[str] = []
+    paths: list[str] = []
     skipped: list[Skipped] = []
     num_ignored = 0
     for path, reason in _walk(folder, ""):
         if reason is not None:
             skipped.append(Skipped(_printable(path), reason))
         elif os.path.splitext(path)[1][1:].lower() in EXTENSIONS:
-            found.append(path)
+            paths.append(path)
         else:
             num_ignored += 1
-    found.sort()
+    skipped.sort(key=lambda entry: entry.path)
+    return Listing(folder, sorted(paths), skipped, num_ignored)
 
+
+def ingest_listing(listing: Listing, workers: int | None = None) -> DatasetIndex:
+    """Decode, check and label the images of a listing; see `ingest_folder`.
+
+    Raises:
+        ValueError: no image is usable, or the folder is divided into splits.
+    """
+    folder, num_ignored = listing.root, listing.num_ignored
     paths: list[str] = []
     sizes: list[tuple[int, int]] = []
-    for path, outcome in zip(found, _decode_all(folder, found, workers), strict=True):
+    skipped = [*listing.skipped]
+    outcomes = _decode_all(folder, listing.paths, workers)
+    for path, outcome in zip(listing.paths, outcomes, strict=True):
         if isinstance(outcome, str):
             skipped.append(Skipped(path, outcome))
         else:
@@ -115,7 +174,7 @@ def ingest_folder(
 def _checked_root(root: str | os.PathLike[str], allowed: Sequence[str | os.PathLike[str]]) -> Path:
     try:
         folder = Path(os.path.realpath(root))
-        # Before it is looked at: of a folder that may not be read nobody learns whether it exists.
+        # Checked before anything else: whether a forbidden folder exists must not be revealed.
         if not is_allowed(folder, allowed):
             raise ValueError(f"it {OUTSIDE}")
         os.listdir(folder)
@@ -130,9 +189,9 @@ def _checked_root(root: str | os.PathLike[str], allowed: Sequence[str | os.PathL
 
 
 def _walk(root: Path, folder: str) -> Iterator[tuple[str, str | None]]:
-    """(relative path, None or why it is skipped) of everything below `folder`, hidden things aside.
+    """Yield (relative path, None or the reason to skip it) for everything below `folder` not hidden.
 
-    A stack of its own rather than recursion: folders can be nested deeper than Python's stack.
+    Iterative, since folders can be nested deeper than Python's stack.
     """
     pending = [folder]
     while pending:
@@ -147,15 +206,15 @@ def _walk(root: Path, folder: str) -> Iterator[tuple[str, str | None]]:
             if entry.name.startswith("."):
                 continue
             path = f"{folder}/{entry.name}" if folder else entry.name
-            reason = _why_not(root, entry)
+            reason = _skip_reason(root, entry)
             if reason is None and entry.is_dir(follow_symlinks=False):
                 pending.append(path)
             else:
                 yield path, reason
 
 
-def _why_not(root: Path, entry: os.DirEntry[str]) -> str | None:
-    """Why something in the folder may not be read, None if it may."""
+def _skip_reason(root: Path, entry: os.DirEntry[str]) -> str | None:
+    """Why an entry of the folder may not be read; None if it may."""
     try:
         entry.name.encode()
     except UnicodeEncodeError:
@@ -167,7 +226,7 @@ def _why_not(root: Path, entry: os.DirEntry[str]) -> str | None:
                 return "it is a link that leads out of the data set's folder"
             if target.is_dir():
                 return "it is a link to a folder, and such links are not followed"
-        # Anything else, such as a pipe, could keep a reader waiting for ever.
+        # Reading anything else, such as a pipe, could block forever.
         if not (entry.is_file() or entry.is_dir(follow_symlinks=False)):
             return "it is not a regular file"
     except FileNotFoundError:
@@ -200,11 +259,10 @@ def _size_or_reason(root: Path, path: str) -> tuple[int, int] | str:
 
 
 def _splits(paths: list[str]) -> list[str]:
-    """The folders that hold splits, relative to the root: at its first level, or in the one folder
-    there that holds all others.
+    """The folders that hold splits, relative to the root: at its first level, or in the only folder there.
 
-    A class, too, may be called "train" or "test tube". So it takes two folders that differ in the word
-    for the split alone, whatever lies beside them; or that nothing but splits is there.
+    A class may be called "train" or "test tube", too. So there must be two folders that differ only in
+    the word for the split, or nothing but folders of splits.
     """
     folders = {path.rpartition("/")[0] for path in paths}
     outer, inside = "", folders - {""}
@@ -224,8 +282,10 @@ def _splits(paths: list[str]) -> list[str]:
 
 
 def _kind_of_split(name: str) -> tuple[bool, frozenset[str]] | None:
-    """Whether a folder called so is to be trained on, not tested on, and which words say something
-    else; None if no word is that for a split."""
+    """Whether a folder of this name is a training split, and the other words of the name.
+
+    None if no word means a split.
+    """
     words = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)} - FILLERS
     if not words & (TRAIN_WORDS | TEST_WORDS):
         return None

@@ -22,6 +22,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from dasl_core.atomic import write_atomically
 from dasl_core.data.cache import CacheFolder
 from dasl_core.data.decode import decode_image
 from dasl_core.data.index import DatasetIndex
@@ -257,12 +258,7 @@ def _write_list(cache: Path, unreadable: Iterable[int]) -> None:
     if not samples:
         listed.unlink(missing_ok=True)
         return
-    partial = listed.with_suffix(".unreadable-partial")
-    with open(partial, "w", encoding="utf-8") as file:
-        json.dump(samples, file)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(listed)
+    write_atomically(listed, json.dumps(samples).encode())
 
 
 def _read_list(cache: Path) -> list[int]:

@@ -1,4 +1,4 @@
-"""`dasl train`: train in this process, or in each process of `torchrun`, without a service."""
+"""`dasl train`: training without a service; the same as `python -m dasl_core.standalone`."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ def train(
         ),
     ] = None,
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Resume from the newest checkpoint in the output folder."),
+        bool, typer.Option("--resume", help="Continue from the newest checkpoint in the output.")
     ] = False,
 ) -> None:
-    """Train without a service. For several ranks: torchrun -m service.cli train ..."""
+    """Train without a service: here, or on several ranks with torchrun -m dasl_core.standalone ..."""
     with core_extra("train"):
-        from dasl_core.train.local import main
-    raise typer.Exit(main(spec, data, output, overrides, resume=resume))
+        from dasl_core.standalone.main import train as run
+    raise typer.Exit(run(spec, data, output, overrides, resume=resume))

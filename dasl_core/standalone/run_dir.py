@@ -1,7 +1,7 @@
-"""The folder that `dasl train` writes: one run at a time, and nothing in it that is half a file.
+"""The output folder of a run without a service: one run at a time, and no half-written file.
 
-A checkpoint is a folder with a list of its files' sha256, which is written last; it gets its name only
-when all of it is on the disk.
+A checkpoint is a folder with a manifest of its files' sha256, which is written last. It gets its name
+only when all of it is on the disk.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from dasl_core.atomic import sync, write_atomically
 from dasl_core.manifest import MANIFEST, damage_of
 
 CHECKPOINTS, METRICS, SPEC = "checkpoints", "metrics.jsonl", "spec.json"
 _LOCK, _SCRATCH = ".lock", ".scratch"
-# What file systems say that have no locks: there, that no two runs share a folder is left to people.
+# Errors of file systems without locks. There, two runs are not kept from sharing a folder.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}
 _NUMBERED = "step-" + 9 * "[0-9]"
 
 
-class OutputFolder:
-    """Use as a context manager: it is this process's until it is left.
+class RunDirectory:
+    """The output folder, locked for this process while the context manager is open.
 
     Attributes:
-        scratch: an empty folder on the same disk, for what is being written.
-        left_out: of `start`: what is wrong with the checkpoints newer than the one it gave.
+        scratch: an empty folder on the same disk, for files that are being written.
+        damaged: why `start` skipped the checkpoints newer than the one that it returned.
     """
 
     def __init__(self, path: Path) -> None:
-        """Make the folder if need be, take it, and clear away what a killed run left half written.
+        """Create and lock the folder, and remove the half-written files of a killed run.
 
         Raises:
             ValueError: another process is writing to it.
@@ -43,8 +44,8 @@ class OutputFolder:
         """
         missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
-        for made in missing:
-            _sync(made.parent)
+        for created in missing:
+            sync(created.parent)
         self.path = path
         self._lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -59,10 +60,12 @@ class OutputFolder:
         self.scratch = path / _SCRATCH
         for left in (self.scratch, *(path / CHECKPOINTS).glob(f".{_NUMBERED}.partial")):
             shutil.rmtree(left, ignore_errors=True)
+        for partial in path.glob(".*.partial"):
+            partial.unlink()
         for aside in (path / CHECKPOINTS).glob(f".{_NUMBERED}.replaced"):
             _put_back(aside)
         self.scratch.mkdir()
-        self.left_out: list[str] = []
+        self.damaged: list[str] = []
         self._unwritten: list[str] = []
         self._kept_until: int | None = None
 
@@ -79,52 +82,53 @@ class OutputFolder:
         os.close(self._lock)
 
     def start(self, resume: bool) -> Path | None:
-        """The checkpoint to go on from, the newest one that is whole; None: from the beginning.
+        """The checkpoint to resume from: the newest intact one. None: start from the first step.
 
-        A run that died before its first checkpoint has left nothing, so it begins again.
+        A run that was killed before its first checkpoint starts again from the first step.
 
         Raises:
-            ValueError: the folder holds a run and is not to be resumed, or none of its checkpoints
-                is whole, or they lie on a disk that is not there.
-            OSError: a file is there and cannot be read. An older checkpoint would not be better.
+            ValueError: the folder holds a run and `resume` is False, or none of its checkpoints is
+                intact, or they lie on a disk that is not mounted.
+            OSError: a file exists and cannot be read. An older checkpoint would not be better.
         """
         checkpoints = self.path / CHECKPOINTS
         if checkpoints.is_symlink() and not checkpoints.exists():
             raise ValueError(
-                f"{checkpoints} is a link to {checkpoints.readlink()}, which is not there"
+                f"{checkpoints} is a link to {checkpoints.readlink()}, which does not exist"
             )
-        found = sorted((self.path / CHECKPOINTS).glob(_NUMBERED), reverse=True)
+        existing = sorted((self.path / CHECKPOINTS).glob(_NUMBERED), reverse=True)
         if not resume:
-            used = [CHECKPOINTS] if found else []
+            used = [CHECKPOINTS] if existing else []
             used += [METRICS] if (self.path / METRICS).exists() else []
             if used:
                 raise ValueError(
-                    f"{self.path} holds {used[0]} of a run: give --resume to go on with it, or "
-                    "another --output"
+                    f"{self.path} holds {used[0]} of a run: pass --resume to continue it, or another "
+                    "--output"
                 )
             return None
-        for checkpoint in found:
+        for checkpoint in existing:
             damage = damage_of(checkpoint)
             if damage is None:
                 self._kept_until = int(checkpoint.name.removeprefix("step-"))
                 return checkpoint
-            self.left_out.append(damage)
-        if found:
-            raise ValueError(f"--resume: no checkpoint is whole: {'; '.join(self.left_out)}")
+            self.damaged.append(damage)
+        if existing:
+            raise ValueError(f"--resume: no checkpoint is intact: {'; '.join(self.damaged)}")
         self._kept_until = 0
         return None
 
     def write_spec(self, text: str) -> None:
         """Replace `spec.json`."""
-        _replace(self.path / SPEC, text)
+        write_atomically(self.path / SPEC, text.encode())
 
-    def add_figures(self, points: list[dict[str, Any]]) -> None:
-        """Append lines to the figures, without values that JSON cannot say. The first time, drop those of
-        steps that come again; where all do, keep them beside, as `metrics.jsonl.old`, or with a number
-        where there is such a file.
+    def add_metrics(self, points: list[dict[str, Any]]) -> None:
+        """Append metric points as lines, without the values that JSON cannot represent.
+
+        The first call of a resumed run drops the lines of steps that run again. Where all do, the file is
+        kept as `metrics.jsonl.old`, `.old.2`, ... instead.
 
         Raises:
-            OSError: they cannot be written, and are with the next ones.
+            OSError: they cannot be written; the next call writes them, too.
         """
         self._unwritten += [_line(point) for point in points]
         file = self.path / METRICS
@@ -132,16 +136,17 @@ class OutputFolder:
             if self._kept_until == 0 and file.exists():
                 file.rename(_free_name(file.with_name(f"{file.name}.old")))
             elif file.exists():
-                # A process that is killed leaves half a line.
+                # A killed process leaves half a line.
                 lines = file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
                 whole = [line for line in lines if line.endswith("\n")]
-                _replace(file, "".join(x for x in whole if _step_of(x) <= self._kept_until))
+                kept = "".join(x for x in whole if _step_of(x) <= self._kept_until)
+                write_atomically(file, kept.encode())
             self._kept_until = None
         text = "".join(self._unwritten).encode()
         with open(file, "ab", buffering=0) as sink:
             end = sink.tell()
             try:
-                # Unbuffered: where room ends, a part is written, and the next call says why.
+                # Unbuffered: on a full disk a part is written, and the next call raises.
                 while text:
                     text = text[sink.write(text) :]
             except OSError:
@@ -150,31 +155,31 @@ class OutputFolder:
         self._unwritten.clear()
 
     def add_checkpoint(self, folder: Path, step: int) -> Path:
-        """Move the files of `folder`, which lies in `scratch`, to a checkpoint; returns where.
+        """Move the files of `folder`, which lies in `scratch`, to a checkpoint; returns its folder.
 
         Raises:
-            OSError: it is not sure to be on the disk. There is all of it or nothing, and then what was
-                there before.
+            OSError: the checkpoint may not be durable. The write is atomic, so the previous one is kept.
         """
-        self._sync_figures()
+        self._sync_metrics()
         target = self.path / CHECKPOINTS / f"step-{step:09d}"
         partial = target.with_name(f".{target.name}.partial")
         aside = target.with_name(f".{target.name}.replaced")
         partial.mkdir(parents=True)
-        _sync(self.path)  # which may have the names of `checkpoints` and of the figures only now
+        sync(self.path)  # the entries of `checkpoints` and of the metrics may be new
         try:
             digests = {}
             for file in sorted(folder.iterdir()):
-                # A copy, should `checkpoints` be a link to another disk.
+                # Copies if `checkpoints` is a link to another disk.
                 shutil.move(file, partial / file.name)
                 with open(partial / file.name, "rb") as written:
                     os.fsync(written.fileno())
                     digests[file.name] = hashlib.file_digest(written, "sha256").hexdigest()
-            _replace(partial / MANIFEST, json.dumps({"sha256": digests}, indent=2) + "\n")
+            manifest = json.dumps({"sha256": digests}, indent=2) + "\n"
+            write_atomically(partial / MANIFEST, manifest.encode())
             if target.exists():  # damaged, or written before the final evaluation
                 target.rename(aside)
             partial.rename(target)
-            _sync(target.parent)
+            sync(target.parent)
         except OSError:
             shutil.rmtree(partial, ignore_errors=True)
             _put_back(aside)
@@ -182,16 +187,16 @@ class OutputFolder:
         _put_back(aside)
         return target
 
-    def _sync_figures(self) -> None:
-        """A checkpoint's steps have their figures on the disk before it is."""
+    def _sync_metrics(self) -> None:
+        """Write the metrics of a checkpoint's steps to the disk before the checkpoint."""
         if self._unwritten:
-            self.add_figures([])
+            self.add_metrics([])
         if (self.path / METRICS).exists():
-            _sync(self.path / METRICS)
+            sync(self.path / METRICS)
 
 
 def _put_back(aside: Path) -> None:
-    """Give a checkpoint its name again, unless another has taken its place."""
+    """Restore the name of a replaced checkpoint, unless the new one is complete."""
     target = aside.with_name(aside.name.removeprefix(".").removesuffix(".replaced"))
     if target.exists():
         shutil.rmtree(aside, ignore_errors=True)
@@ -200,7 +205,7 @@ def _put_back(aside: Path) -> None:
 
 
 def _free_name(file: Path) -> Path:
-    """The name, or the first of `name.2`, `name.3`, ... that nothing has."""
+    """The first of `name`, `name.2`, `name.3`, ... that does not exist."""
     free, number = file, 1
     while free.exists():
         number += 1
@@ -213,32 +218,8 @@ def _line(point: dict[str, Any]) -> str:
     return json.dumps(point | {"values": finite}) + "\n"
 
 
-def _replace(file: Path, text: str) -> None:
-    """Write a file so that there is the old one or the new one, whatever dies."""
-    partial = file.with_name(f".{file.name}.partial")
-    try:
-        with open(partial, "w", encoding="utf-8") as sink:
-            sink.write(text)
-            sink.flush()
-            os.fsync(sink.fileno())
-        partial.replace(file)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
-    _sync(file.parent)
-
-
-def _sync(path: Path) -> None:
-    """Wait until the disk has a file, or the names in a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _step_of(line: str) -> float:
-    """The step of a line of the figures; of a damaged line, one after all others."""
+    """The step of a line of metrics; infinity for a damaged line."""
     try:
         return int(json.loads(line)["step"])
     except (ValueError, TypeError, KeyError):

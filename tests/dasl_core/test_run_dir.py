@@ -1,4 +1,4 @@
-"""The folder of `dasl train`, with what else may happen to it: processes that die, disks, other hands."""
+"""The output folder of a run without a service: killed processes, failing disks, damaged files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from dasl_core.train import output
-from dasl_core.train.output import CHECKPOINTS, METRICS, OutputFolder, damage_of
+from dasl_core.standalone import run_dir as output
+from dasl_core.standalone.run_dir import CHECKPOINTS, METRICS, RunDirectory, damage_of
 
 FILES = {"backbone.safetensors": b"w" * 3000, "training_state.json": b"{}", "model.json": b"{}"}
 
 
-def add_checkpoint(folder: OutputFolder, step: int) -> Path:
+def add_checkpoint(folder: RunDirectory, step: int) -> Path:
     """A checkpoint whose files say of which step they are."""
     made = folder.scratch / "made"
     shutil.rmtree(made, ignore_errors=True)
@@ -54,11 +54,11 @@ def full_disk(room: int) -> Iterator[None]:
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     with (
-        OutputFolder(tmp_path / "out"),
+        RunDirectory(tmp_path / "out"),
         pytest.raises(ValueError, match="another run is writing to --output"),
     ):
-        OutputFolder(tmp_path / "out")
-    with OutputFolder(tmp_path / "out") as folder:
+        RunDirectory(tmp_path / "out")
+    with RunDirectory(tmp_path / "out") as folder:
         assert folder.start(resume=False) is None
     assert [file.name for file in (tmp_path / "out").iterdir()] == [".lock"]
 
@@ -72,14 +72,14 @@ def test_a_file_system_without_locks_will_do(
 
     monkeypatch.setattr(fcntl, "flock", flock)
     expected = pytest.raises(OSError, match="Input/output") if fails else nullcontext()
-    with expected, OutputFolder(tmp_path) as folder:
+    with expected, RunDirectory(tmp_path) as folder:
         add_checkpoint(folder, 3)
 
 
 def test_checkpoints_may_lie_on_another_disk(tmp_path: Path) -> None:
     with (
         TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as other,
-        OutputFolder(tmp_path) as folder,
+        RunDirectory(tmp_path) as folder,
     ):
         (tmp_path / CHECKPOINTS).symlink_to(other)
         assert folder.start(resume=False) is None
@@ -89,28 +89,30 @@ def test_checkpoints_may_lie_on_another_disk(tmp_path: Path) -> None:
 
 def test_checkpoints_on_a_disk_that_is_away_are_not_begun_again(tmp_path: Path) -> None:
     (tmp_path / CHECKPOINTS).symlink_to(tmp_path / "not mounted")
-    with OutputFolder(tmp_path) as folder:
+    with RunDirectory(tmp_path) as folder:
         for resume in (True, False):
-            with pytest.raises(ValueError, match=r"is a link to .*not mounted, which is not there"):
+            with pytest.raises(
+                ValueError, match=r"is a link to .*not mounted, which does not exist"
+            ):
                 folder.start(resume)
 
 
-def test_what_json_cannot_say_is_left_out_of_the_figures(tmp_path: Path) -> None:
-    with OutputFolder(tmp_path) as folder:
+def test_what_json_cannot_say_is_damaged_of_the_figures(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path) as folder:
         values = {"loss": math.nan, "lr": 0.5, "gradient_norm": math.inf}
-        folder.add_figures([{"step": 1, "values": values}])
+        folder.add_metrics([{"step": 1, "values": values}])
     assert json.loads(figures_text(tmp_path)) == {"step": 1, "values": {"lr": 0.5}}
 
 
 def test_what_is_there_is_not_written_over_unasked(tmp_path: Path) -> None:
-    with OutputFolder(tmp_path) as folder:
+    with RunDirectory(tmp_path) as folder:
         folder.write_spec("{}")
         assert folder.start(resume=False) is None, "a run that died before its first step"
-        folder.add_figures([point(1)])
-        with pytest.raises(ValueError, match=r"holds metrics.jsonl of a run: give --resume"):
+        folder.add_metrics([point(1)])
+        with pytest.raises(ValueError, match=r"holds metrics.jsonl of a run: pass --resume"):
             folder.start(resume=False)
         add_checkpoint(folder, 1)
-        with pytest.raises(ValueError, match="holds checkpoints of a run: give --resume"):
+        with pytest.raises(ValueError, match="holds checkpoints of a run: pass --resume"):
             folder.start(resume=False)
 
 
@@ -137,21 +139,21 @@ def spoilt(file: Path) -> None:
 def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(
     tmp_path: Path, name: str, spoil: Callable[[Path], Any], told: str
 ) -> None:
-    with OutputFolder(tmp_path) as folder:
+    with RunDirectory(tmp_path) as folder:
         older, newer = add_checkpoint(folder, 3), add_checkpoint(folder, 6)
         assert folder.start(resume=True) == newer
         spoil(newer / name)
         assert folder.start(resume=True) == older
-        assert told in folder.left_out[0]
+        assert told in folder.damaged[0]
         assert damage_of(add_checkpoint(folder, 6)) is None, "its place is taken by a whole one"
         for checkpoint in (older, newer):
             spoil(checkpoint / name)
-        with pytest.raises(ValueError, match=r"no checkpoint is whole: .*; "):
+        with pytest.raises(ValueError, match=r"no checkpoint is intact: .*; "):
             folder.start(resume=True)
 
 
 def test_a_checkpoint_that_cannot_be_read_now_is_not_given_up(tmp_path: Path) -> None:
-    with OutputFolder(tmp_path) as folder:
+    with RunDirectory(tmp_path) as folder:
         add_checkpoint(folder, 3)
         newer = add_checkpoint(folder, 6)
         (newer / "model.json").rename(tmp_path / "kept")
@@ -161,25 +163,25 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_given_up(tmp_path: Path) ->
 
 
 def test_figures_of_steps_that_come_again_are_dropped(tmp_path: Path) -> None:
-    with OutputFolder(tmp_path) as folder:
-        folder.add_figures([point(step) for step in range(1, 6)])
+    with RunDirectory(tmp_path) as folder:
+        folder.add_metrics([point(step) for step in range(1, 6)])
         add_checkpoint(folder, 3)
         with (tmp_path / METRICS).open("a") as file:
             file.write('no figures\n{"step": 6, "va')
-    with OutputFolder(tmp_path) as folder:
+    with RunDirectory(tmp_path) as folder:
         folder.start(resume=True)
         assert figures_text(tmp_path).endswith('"va'), "a run that is refused has dropped nothing"
-        folder.add_figures([point(4)])
-        folder.add_figures([point(5)])
+        folder.add_metrics([point(4)])
+        folder.add_metrics([point(5)])
     assert figures(tmp_path) == [1, 2, 3, 4, 5]
 
 
 def test_figures_that_no_checkpoint_goes_with_are_kept_beside(tmp_path: Path) -> None:
     """Those of each run that died before its first one, or whose checkpoints are gone."""
     for run in range(1, 5):
-        with OutputFolder(tmp_path) as folder:
+        with RunDirectory(tmp_path) as folder:
             assert folder.start(resume=True) is None
-            folder.add_figures([point(run)])
+            folder.add_metrics([point(run)])
     kept = [tmp_path / f"{METRICS}{suffix}" for suffix in (".old", ".old.2", ".old.3", "")]
     assert [json.loads(file.read_text())["step"] for file in kept] == [1, 2, 3, 4]
 
@@ -189,13 +191,13 @@ def figures_text(path: Path) -> str:
 
 
 def test_figures_that_find_no_room_come_with_the_next_ones(tmp_path: Path) -> None:
-    with OutputFolder(tmp_path) as folder:
-        folder.add_figures([point(1)])
+    with RunDirectory(tmp_path) as folder:
+        folder.add_metrics([point(1)])
         before = figures_text(tmp_path)
         with full_disk(len(before) + 5):
             for step in (2, 3):
                 with pytest.raises(OSError, match="too large"):
-                    folder.add_figures([point(step)])
+                    folder.add_metrics([point(step)])
             assert figures_text(tmp_path) == before, "no half line"
             made = folder.scratch / "made"
             made.mkdir()
@@ -206,7 +208,7 @@ def test_figures_that_find_no_room_come_with_the_next_ones(tmp_path: Path) -> No
 
 
 def test_a_checkpoint_that_finds_no_room_leaves_nothing(tmp_path: Path) -> None:
-    with OutputFolder(tmp_path) as folder:
+    with RunDirectory(tmp_path) as folder:
         first = add_checkpoint(folder, 3)
         made = folder.scratch / "large"
         made.mkdir()
@@ -236,8 +238,8 @@ def test_a_name_is_given_when_what_it_names_is_on_the_disk(
         done.append(f"name {target.name}")
         return replace(path, target)
 
-    with OutputFolder(tmp_path) as folder:
-        folder.add_figures([point(1)])
+    with RunDirectory(tmp_path) as folder:
+        folder.add_metrics([point(1)])
         monkeypatch.setattr(os, "fsync", synced)
         monkeypatch.setattr(Path, "rename", renamed)
         monkeypatch.setattr(Path, "replace", replaced)
@@ -247,7 +249,7 @@ def test_a_name_is_given_when_what_it_names_is_on_the_disk(
         "sync metrics.jsonl",
         f"sync {tmp_path.name}",  # which has the names of the figures and of `checkpoints`
         *(f"sync {file}" for file in sorted(FILES)),
-        "sync .manifest.json.partial",
+        f"sync .manifest.json.{os.getpid()}.partial",
         "name manifest.json",
         f"sync {partial}",
         f"name {name}",
@@ -259,11 +261,11 @@ def test_the_names_of_folders_that_are_made_are_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced = []
-    monkeypatch.setattr(output, "_sync", synced.append)
-    with OutputFolder(tmp_path / "a" / "b"):
+    monkeypatch.setattr(output, "sync", synced.append)
+    with RunDirectory(tmp_path / "a" / "b"):
         assert sorted(synced) == [tmp_path, tmp_path / "a"]
     synced.clear()
-    with OutputFolder(tmp_path / "a" / "b"):
+    with RunDirectory(tmp_path / "a" / "b"):
         assert synced == []
 
 
@@ -271,11 +273,11 @@ class DiskGone(OSError):
     """A disk that answers no more."""
 
 
-@pytest.mark.parametrize("operation", ["rename", "_sync"])
+@pytest.mark.parametrize("operation", ["rename", "sync"])
 def test_a_checkpoint_that_cannot_take_its_place_leaves_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
-    with OutputFolder(tmp_path) as folder:
+    with RunDirectory(tmp_path) as folder:
         before = add_checkpoint(folder, 3)
         made = folder.scratch / "next"
         made.mkdir()
@@ -331,12 +333,12 @@ def test_death_between_any_two_operations_leaves_a_whole_checkpoint(
         while True:
             path = tmp_path / f"{again}-{died}"
             left = 0
-            folder = OutputFolder(path)
-            folder.add_figures([point(step) for step in (1, 2, 3)])
+            folder = RunDirectory(path)
+            folder.add_metrics([point(step) for step in (1, 2, 3)])
             kept = add_checkpoint(folder, 3)
             if again == 6:
                 spoilt(add_checkpoint(folder, 6) / "model.json")
-            folder.add_figures([point(step) for step in (4, 5, 6)])
+            folder.add_metrics([point(step) for step in (4, 5, 6)])
             made = folder.scratch / "next"
             made.mkdir()
             (made / "model.json").write_bytes(b"{}")
@@ -348,7 +350,7 @@ def test_death_between_any_two_operations_leaves_a_whole_checkpoint(
             else:
                 break
             left = 0
-            with OutputFolder(path) as after:
+            with RunDirectory(path) as after:
                 start = after.start(resume=True)
                 assert start is not None
                 assert start == kept or damage_of(start) is None

@@ -1,4 +1,4 @@
-"""`dasl train`: without a service, alone and under torchrun."""
+"""Training without a service, alone and under torchrun."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ import torch.distributed as dist
 import yaml
 from safetensors.torch import load_file
 
-from dasl_core.train import local
-from dasl_core.train.output import OutputFolder
+from dasl_core.standalone import main as standalone
+from dasl_core.standalone.ranks import leave_ranks
+from dasl_core.standalone.run_dir import RunDirectory
 from dasl_core.train.trainer import Trainer
 from tests.support.training_world import picture_folder, settings
 
@@ -46,8 +47,10 @@ def write_spec(folder: Path, **changes: Any) -> None:
 
 
 def train(folder: Path, *overrides: str, output: str = "out", **arguments: Any) -> int:
-    """`dasl train`, in this process."""
-    return local.main(folder / "spec.yaml", None, folder / output, list(overrides), **arguments)
+    """Train in this process."""
+    return standalone.train(
+        folder / "spec.yaml", None, folder / output, list(overrides), **arguments
+    )
 
 
 def command(folder: Path, *arguments: str, launcher: tuple[str, ...] = ()) -> Any:
@@ -57,7 +60,7 @@ def command(folder: Path, *arguments: str, launcher: tuple[str, ...] = ()) -> An
         "CUDA_VISIBLE_DEVICES": "",
     }
     return subprocess.run(
-        [sys.executable, *launcher, "-m", "service.cli", "train", *arguments],
+        [sys.executable, *launcher, "-m", "dasl_core.standalone", *arguments],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -128,7 +131,7 @@ def test_a_run_is_not_mixed_with_an_earlier_one(
 ) -> None:
     assert train(folder, "train.epochs=1") == 0
     assert train(folder, "train.epochs=1") == 1
-    assert "holds checkpoints of a run: give --resume" in capsys.readouterr().err
+    assert "holds checkpoints of a run: pass --resume" in capsys.readouterr().err
     before = (folder / "out" / "spec.json").read_text()
     assert train(folder, "train.epochs=1", "train.seed=9", resume=True) == 1
     assert "other settings" in capsys.readouterr().err
@@ -137,9 +140,9 @@ def test_a_run_is_not_mixed_with_an_earlier_one(
     assert "nothing was left to do" in capsys.readouterr().out
     shutil.rmtree(folder / "out" / "checkpoints")  # as of a run that ended before its first
     assert train(folder, "train.epochs=1") == 1
-    assert "holds metrics.jsonl of a run: give --resume to go on" in capsys.readouterr().err
+    assert "holds metrics.jsonl of a run: pass --resume to continue" in capsys.readouterr().err
     assert train(folder, "train.epochs=1", resume=True) == 0
-    assert "begins with the first step" in capsys.readouterr().err
+    assert "starts with the first step" in capsys.readouterr().err
     assert len((folder / "out" / "metrics.jsonl.old").read_text().splitlines()) == 3, (
         "nothing is lost"
     )
@@ -150,7 +153,7 @@ def test_a_run_is_not_mixed_with_an_earlier_one(
 def test_two_runs_do_not_write_to_one_folder(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with OutputFolder(folder / "out"):
+    with RunDirectory(folder / "out"):
         assert train(folder) == 1
         assert train(folder, resume=True) == 1
     assert capsys.readouterr().err.count("another run is writing to --output") == 2
@@ -201,7 +204,7 @@ def test_a_last_checkpoint_without_room_names_its_step(
     def full(*_: Any) -> Path:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(OutputFolder, "add_checkpoint", full)
+    monkeypatch.setattr(RunDirectory, "add_checkpoint", full)
     assert train(folder, "train.epochs=1") == 1
     told = capsys.readouterr().err
     assert "The checkpoint of step 3 could not be written: [Errno 28] No space left" in told
@@ -228,14 +231,14 @@ def test_a_terminal_that_is_gone_does_not_end_the_run(
 def test_figures_wait_for_a_disk_that_is_full(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def until_step_5(output: OutputFolder, points: list[dict[str, Any]]) -> None:
+    def until_step_5(output: RunDirectory, points: list[dict[str, Any]]) -> None:
         if points and points[-1]["step"] <= 5:
             output._unwritten += [json.dumps(point) + "\n" for point in points]
             raise OSError(28, "No space left on device")
         write(output, points)
 
-    write = OutputFolder.add_figures
-    monkeypatch.setattr(OutputFolder, "add_figures", until_step_5)
+    write = RunDirectory.add_metrics
+    monkeypatch.setattr(RunDirectory, "add_metrics", until_step_5)
     assert train(folder) == 0
     assert capsys.readouterr().out.count("metrics.jsonl cannot be written") == 1
     points = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").open()]
@@ -261,7 +264,7 @@ def test_who_asks_it_to_end_gets_a_checkpoint_and_the_run_goes_on_from_there(
     with monkeypatch.context() as patch, handled(asked, signal.default_int_handler):
         patch.setattr(Trainer, "step", interrupted)
         assert train(folder) == 130
-    assert "interrupted: go on with --resume" in capsys.readouterr().err
+    assert "interrupted: continue with --resume" in capsys.readouterr().err
     assert (folder / "out" / "checkpoints" / "step-000000005").is_dir()
     assert train(folder, resume=True) == 0
     expected, resumed = weights(folder / "undisturbed"), weights(folder / "out")
@@ -305,7 +308,7 @@ def test_resume_leaves_out_what_is_damaged(
     with (folder / "out" / "metrics.jsonl").open("a") as file:
         file.write("no figures\n")
     assert train(folder, resume=True) == 0
-    assert "left out: " in capsys.readouterr().err
+    assert "skipped a damaged checkpoint: " in capsys.readouterr().err
     again = weights(folder / "out")
     assert all(torch.equal(expected[name], again[name]) for name in expected)
     points = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").open()]
@@ -407,5 +410,5 @@ def test_no_thread_of_a_process_group_outlives_the_run(tmp_path: Path) -> None:
     held["itself"] = held  # as a run's parts hold each other
     del held
     assert threads() > alone
-    local._leave_ranks()
+    leave_ranks()
     assert threads() <= alone

@@ -1,0 +1,7 @@
+"""`python -m dasl_core.standalone`, also under `torchrun -m dasl_core.standalone ...`."""
+
+import sys
+
+from dasl_core.standalone.main import main
+
+sys.exit(main())

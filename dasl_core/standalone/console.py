@@ -1,0 +1,100 @@
+"""Output of a run without a service: lines on the terminal, files in the run directory."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+from dasl_core.standalone.run_dir import METRICS, RunDirectory
+from dasl_core.train.reporter import Desired, Phase, Subject, progress_line
+
+
+class ConsoleReporter:
+    """Prints progress and events, and writes metrics, checkpoints and artifacts to a run directory.
+
+    Attributes:
+        saved: whether this process has written a checkpoint.
+        interrupted: set by a signal handler: end the run after the current step.
+    """
+
+    def __init__(self, run_dir: RunDirectory) -> None:
+        self.run_dir = run_dir
+        self.saved = False
+        self.interrupted = False
+        self._shown_step = -1
+        self._metrics_failed = False
+
+    def metrics(self, points: list[dict[str, Any]]) -> None:
+        """Append to the metrics; on a full disk they are written later."""
+        try:
+            self.run_dir.add_metrics(points)
+        except OSError as error:
+            if not self._metrics_failed:
+                say(f"{METRICS} cannot be written now, and is written later: {error}")
+            self._metrics_failed = True
+        else:
+            self._metrics_failed = False
+
+    def progress(self, progress: dict[str, Any]) -> None:
+        """Print a line for each new step."""
+        if progress["step"] == self._shown_step:
+            return  # updated by an evaluation, which prints a line of its own
+        self._shown_step = progress["step"]
+        say(progress_line(progress))
+
+    def phase(self, name: Phase, message: str) -> None:
+        """Print the message."""
+        say(message)
+
+    def keepalive(self) -> None:
+        """No-op: a run without a service needs no liveness signal."""
+
+    def evaluation(
+        self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]
+    ) -> None:
+        """Print the metrics in a line."""
+        values = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        say(f"evaluation of {subject} at epoch {epoch:g}: {values}")
+
+    def checkpoint(
+        self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
+    ) -> None:
+        """Move the checkpoint to the run directory."""
+        say(f"checkpoint {self.run_dir.add_checkpoint(folder, step)}")
+        self.saved = True
+
+    def artifact(self, file: Path) -> None:
+        """Move the file to the run directory."""
+        file.rename(self.run_dir.path / file.name)
+
+    def event(self, type: str, message: str, data: dict[str, Any]) -> None:
+        """Print the event."""
+        say(f"{type}: {message}")
+
+    def desired(self) -> Desired:
+        """Cancel once interrupted."""
+        return "cancel" if self.interrupted else "run"
+
+
+def say(line: str, stream: Literal["stdout", "stderr"] = "stdout") -> None:
+    """Print a line. A closed terminal or pipe, or a log on a full disk, does not end a run.
+
+    Characters that could steer the terminal are escaped: names of files may contain any.
+    """
+    line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
+    try:
+        print(line, file=getattr(sys, stream), flush=True)
+    except OSError:
+        # The rest of the buffer would fail again at exit.
+        setattr(sys, stream, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+
+
+def fail(message: str) -> int:
+    """Print an error on rank 0 only, and return the exit code 1.
+
+    The process group may not exist yet.
+    """
+    if os.environ.get("RANK", "0") == "0":
+        for line in f"Error: {message}".splitlines():
+            say(line, "stderr")
+    return 1

@@ -1,0 +1,79 @@
+"""The ranks of a run without a service: those that torchrun started, or this process alone."""
+
+import gc
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from dasl_core.distributed import rank
+from dasl_core.spec import JobSpec
+
+# Rank 0 may decode millions of images while the others wait.
+PATIENCE = timedelta(days=7)
+
+T = TypeVar("T")
+
+
+def with_resources_of_this_machine(spec: JobSpec) -> JobSpec:
+    """The spec with the launcher's number of ranks, a GPU per rank if there is one, and its CPU cores.
+
+    Raises:
+        ValidationError: the batch cannot be divided by the number of ranks.
+    """
+    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    resources = spec.resources.model_copy(
+        update={
+            "workers": int(os.environ.get("WORLD_SIZE", "1")),
+            "gpus_per_worker": int(torch.cuda.is_available()),
+            "cpus_per_worker": max(1, (os.cpu_count() or 1) // local_ranks),
+        }
+    )
+    changed = spec.model_copy(update={"resources": resources})
+    return JobSpec.model_validate(changed.model_dump(exclude_unset=True))
+
+
+def join_ranks(spec: JobSpec) -> torch.device:
+    """Join the process group, if there are several ranks; returns this rank's device."""
+    device = torch.device("cpu")
+    if spec.resources.gpus_per_worker:
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+    if spec.resources.workers > 1:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    return device
+
+
+def on_rank_0(function: Callable[[], T]) -> T:
+    """Call a function on rank 0 and return its result on every rank. The result is pickled.
+
+    Raises:
+        ValueError: the function raised a ValueError or an OSError on rank 0; on every rank alike.
+    """
+    if not dist.is_initialized():
+        return function()
+    group = dist.new_group(backend="gloo", timeout=PATIENCE)
+    shared: list[T | str | None] = [None, None]
+    if rank() == 0:
+        try:
+            shared = [function(), None]
+        except (ValueError, OSError) as error:
+            shared = [None, str(error)]
+    dist.broadcast_object_list(shared, group=group)
+    result, problem = shared
+    if problem is not None:
+        raise ValueError(problem)
+    return result  # type: ignore[return-value]
+
+
+def leave_ranks() -> None:
+    """Leave the process group, and end its threads."""
+    if not dist.is_initialized():
+        return
+    dist.destroy_process_group()
+    # Reference cycles of a run hold its groups, and these their threads. A thread that drops a tensor
+    # while the interpreter exits aborts the process, and torchrun then ends the other ranks.
+    gc.collect()

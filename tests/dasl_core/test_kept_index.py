@@ -1,0 +1,267 @@
+"""The index of a folder of images that a run without a service keeps in its cache."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dasl_core.data import decode, ingest
+from dasl_core.data.index import DatasetIndex
+from dasl_core.data.ingest import ingest_folder, list_folder
+from dasl_core.distributed import rank
+from dasl_core.standalone import main as standalone
+from dasl_core.standalone.kept_index import INDEX, open_index
+from dasl_core.standalone.ranks import on_rank_0
+from tests.support.gloo_pool import GlooPool
+from tests.support.training_world import picture_folder
+
+IMAGES = 27
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return picture_folder(tmp_path / "pictures").resolve()
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+class Decoder:
+    """Counts the images that ingest decodes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.paths: list[str] = []
+        monkeypatch.setattr(ingest, "decode_image", self.decode)
+
+    def decode(self, path: Path, *arguments: Any) -> Any:
+        self.paths.append(path.name)
+        return decode.decode_image(path, *arguments)
+
+    def count(self) -> int:
+        """Images since the last count."""
+        count = len(self.paths)
+        self.paths.clear()
+        return count
+
+
+@pytest.fixture
+def decoder(monkeypatch: pytest.MonkeyPatch) -> Decoder:
+    return Decoder(monkeypatch)
+
+
+def opened(root: Path, cache: Path) -> DatasetIndex:
+    """What a start does with the images."""
+    listing = list_folder(root)
+    return open_index(listing, cache / listing.digest())
+
+
+def assert_equal(index: DatasetIndex, expected: DatasetIndex) -> None:
+    assert index.paths == expected.paths
+    assert index.labels == expected.labels
+    assert index.class_names == expected.class_names
+    assert index.sizes.tolist() == expected.sizes.tolist()
+    assert index.skipped == expected.skipped
+    assert (index.root, index.num_ignored) == (expected.root, expected.num_ignored)
+
+
+def test_second_start_decodes_nothing(root: Path, cache: Path, decoder: Decoder) -> None:
+    (root / "class-0" / "broken.png").write_bytes(b"no image")
+    (root / "notes.txt").write_text("not an image")
+    first = opened(root, cache)
+    assert decoder.count() == IMAGES + 1
+    assert_equal(opened(root, cache), first)
+    assert decoder.count() == 0
+    assert_equal(first, ingest_folder(root))
+
+
+def test_second_run_decodes_nothing_to_ingest(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decoder: Decoder
+) -> None:
+    monkeypatch.setenv("DASL_CACHE_DIR", str(tmp_path / "cache"))
+    first, name = standalone._open_images(root)
+    assert decoder.count() == IMAGES
+    again, same_name = standalone._open_images(root)
+    assert decoder.count() == 0
+    assert_equal(again, first)
+    assert same_name == name
+
+
+def change(root: Path) -> None:
+    file = root / "class-1" / "00.png"
+    file.write_bytes((root / "class-2" / "00.png").read_bytes())
+
+
+def touch(root: Path) -> None:
+    os.utime(root / "class-1" / "00.png", ns=(1, 1))
+
+
+def add(root: Path) -> None:
+    (root / "class-1" / "new.png").write_bytes((root / "class-1" / "00.png").read_bytes())
+
+
+def remove(root: Path) -> None:
+    (root / "class-1" / "00.png").unlink()
+
+
+def rename(root: Path) -> None:
+    (root / "class-1" / "00.png").rename(root / "class-1" / "a.png")
+
+
+def forbid(root: Path) -> None:
+    (root / "class-1" / "00.png").chmod(0)
+
+
+@pytest.mark.parametrize("edit", [change, touch, add, remove, rename, forbid])
+def test_changed_folder_is_ingested_again(
+    root: Path, cache: Path, decoder: Decoder, edit: Any
+) -> None:
+    opened(root, cache)
+    decoder.count()
+    edit(root)
+    assert_equal(opened(root, cache), ingest_folder(root))
+    assert decoder.count() > 0
+
+
+def test_copy_of_a_folder_has_an_index_of_its_own(root: Path, cache: Path, tmp_path: Path) -> None:
+    opened(root, cache)
+    copy = (tmp_path / "copy").resolve()
+    root.rename(copy)
+    assert opened(copy, cache).root == copy
+
+
+@pytest.mark.parametrize("content", [b"", b"no gzip", None])
+def test_damaged_index_is_rebuilt(
+    root: Path,
+    cache: Path,
+    decoder: Decoder,
+    content: bytes | None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    first = opened(root, cache)
+    (file,) = cache.glob(f"*/{INDEX}")
+    file.write_bytes(file.read_bytes()[:100] if content is None else content)
+    decoder.count()
+    assert_equal(opened(root, cache), first)
+    assert decoder.count() == IMAGES
+    assert "the images are read again" in capsys.readouterr().err
+    opened(root, cache)
+    assert decoder.count() == 0
+
+
+def test_index_of_another_folder_is_not_used(
+    root: Path, cache: Path, decoder: Decoder, tmp_path: Path
+) -> None:
+    opened(root, cache)
+    (file,) = cache.glob(f"*/{INDEX}")
+    other = picture_folder(tmp_path / "other", classes=2)
+    ingest_folder(other).save(file)
+    assert opened(root, cache).root == root
+
+
+@pytest.mark.parametrize("reason", [PermissionError(errno.EACCES, "no"), OSError(errno.EIO, "no")])
+def test_transient_failure_is_not_kept(
+    root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, reason: OSError
+) -> None:
+    def fails(path: Path, *arguments: Any) -> Any:
+        if path.name == "00.png":
+            try:
+                raise reason
+            except OSError as error:
+                raise ValueError(decode._reason(error, path)) from error
+        return decode.decode_image(path, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ingest, "decode_image", fails)
+        assert len(opened(root, cache)) == IMAGES - 3
+    assert len(opened(root, cache)) == IMAGES
+
+
+def test_cache_that_cannot_be_written_is_no_error(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cache").write_text("a file in the place of the folder")
+    assert len(opened(root, tmp_path / "cache")) == IMAGES
+    assert "cannot be written; the next start reads all images again" in capsys.readouterr().err
+
+
+def open_and_die(root: Path, cache: Path, survived: int) -> None:
+    """Open the folder in a process that is killed at an operation of the write; 9: it survives."""
+    operations = ["mkdir", "open", "fsync", "replace"]
+
+    def killed(*_: Any, **__: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if survived < len(operations):
+        from dasl_core import atomic
+
+        name = operations[survived]
+        if name == "fsync":
+            atomic.os.fsync = killed  # type: ignore[assignment]
+        elif name == "open":
+            vars(atomic)["open"] = killed
+        else:
+            setattr(Path, name, killed)
+    opened(root, cache)
+
+
+@pytest.mark.parametrize("survived", range(4))
+def test_kill_at_any_point_leaves_no_damaged_index(
+    root: Path, cache: Path, survived: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    process = multiprocessing.get_context("fork").Process(
+        target=open_and_die, args=(root, cache, survived)
+    )
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    assert_equal(opened(root, cache), ingest_folder(root))
+    assert "read again" not in capsys.readouterr().err
+
+
+def test_two_processes_at_once(root: Path, cache: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=open_and_die, args=(root, cache, 9)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    (file,) = cache.glob("*/*")
+    assert_equal(DatasetIndex.load(file), ingest_folder(root))
+
+
+def open_on_ranks(root: str, cache: str) -> tuple[int, int, list[str]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DASL_CACHE_DIR", cache)
+        decoder = Decoder(patch)
+        index, name = on_rank_0(lambda: standalone._open_images(Path(root)))
+        assert (Path(cache) / "local" / name / INDEX).is_file()
+        return rank(), decoder.count(), index.paths
+
+
+def test_only_rank_0_ingests(pool: GlooPool, root: Path, cache: Path) -> None:
+    paths = ingest_folder(root).paths
+    assert pool.call(2, open_on_ranks, str(root), str(cache)) == [(0, IMAGES, paths), (1, 0, paths)]
+    assert pool.call(2, open_on_ranks, str(root), str(cache)) == [(0, 0, paths), (1, 0, paths)]
+
+
+def refused_on_ranks(root: str) -> str:
+    try:
+        on_rank_0(lambda: standalone._open_images(Path(root)))
+    except ValueError as error:
+        return str(error)
+    return "accepted"
+
+
+def test_ranks_refuse_a_folder_together(pool: GlooPool, tmp_path: Path) -> None:
+    first, second = pool.call(2, refused_on_ranks, str(tmp_path / "missing"))
+    assert first == second
+    assert "does not exist" in first
