@@ -73,14 +73,19 @@ class ViewParameters:
         )
 
 
-def draw_view(extents: Tensor, augment: ViewAugment, generator: torch.Generator) -> ViewParameters:
+def draw_view(valid_hw: Tensor, augment: Augment, generator: torch.Generator) -> ViewParameters:
     """Draw the parameters of one view for images of (B, 2) height, width.
 
     Draw for the global batch and take a rank's rows: then views do not depend on how many ranks
     there are.
     """
-    count = extents.shape[0]
-    box = _crop_boxes(extents, augment.crop_scale, generator)
+    count = valid_hw.shape[0]
+    assert not isinstance(augment.crop_scale, str), "resolve the spec first"
+    assert not isinstance(augment.jitter, str), "resolve the spec first"
+    assert not isinstance(augment.grayscale, str), "resolve the spec first"
+    assert isinstance(augment.blur, int | float), "one view's"
+    assert isinstance(augment.solarize, int | float), "one view's"
+    box = _crop_boxes(valid_hw, augment.crop_scale, generator)
     flip = torch.rand(count, generator=generator) < augment.flip
     x, y, width, height = box.unbind(1)
     box = torch.stack(
@@ -103,10 +108,10 @@ def draw_view(extents: Tensor, augment: ViewAugment, generator: torch.Generator)
     return ViewParameters(box, color, contrast, sigma, solarized)
 
 
-def central_view(extents: Tensor) -> ViewParameters:
+def central_view(valid_hw: Tensor) -> ViewParameters:
     """The largest central square of each image, unchanged: what evaluation sees."""
-    count = extents.shape[0]
-    share = extents.min(dim=1, keepdim=True).values / extents  # (B, 2) of height and width
+    count = valid_hw.shape[0]
+    share = valid_hw.min(dim=1, keepdim=True).values / valid_hw  # (B, 2) of height and width
     height, width = share.unbind(1)
     box = torch.stack([(1 - width) / 2, (1 - height) / 2, width, height], dim=1)
     identity = torch.eye(3).expand(count, 3, 3)
@@ -114,13 +119,13 @@ def central_view(extents: Tensor) -> ViewParameters:
 
 
 def render(
-    canvases: Tensor, extents: Tensor, view: ViewParameters, image_size: int, dtype: torch.dtype
+    canvases: Tensor, valid_hw: Tensor, view: ViewParameters, image_size: int, dtype: torch.dtype
 ) -> Tensor:
     """Compute a view of each canvas.
 
     Args:
         canvases: (B, C, S, S) uint8, on the device.
-        extents: (B, 2) height and width of the image within its canvas.
+        valid_hw: (B, 2) height and width of the image within its canvas.
         view: parameters, moved to the device with `to`.
         image_size: pixels a side of the result.
         dtype: floating-point type of the result and of all that is computed.
@@ -129,7 +134,7 @@ def render(
         (B, C, image_size, image_size), normalised with `statistics`.
     """
     pixels = canvases.to(dtype) / 255
-    images = _crop(pixels, extents.to(canvases.device), view.box, image_size)
+    images = _crop(pixels, valid_hw.to(canvases.device), view.box, image_size)
     if images.shape[1] == 3:
         images = _recolor(images, view.color, view.contrast)
     else:  # luminance: only brightness and contrast have a meaning
@@ -158,10 +163,10 @@ def _uniform(low: float, high: float, count: int, generator: torch.Generator) ->
     return low + (high - low) * torch.rand(count, generator=generator)
 
 
-def _crop_boxes(extents: Tensor, scale: tuple[float, float], generator: torch.Generator) -> Tensor:
+def _crop_boxes(valid_hw: Tensor, scale: tuple[float, float], generator: torch.Generator) -> Tensor:
     """(B, 4) boxes x, y, width, height in shares of the image, drawn as RandomResizedCrop does."""
-    count = extents.shape[0]
-    height, width = (edge.float().unsqueeze(1) for edge in extents.unbind(1))
+    count = valid_hw.shape[0]
+    height, width = (edge.float().unsqueeze(1) for edge in valid_hw.unbind(1))
     area = scale[0] + (scale[1] - scale[0]) * torch.rand(count, CROP_TRIES, generator=generator)
     low, high = math.log(CROP_RATIO[0]), math.log(CROP_RATIO[1])
     ratio = torch.exp(low + (high - low) * torch.rand(count, CROP_TRIES, generator=generator))
@@ -199,9 +204,9 @@ def _color_matrix(brightness: Tensor, saturation: Tensor, hue: Tensor) -> Tensor
     return matrix
 
 
-def _crop(canvases: Tensor, extents: Tensor, box: Tensor, size: int) -> Tensor:
+def _crop(canvases: Tensor, valid_hw: Tensor, box: Tensor, size: int) -> Tensor:
     side = canvases.shape[-1]
-    height, width = (edge.to(box.dtype) for edge in extents.unbind(1))
+    height, width = (edge.to(box.dtype) for edge in valid_hw.unbind(1))
     # Pixel centres of the view, as shares of the box; then positions in the canvas, in pixels.
     centre = (torch.arange(size, device=canvases.device, dtype=box.dtype) + 0.5) / size
     x = (box[:, 0:1] + centre * box[:, 2:3]) * width[:, None]

@@ -13,14 +13,14 @@ class ImageSet:
     """Images of an index, read as canvases.
 
     Attributes:
-        samples: positions of the images in the index.
+        indices: positions of the images in the index.
     """
 
     canvases: Canvases
-    samples: np.ndarray
+    indices: np.ndarray
 
     def __len__(self) -> int:
-        return len(self.samples)
+        return len(self.indices)
 
     @property
     def index(self) -> DatasetIndex:
@@ -29,14 +29,14 @@ class ImageSet:
 
     def at_most(self, limit: int) -> "ImageSet":
         """At most `limit` of these images, evenly spaced."""
-        return ImageSet(self.canvases, self.samples[:: spacing(len(self.samples), limit)])
+        return ImageSet(self.canvases, self.indices[:: spacing(len(self.indices), limit)])
 
     def class_names(self) -> list[str] | None:
         """The class name of each image, or None without labels."""
         labels = self.index.labels
         if labels is None:
             return None
-        return [self.index.class_names[labels[sample]] for sample in self.samples]
+        return [self.index.class_names[labels[index]] for index in self.indices]
 
 
 def spacing(count: int, limit: int) -> int:

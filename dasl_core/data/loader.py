@@ -1,7 +1,7 @@
-"""From an index to batches: canvases of one size, kept on disk, read ahead of the training step.
+"""Batches of images, from a cache of decoded canvases on disk, prefetched ahead of the training step.
 
 A *canvas* is an image decoded once, scaled down (never up) so that its longer side is at most twice
-the training resolution, and laid into the upper left of a square. Random crops are then taken on the
+the training resolution, and placed into the upper left of a square. Random crops are then taken on the
 device from pixels finer than they need, with a bilinear filter that reduces by at most two.
 """
 
@@ -31,9 +31,9 @@ from dasl_core.data.unreadable import PATHS_TOLD, too_many
 from dasl_core.distributed import rank, world_size
 from dasl_core.seeds import stream
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-# Raised when older caches must not be read: those of 1 kept unreadable images as black ones.
+# Raised when older caches must not be read: format 1 kept unreadable images as black ones.
 CACHE_FORMAT = 2
 
 
@@ -43,24 +43,24 @@ class Batch:
 
     Attributes:
         canvases: (B, C, S, S) uint8.
-        extents: (B, 2) int64, height and width of the image within its canvas.
-        samples: (N,) int64, positions in the index of the whole global batch's images, in rank order.
+        valid_hw: (B, 2) int64, height and width of the image within its canvas.
+        indices: (N,) int64, positions in the index of all images of the global batch, in rank order.
         step: within the epoch.
     """
 
     canvases: Tensor
-    extents: Tensor
-    samples: Tensor
+    valid_hw: Tensor
+    indices: Tensor
     step: int
 
 
 class Canvases:
-    """All images of an index as canvases, from a cache on disk where it fits, else decoded anew.
+    """All images of an index as canvases, from a cache on disk, or decoded each time if it does not fit.
 
     Attributes:
-        unreadable: position of each image that cannot be read, as far as this process knows, and
-            why. It is black. With a cache all are known from the start; without one, those whose
-            file is gone are, and damaged ones are found when they are read.
+        unreadable: the images that cannot be read, as far as this process knows, with the reasons.
+            Their canvases are black. With a cache all are known from the start; without one, only
+            those whose file is missing are, and damaged ones become known when they are read.
     """
 
     def __init__(
@@ -80,38 +80,40 @@ class Canvases:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
         self._pixels: np.ndarray | None = None
         self._folder: CacheFolder | None = None
-        self._heights_widths = _canvas_extents(index.sizes, self.side)
+        self._valid_hw = _valid_hw(index.sizes, self.side)
         try:
             self._pixels = self._open_cache(cache)
-        except OSError as error:  # a full disk, no right to write: the run goes on without
-            log.warning("decoded images cannot be kept (%s): every epoch decodes them anew", error)
+        except OSError as error:  # a full disk, no permission: train without a cache
+            logger.warning(
+                "decoded images cannot be cached (%s): every epoch decodes them again", error
+            )
         if self._pixels is None:
             self.unreadable = self._missing()
-        for sample in sorted(self.unreadable)[:PATHS_TOLD]:
-            self._warn(sample)
+        for position in sorted(self.unreadable)[:PATHS_TOLD]:
+            self._warn(position)
 
-    def read(self, samples: Sequence[int] | np.ndarray) -> tuple[Tensor, Tensor]:
-        """Canvases (B, C, S, S) uint8 and extents (B, 2) int64 of the samples."""
-        positions = np.asarray(samples, dtype=np.int64)
+    def read(self, indices: Sequence[int] | np.ndarray) -> tuple[Tensor, Tensor]:
+        """Canvases (B, C, S, S) uint8 and valid heights and widths (B, 2) int64 of some images."""
+        positions = np.asarray(indices, dtype=np.int64)
         if self._pixels is None:
             pixels = np.stack(list(self._pool.map(self._draw_or_black, positions.tolist())))
         else:
             pixels = self._pixels[positions]
-            if self.unreadable:  # whatever another process writes there meanwhile
+            if self.unreadable:  # another process may be writing them
                 pixels[np.isin(positions, list(self.unreadable))] = 0
-        return torch.from_numpy(pixels), torch.from_numpy(self._heights_widths[positions])
+        return torch.from_numpy(pixels), torch.from_numpy(self._valid_hw[positions])
 
     def close(self) -> None:
-        """End the decoding threads, and let go of the cache."""
+        """Stop the decoding threads, and release the cache."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         if self._folder is not None:
             self._folder.close()
 
-    def _draw(self, sample: int) -> np.ndarray | str:
-        """An image's canvas, or why there is none."""
-        height, width = self._heights_widths[sample]
+    def _draw(self, index: int) -> np.ndarray | str:
+        """The canvas of an image, or why it cannot be read."""
+        height, width = self._valid_hw[index]
         try:
-            pixels = decode_image(self.index.path(sample), self.channels)
+            pixels = decode_image(self.index.path(index), self.channels)
         except ValueError as error:
             return str(error)
         if pixels.shape[:2] != (height, width):
@@ -124,29 +126,29 @@ class Canvases:
         canvas[:, :height, :width] = pixels.transpose(2, 0, 1)
         return canvas
 
-    def _draw_or_black(self, sample: int) -> np.ndarray:
-        canvas = self._draw(sample)
+    def _draw_or_black(self, index: int) -> np.ndarray:
+        canvas = self._draw(index)
         if isinstance(canvas, np.ndarray):
             return canvas
-        if sample not in self.unreadable:  # told once, not in every epoch
-            self.unreadable[sample] = canvas
-            self._warn(sample)
+        if index not in self.unreadable:  # logged once, not in every epoch
+            self.unreadable[index] = canvas
+            self._warn(index)
         return self._black()
 
     def _black(self) -> np.ndarray:
         return np.zeros(self._shape()[1:], dtype=np.uint8)
 
-    def _warn(self, sample: int) -> None:
-        log.warning(
-            "%s can no longer be read: %s", self.index.paths[sample], self.unreadable[sample]
+    def _warn(self, index: int) -> None:
+        logger.warning(
+            "%s can no longer be read: %s", self.index.paths[index], self.unreadable[index]
         )
 
     def _missing(self) -> dict[int, str]:
-        """Images whose files are gone or empty: what can be known without decoding anything."""
+        """Images whose files are missing or empty, which is known without decoding."""
 
-        def why(sample: int) -> str | None:
+        def reason(index: int) -> str | None:
             try:
-                return None if self.index.path(sample).stat().st_size else "the file is empty"
+                return None if self.index.path(index).stat().st_size else "the file is empty"
             except FileNotFoundError:
                 return "the file does not exist"
             except OSError as error:
@@ -154,8 +156,8 @@ class Canvases:
             except ValueError as error:
                 return str(error)
 
-        reasons = enumerate(self._pool.map(why, range(len(self.index))))
-        return {sample: reason for sample, reason in reasons if reason is not None}
+        reasons = enumerate(self._pool.map(reason, range(len(self.index))))
+        return {index: why for index, why in reasons if why is not None}
 
     def _shape(self) -> tuple[int, int, int, int]:
         return (len(self.index), self.channels, self.side, self.side)
@@ -169,14 +171,14 @@ class Canvases:
         return cache / f"canvases-{content.hexdigest()}.npy"
 
     def _open_cache(self, cache: Path) -> np.ndarray | None:
-        """The pixels of all images; None where so few can be read that a cache is not worth it."""
+        """The pixels of all images; None if too few images can be read for a cache."""
         self._folder = CacheFolder(cache)
         target = self._cache_file(cache)
-        # Ranks of one machine, and jobs on one data set, meet here: one builds, the others wait.
+        # One of the ranks on this machine, and of the jobs on this data set, builds; the others wait.
         with open(target.with_suffix(".lock"), "w", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if self._is_whole(target):
-                self._mend_cache(target)
+            if self._is_intact(target):
+                self._repair_cache(target)
             elif too_many(len(self._missing()), len(self.index)):
                 return None
             else:
@@ -184,21 +186,23 @@ class Canvases:
         pixels: np.ndarray = np.load(target, mmap_mode="r")
         return pixels
 
-    def _is_whole(self, target: Path) -> bool:
-        """Whether there is a cache with room for all images, and a list that can be read. Nothing that
-        DASL does leaves another one; a file system that was damaged may."""
+    def _is_intact(self, target: Path) -> bool:
+        """Whether there is a cache of the right shape, with a readable list of unreadable images.
+
+        Only a damaged file system leaves any other.
+        """
         try:
             shape = np.load(target, mmap_mode="r").shape
             _read_list(target)
         except FileNotFoundError:
             return False
         except (ValueError, EOFError) as error:
-            log.warning("the cache %s is damaged (%s) and is made anew", target, error)
+            logger.warning("the cache %s is damaged (%s) and is rebuilt", target, error)
             return False
         return bool(shape == self._shape())
 
     def _build_cache(self, folder: CacheFolder, target: Path) -> None:
-        # One name for all, who hold the lock: what a killed process left is written over.
+        # A fixed name, used under the lock: the file of a killed process is overwritten.
         partial = target.with_suffix(".partial")
         partial.unlink(missing_ok=True)
         header = io.BytesIO()
@@ -212,15 +216,15 @@ class Canvases:
             with open(partial, "r+b") as file:
                 file.write(header.getvalue())
                 canvases = self._pool.map(self._draw, range(len(self.index)))
-                for sample, canvas in enumerate(canvases):
+                for index, canvas in enumerate(canvases):
                     if isinstance(canvas, str):
-                        unreadable[sample] = canvas
+                        unreadable[index] = canvas
                         canvas = self._black()
                     file.write(canvas.tobytes())
                 file.flush()
                 os.fsync(file.fileno())
-            # The list first: a process killed in between leaves a list without a cache, which the
-            # next one replaces, and never a cache whose black images nobody knows of.
+            # The list first: a process killed in between leaves a list without a cache, which the next
+            # one replaces, and never a cache whose black images are not listed.
             _write_list(target, unreadable)
             partial.replace(target)
         except OSError:
@@ -228,8 +232,8 @@ class Canvases:
             raise
         self.unreadable = unreadable
 
-    def _mend_cache(self, target: Path) -> None:
-        """Read again what could not be read when the cache was built, and write it in place."""
+    def _repair_cache(self, target: Path) -> None:
+        """Read the images again that could not be read when the cache was built, and write them in place."""
         listed = _read_list(target)
         if not listed:
             return
@@ -237,56 +241,56 @@ class Canvases:
         start = target.stat().st_size - size * len(self.index)
         unreadable: dict[int, str] = {}
         with open(target, "r+b") as file:
-            for sample, canvas in zip(listed, self._pool.map(self._draw, listed), strict=True):
+            for index, canvas in zip(listed, self._pool.map(self._draw, listed), strict=True):
                 if isinstance(canvas, str):
-                    unreadable[sample] = canvas
+                    unreadable[index] = canvas
                 else:
-                    file.seek(start + sample * size)
+                    file.seek(start + index * size)
                     file.write(canvas.tobytes())
             file.flush()
             os.fsync(file.fileno())
-        # Only now: a process killed before this leaves them listed, and they are read once more.
+        # Last: a process killed before this leaves them listed, and they are read once more.
         if len(unreadable) < len(listed):
             _write_list(target, unreadable)
         self.unreadable = unreadable
 
 
 def _write_list(cache: Path, unreadable: Iterable[int]) -> None:
-    """Keep beside a cache which of its images are only black; no file when there are none."""
+    """Write the list of unreadable, black images beside a cache; no file when there are none."""
     listed = cache.with_suffix(".unreadable")
-    samples = sorted(unreadable)
-    if not samples:
+    indices = sorted(unreadable)
+    if not indices:
         listed.unlink(missing_ok=True)
         return
-    write_atomically(listed, json.dumps(samples).encode())
+    write_atomically(listed, json.dumps(indices).encode())
 
 
 def _read_list(cache: Path) -> list[int]:
     try:
-        samples: list[int] = json.loads(cache.with_suffix(".unreadable").read_bytes())
+        indices: list[int] = json.loads(cache.with_suffix(".unreadable").read_bytes())
     except FileNotFoundError:
         return []
-    return samples
+    return indices
 
 
-def _canvas_extents(sizes: np.ndarray, side: int) -> np.ndarray:
+def _valid_hw(sizes: np.ndarray, side: int) -> np.ndarray:
     """(N, 2) int64 heights and widths of images (N, 2) width, height scaled into a canvas."""
     scale = np.minimum(1.0, side / sizes.max(axis=1, keepdims=True))
-    extents: np.ndarray = np.maximum(1, np.round(sizes[:, ::-1] * scale)).astype(np.int64)
-    return extents
+    valid_hw: np.ndarray = np.maximum(1, np.round(sizes[:, ::-1] * scale)).astype(np.int64)
+    return valid_hw
 
 
 class EpochLoader:
-    """Batches of a rank, in an order that depends on the seed and the epoch alone.
+    """Batches of a rank, in an order that depends only on the seed and the epoch.
 
-    Every rank permutes all samples alike and takes a contiguous share of each global batch, so the
-    global batches do not depend on the number of ranks. The last, incomplete batch is left out.
+    Every rank permutes all images alike and takes a contiguous share of each global batch, so the
+    global batches do not depend on the number of ranks. The last, incomplete batch is dropped.
     """
 
     def __init__(
         self,
         canvases: Canvases,
-        samples: np.ndarray,
+        indices: np.ndarray,
         batch_size: int,
         seed: int,
         *,
@@ -296,40 +300,40 @@ class EpochLoader:
         """Nothing is read yet.
 
         Args:
-            samples: positions in the index to train on.
+            indices: positions in the index of the images to train on.
             batch_size: global.
-            labels: (len(samples),) int64 classes, for `samples_per_class`.
+            labels: (len(indices),) int64 classes, for `samples_per_class`.
             samples_per_class: images of each class in a global batch (`class_balanced_order`); None
                 takes each image once an epoch, whatever its class.
         """
-        if batch_size > len(samples):
+        if batch_size > len(indices):
             raise ValueError(
-                f"train.batch_size is {batch_size}, but only {len(samples)} images are left for "
+                f"train.batch_size is {batch_size}, but only {len(indices)} images are left for "
                 "training"
             )
         assert batch_size % world_size() == 0, "JobSpec checks that ranks share a batch evenly"
         assert samples_per_class is None or labels is not None, (
             "resolve checks that there are classes"
         )
-        self.labels, self.samples_per_class = labels, samples_per_class
+        self.labels, self.indices_per_class = labels, samples_per_class
         self.canvases = canvases
-        self.samples = samples
+        self.indices = indices
         self.batch_size = batch_size
         self.seed = seed
-        self.steps = len(samples) // batch_size
+        self.steps = len(indices) // batch_size
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
-        """Batches of one epoch from `first_step` on, each read while the one before is used."""
+        """Batches of one epoch from `first_step` on, prefetched in a thread."""
         order = self._order(stream(self.seed, "order", epoch)).numpy()
         share = self.batch_size // world_size()
         begin = rank() * share
 
         def read(step: int) -> Batch:
             first = step * self.batch_size + begin
-            chosen = self.samples[order[first : first + share]]
-            pixels, extents = self.canvases.read(chosen)
-            batch = self.samples[order[first - begin : first - begin + self.batch_size]]
-            return Batch(pixels, extents, torch.from_numpy(batch), step)
+            chosen = self.indices[order[first : first + share]]
+            pixels, valid_hw = self.canvases.read(chosen)
+            batch = self.indices[order[first - begin : first - begin + self.batch_size]]
+            return Batch(pixels, valid_hw, torch.from_numpy(batch), step)
 
         with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as reader:
             ahead: list[Future[Batch]] = []
@@ -340,7 +344,7 @@ class EpochLoader:
                     yield ahead.pop(0).result()
 
     def _order(self, generator: torch.Generator) -> Tensor:
-        """Positions in `samples` of an epoch, batch after batch."""
-        if self.samples_per_class is None or self.labels is None:
-            return torch.randperm(len(self.samples), generator=generator)
-        return class_balanced_order(self.labels, self.samples_per_class, self.batch_size, generator)
+        """Positions in `indices` for an epoch, batch after batch."""
+        if self.indices_per_class is None or self.labels is None:
+            return torch.randperm(len(self.indices), generator=generator)
+        return class_balanced_order(self.labels, self.indices_per_class, self.batch_size, generator)

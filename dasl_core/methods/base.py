@@ -27,7 +27,7 @@ class Step:
         index: optimizer steps done before this one.
         total: optimizer steps of the whole run.
         per_epoch: optimizer steps of an epoch.
-        samples: (N,) int64 on the CPU, positions in the data set of the global batch's images, in
+        indices: (N,) int64 on the CPU, positions in the data set of the global batch's images, in
             rank order.
         labels: (N,) int64 on the CPU, their classes from 0; None without labels.
     """
@@ -35,7 +35,7 @@ class Step:
     index: int
     total: int
     per_epoch: int
-    samples: Tensor
+    indices: Tensor
     labels: Tensor | None = None
 
     @property
@@ -48,15 +48,15 @@ class Step:
         """Epochs done before this one."""
         return self.index // self.per_epoch
 
-    def part(self, number: int, of: int) -> "Step":
-        """The same for one of `of` equal parts of every rank's share."""
-        size = len(self.samples) // (world_size() * of)
+    def micro_batch(self, number: int, of: int) -> "Step":
+        """The same for one of `of` equal micro-batches of every rank's share."""
+        size = len(self.indices) // (world_size() * of)
 
         def cut(values: Tensor) -> Tensor:
             return values.view(world_size(), of, size)[:, number].flatten()
 
         labels = None if self.labels is None else cut(self.labels)
-        return Step(self.index, self.total, self.per_epoch, cut(self.samples), labels)
+        return Step(self.index, self.total, self.per_epoch, cut(self.indices), labels)
 
     def own(self, values: Tensor) -> Tensor:
         """This rank's share of values of the global batch."""

@@ -56,6 +56,7 @@ def on_rank_0(function: Callable[[], T]) -> T:
     if not dist.is_initialized():
         return function()
     group = dist.new_group(backend="gloo", timeout=PATIENCE)
+    assert isinstance(group, dist.ProcessGroup), "every rank is in the group of all"
     shared: list[T | str | None] = [None, None]
     if rank() == 0:
         try:

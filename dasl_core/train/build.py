@@ -254,7 +254,7 @@ def _build_pseudo_labels(spec: JobSpec, data: TrainingData) -> PseudoLabels | No
         return None
     return PseudoLabels(
         dar.clusters,
-        torch.from_numpy(data.train.samples),
+        torch.from_numpy(data.train.indices),
         data.loader.steps,
         data.loader.batch_size // world_size(),
         spec.train.seed,

@@ -97,9 +97,9 @@ class Criterion:
             assert step.labels is not None, "resolve refuses a data set without classes"
             return step.labels
         if dar.labels == "instance":
-            return step.samples
+            return step.indices
         if self.pseudo_labels is not None:
-            return self.pseudo_labels.of(step.samples)
+            return self.pseudo_labels.of(step.indices)
         return gather(outputs["assignments"][0].detach()).cpu()
 
     def metrics(self) -> dict[str, Tensor]:

@@ -74,17 +74,17 @@ class TrainingData:
 
         labels, num_classes, of_train = None, None, None
         if index.labels is not None:
-            samples = torch.from_numpy(train.samples)
+            indices = torch.from_numpy(train.indices)
             classes, numbers = np.unique(
-                np.asarray(index.labels)[train.samples], return_inverse=True
+                np.asarray(index.labels)[train.indices], return_inverse=True
             )
             num_classes, of_train = len(classes), torch.from_numpy(numbers)
             labels = torch.full((len(index),), -1)
-            labels[samples] = of_train
+            labels[indices] = of_train
         check_classes(spec, num_classes)
         loader = EpochLoader(
             canvases,
-            train.samples,
+            train.indices,
             batch_size,
             spec.train.seed,
             labels=of_train,
@@ -114,23 +114,23 @@ class TrainingData:
 
     def train_labels(self) -> Tensor | None:
         """Classes (N,) of the training images, in order; None without labels."""
-        return None if self.labels is None else self.labels[torch.from_numpy(self.train.samples)]
+        return None if self.labels is None else self.labels[torch.from_numpy(self.train.indices)]
 
     def facts(self) -> dict[str, int | None]:
         """Facts about the data for the model card."""
         return {
             "images": len(self.index),
             "classes": len(self.index.class_names) if self.index.labels else None,
-            "train_images": len(self.train.samples),
-            "held_out_images": len(self.held_out.samples),
+            "train_images": len(self.train),
+            "held_out_images": len(self.held_out),
         }
 
     def digest(self) -> str:
         """A digest of the names and sizes of the training images, in order."""
-        samples = self.train.samples
-        names = "\0".join(self.index.paths[sample] for sample in samples.tolist())
+        indices = self.train.indices
+        names = "\0".join(self.index.paths[index] for index in indices.tolist())
         content = hashlib.blake2b(names.encode(), digest_size=16)
-        content.update(self.index.sizes[samples].astype("<i4").tobytes())
+        content.update(self.index.sizes[indices].astype("<i4").tobytes())
         return content.hexdigest()
 
     def close(self) -> None:

@@ -116,7 +116,7 @@ class Evaluator:
         Args:
             view: number of a random view; None is the central square.
         """
-        ranks, count = world_size(), len(images.samples)
+        ranks, count = world_size(), len(images)
         share = -(-count // ranks)
         # Equal shares for the gather; the repeated images at the end are cut off below.
         padded = np.resize(np.arange(count), share * ranks)
@@ -125,17 +125,17 @@ class Evaluator:
         for start in range(0, share, FEATURE_BATCH):
             self.keepalive()
             positions = mine[start : start + FEATURE_BATCH]
-            canvases, extents = images.canvases.read(images.samples[positions])
-            parameters = central_view(extents)
+            canvases, valid_hw = images.canvases.read(images.indices[positions])
+            parameters = central_view(valid_hw)
             if view is not None:
                 # Drawn for all images: views do not depend on the number of ranks.
-                all_extents = torch.ones(count, 2, dtype=extents.dtype)
-                all_extents[positions] = extents
+                all_hw = torch.ones(count, 2, dtype=valid_hw.dtype)
+                all_hw[positions] = valid_hw
                 generator = stream(self.spec.train.seed, "evaluate", view)
-                drawn = draw_view(all_extents, self.spec.augment.of_view(0), generator)
+                drawn = draw_view(all_hw, self.spec.augment.of_view(0), generator)
                 parameters = drawn.rows(torch.from_numpy(positions))
             # Pixels keep their precision: only the network runs under autocast, as in training.
-            rendered = self._render(canvases, extents, parameters)
+            rendered = self._render(canvases, valid_hw, parameters)
             with torch.no_grad(), autocast(self.spec, self.device):
                 features = encode(rendered).float()
             # To the CPU batch by batch: all features may not fit into GPU memory beside the training.
@@ -146,9 +146,9 @@ class Evaluator:
         assert table is not None, "a set of images to evaluate is never empty"
         return table.flatten(0, 1)[:count]
 
-    def _render(self, canvases: Tensor, extents: Tensor, view: ViewParameters) -> Tensor:
+    def _render(self, canvases: Tensor, valid_hw: Tensor, view: ViewParameters) -> Tensor:
         view = view.to(self.device, self.dtype)
-        return render(canvases.to(self.device), extents, view, self.image_size, self.dtype)
+        return render(canvases.to(self.device), valid_hw, view, self.image_size, self.dtype)
 
     def _metrics(self, encode: Encoder, *, health: bool) -> dict[str, float]:
         settings = self.spec.evaluate
@@ -250,16 +250,16 @@ class Evaluator:
         def read(positions: Tensor, step: int | None) -> Tensor:
             self.keepalive()
             mine = own_share(positions)
-            canvases, extents = images.canvases.read(images.samples[mine.numpy()])
+            canvases, valid_hw = images.canvases.read(images.indices[mine.numpy()])
             if step is None:
-                return self._render(canvases, extents, central_view(extents))
+                return self._render(canvases, valid_hw, central_view(valid_hw))
             # Drawn for the global batch: views do not depend on the number of ranks.
             first = rank() * len(mine)
-            all_extents = torch.ones(len(positions), 2, dtype=extents.dtype)
-            all_extents[first : first + len(mine)] = extents
+            all_hw = torch.ones(len(positions), 2, dtype=valid_hw.dtype)
+            all_hw[first : first + len(mine)] = valid_hw
             generator = stream(self.spec.train.seed, "fine-tune views", step)
-            view = draw_view(all_extents, augment, generator).rows(slice(first, first + len(mine)))
-            return self._render(canvases, extents, view)
+            view = draw_view(all_hw, augment, generator).rows(slice(first, first + len(mine)))
+            return self._render(canvases, valid_hw, view)
 
         return read
 

@@ -78,7 +78,7 @@ class GradientComputer:
             with self._reduced_if(number == self.micro_batches - 1):
                 with self.autocast():
                     outputs: Outputs = self.model(micro_batch)
-                terms = self.criterion(outputs, step.part(number, self.micro_batches))
+                terms = self.criterion(outputs, step.micro_batch(number, self.micro_batches))
                 torch.autograd.backward(self.scale(total(terms) / self.micro_batches))
             results.append((detached(terms), detached(outputs)))
         mean = {

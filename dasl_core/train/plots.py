@@ -100,8 +100,8 @@ def _draw_neighbors(features: Tensor, images: ImageSet, path: Path) -> None:
     for row, query in enumerate(queries.tolist()):
         for column, sample in enumerate([query, *nearest[row].tolist()]):
             axis = axes[row][column]
-            canvases, extents = images.canvases.read([int(images.samples[sample])])
-            height, width = extents[0].tolist()
+            canvases, valid_hw = images.canvases.read([int(images.indices[sample])])
+            height, width = valid_hw[0].tolist()
             pixels = canvases[0, :, :height, :width].permute(1, 2, 0).numpy()
             axis.imshow(pixels if pixels.shape[2] == 3 else pixels[:, :, 0], cmap="gray")
             axis.set(xticks=[], yticks=[])

@@ -103,9 +103,9 @@ class Trainer:
     def step(self, batch: Batch) -> None:
         """Run one optimizer step on one global batch."""
         index = self.progress.step
-        labels = None if self.data.labels is None else self.data.labels[batch.samples]
+        labels = None if self.data.labels is None else self.data.labels[batch.indices]
         steps_per_epoch = self.length.steps_per_epoch
-        step = Step(index, self.length.total_steps, steps_per_epoch, batch.samples, labels)
+        step = Step(index, self.length.total_steps, steps_per_epoch, batch.indices, labels)
         lr = set_schedules(self.updater.optimizer, index, steps_per_epoch, self.settings)
         views = self.view_maker.make(batch, index)
         self.updater.snapshot_buffers()
@@ -120,7 +120,7 @@ class Trainer:
         if updated:
             self.method.after_update(step)
             if self.pseudo_labels is not None:
-                self.pseudo_labels.observe(embeddings, batch.samples)
+                self.pseudo_labels.observe(embeddings, batch.indices)
         self.progress.step += 1
         metrics = terms | {
             "loss": total(terms),
@@ -132,7 +132,7 @@ class Trainer:
             metrics["angular_update"] = angular_update(before, self._probe(views))
         self.metrics.add(metrics, embeddings, spread=reported)
         overflowed = self.updater.overflowed
-        self.guard.count(updated=updated, overflowed=overflowed, indices=batch.samples)
+        self.guard.count(updated=updated, overflowed=overflowed, indices=batch.indices)
         if reported:
             # Only at these steps, which a run that was stopped and resumed reports, too.
             dim = {"embedding_dim": embeddings.shape[-1]}

@@ -48,19 +48,19 @@ class ViewMaker:
         """One tensor (B, C, H, W) a view.
 
         Parameters are drawn for the global batch and cut to the rank's share. Each sample's come
-        from its own row of random numbers, so the extents of the other ranks' images, which this
+        from its own row of random numbers, so the valid_hw of the other ranks' images, which this
         one does not know, do not matter.
         """
         canvases = batch.canvases.to(self.device, non_blocking=True)
         share = len(canvases)
         first = rank() * share
-        extents = torch.ones(len(batch.samples), 2, dtype=batch.extents.dtype)
-        extents[first : first + share] = batch.extents
+        valid_hw = torch.ones(len(batch.indices), 2, dtype=batch.valid_hw.dtype)
+        valid_hw[first : first + share] = batch.valid_hw
         made = []
         for number, view in enumerate(self.views):
             generator = stream(self.seed, "augment", step, number)
-            drawn = draw_view(extents, view.augment, generator).rows(slice(first, first + share))
+            drawn = draw_view(valid_hw, view.augment, generator).rows(slice(first, first + share))
             drawn = drawn.to(self.device, self.dtype)
-            images = render(canvases, batch.extents, drawn, view.image_size, self.dtype)
+            images = render(canvases, batch.valid_hw, drawn, view.image_size, self.dtype)
             made.append(images.contiguous(memory_format=self.layout))
         return made

@@ -52,17 +52,17 @@ def drawn(**changes: Any) -> ViewAugment:
     return ViewAugment.model_validate(usual | changes)
 
 
-def draw(augment: ViewAugment, extents: Tensor, seed: int = 0) -> ViewParameters:
-    return draw_view(extents, augment, torch.Generator().manual_seed(seed))
+def draw(augment: Augment, valid_hw: Tensor, seed: int = 0) -> ViewParameters:
+    return draw_view(valid_hw, augment, torch.Generator().manual_seed(seed))
 
 
 def pixels(
-    images: Tensor, view: ViewParameters, size: int, extents: Tensor | None = None
+    images: Tensor, view: ViewParameters, size: int, valid_hw: Tensor | None = None
 ) -> Tensor:
     """A rendered view in float64, its normalisation undone: values in [0, 1]."""
     view = view.to(torch.device("cpu"), torch.float64)
-    extents = whole(images) if extents is None else extents
-    rendered = render(images, extents, view, size, torch.float64)
+    valid_hw = whole(images) if valid_hw is None else valid_hw
+    rendered = render(images, valid_hw, view, size, torch.float64)
     mean, std = (
         torch.tensor(values, dtype=torch.float64).view(1, -1, 1, 1)
         for values in statistics(images.shape[1])
@@ -100,10 +100,10 @@ def test_reduction_by_two_is_the_mean_of_each_box() -> None:
 @pytest.mark.parametrize(("height", "width"), [(8, 14), (14, 8)])
 def test_central_view_is_the_largest_central_square(height: int, width: int) -> None:
     images = canvases(side=14)
-    extents = torch.tensor([[height, width]]).expand(4, 2)
+    valid_hw = torch.tensor([[height, width]]).expand(4, 2)
     top, left = (height - 8) // 2, (width - 8) // 2
     square = images[:, :, top : top + 8, left : left + 8].double() / 255
-    close(pixels(images, central_view(extents), 8, extents), square)
+    close(pixels(images, central_view(valid_hw), 8, valid_hw), square)
 
 
 # --- crops and flips
@@ -131,16 +131,16 @@ def test_half_of_the_views_are_flipped() -> None:
 @pytest.mark.parametrize("size", [5, 16, 40])
 def test_what_lies_outside_the_image_is_never_seen(size: int) -> None:
     generator = torch.Generator().manual_seed(3)
-    extents = torch.randint(1, 17, (256, 2), generator=generator)
+    valid_hw = torch.randint(1, 17, (256, 2), generator=generator)
     inside = (
-        (torch.arange(16)[:, None] < extents[:, :1, None])
-        & (torch.arange(16) < extents[:, 1:, None])
+        (torch.arange(16)[:, None] < valid_hw[:, :1, None])
+        & (torch.arange(16) < valid_hw[:, 1:, None])
     )[:, None]
     images = canvases(256)
     results = [
-        pixels(torch.where(inside, images, fill).to(torch.uint8), view, size, extents)
+        pixels(torch.where(inside, images, fill).to(torch.uint8), view, size, valid_hw)
         for fill in (0, 255)
-        for view in (draw(drawn(blur=0.5), extents),)
+        for view in (draw(drawn(blur=0.5), valid_hw),)
     ]
     close(results[0], results[1], atol=1e-9)
     assert results[0].min() > -1e-9
@@ -157,8 +157,8 @@ def test_crops_are_distributed_as_torchvisions() -> None:
         ]
         reference = torch.tensor(drawn).double()[:, 2:]  # height and width of each crop
         reference /= 100 * torch.tensor([height, width])
-        extents = torch.tensor([[height, width]]).expand(4000, 2)
-        box = draw(changed(crop_scale=scale), extents).box.double()
+        valid_hw = torch.tensor([[height, width]]).expand(4000, 2)
+        box = draw(changed(crop_scale=scale), valid_hw).box.double()
         ours = box[:, [3, 2]]
         for statistic in (torch.mean, torch.std):
             close(statistic(ours, dim=0), statistic(reference, dim=0), atol=0.012)
@@ -270,11 +270,11 @@ def test_only_the_drawn_samples_are_blurred() -> None:
 
 
 def test_a_share_of_the_global_draw_needs_no_other_extents() -> None:
-    extents = torch.randint(5, 30, (8, 2))
+    valid_hw = torch.randint(5, 30, (8, 2))
     augment = drawn(blur=0.5)
-    everything = draw(augment, extents)
-    known = torch.ones_like(extents)
-    known[2:5] = extents[2:5]
+    everything = draw(augment, valid_hw)
+    known = torch.ones_like(valid_hw)
+    known[2:5] = valid_hw[2:5]
     own = slice(2, 5)
     share, expected = draw(augment, known).rows(own), everything.rows(own)
     for name in ("box", "color", "contrast", "sigma"):
@@ -293,6 +293,6 @@ def test_views_are_decided_by_the_seed_alone() -> None:
 
 
 def test_one_pixel_and_needle_shaped_images_can_be_viewed() -> None:
-    extents = torch.tensor([[1, 1], [1, 16], [16, 1], [2, 16]])
-    for view in (draw(drawn(blur=1.0), extents), central_view(extents)):
-        assert pixels(canvases(), view, 8, extents).isfinite().all()
+    valid_hw = torch.tensor([[1, 1], [1, 16], [16, 1], [2, 16]])
+    for view in (draw(drawn(blur=1.0), valid_hw), central_view(valid_hw)):
+        assert pixels(canvases(), view, 8, valid_hw).isfinite().all()

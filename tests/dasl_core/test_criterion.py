@@ -310,7 +310,7 @@ def test_in_a_run_weights_start_with_its_first_step_and_are_full_at_its_last(
     try:
         for epoch in range(2):
             for batch in this.loader.epoch(epoch):
-                samples.append(batch.samples)
+                samples.append(batch.indices)
                 this.step(batch)
     finally:
         this.close()

@@ -118,7 +118,7 @@ def test_figures_are_those_of_the_measures(build: Build, pictures: DatasetIndex)
         evaluator.features(network, evaluator.held_out),
     )
     labels = torch.tensor(pictures.labels)
-    train_y, y = labels[evaluator.train.samples], labels[evaluator.held_out.samples]
+    train_y, y = labels[evaluator.train.indices], labels[evaluator.held_out.indices]
     assert metrics["knn_top1"] == evaluate.knn_accuracy(bank, train_y, x, y)
     assert metrics["recall_at_2"] == evaluate.recall_at_k(x, y, [2])[2]
     assert metrics["nmi"] == evaluate.nmi(x, y)
@@ -148,9 +148,9 @@ def test_a_sample_of_the_held_out_images_has_all_classes(
     labels = torch.tensor(pictures.labels)
     expected = evaluate.knn_accuracy(
         bank,
-        labels[evaluator.train.samples][::3],
+        labels[evaluator.train.indices][::3],
         evaluator.features(network.eval(), evaluator.held_out),
-        labels[evaluator.held_out.samples],
+        labels[evaluator.held_out.indices],
     )
     assert metrics["knn_top1"] == expected
 

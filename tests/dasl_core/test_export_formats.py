@@ -258,8 +258,8 @@ def test_timm_prepares_images_as_the_evaluation_does(
     theirs = transform(Image.fromarray(pixels))
     canvas = torch.zeros(1, 3, 48, 48, dtype=torch.uint8)
     canvas[:, :, :32] = torch.from_numpy(pixels).permute(2, 0, 1)
-    extents = torch.tensor([[32, 48]])
-    ours = render(canvas, extents, central_view(extents), 32, torch.float32)
+    valid_hw = torch.tensor([[32, 48]])
+    ours = render(canvas, valid_hw, central_view(valid_hw), 32, torch.float32)
     torch.testing.assert_close(theirs, ours[0], rtol=1e-4, atol=1e-4)
 
 

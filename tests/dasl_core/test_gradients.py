@@ -53,7 +53,7 @@ class Mean(Contrastive):
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
         first, second = outputs["embeddings"] * self.scales
-        weights = 1.0 + step.own(step.samples)
+        weights = 1.0 + step.own(step.indices)
         return (weights * F.mse_loss(first, second * 0.3, reduction="none").sum(dim=1)).mean()
 
 
@@ -224,8 +224,8 @@ def test_parts_of_a_step_are_cut_from_every_ranks_share(monkeypatch: pytest.Monk
     monkeypatch.setattr("dasl_core.methods.base.world_size", lambda: 2)
     monkeypatch.setattr("dasl_core.methods.base.rank", lambda: 1)
     step = Step(0, 1, 1, torch.arange(12), torch.arange(12) + 100)
-    parts = [step.part(number, 3) for number in range(3)]
-    assert [part.samples.tolist() for part in parts] == [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 10, 11]]
+    parts = [step.micro_batch(number, 3) for number in range(3)]
+    assert [part.indices.tolist() for part in parts] == [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 10, 11]]
     assert parts[1].labels is not None
     assert parts[1].labels.tolist() == [102, 103, 108, 109]
-    assert parts[2].own(parts[2].samples).tolist() == [10, 11]
+    assert parts[2].own(parts[2].indices).tolist() == [10, 11]

@@ -53,7 +53,7 @@ def epoch_of(
 
 
 def samples_of(*arguments: object) -> list[list[int]]:
-    return [batch.samples.tolist() for batch in epoch_of(*arguments)]  # type: ignore[arg-type]
+    return [batch.indices.tolist() for batch in epoch_of(*arguments)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("batch_size", "steps"), [(1, 27), (4, 6), (9, 3), (20, 1), (27, 1)])
@@ -62,14 +62,14 @@ def test_an_epoch_has_each_image_at_most_once(
 ) -> None:
     batches = epoch_of(pictures, cache, batch_size, 0)
     assert [batch.step for batch in batches] == list(range(steps))
-    samples = [sample for batch in batches for sample in batch.samples.tolist()]
+    samples = [sample for batch in batches for sample in batch.indices.tolist()]
     assert len(samples) == len(set(samples)) == steps * batch_size
 
 
 def test_a_batch_is_the_images_it_names(pictures: DatasetIndex, cache: Path) -> None:
     for batch in epoch_of(pictures, cache, 8, 2):
         for canvas, extent, sample in zip(
-            batch.canvases.numpy(), batch.extents.tolist(), batch.samples.tolist(), strict=True
+            batch.canvases.numpy(), batch.valid_hw.tolist(), batch.indices.tolist(), strict=True
         ):
             image = decode_image(pictures.path(sample))
             assert extent == list(image.shape[:2])
@@ -82,7 +82,7 @@ def test_only_the_given_samples_are_drawn(pictures: DatasetIndex, cache: Path) -
     canvases = open_canvases(pictures, cache)
     chosen = np.array([2, 3, 5, 7, 11, 13])
     batches = EpochLoader(canvases, chosen, 3, 0)
-    assert sorted(s for b in batches.epoch(0) for s in b.samples.tolist()) == chosen.tolist()
+    assert sorted(s for b in batches.epoch(0) for s in b.indices.tolist()) == chosen.tolist()
     canvases.close()
 
 
@@ -101,13 +101,13 @@ def test_an_epoch_is_resumed_at_the_same_batches(pictures: DatasetIndex, cache: 
         resumed = epoch_of(pictures, cache, 4, 3, first_step)
         assert [b.step for b in resumed] == [b.step for b in undisturbed[first_step:]]
         for one, other in zip(resumed, undisturbed[first_step:], strict=True):
-            assert one.samples.tolist() == other.samples.tolist()
+            assert one.indices.tolist() == other.indices.tolist()
             assert one.canvases.equal(other.canvases)
 
 
 def samples_and_canvases(index: DatasetIndex, cache: Path) -> list[tuple[list[int], np.ndarray]]:
     batches = epoch_of(index, cache, 8, 1)
-    return [(batch.samples.tolist(), batch.canvases.numpy()) for batch in batches]
+    return [(batch.indices.tolist(), batch.canvases.numpy()) for batch in batches]
 
 
 @pytest.mark.parametrize("world", [2, 4])
@@ -143,10 +143,10 @@ def test_large_images_are_scaled_down_and_small_ones_never_up(tmp_path: Path) ->
     for name, size in (("large", (200, 100)), ("needle", (300, 1)), ("small", (6, 9))):
         Image.new("RGB", size, (10, 200, 90)).save(tmp_path / f"{name}.png")
     canvases = open_canvases(ingest(tmp_path), tmp_path / "cache", size=16)
-    pixels, extents = canvases.read([0, 1, 2])
+    pixels, valid_hw = canvases.read([0, 1, 2])
     assert pixels.shape == (3, 3, 32, 32)
-    assert extents.tolist() == [[16, 32], [1, 32], [9, 6]]
-    for canvas, (height, width) in zip(pixels, extents.tolist(), strict=True):
+    assert valid_hw.tolist() == [[16, 32], [1, 32], [9, 6]]
+    for canvas, (height, width) in zip(pixels, valid_hw.tolist(), strict=True):
         assert (canvas[:, :height, :width].flatten(1).float().mean(dim=1).tolist()) == [10, 200, 90]
         assert canvas[:, height:].sum() == canvas[:, :, width:].sum() == 0
     canvases.close()
@@ -307,7 +307,7 @@ def test_an_image_replaced_by_one_of_another_size_is_fitted(tmp_path: Path) -> N
     index = ingest(picture_folder(tmp_path / "pictures", per_class=1))
     Image.new("RGB", (50, 70), (9, 9, 9)).save(index.path(0))
     canvases = open_canvases(index, tmp_path / "cache")
-    pixels, extents = canvases.read([0])
-    assert extents.tolist() == [[24, 20]]
+    pixels, valid_hw = canvases.read([0])
+    assert valid_hw.tolist() == [[24, 20]]
     assert (pixels[0, :, :24, :20] == 9).all()
     canvases.close()

@@ -163,8 +163,8 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[ViewAugment, ViewParame
     """What each view is drawn with, and what comes of it."""
     calls: list[tuple[ViewAugment, ViewParameters]] = []
 
-    def kept(extents: Tensor, augment: ViewAugment, generator: torch.Generator) -> ViewParameters:
-        calls.append((augment, draw_view(extents, augment, generator)))
+    def kept(valid_hw: Tensor, augment: Augment, generator: torch.Generator) -> ViewParameters:
+        calls.append((augment, draw_view(valid_hw, augment, generator)))
         return calls[-1][1]
 
     monkeypatch.setattr("dasl_core.train.views.draw_view", kept)

@@ -146,7 +146,7 @@ def samples_of(index: DatasetIndex, cache: Path, first_step: int = 0) -> list[li
     labels = torch.tensor(index.labels)[1:]
     loader = EpochLoader(canvases, samples, 8, 5, labels=labels, samples_per_class=4)
     try:
-        return [batch.samples.tolist() for batch in loader.epoch(2, first_step)]
+        return [batch.indices.tolist() for batch in loader.epoch(2, first_step)]
     finally:
         canvases.close()
 

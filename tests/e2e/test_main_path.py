@@ -153,9 +153,9 @@ def test_timm_alone_loads_it_and_gives_the_same_features(
     assert isinstance(size, int)
     index = ingest_folder(images.root)
     canvases = Canvases(index, size, 3, cache=tmp_path, threads=1)
-    pixels, extents = canvases.read(range(64))
+    pixels, valid_hw = canvases.read(range(64))
     canvases.close()
-    batch = render(pixels, extents, central_view(extents), size, torch.float32)
+    batch = render(pixels, valid_hw, central_view(valid_hw), size, torch.float32)
     # Not the exported weights but those that training would go on from.
     method = build_method(spec)
     method.load_state_dict(load_state(downloaded)["method"])
