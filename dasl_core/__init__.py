@@ -6,7 +6,7 @@ For a training loop of one's own (docs/library.md has an example):
   `weight_at` for the weight of a step, `ctv_norm`; `norm_distribution` and `angular_update` to measure.
 * `dasl_core.methods`: the losses (`nt_xent`, `byol_loss`, `vicreg_loss`, ...) and the methods, each a
   `Method`, by name in `REGISTRY`.
-* `dasl_core.clustering.cluster`: k-means over rows that are spread over ranks.
+* `dasl_core.clustering.cluster`: k-means over rows that are distributed over ranks.
 * `dasl_core.evaluate`: measures of features: k-NN, R@K, NMI, linear probe, effective rank, ...
 * `dasl_core.distributed`: `gather` and `gather_views`, whose backward sums over ranks.
 * `dasl_core.seeds.stream`: random generators by seed, purpose and step.

@@ -3,14 +3,14 @@
 Each reads its features in blocks, so that a million of them fit beside a few tiles of 16 MiB.
 """
 
-from dasl_core.evaluate.agreement import (
+from dasl_core.clustering import (
     clustering_metrics,
     nmi,
     normalized_mutual_information,
     pairwise_f1,
     pairwise_precision_recall,
 )
-from dasl_core.evaluate.clustering import kmeans
+from dasl_core.clustering.kmeans import kmeans
 from dasl_core.evaluate.distances import inter_class_distances
 from dasl_core.evaluate.finetune import FineTuneResult, fine_tune
 from dasl_core.evaluate.health import (
@@ -20,10 +20,10 @@ from dasl_core.evaluate.health import (
     mean_norm,
     uniformity,
 )
-from dasl_core.evaluate.inputs import NotFiniteError
 from dasl_core.evaluate.knn import knn_accuracy
 from dasl_core.evaluate.linear import LinearProbeResult, RateResult, linear_probe
 from dasl_core.evaluate.retrieval import recall_at_k
+from dasl_core.tensors import NotFiniteError
 
 __all__ = [
     "FineTuneResult",

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dasl_core.evaluate import inputs
+from dasl_core import tensors
 
 # Quantiles are read from a histogram of [0, 2], so that any number of pairs fits: to 2^-16.
 BINS = 1 << 17
@@ -37,21 +37,21 @@ def inter_class_distances(x: Tensor | np.ndarray, y: Tensor | np.ndarray) -> dic
     Raises:
         ValueError: when shapes do not fit, or all samples have one label.
     """
-    x = inputs.features(x, "x", min_rows=2)
-    y = inputs.labels(y, "y", x.shape[0], x.device)
+    x = tensors.feature_matrix(x, "x", min_rows=2)
+    y = tensors.label_vector(y, "y", x.shape[0], x.device)
     if bool((y == y[0]).all()):
         raise ValueError("y must hold at least two different labels; all are equal")
     total, squares, largest = torch.zeros(3, dtype=torch.float64, device=x.device)
     smallest = torch.full_like(largest, torch.inf)
     histogram = torch.zeros(BINS, dtype=torch.int64, device=x.device)
-    with inputs.exact(x.device):
-        for rows, columns in inputs.pair_tiles(x.shape[0]):
+    with tensors.exact_products(x.device):
+        for rows, columns in tensors.pair_tiles(x.shape[0]):
             # From products in float64: in float32 a distance near 0 would be off by 5e-4.
-            first, second = (inputs.unit_rows(x[part].double()) for part in (rows, columns))
+            first, second = (tensors.unit_rows(x[part].double()) for part in (rows, columns))
             differ = y[rows, None] != y[columns]
             if rows == columns:
                 differ = differ.triu(1)
-            distances = inputs.squared_distances(first, second)[differ].clamp_(0, 4).sqrt_()
+            distances = tensors.squared_distances(first, second)[differ].clamp_(0, 4).sqrt_()
             if distances.numel() == 0:
                 continue
             total += distances.sum()

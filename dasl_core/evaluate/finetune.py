@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
+from dasl_core import tensors
 from dasl_core.distributed import gather, rank, world_size
-from dasl_core.evaluate import inputs
 from dasl_core.seeds import derive_seed, stream
 
 Reader = Callable[[Tensor, int | None], Tensor]
@@ -73,18 +73,18 @@ def fine_tune(
         ValueError: when shapes or numbers do not fit; the message names the argument.
     """
     cpu = torch.device("cpu")
-    train_y = inputs.labels(train_y, "train_y", len(train_y), cpu)
-    test_y = inputs.labels(test_y, "test_y", len(test_y), cpu)
+    train_y = tensors.label_vector(train_y, "train_y", len(train_y), cpu)
+    test_y = tensors.label_vector(test_y, "test_y", len(test_y), cpu)
     for name, images, y in (
         ("train_images", train_images, train_y),
         ("test_images", test_images, test_y),
     ):
         if len(y) == 0 or (isinstance(images, Tensor) and len(images) != len(y)):
             raise ValueError(f"{name} must be at least one, with one label each; given {len(y)}")
-    inputs.whole_number(epochs, "epochs")
-    inputs.whole_number(batch_size, "batch_size")
-    inputs.number(lr, "lr")
-    inputs.number(weight_decay, "weight_decay", zero=True)
+    tensors.check_whole_number(epochs, "epochs")
+    tensors.check_whole_number(batch_size, "batch_size")
+    tensors.check_number(lr, "lr")
+    tensors.check_number(weight_decay, "weight_decay", zero=True)
     batch_size = min(batch_size, len(train_y)) // world_size() * world_size()
     if precision is not None and not isinstance(precision, torch.dtype):
         raise ValueError(f"precision must be a torch.dtype or None; given {precision!r}")

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dasl_core.evaluate import inputs
+from dasl_core import tensors
 
 
 @torch.no_grad()
@@ -22,15 +22,15 @@ def effective_rank(x: Tensor | np.ndarray) -> float:
     float64 over blocks: for many samples that takes d x d numbers and a fraction of the time of a
     decomposition of all features. What float64 leaves of a zero eigenvalue is taken for zero.
     """
-    x = inputs.features(x, "x")
+    x = tensors.feature_matrix(x, "x")
     if x.shape[0] < x.shape[1]:
         x = x.t()
     width = x.shape[1]
-    largest = max(float(x[rows].abs().max()) for rows in inputs.tiles(*x.shape))
+    largest = max(float(x[rows].abs().max()) for rows in tensors.tiles(*x.shape))
     if largest == 0:
         return 0.0
     gram = torch.zeros(width, width, dtype=torch.float64, device=x.device)
-    for rows in inputs.tiles(x.shape[0], width):
+    for rows in tensors.tiles(x.shape[0], width):
         # Every multiple has this rank; the squares of this one neither overflow nor vanish.
         block = x[rows].double() / largest
         gram.addmm_(block.t(), block)
@@ -48,15 +48,15 @@ def alignment(a: Tensor | np.ndarray, b: Tensor | np.ndarray) -> float:
     From 0, views agree, to 4 (Wang and Isola, "Understanding Contrastive Representation Learning
     through Alignment and Uniformity on the Hypersphere", ICML 2020, with alpha = 2).
     """
-    first = inputs.features(a, "a")
-    second = inputs.features(b, "b")
+    first = tensors.feature_matrix(a, "a")
+    second = tensors.feature_matrix(b, "b")
     if first.shape != second.shape:
         raise ValueError(
             f"b must have the shape of a, {tuple(first.shape)}; given {tuple(second.shape)}"
         )
     total = torch.zeros((), dtype=torch.float64, device=first.device)
-    for rows in inputs.tiles(*first.shape):
-        difference = inputs.unit_rows(first[rows]) - inputs.unit_rows(second[rows]).to(first)
+    for rows in tensors.tiles(*first.shape):
+        difference = tensors.unit_rows(first[rows]) - tensors.unit_rows(second[rows]).to(first)
         total += difference.square().sum(dtype=torch.float64)
     return float(total) / first.shape[0]
 
@@ -68,13 +68,13 @@ def uniformity(x: Tensor | np.ndarray) -> float:
     From about -4, spread evenly over the sphere, to 0, all in one point (Wang and Isola, 2020, t = 2).
     Rows of zeros have no direction and count as one point, in the middle.
     """
-    x = inputs.features(x, "x", min_rows=2)
+    x = tensors.feature_matrix(x, "x", min_rows=2)
     num_samples = x.shape[0]
     total = torch.zeros((), dtype=torch.float64, device=x.device)
-    with inputs.exact(x.device):
-        for rows, columns in inputs.pair_tiles(num_samples):
-            first, second = (inputs.unit_rows(x[part]) for part in (rows, columns))
-            potential = inputs.squared_distances(first, second).mul_(-2).exp_()
+    with tensors.exact_products(x.device):
+        for rows, columns in tensors.pair_tiles(num_samples):
+            first, second = (tensors.unit_rows(x[part]) for part in (rows, columns))
+            potential = tensors.squared_distances(first, second).mul_(-2).exp_()
             if rows == columns:
                 potential.triu_(1)
             total += potential.sum(dtype=torch.float64)
@@ -88,22 +88,22 @@ def dimension_std(x: Tensor | np.ndarray) -> float:
     Evenly spread features have about ``1/sqrt(d)``; far below it, they are collapsing (Chen and He,
     "Exploring Simple Siamese Representation Learning", CVPR 2021).
     """
-    x = inputs.features(x, "x")
+    x = tensors.feature_matrix(x, "x")
     num_samples, width = x.shape
     mean, squares = torch.zeros(2, width, dtype=torch.float64, device=x.device)
-    for rows in inputs.tiles(num_samples, width):
-        mean += inputs.unit_rows(x[rows]).sum(dim=0, dtype=torch.float64) / num_samples
+    for rows in tensors.tiles(num_samples, width):
+        mean += tensors.unit_rows(x[rows]).sum(dim=0, dtype=torch.float64) / num_samples
     # A second pass: the mean of squares less the square of the mean would cancel near a collapse.
-    for rows in inputs.tiles(num_samples, width):
-        squares += (inputs.unit_rows(x[rows]) - mean).square().sum(dim=0)
+    for rows in tensors.tiles(num_samples, width):
+        squares += (tensors.unit_rows(x[rows]) - mean).square().sum(dim=0)
     return float((squares / num_samples).sqrt().mean())
 
 
 @torch.no_grad()
 def mean_norm(x: Tensor | np.ndarray) -> float:
     """Mean Euclidean length of the raw features (N, d)."""
-    x = inputs.features(x, "x")
+    x = tensors.feature_matrix(x, "x")
     total = torch.zeros((), dtype=torch.float64, device=x.device)
-    for rows in inputs.tiles(*x.shape):
+    for rows in tensors.tiles(*x.shape):
         total += torch.linalg.vector_norm(x[rows].double(), dim=1).sum()
     return float(total) / x.shape[0]

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dasl_core.evaluate import inputs
+from dasl_core import tensors
 
 
 @torch.no_grad()
@@ -39,23 +39,23 @@ def knn_accuracy(
     Raises:
         ValueError: when shapes or numbers do not fit; the message names the argument.
     """
-    bank = inputs.features(train_x, "train_x")
-    queries = inputs.features(test_x, "test_x")
-    inputs.same_width(bank, queries)
-    bank_labels = inputs.labels(train_y, "train_y", bank.shape[0], bank.device)
-    query_labels = inputs.labels(test_y, "test_y", queries.shape[0], bank.device)
-    inputs.whole_number(k, "k")
-    inputs.number(temperature, "temperature")
+    bank = tensors.feature_matrix(train_x, "train_x")
+    queries = tensors.feature_matrix(test_x, "test_x")
+    tensors.check_same_width(bank, queries)
+    bank_labels = tensors.label_vector(train_y, "train_y", bank.shape[0], bank.device)
+    query_labels = tensors.label_vector(test_y, "test_y", queries.shape[0], bank.device)
+    tensors.check_whole_number(k, "k")
+    tensors.check_number(temperature, "temperature")
 
     classes, bank_classes = torch.unique(bank_labels, return_inverse=True)
     correct = torch.zeros((), dtype=torch.int64, device=bank.device)
-    with inputs.exact(bank.device):
-        for rows in inputs.blocks(queries.shape[0]):
-            block = inputs.unit_rows(queries[rows]).to(bank)
+    with tensors.exact_products(bank.device):
+        for rows in tensors.blocks(queries.shape[0]):
+            block = tensors.unit_rows(queries[rows]).to(bank)
             similarity, neighbour_class = _nearest(block, bank, bank_classes, k)
             # Relative to the nearest: the same vote, and no overflow at small temperatures.
             weight = ((similarity - similarity[:, :1]) / temperature).exp()
-            for part in inputs.tiles(len(block), classes.numel()):
+            for part in tensors.tiles(len(block), classes.numel()):
                 votes = weight.new_zeros(len(weight[part]), classes.numel())
                 votes.scatter_add_(1, neighbour_class[part], weight[part])
                 correct += (classes[votes.argmax(dim=1)] == query_labels[rows][part]).sum()
@@ -66,8 +66,8 @@ def _nearest(queries: Tensor, bank: Tensor, bank_classes: Tensor, k: int) -> tup
     """Similarities and classes of the k nearest in the bank, nearest first, (Q, k) each."""
     similarity = queries.new_empty(len(queries), 0)
     neighbour_class = bank_classes.new_empty(len(queries), 0)
-    for columns in inputs.blocks(bank.shape[0]):
-        tile = queries @ inputs.unit_rows(bank[columns]).t()
+    for columns in tensors.blocks(bank.shape[0]):
+        tile = queries @ tensors.unit_rows(bank[columns]).t()
         nearest, index = tile.topk(min(k, tile.shape[1]), dim=1)
         # Those of the tiles so far and of this one compete.
         similarity = torch.cat([similarity, nearest], dim=1)

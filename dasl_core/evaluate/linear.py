@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dasl_core.evaluate import inputs
+from dasl_core import tensors
 from dasl_core.seeds import stream
 
 LEARNING_RATES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -91,12 +91,12 @@ def linear_probe(
     Raises:
         ValueError: when shapes or numbers do not fit; the message names the argument.
     """
-    train_x = inputs.features(train_x, "train_x", min_rows=2)
-    test_x = inputs.features(test_x, "test_x")
-    inputs.same_width(train_x, test_x)
+    train_x = tensors.feature_matrix(train_x, "train_x", min_rows=2)
+    test_x = tensors.feature_matrix(test_x, "test_x")
+    tensors.check_same_width(train_x, test_x)
     device = torch.device(device or train_x.device)
-    train_y = inputs.labels(train_y, "train_y", train_x.shape[0], device)
-    test_y = inputs.labels(test_y, "test_y", test_x.shape[0], device)
+    train_y = tensors.label_vector(train_y, "train_y", train_x.shape[0], device)
+    test_y = tensors.label_vector(test_y, "test_y", test_x.shape[0], device)
     if (
         not isinstance(learning_rates, Sequence)
         or not learning_rates
@@ -105,9 +105,9 @@ def linear_probe(
         raise ValueError(
             f"learning_rates must be a list of numbers above 0; given {learning_rates!r}"
         )
-    inputs.whole_number(epochs, "epochs")
-    inputs.whole_number(batch_size, "batch_size")
-    inputs.number(weight_decay, "weight_decay", zero=True)
+    tensors.check_whole_number(epochs, "epochs")
+    tensors.check_whole_number(batch_size, "batch_size")
+    tensors.check_number(weight_decay, "weight_decay", zero=True)
 
     classes, train_class = torch.unique(train_y, return_inverse=True)
     # The class's number; one that was never seen has none.
@@ -118,7 +118,7 @@ def linear_probe(
     held = math.ceil(VALIDATION_SHARE * len(train_x))
     validation, fitted = order[:held].sort().values, order[held:].sort().values
 
-    with inputs.exact(device):
+    with tensors.exact_products(device):
         heads = _Heads(train_x, classes.numel(), learning_rates, device)
         steps = epochs * math.ceil(len(fitted) / batch_size)
         step = 0
@@ -184,7 +184,7 @@ class _Heads:
         """On the given rows (n,) of features; `target` holds a class for each row of all of `x`."""
         heads, num_classes = self.shape
         top1, top5, loss = torch.zeros(3, heads, dtype=torch.float64, device=self.weight.device)
-        for part in inputs.tiles(len(samples), max(self.weight.shape)):
+        for part in tensors.tiles(len(samples), max(self.weight.shape)):
             rows = samples[part]
             features = self._standardised(x[rows.to(x.device)])
             wanted = target[rows.to(target.device)].view(-1, 1, 1)
@@ -207,9 +207,9 @@ def _standardisation(x: Tensor) -> tuple[Tensor, Tensor]:
     """What is subtracted from and multiplied with each dimension of rows like those of `x` (N, d)."""
     num_samples, width = x.shape
     mean, squares = torch.zeros(2, width, dtype=torch.float64, device=x.device)
-    for rows in inputs.tiles(num_samples, width):
+    for rows in tensors.tiles(num_samples, width):
         mean += x[rows].sum(dim=0, dtype=torch.float64) / num_samples
-    for rows in inputs.tiles(num_samples, width):
+    for rows in tensors.tiles(num_samples, width):
         squares += (x[rows] - mean).square().sum(dim=0)
     std = (squares / num_samples).sqrt()
     varies = std > NOISE * mean.abs()

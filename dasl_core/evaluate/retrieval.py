@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dasl_core.evaluate import inputs
+from dasl_core import tensors
 
 
 @torch.no_grad()
@@ -36,9 +36,9 @@ def recall_at_k(
         ValueError: when shapes or numbers do not fit; the message names the argument.
     """
     given = ks
-    x = inputs.features(x, "x", min_rows=2)
+    x = tensors.feature_matrix(x, "x", min_rows=2)
     num_samples = x.shape[0]
-    y = inputs.labels(y, "y", num_samples, x.device)
+    y = tensors.label_vector(y, "y", num_samples, x.device)
     ks = list(ks) if isinstance(ks, Iterable) else []
     if not ks or not all(isinstance(k, int | np.integer) and k >= 1 for k in ks):
         raise ValueError(
@@ -51,23 +51,23 @@ def recall_at_k(
     bounds = y.cpu().numpy()
     found = torch.zeros(len(ks), dtype=torch.int64, device=x.device)
     limits = torch.tensor(ks, device=x.device)
-    with inputs.exact(x.device):
-        for rows in inputs.blocks(num_samples):
-            queries = inputs.unit_rows(x[order[rows]])
+    with tensors.exact_products(x.device):
+        for rows in tensors.blocks(num_samples):
+            queries = tensors.unit_rows(x[order[rows]])
             first = int(np.searchsorted(bounds, bounds[rows.start], side="left"))
             last = int(np.searchsorted(bounds, bounds[rows.stop - 1], side="right"))
             nearest = queries.new_full((len(queries),), -torch.inf)
             position = torch.zeros_like(y[rows])
-            for columns in inputs.blocks(last, start=first):
-                similarity = queries @ inputs.unit_rows(x[order[columns]]).t()
+            for columns in tensors.blocks(last, start=first):
+                similarity = queries @ tensors.unit_rows(x[order[columns]]).t()
                 similarity.masked_fill_(y[rows, None] != y[columns], -torch.inf)
                 similarity.diagonal(rows.start - columns.start).fill_(-torch.inf)
                 best, index = similarity.max(dim=1)
                 position = torch.where(best > nearest, order[columns][index], position)
                 nearest = torch.maximum(nearest, best)
             before = torch.zeros_like(y[rows])
-            for columns in inputs.blocks(num_samples):
-                similarity = queries @ inputs.unit_rows(x[order[columns]]).t()
+            for columns in tensors.blocks(num_samples):
+                similarity = queries @ tensors.unit_rows(x[order[columns]]).t()
                 if columns.start < last and columns.stop > first:
                     similarity.masked_fill_(y[rows, None] == y[columns], -torch.inf)
                 before += (similarity > nearest[:, None]).sum(dim=1, dtype=torch.int32)

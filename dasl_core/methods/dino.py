@@ -9,15 +9,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dasl_core.distributed import mean_over_ranks
-from dasl_core.methods.arguments import check_crops, check_temperature
 from dasl_core.methods.base import Outputs, Step
 from dasl_core.methods.taught import TaughtMethod
 from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.ema import Teacher
 from dasl_core.models.heads import DINOHead
-from dasl_core.regularizers.norms import full_precision
-from dasl_core.spec import ResolvedJobSpec
+from dasl_core.spec import JobSpec
 from dasl_core.spec import methods as settings_of
+from dasl_core.tensors import check_crops, check_temperature, full_precision
 
 GLOBAL_VIEWS = 2
 

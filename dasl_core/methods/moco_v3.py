@@ -8,15 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dasl_core.distributed import gather_views, rank
-from dasl_core.methods.arguments import check_temperature, check_two_views
 from dasl_core.methods.base import Outputs, Step
 from dasl_core.methods.taught import TaughtMethod
 from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.ema import Teacher
 from dasl_core.models.heads import deep_head
-from dasl_core.regularizers.norms import full_precision
-from dasl_core.spec import BACKBONES, ResolvedJobSpec
+from dasl_core.spec import BACKBONES, JobSpec
 from dasl_core.spec import methods as settings_of
+from dasl_core.tensors import check_temperature, check_two_views, full_precision
 
 
 class MoCoV3(TaughtMethod):

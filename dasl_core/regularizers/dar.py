@@ -14,14 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dasl_core.regularizers.norms import (
-    CtvNorm,
-    Reduction,
-    check_choice,
-    check_matrix,
-    ctv_norm,
-    full_precision,
-)
+from dasl_core.regularizers.norms import CtvNorm, Reduction, ctv_norm
+from dasl_core.tensors import check_choice, check_matrix, full_precision
 
 Difference = Literal["abs", "signed", "distance"]
 Estimator = Literal["chain", "unbiased", "full"]

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dasl_core.regularizers.norms import check_matrix
+from dasl_core.tensors import check_matrix
 
 
 @torch.no_grad()

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from dasl_core.tensors import check_choice, check_matrix, full_precision
+
 CtvNorm = Literal["l1", "l2", "sq_l2"]
 Reduction = Literal["sum", "mean"]
 
@@ -53,28 +55,6 @@ def ctv_norm(columns: Tensor, norm: CtvNorm = "l1", reduction: Reduction = "sum"
     if reduction == "mean":
         value = value / (num_columns * (num_columns - 1) // 2)
     return value
-
-
-def full_precision(x: Tensor) -> Tensor:
-    """Half and bfloat16 as float32; float32 and float64 as they are."""
-    return x if x.dtype == torch.float64 else x.float()
-
-
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Raise a ValueError that names the argument unless ``value`` is one of ``choices``."""
-    if value not in choices:
-        expected = ", ".join(repr(choice) for choice in choices)
-        raise ValueError(f"{name} must be one of {expected}; given {value!r}")
-
-
-def check_matrix(name: str, value: object, shape: str) -> None:
-    """Raise a ValueError that names the argument unless ``value`` is a 2-D floating-point tensor."""
-    if not isinstance(value, Tensor):
-        raise ValueError(f"{name} must be a tensor of shape {shape}; given {type(value).__name__}")
-    if value.dim() != 2:
-        raise ValueError(f"{name} must have the shape {shape}; given {tuple(value.shape)}")
-    if not value.is_floating_point():
-        raise ValueError(f"{name} must hold real floating-point numbers; given {value.dtype}")
 
 
 def _sum_over_pairs(columns: Tensor, norm: CtvNorm) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal, get_args
 
-from dasl_core.regularizers.norms import check_choice
+from dasl_core.tensors import check_choice
 
 Schedule = Literal["constant", "linear", "cosine"]
 

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from dasl_core.regularizers.norms import check_choice, check_matrix, full_precision
+from dasl_core.tensors import check_choice, check_matrix, full_precision
 
 Target = Literal["mean", "zero"]
 

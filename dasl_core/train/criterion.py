@@ -14,9 +14,9 @@ from dasl_core.regularizers import (
     pair_count,
     weight_at,
 )
-from dasl_core.regularizers.norms import full_precision
 from dasl_core.seeds import stream
-from dasl_core.spec import ResolvedDAR, ResolvedJobSpec
+from dasl_core.spec import DAR, JobSpec
+from dasl_core.tensors import full_precision
 from dasl_core.train.pseudo_labels import PseudoLabels
 
 

@@ -6,12 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dasl_core.clustering import cluster
+from dasl_core.clustering import cluster, cluster_quality
 from dasl_core.distributed import gather, rank, world_size
-from dasl_core.evaluate.cluster_quality import cluster_quality
-from dasl_core.regularizers.norms import full_precision
 from dasl_core.seeds import derive_seed
-from dasl_core.spec import ResolvedClusters
+from dasl_core.spec import Clusters
+from dasl_core.tensors import full_precision
 
 
 class PseudoLabels:

@@ -13,9 +13,8 @@ import torch.nn.functional as F
 from sklearn.cluster import KMeans
 from torch import Tensor
 
-from dasl_core import clustering
-from dasl_core.clustering import cluster
-from dasl_core.evaluate.cluster_quality import cluster_quality
+from dasl_core.clustering import cluster, cluster_quality
+from dasl_core.clustering import kmeans as clustering
 from tests.support.gloo_pool import GlooPool
 from tests.support.largest_tensor import LargestTensor
 
@@ -42,7 +41,7 @@ def test_euclidean_equals_scikit_learn_from_the_same_start(k: int) -> None:
     found = cluster(x, k, metric="euclidean", seed=3, max_iterations=300)
     theirs = KMeans(k, init=start_of(x, k, 3).numpy(), n_init=1, tol=0, algorithm="lloyd").fit(x)
     np.testing.assert_array_equal(found.assignments.numpy(), theirs.labels_)
-    np.testing.assert_allclose(found.centres.numpy(), theirs.cluster_centers_, atol=1e-12)
+    np.testing.assert_allclose(found.centers.numpy(), theirs.cluster_centers_, atol=1e-12)
     assert found.inertia == pytest.approx(theirs.inertia_)
 
 
@@ -59,7 +58,7 @@ def test_spherical_equals_a_naive_loop_from_the_same_start() -> None:
         )
     found = cluster(x, 5, metric="spherical", seed=1, max_iterations=300)
     assert torch.equal(found.assignments, assigned)
-    torch.testing.assert_close(found.centres, centres)
+    torch.testing.assert_close(found.centers, centres)
     cosines = (unit * centres[assigned]).sum(dim=1)
     assert found.inertia == pytest.approx(float((2 - 2 * cosines).sum()))
 
@@ -79,7 +78,7 @@ def test_clear_clusters_are_found(metric: Any) -> None:
     classes = torch.arange(6).repeat(20)
     figures = cluster_quality(found, found.assignments, classes=classes)
     assert figures["nmi_classes"] == pytest.approx(1)
-    assert found.centres.dtype == torch.float32
+    assert found.centers.dtype == torch.float32
     assert found.iterations <= 3
 
 
@@ -97,7 +96,7 @@ def test_half_precision_is_computed_in_float32() -> None:
     x = clouds().bfloat16()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = cluster(x, 6)
-    assert found.centres.dtype == torch.float32
+    assert found.centers.dtype == torch.float32
     assert torch.equal(found.assignments, cluster(x.float(), 6).assignments)
 
 
@@ -189,7 +188,7 @@ def shared(x: np.ndarray, order: np.ndarray | None, k: int, metric: Any, *option
         found = cluster(part(x), k, metric=metric, seed=5)
     else:
         found = cluster(part(x[order]), k, metric=metric, seed=5, positions=part(order))
-    return found.assignments.numpy(), found.centres.numpy(), found.inertia, found.reseeded
+    return found.assignments.numpy(), found.centers.numpy(), found.inertia, found.reseeded
 
 
 def alone(x: np.ndarray) -> np.ndarray:

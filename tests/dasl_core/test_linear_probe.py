@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
-from dasl_core.evaluate import inputs, linear_probe
+from dasl_core import tensors
+from dasl_core.evaluate import linear_probe
 from dasl_core.evaluate.linear import _Heads, _standardisation
 
 Split = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -166,7 +167,7 @@ def test_probe_repeats_itself_and_takes_arrays_tiles_and_both_precisions(
     assert double.top1 == pytest.approx(expected.top1, abs=0.02)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert linear_probe(*split, epochs=3) == expected
-    monkeypatch.setattr(inputs, "TILE_ENTRIES", 100)
+    monkeypatch.setattr(tensors, "TILE_ENTRIES", 100)
     tiled = linear_probe(*split, epochs=3)
     assert [rate.top1 for rate in tiled.rates] == [rate.top1 for rate in expected.rates]
 

@@ -247,7 +247,7 @@ def test_a_cache_takes_no_more_than_its_share_of_the_disk(
     monkeypatch.setattr(cache_module, "SHARE_OF_FREE_DISK", 0.0)
     with caplog.at_level(logging.WARNING):
         pixels = read_everything(pictures, tmp_path)
-    assert "every epoch decodes them anew" in caplog.text
+    assert "every epoch decodes them again" in caplog.text
     assert pixels.any()
     assert cache_files(tmp_path) == [".lock"]
 

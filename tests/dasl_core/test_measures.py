@@ -16,8 +16,7 @@ from sklearn.cluster import KMeans
 from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 
-from dasl_core import evaluate
-from dasl_core.evaluate import inputs
+from dasl_core import evaluate, tensors
 
 
 def clouds(
@@ -173,7 +172,7 @@ def test_tiles_change_nothing(tile_entries: int, monkeypatch: pytest.MonkeyPatch
         ]
 
     expected = figures()
-    monkeypatch.setattr(inputs, "TILE_ENTRIES", tile_entries)
+    monkeypatch.setattr(tensors, "TILE_ENTRIES", tile_entries)
     tiled = figures()
     assert tiled[:3] == expected[:3]
     assert evaluate.uniformity(x) == expected[3]
@@ -390,7 +389,7 @@ def test_huge_and_tiny_features_are_measured_like_others(scale: float, dtype: to
 
 def test_large_arrays_are_read_where_they_lie_and_read_only_ones_are_read_too() -> None:
     array = clouds()[0].numpy()
-    assert inputs.features(array, "x").data_ptr() == array.ctypes.data
+    assert tensors.feature_matrix(array, "x").data_ptr() == array.ctypes.data
     frozen = array.copy()
     frozen.flags.writeable = False
     for other in (frozen, np.asfortranarray(array), array.astype(">f4"), array[::-1][::-1]):

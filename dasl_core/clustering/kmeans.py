@@ -1,8 +1,8 @@
-"""k-means over features that are spread over the ranks, for the labels of cluster-used DAR.
+"""k-means over features that are distributed over the ranks, for the labels of cluster-used DAR.
 
-Every rank holds some rows of the bank and gets the clusters of these; sums and counts are reduced
-over ranks. What is found depends neither on the number of ranks nor on who holds which row: the start
-is drawn from the rows' positions in the whole bank, and all sums are taken in float64.
+Every rank holds some rows of the bank and gets their clusters; sums and counts are reduced over ranks.
+The result depends neither on the number of ranks nor on which rank holds which row: the start is drawn
+by the rows' positions in the whole bank, and all sums are taken in float64.
 """
 
 from __future__ import annotations
@@ -12,42 +12,44 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
+from dasl_core import tensors
 from dasl_core.distributed import world_size
-from dasl_core.regularizers.norms import check_choice, check_matrix, full_precision
+from dasl_core.tensors import check_choice, check_matrix, full_precision
 
 Metric = Literal["spherical", "euclidean"]
 
-# Entries of one tile of scores, 32 MiB in float32, and of rows in float64, 8 MiB: whatever the number
-# of rows and clusters.
+# Entries of one tile of scores, 32 MiB in float32, and of rows in float64, 8 MiB, for any number of
+# rows and clusters.
 _SCORE_ENTRIES = 1 << 23
 _SUM_ENTRIES = 1 << 20
 
-# The start looks at so many points a cluster at most; drawing from 1.3 million for each of a thousand
-# centres would take longer than all that follows.
+# Points per cluster from which the start is drawn, at most: drawing each of a thousand centers from
+# 1.3 million points would take longer than all iterations.
 _START_POINTS = 32
 
 
 @dataclass(frozen=True)
 class Clustering:
-    """What `cluster` found.
+    """The result of `cluster`.
 
     Attributes:
         assignments: (n,) int64, the cluster of each of this rank's rows, on their device.
-        centres: (k, d), alike on all ranks; of length 1 when spherical.
+        centers: (k, d), equal on all ranks; of length 1 when spherical.
         metric: that of the call.
-        inertia: sum over all ranks' rows of the squared distance to the own centre; on the sphere
-            that is 2 (1 - cosine).
-        reseeded: how often a cluster that had lost all its points was given a new one.
+        inertia: sum over all ranks' rows of the squared distance to their center; on the sphere that
+            is 2 (1 - cosine).
+        reseeded: how often a cluster without points was given a new center.
         iterations: of Lloyd's algorithm.
     """
 
     assignments: Tensor
-    centres: Tensor
+    centers: Tensor
     metric: Metric
     inertia: float
     reseeded: int
@@ -67,23 +69,23 @@ def cluster(
 ) -> Clustering:
     """Lloyd's k-means from a greedy k-means++ start (Arthur and Vassilvitskii, 2007).
 
-    Every rank calls it alike. It ends once no row changes its cluster, or after `max_iterations`. A
-    cluster without points is given the point farthest from its centre, over all ranks. Memory beside
-    the bank: a copy of length 1 when spherical, 32 points a cluster for the start, and tiles of
+    Every rank calls it alike. It stops once no row changes its cluster, or after `max_iterations`. A
+    cluster without points gets the point farthest from its center, over all ranks. Memory beside the
+    bank: a copy of length 1 when spherical, 32 points a cluster for the start, and tiles of
     constant size; never all rows times all clusters.
 
     Args:
         bank: (n, d), this rank's rows, on any device; ranks may hold different numbers of them.
             Half and bfloat16 are computed in float32.
         k: from 1 to the number of rows of all ranks.
-        metric: ``"spherical"``: rows count by their direction, centres have length 1, the nearest is
+        metric: ``"spherical"``: rows count by their direction, centers have length 1, the nearest is
             the one with the largest cosine (Dhillon and Modha, 2001). ``"euclidean"``: as they are.
         seed: of the start. Numbers are drawn on the CPU, so every device and rank starts alike.
         max_iterations: of Lloyd's algorithm, at least 1.
         positions: (n,) int64, the place of each of this rank's rows in the whole bank, from 0 to the
-            number of all rows; what is found is then the same however rows are spread over ranks.
-            None: this rank's rows follow those of the ranks before it.
-        distributed: False when the bank is whole already, whatever process group there is.
+            number of all rows; the result then does not depend on how rows are distributed.
+            None: this rank's rows follow those of the previous ranks.
+        distributed: False if this process holds the whole bank, even in a process group.
 
     Raises:
         ValueError: when an argument does not fit, or rows are NaN or infinite; on all ranks alike.
@@ -98,21 +100,52 @@ def cluster(
         points = _Points(x, metric, distributed)
         points.place(positions)
         points.check(k)
-        centres = points.start(k, seed)
-        assignments, distances = points.nearest(centres)
+        centers = points.start(k, seed)
+        assignments, distances = points.nearest(centers)
         reseeded, iterations, changed = 0, 0, True
         while changed and iterations < max_iterations:
-            centres, empty = points.means(assignments, k)
+            centers, empty = points.means(assignments, k)
             previous = assignments
-            assignments, distances = points.nearest(centres)
+            assignments, distances = points.nearest(centers)
             changed = bool(points.total((assignments != previous).sum()))
             reseeded, iterations = reseeded + empty, iterations + 1
         inertia = float(points.total(distances.sum(dtype=torch.float64)))
-    return Clustering(assignments, centres, metric, inertia, reseeded, iterations)
+    return Clustering(assignments, centers, metric, inertia, reseeded, iterations)
+
+
+def kmeans(
+    x: Tensor | np.ndarray, k: int, seed: int = 0, max_iterations: int = 100
+) -> tuple[Tensor, Tensor]:
+    """Euclidean k-means of features that this process holds all of; see `cluster`.
+
+    Args:
+        x: (N, d) points, taken as they are (normalize them for cosine clusters).
+        k: clusters, from 1 to N.
+        seed: of the start.
+        max_iterations: stops earlier once no point changes its cluster.
+
+    Returns:
+        The cluster of each point, (N,) int64, and the centers, (k, d).
+
+    Raises:
+        ValueError: when an argument does not fit; the message names it.
+    """
+    x = tensors.feature_matrix(x, "x")
+    tensors.check_whole_number(k, "k")
+    tensors.check_whole_number(max_iterations, "max_iterations")
+    clustering = cluster(
+        x,
+        k,
+        metric="euclidean",
+        seed=seed,
+        max_iterations=max_iterations,
+        distributed=False,
+    )
+    return clustering.assignments, clustering.centers
 
 
 class _Points:
-    """This rank's rows, and what is computed over those of all ranks."""
+    """This rank's rows, and computations over the rows of all ranks."""
 
     def __init__(self, x: Tensor, metric: Metric, distributed: bool) -> None:
         self.spherical = metric == "spherical"
@@ -126,7 +159,7 @@ class _Points:
         return tensor
 
     def place(self, positions: Tensor | None) -> None:
-        """Learn how many rows there are in all, and where in them this rank's are."""
+        """Exchange the numbers of rows, and set the positions of this rank's rows among all."""
         ranks = world_size() if self.distributed else 1
         own = dist.get_rank() if self.distributed else 0
         counts = torch.zeros(ranks, dtype=torch.int64, device=self.x.device)
@@ -139,7 +172,7 @@ class _Points:
         self.positions = positions.to("cpu", torch.int64)
 
     def check(self, k: int) -> None:
-        """All ranks refuse together: one alone would leave the others waiting."""
+        """Check k, the rows and the positions on all ranks together: a single failing rank would block the others."""
         if not 1 <= k <= self.count:
             raise ValueError(f"k must be from 1 to the number of points, {self.count}; given {k}")
         lost = (~torch.linalg.vector_norm(self.x, dim=1).isfinite()).sum()
@@ -155,7 +188,7 @@ class _Points:
             )
 
     def start(self, k: int, seed: int) -> Tensor:
-        """Centres of greedy k-means++ on a sample of the rows, found by one rank and told to all."""
+        """Centers of greedy k-means++ on a sample of the rows, computed by rank 0 and broadcast."""
         generator = torch.Generator().manual_seed(seed)
         size = min(self.count, _START_POINTS * k)
         place = torch.full((self.count,), -1)
@@ -163,25 +196,25 @@ class _Points:
         place = place[self.positions].to(self.x.device)  # of this rank's rows in the sample, or -1
         sample = self.x.new_zeros(size, self.x.shape[1])
         sample[place[place >= 0]] = self.x[place >= 0]
-        self.total(sample)  # of the one row and of zeros: exact
+        self.total(sample)  # of one row and zeros: exact
         if not self.distributed or dist.get_rank() == 0:
-            centres = _plus_plus(sample, k, generator)
+            centers = _plus_plus(sample, k, generator)
         else:
-            centres = self.x.new_empty(k, self.x.shape[1])
+            centers = self.x.new_empty(k, self.x.shape[1])
         if self.distributed:
-            dist.broadcast(centres, 0)
-        return centres
+            dist.broadcast(centers, 0)
+        return centers
 
-    def nearest(self, centres: Tensor) -> tuple[Tensor, Tensor]:
-        """Index of and squared distance to the nearest centre of every row, (n,) each."""
+    def nearest(self, centers: Tensor) -> tuple[Tensor, Tensor]:
+        """Index of and squared distance to the nearest center of every row, (n,) each."""
         assignments = torch.empty(self.x.shape[0], dtype=torch.int64, device=self.x.device)
         distances = self.x.new_empty(self.x.shape[0])
-        half_squared_norms = centres.square().sum(dim=1) / 2
-        for rows in _tiles(self.x.shape[0], centres.shape[0], _SCORE_ENTRIES):
+        half_squared_norms = centers.square().sum(dim=1) / 2
+        for rows in _tiles(self.x.shape[0], centers.shape[0], _SCORE_ENTRIES):
             x = self.x[rows]
             # ||x - c||^2 / 2 without its constant ||x||^2 / 2
-            scores = half_squared_norms - x @ centres.t()
-            assignments[rows] = chosen = scores.argmin(dim=1)  # of equal ones the first
+            scores = half_squared_norms - x @ centers.t()
+            assignments[rows] = chosen = scores.argmin(dim=1)  # the first of equal ones
             score = scores.gather(1, chosen.unsqueeze(1)).squeeze(1)
             distances[rows] = (2 * score + x.square().sum(dim=1)).clamp_(min=0)
         return assignments, distances
@@ -193,25 +226,25 @@ class _Points:
         sums[:, width] = torch.bincount(assignments, minlength=k)
         for rows in _tiles(self.x.shape[0], width, _SUM_ENTRIES):
             values, to = self.x[rows].double(), assignments[rows]
-            # Of the two ways to add rows up, each adds in one fixed order on its kind of device.
+            # Each of these adds in a fixed order on its kind of device.
             if values.is_cuda:
                 sums[:, :width].index_put_((to,), values, accumulate=True)
             else:
                 sums[:, :width].index_add_(0, to, values)
         sums = self.total(sums)
         sizes = sums[:, width:]
-        centres = (sums[:, :width] / sizes.clamp(min=1)).to(self.x.dtype)
+        centers = (sums[:, :width] / sizes.clamp(min=1)).to(self.x.dtype)
         if self.spherical:
-            centres = F.normalize(centres, dim=1)
+            centers = F.normalize(centers, dim=1)
         is_empty = sizes[:, 0] == 0
         if (empty := int(is_empty.sum())) > 0:
-            # Far from the centres as they are now: one alone in its cluster is not in need of another.
-            _, distances = self.nearest(centres[~is_empty])
-            centres[is_empty] = self.farthest(distances, empty)
-        return centres, empty
+            # Far from the current centers: a point alone in its cluster has distance 0.
+            _, distances = self.nearest(centers[~is_empty])
+            centers[is_empty] = self.farthest(distances, empty)
+        return centers, empty
 
     def farthest(self, distances: Tensor, count: int) -> Tensor:
-        """(count, d): the rows of all ranks that lie farthest from their centres.
+        """(count, d): the rows of all ranks that lie farthest from their centers.
 
         Of equal distances the row of the smaller position comes first, on any number of ranks.
         """
@@ -235,9 +268,9 @@ class _Points:
 
 
 def _plus_plus(x: Tensor, k: int, generator: torch.Generator) -> Tensor:
-    """Each next centre is a point drawn with probability ~ squared distance to the centres so far.
+    """Draw each center among the points with probability ~ squared distance to the centers so far.
 
-    As in scikit-learn, of 2 + ln k such draws the one that lowers the total most is taken.
+    As in scikit-learn, the best of 2 + ln k such draws is taken.
     """
     draws = 2 + int(math.log(k))
     chosen = torch.randint(x.shape[0], (1,), generator=generator).to(x.device)

@@ -1,4 +1,4 @@
-"""Does a clustering agree with the classes? NMI and pairwise F1, of given clusters and of k-means."""
+"""Agreement of a clustering with classes: NMI and pairwise F1, of given clusters and of k-means."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dasl_core.evaluate import inputs
-from dasl_core.evaluate.clustering import kmeans
+from dasl_core import tensors
+from dasl_core.clustering.kmeans import kmeans
 
 
 def nmi(x: Tensor | np.ndarray, y: Tensor | np.ndarray, seed: int = 0) -> float:
     """NMI between the classes `y` and a k-means clustering of `x` with as many clusters as classes.
 
-    Rows are L2-normalised first, as for every other measure here. The result is from 0 to 1 and
-    depends on nothing but the arguments.
+    Rows are L2-normalized first, as for every other measure here. The result is from 0 to 1 and
+    depends only on the arguments.
 
     Args:
         x: (N, d) features.
         y: (N,) integer classes.
-        seed: of the k-means++ initialisation.
+        seed: of the k-means++ initialization.
 
     Raises:
         ValueError: when shapes or numbers do not fit; the message names the argument.
@@ -30,9 +30,9 @@ def nmi(x: Tensor | np.ndarray, y: Tensor | np.ndarray, seed: int = 0) -> float:
 def clustering_metrics(
     x: Tensor | np.ndarray, y: Tensor | np.ndarray, seed: int = 0
 ) -> dict[str, float]:
-    """All figures of one k-means clustering of `x` (N, d) with as many clusters as `y` has classes.
+    """All metrics of one k-means clustering of `x` (N, d) with as many clusters as `y` has classes.
 
-    Rows are L2-normalised first. The protocol of metric learning (Song et al., "Deep Metric Learning
+    Rows are L2-normalized first. The protocol of metric learning (Song et al., "Deep Metric Learning
     via Lifted Structured Feature Embedding", CVPR 2016).
 
     Returns:
@@ -41,8 +41,8 @@ def clustering_metrics(
     Raises:
         ValueError: when shapes or numbers do not fit; the message names the argument.
     """
-    x = inputs.unit_rows(inputs.features(x, "x"))
-    y = inputs.labels(y, "y", x.shape[0], x.device)
+    x = tensors.unit_rows(tensors.feature_matrix(x, "x"))
+    y = tensors.label_vector(y, "y", x.shape[0], x.device)
     clusters, _ = kmeans(x, int(torch.unique(y).numel()), seed=seed)
     precision, recall = pairwise_precision_recall(clusters, y)
     return {
@@ -54,7 +54,7 @@ def clustering_metrics(
 
 
 def normalized_mutual_information(a: Tensor | np.ndarray, b: Tensor | np.ndarray) -> float:
-    """``2 I(a; b) / (H(a) + H(b))`` of two labellings (N,) of the same samples; 1 if both are constant.
+    """``2 I(a; b) / (H(a) + H(b))`` of two labelings (N,) of the same samples; 1 if both are constant.
 
     Raises:
         ValueError: when they are not integer vectors of one length.
@@ -75,7 +75,7 @@ def pairwise_f1(clusters: Tensor | np.ndarray, classes: Tensor | np.ndarray) -> 
     """F1 over all pairs of samples (N,): a pair is found if it shares a cluster, right if a class.
 
     ``2 TP / (pairs in one cluster + pairs in one class)``, from 0 to 1, counted in whole numbers; 1
-    if neither labelling joins any two samples.
+    if neither labeling joins any two samples.
 
     Raises:
         ValueError: when they are not integer vectors of one length.
@@ -89,7 +89,7 @@ def pairwise_precision_recall(
 ) -> tuple[float, float]:
     """Of the pairs in one cluster, the share in one class; and of those in one class, in one cluster.
 
-    A share of no pairs at all is 0; both are 1 if neither labelling joins any two samples.
+    A share of no pairs at all is 0; both are 1 if neither labeling joins any two samples.
 
     Raises:
         ValueError: when they are not integer vectors of one length.
@@ -123,8 +123,12 @@ def _contingency(
         raise ValueError(f"{names[0]} must have the shape (N,) with N >= 1; given {tuple(a.shape)}")
     num_samples = a.shape[0]
     cpu = torch.device("cpu")
-    a_index = torch.unique(inputs.labels(a, names[0], num_samples, cpu), return_inverse=True)[1]
-    b_index = torch.unique(inputs.labels(b, names[1], num_samples, cpu), return_inverse=True)[1]
+    a_index = torch.unique(
+        tensors.label_vector(a, names[0], num_samples, cpu), return_inverse=True
+    )[1]
+    b_index = torch.unique(
+        tensors.label_vector(b, names[1], num_samples, cpu), return_inverse=True
+    )[1]
     a_sizes, b_sizes = torch.bincount(a_index), torch.bincount(b_index)
     pairs, counts = torch.unique(a_index * b_sizes.numel() + b_index, return_counts=True)
     return counts, (pairs // b_sizes.numel(), pairs % b_sizes.numel()), a_sizes, b_sizes

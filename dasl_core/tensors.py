@@ -1,4 +1,4 @@
-"""What every measure accepts, checked once: feature matrices and label vectors; and their blocks."""
+"""Checks of arguments, precision and tiling that losses, regularizers and measures share."""
 
 from __future__ import annotations
 
@@ -11,19 +11,70 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Entries of one tile of similarities: 16 MiB in float32, whatever the number of samples. Larger ones
-# are slower on a CPU: the allocator hands them back to the system, and every tile faults its pages in.
+# Entries of one tile of similarities: 16 MiB in float32 for any number of samples. Larger ones are
+# slower on a CPU: the allocator returns them to the system, and every tile faults its pages in.
 TILE_ENTRIES = 1 << 22
 # Rows whose largest entry lies between can be squared and added up in float32.
 SQUARES_VANISH, SQUARES_OVERFLOW = 1e-10, 1e15
 
 
 class NotFiniteError(ValueError):
-    """Features with NaN or infinities in them, which no measure can rank."""
+    """Features contain NaN or infinities, which no measure can rank."""
 
 
-def features(value: Tensor | np.ndarray, name: str, min_rows: int = 1) -> Tensor:
-    """An (N, d) feature matrix in float32 or float64, detached; ValueError when it is no such thing.
+def full_precision(x: Tensor) -> Tensor:
+    """Convert half and bfloat16 to float32; float32 and float64 stay as they are."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Raise a ValueError that names the argument unless ``value`` is one of ``choices``."""
+    if value not in choices:
+        expected = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"{name} must be one of {expected}; given {value!r}")
+
+
+def check_matrix(name: str, value: object, shape: str) -> None:
+    """Raise a ValueError that names the argument unless ``value`` is a 2-D floating-point tensor."""
+    if not isinstance(value, Tensor):
+        raise ValueError(f"{name} must be a tensor of shape {shape}; given {type(value).__name__}")
+    if value.dim() != 2:
+        raise ValueError(f"{name} must have the shape {shape}; given {tuple(value.shape)}")
+    if not value.is_floating_point():
+        raise ValueError(f"{name} must hold real floating-point numbers; given {value.dtype}")
+
+
+def check_two_views(name: str, value: Tensor) -> None:
+    """Raise a ValueError unless the shape is (2, B, h)."""
+    if value.dim() != 3 or value.shape[0] != 2:
+        raise ValueError(
+            f"{name} must have the shape (2, B, h), two views of each image; given "
+            f"{tuple(value.shape)}"
+        )
+
+
+def check_crops(target_name: str, targets: Tensor, name: str, outputs: Tensor) -> None:
+    """Raise a ValueError unless the shapes are (T, B, K) and (V, B, K): T global of V >= 2 views."""
+    if targets.dim() != 3 or outputs.dim() != 3 or targets.shape[1:] != outputs.shape[1:]:
+        raise ValueError(
+            f"{target_name} and {name} must have the shapes (T, B, K) and (V, B, K); given "
+            f"{tuple(targets.shape)} and {tuple(outputs.shape)}"
+        )
+    if not 0 < len(targets) <= len(outputs) or len(outputs) < 2:
+        raise ValueError(
+            f"{name} must be of at least 2 views, and of all views of {target_name}; given "
+            f"{len(outputs)} and {len(targets)}"
+        )
+
+
+def check_temperature(value: float) -> None:
+    """Raise a ValueError unless the temperature is finite and above 0."""
+    if not 0 < value < math.inf:
+        raise ValueError(f"temperature must be a finite number above 0; given {value}")
+
+
+def feature_matrix(value: Tensor | np.ndarray, name: str, min_rows: int = 1) -> Tensor:
+    """Convert to an (N, d) feature matrix in float32 or float64, detached; raise ValueError otherwise.
 
     float32 and float64 are used where they lie; other types are copied to float32.
     """
@@ -43,8 +94,8 @@ def features(value: Tensor | np.ndarray, name: str, min_rows: int = 1) -> Tensor
     return x
 
 
-def labels(value: Tensor | np.ndarray, name: str, rows: int, device: torch.device) -> Tensor:
-    """An (N,) vector of integer labels on `device`; ValueError when it is no such thing."""
+def label_vector(value: Tensor | np.ndarray, name: str, rows: int, device: torch.device) -> Tensor:
+    """Convert to an (N,) vector of integer labels on `device`; raise ValueError otherwise."""
     y = _tensor(value, name)
     if y.shape != (rows,):
         raise ValueError(
@@ -55,8 +106,8 @@ def labels(value: Tensor | np.ndarray, name: str, rows: int, device: torch.devic
     return y.to(device=device, dtype=torch.int64)
 
 
-def same_width(train_x: Tensor, test_x: Tensor) -> None:
-    """ValueError when the features of training and test samples differ in their columns."""
+def check_same_width(train_x: Tensor, test_x: Tensor) -> None:
+    """Raise a ValueError if the features of training and test samples differ in their columns."""
     if test_x.shape[1] != train_x.shape[1]:
         raise ValueError(
             f"test_x must have as many columns as train_x, {train_x.shape[1]}; "
@@ -80,14 +131,14 @@ def squared_distances(first: Tensor, second: Tensor) -> Tensor:
     return squared.add_(lengths[:, None])
 
 
-def whole_number(value: object, name: str, least: int = 1) -> None:
-    """ValueError when an argument is no whole number of at least `least`."""
+def check_whole_number(value: object, name: str, least: int = 1) -> None:
+    """Raise a ValueError unless an argument is a whole number of at least `least`."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be at least {least}, a whole number; given {value!r}")
 
 
-def number(value: object, name: str, *, zero: bool = False) -> None:
-    """ValueError when an argument is no finite number above 0, or, with `zero`, of at least 0."""
+def check_number(value: object, name: str, *, zero: bool = False) -> None:
+    """Raise a ValueError unless an argument is a finite number above 0, or, with `zero`, at least 0."""
     if (
         not isinstance(value, int | float | np.integer | np.floating)
         or not 0 <= value < math.inf
@@ -120,10 +171,10 @@ def pair_tiles(rows: int) -> Iterator[tuple[slice, slice]]:
 
 
 @contextmanager
-def exact(device: torch.device) -> Iterator[None]:
-    """Products in the precision of their factors: without autocast, and without TF32 on a GPU.
+def exact_products(device: torch.device) -> Iterator[None]:
+    """Compute products in the precision of their factors: without autocast, and without TF32 on a GPU.
 
-    A training run may allow both, and they would change which of two neighbours is nearer.
+    A training run may allow both, and they would change which of two neighbors is nearer.
     """
     allowed = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
@@ -141,6 +192,6 @@ def _tensor(value: Tensor | np.ndarray, name: str) -> Tensor:
         flags = value.flags
         if not (flags.writeable and flags.c_contiguous and value.dtype.isnative):
             value = value.astype(value.dtype.newbyteorder("="), order="C")
-        return torch.from_numpy(value)  # no copy: a second one of a large bank may not fit
+        return torch.from_numpy(value)  # no copy: a second large bank may not fit into memory
     given = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
     raise ValueError(f"{name} must be a torch tensor or a numeric NumPy array; given {given}")
