@@ -1,4 +1,4 @@
-"""The list of a checkpoint's files with their sha256, by which damage is found."""
+"""The manifest of a checkpoint: its files with their sha256, by which damage is detected."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from io import BufferedReader
 from pathlib import Path
 
 MANIFEST = "manifest.json"
-# As the files of checkpoints are called: no folder, no hidden file, nothing that leads elsewhere.
+# Names of checkpoint files: no folders, no hidden files, no paths that lead elsewhere.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*")
 
 
 def digests_of(checkpoint: Path) -> dict[str, str]:
-    """The sha256 of each file that a checkpoint's manifest names.
+    """Read the sha256 of each file from a checkpoint's manifest.
 
     Raises:
         ValueError: the manifest is damaged.
@@ -28,17 +28,17 @@ def digests_of(checkpoint: Path) -> dict[str, str]:
     try:
         listed = json.loads(content)["sha256"].items()
         if not all(_PLAIN_NAME.fullmatch(name) for name, _ in listed):
-            raise ValueError("it names what may lie elsewhere")
+            raise ValueError("a name leads elsewhere")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{checkpoint / MANIFEST} is damaged") from error
     return dict(listed)
 
 
 def damage_of(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint that has a manifest; None: each file is as it was written.
+    """Verify a checkpoint against its manifest; returns the problem, or None if it is intact.
 
     Raises:
-        OSError: a file is there and cannot be read.
+        OSError: a file exists and cannot be read.
     """
     try:
         for name, digest in digests_of(checkpoint).items():
@@ -53,9 +53,9 @@ def damage_of(checkpoint: Path) -> str | None:
 
 
 def _open(path: Path) -> BufferedReader:
-    # Not as usual: to open a pipe would wait for somebody who writes to it.
+    # O_NONBLOCK: opening a FIFO would block.
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return file
     file.close()
-    raise OSError(errno.EINVAL, "Not a regular file", str(path))  # a device may never end
+    raise OSError(errno.EINVAL, "Not a regular file", str(path))  # reading a device may never end

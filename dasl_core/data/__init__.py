@@ -1,4 +1,4 @@
-"""Images in a folder: finding and checking them once, and decoding them."""
+"""Image data: ingest, decoding, caching, sampling, loading and augmentation."""
 
 from dasl_core.data.decode import decode_image
 from dasl_core.data.index import DatasetIndex, Skipped

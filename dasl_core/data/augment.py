@@ -1,8 +1,8 @@
-"""Random views, drawn for each sample and computed on the device for a whole batch.
+"""Random views, drawn for each image and computed on the device for a whole batch.
 
-The recipe is SimCLR's (Chen et al. 2020, appendix A). Colour changes are linear in the pixels, so
+The recipe is SimCLR's (Chen et al. 2020, appendix A). Color changes are linear in the pixels, so
 brightness, contrast, saturation, hue and grayscale become one 3x3 matrix and one offset per image;
-hue turns the chroma plane of YIQ, as NVIDIA DALI does, where torchvision goes through HSV. They are
+hue rotates the chroma plane of YIQ, as NVIDIA DALI does, where torchvision goes through HSV. They are
 applied in that order (torchvision draws an order; all but hue and contrast's mean commute).
 """
 
@@ -22,7 +22,7 @@ RGB_MEAN, RGB_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 LUMA_MEAN, LUMA_STD = (0.449,), (0.226,)
 
 LUMA = (0.299, 0.587, 0.114)  # ITU-R 601-2, as Pillow's
-# The rows of the chroma sum to 0: a grey pixel has none, so hue and saturation leave it grey.
+# The rows of the chroma sum to 0: a gray pixel has none, so hue and saturation leave it gray.
 RGB_TO_YIQ = (LUMA, (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112))
 
 CROP_TRIES = 10  # as torchvision's RandomResizedCrop, which then falls back to a central crop
@@ -33,20 +33,20 @@ BLUR_SIGMA = (0.1, 2.0)
 
 
 def statistics(channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation that images in [0, 1] are normalised with."""
+    """Mean and standard deviation for the normalization of images in [0, 1]."""
     return (RGB_MEAN, RGB_STD) if channels == 3 else (LUMA_MEAN, LUMA_STD)
 
 
 @dataclass(frozen=True)
 class ViewParameters:
-    """What was drawn for one view of B samples. All float32 on the CPU until `to` moves them.
+    """The random parameters of one view of B images. All float32 on the CPU until `to` moves them.
 
     Attributes:
         box: (B, 4), x, y, width, height of the crop as shares of the image; width is negative for a
             flipped view, x then being the right edge.
         color: (B, 3, 3), multiplies an RGB pixel.
-        contrast: (B,), 1 keeps it; the change is around the image's mean luminance.
-        sigma: (B,), blur in pixels of the view; 0 is none. None when no sample is blurred.
+        contrast: (B,), 1 for none; the change is around the image's mean luminance.
+        sigma: (B,), blur in pixels of the view; 0 is none. None when no image is blurred.
         solarized: (B,), 1 where pixels above one half are inverted, else 0. None when none is.
     """
 
@@ -57,11 +57,11 @@ class ViewParameters:
     solarized: Tensor | None = None
 
     def rows(self, which: slice | Tensor) -> "ViewParameters":
-        """The parameters of some of the samples."""
+        """The parameters of some of the images."""
         return self._map(lambda tensor: tensor[which])
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "ViewParameters":
-        """The same on a device and in a precision."""
+        """Convert to a device and a dtype."""
         return self._map(lambda tensor: tensor.to(device, dtype, non_blocking=True))
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> "ViewParameters":
@@ -109,7 +109,7 @@ def draw_view(valid_hw: Tensor, augment: Augment, generator: torch.Generator) ->
 
 
 def central_view(valid_hw: Tensor) -> ViewParameters:
-    """The largest central square of each image, unchanged: what evaluation sees."""
+    """The largest central square of each image, unchanged: the view for evaluation."""
     count = valid_hw.shape[0]
     share = valid_hw.min(dim=1, keepdim=True).values / valid_hw  # (B, 2) of height and width
     height, width = share.unbind(1)
@@ -121,23 +121,23 @@ def central_view(valid_hw: Tensor) -> ViewParameters:
 def render(
     canvases: Tensor, valid_hw: Tensor, view: ViewParameters, image_size: int, dtype: torch.dtype
 ) -> Tensor:
-    """Compute a view of each canvas.
+    """Render a view of each canvas.
 
     Args:
         canvases: (B, C, S, S) uint8, on the device.
         valid_hw: (B, 2) height and width of the image within its canvas.
         view: parameters, moved to the device with `to`.
         image_size: pixels a side of the result.
-        dtype: floating-point type of the result and of all that is computed.
+        dtype: floating-point type of the computation and the result.
 
     Returns:
-        (B, C, image_size, image_size), normalised with `statistics`.
+        (B, C, image_size, image_size), normalized with `statistics`.
     """
     pixels = canvases.to(dtype) / 255
     images = _crop(pixels, valid_hw.to(canvases.device), view.box, image_size)
     if images.shape[1] == 3:
         images = _recolor(images, view.color, view.contrast)
-    else:  # luminance: only brightness and contrast have a meaning
+    else:  # grayscale: only brightness and contrast apply
         images = images * (view.color.sum(dim=(1, 2)) / 3)[:, None, None, None]
         images = _stretch(images, images, view.contrast)
     images = images.clamp(0, 1)
@@ -155,7 +155,7 @@ def render(
 
 @lru_cache(maxsize=64)
 def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Made once for a device: a copy to a GPU in every view would be waited for."""
+    """A constant tensor, copied once to a device: a copy in every view would stall the GPU."""
     return torch.tensor(values, dtype=dtype, device=device)
 
 
@@ -174,7 +174,7 @@ def _crop_boxes(valid_hw: Tensor, scale: tuple[float, float], generator: torch.G
     crop_height = torch.sqrt(area * height * width / ratio) / height
     fits = (crop_width <= 1) & (crop_height <= 1)
     first = fits.float().argmax(dim=1, keepdim=True)
-    # No try fitted: the largest central crop of an allowed ratio.
+    # Fallback if no try fits: the largest central crop of an allowed ratio.
     fallback_width = (height * CROP_RATIO[1] / width).clamp(max=1)
     fallback_height = (width / CROP_RATIO[0] / height).clamp(max=1)
     any_fits = fits.any(dim=1, keepdim=True)
@@ -188,7 +188,7 @@ def _crop_boxes(valid_hw: Tensor, scale: tuple[float, float], generator: torch.G
 
 
 def _color_matrix(brightness: Tensor, saturation: Tensor, hue: Tensor) -> Tensor:
-    """(B, 3, 3): brightness, then saturation, then a turn of hue (1 is a full turn)."""
+    """(B, 3, 3): brightness, then saturation, then a rotation of hue (1 is a full turn)."""
     to_yiq = torch.tensor(RGB_TO_YIQ)
     cos, sin = torch.cos(2 * math.pi * hue), torch.sin(2 * math.pi * hue)
     zero, one = torch.zeros_like(hue), torch.ones_like(hue)
@@ -207,10 +207,10 @@ def _color_matrix(brightness: Tensor, saturation: Tensor, hue: Tensor) -> Tensor
 def _crop(canvases: Tensor, valid_hw: Tensor, box: Tensor, size: int) -> Tensor:
     side = canvases.shape[-1]
     height, width = (edge.to(box.dtype) for edge in valid_hw.unbind(1))
-    # Pixel centres of the view, as shares of the box; then positions in the canvas, in pixels.
-    centre = (torch.arange(size, device=canvases.device, dtype=box.dtype) + 0.5) / size
-    x = (box[:, 0:1] + centre * box[:, 2:3]) * width[:, None]
-    y = (box[:, 1:2] + centre * box[:, 3:4]) * height[:, None]
+    # Pixel centers of the view, as shares of the box; then positions in the canvas, in pixels.
+    center = (torch.arange(size, device=canvases.device, dtype=box.dtype) + 0.5) / size
+    x = (box[:, 0:1] + center * box[:, 2:3]) * width[:, None]
+    y = (box[:, 1:2] + center * box[:, 3:4]) * height[:, None]
     # Stay half a pixel inside the image: beyond it the canvas is empty.
     x = torch.minimum(x.clamp(min=0.5), width[:, None] - 0.5) * 2 / side - 1
     y = torch.minimum(y.clamp(min=0.5), height[:, None] - 0.5) * 2 / side - 1
@@ -232,7 +232,7 @@ def _stretch(images: Tensor, luminance: Tensor, contrast: Tensor) -> Tensor:
 
 
 def _blur(images: Tensor, sigma: Tensor) -> Tensor:
-    """Gaussian of a tenth of the side, as SimCLR's, separable, a kernel for each sample."""
+    """Separable Gaussian blur with a kernel of a tenth of the side, as SimCLR's, for each image."""
     count, channels, size, _ = images.shape
     radius = max(1, size // 20)
     offsets = torch.arange(-radius, radius + 1, device=images.device, dtype=images.dtype)

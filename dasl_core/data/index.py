@@ -1,4 +1,4 @@
-"""What ingest learned of an image folder, as one small file that training reads instead of the folder."""
+"""The index of an image folder: the result of ingest, one small file that training reads."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ _FORMAT = 1
 
 
 def inside(root: Path, path: str) -> Path:
-    """A file below a folder, with every link followed.
+    """Resolve a file below a folder, and check that no link leads out of the folder.
 
-    Asked anew whenever a file is read: what was a file when a data set was made may since have
-    become a link to a file that nobody was to read.
+    Checked whenever a file is read: since ingest, a file may have become a link to a forbidden file.
 
     Args:
         root: resolved.
@@ -29,10 +28,10 @@ def inside(root: Path, path: str) -> Path:
     Raises:
         ValueError: the file lies outside of the folder.
     """
-    place = Path(os.path.realpath(root / path))
-    if not place.is_relative_to(root):
+    target = Path(os.path.realpath(root / path))
+    if not target.is_relative_to(root):
         raise ValueError("it is a link that leads out of the data set's folder")
-    return place
+    return target
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Skipped:
     path: str
     """Relative to the root, with forward slashes; bytes that are not UTF-8 are shown as ``\\xNN``."""
     reason: str
-    """In plain words."""
+    """A sentence for people."""
 
 
 @dataclass(frozen=True)
@@ -61,21 +60,21 @@ class DatasetIndex:
     """(N, 2) int32: width and height in pixels, upright."""
     skipped: list[Skipped]
     num_ignored: int = 0
-    """Files whose names do not end like an image's; hidden files are not even counted."""
+    """Files without the extension of an image; hidden files are not counted."""
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def path(self, index: int) -> Path:
-        """Where the image lies.
+        """The path of an image.
 
         Raises:
-            ValueError: with the reason, when a link now leads out of the folder.
+            ValueError: a link leads out of the folder.
         """
         return inside(self.root, self.paths[index])
 
     def facts(self) -> DatasetFacts:
-        """What resolving a job's "auto" values needs to know."""
+        """The facts from which the "auto" values of a job are resolved."""
         return DatasetFacts(
             num_images=len(self.paths),
             num_classes=len(self.class_names) if self.labels is not None else None,
@@ -83,7 +82,7 @@ class DatasetIndex:
         )
 
     def report(self, limit: int = 1000) -> dict[str, Any]:
-        """The data set's report for people, JSON-ready, with at most `limit` skipped files and classes."""
+        """A report for people, JSON-ready, with at most `limit` skipped files and classes."""
         return {
             "num_images": len(self.paths),
             "num_skipped": len(self.skipped),
@@ -95,7 +94,7 @@ class DatasetIndex:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write gzipped JSON, whole or not at all; the same index gives the same bytes."""
+        """Write gzipped JSON, atomically; the same index gives the same bytes."""
         content = {
             "format": _FORMAT,
             "root": str(self.root),
@@ -111,11 +110,11 @@ class DatasetIndex:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> DatasetIndex:
-        """Read what `save` wrote.
+        """Read a file that `save` wrote.
 
         Raises:
-            ValueError: when the file is no index, is damaged, or names an image outside its root.
-            OSError: when there is no such file, or it cannot be read.
+            ValueError: the file is not an index, is damaged, or names an image outside its root.
+            OSError: the file does not exist, or cannot be read.
         """
         data = Path(path).read_bytes()
         try:
@@ -134,7 +133,7 @@ class DatasetIndex:
                 num_ignored=content["num_ignored"],
             )
             index._check_types()
-        except Exception as error:  # what is damaged goes wrong in every way
+        except Exception as error:  # damaged files raise arbitrary exception types
             detail = f"it has no {error}" if isinstance(error, KeyError) else error
             raise ValueError(f"{path} is not a data set index: {detail}") from error
         index._check_paths(path)
@@ -152,7 +151,7 @@ class DatasetIndex:
         if self.labels is not None:
             lengths.add(len(self.labels))
             classes = range(len(self.class_names))
-            # A set of types: a bool equals a number, but is none.
+            # Compared by type: a bool equals a number, but is not one.
             if (
                 not isinstance(self.labels, list)
                 or {*map(type, self.labels)} - {int}

@@ -27,7 +27,7 @@ from dasl_core.data.cache import CacheFolder
 from dasl_core.data.decode import decode_image
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.sampler import class_balanced_order
-from dasl_core.data.unreadable import PATHS_TOLD, too_many
+from dasl_core.data.unreadable import PATHS_REPORTED, too_many
 from dasl_core.distributed import rank, world_size
 from dasl_core.seeds import stream
 
@@ -89,7 +89,7 @@ class Canvases:
             )
         if self._pixels is None:
             self.unreadable = self._missing()
-        for position in sorted(self.unreadable)[:PATHS_TOLD]:
+        for position in sorted(self.unreadable)[:PATHS_REPORTED]:
             self._warn(position)
 
     def read(self, indices: Sequence[int] | np.ndarray) -> tuple[Tensor, Tensor]:

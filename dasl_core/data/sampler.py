@@ -7,16 +7,16 @@ from torch import Tensor
 def class_balanced_order(
     labels: Tensor, per_class: int, batch_size: int, generator: torch.Generator
 ) -> Tensor:
-    """Positions of an epoch's images, batch after batch; a function of its arguments alone.
+    """Draw the positions of an epoch's images, batch after batch.
 
     Each batch holds ``batch_size / per_class`` different classes, drawn at random, with `per_class`
-    images each, shuffled. A class comes as often as its share of the images asks for, so that within
-    an epoch, or from one to the next, all images are used equally often; a class that would have to
-    be in a batch twice is in every batch once, and the others make up for it. An image comes twice in
-    a batch only if its class has fewer than `per_class` images.
+    images each, shuffled. Classes appear in proportion to their numbers of images, so that over epochs
+    all images are used equally often. A class so large that it would appear twice in a batch is in every
+    batch once, and the other classes fill the rest. An image appears twice in a batch only if its class
+    has fewer than `per_class` images.
 
-    Where there are fewer classes than that, every batch holds all of them, with as equal numbers of
-    images as can be: at least `per_class`.
+    If there are fewer classes than that, every batch holds all of them, with nearly equal numbers of
+    images, at least `per_class`.
 
     Args:
         labels: (N,) int64, the class of each image; any numbers.
@@ -48,7 +48,7 @@ def class_balanced_order(
         classes = _classes_of_batches(counts, groups, steps, generator)
         slots = classes.repeat_interleave(per_class, dim=1).flatten()
     order = _images_of_slots(slots, numbers, counts, generator).view(steps, batch_size)
-    # A part of a batch, whose own statistics BatchNorm may take, should not be a few classes.
+    # Shuffled, so that a micro-batch, on which BatchNorm may compute statistics, has many classes.
     shuffled = torch.rand(steps, batch_size, generator=generator).argsort(dim=1)
     return order.gather(1, shuffled).flatten()
 
@@ -56,11 +56,11 @@ def class_balanced_order(
 def _classes_of_batches(
     counts: Tensor, groups: int, steps: int, generator: torch.Generator
 ) -> Tensor:
-    """(steps, groups) classes, different ones in each row.
+    """Draw (steps, groups) classes, different ones in each row.
 
     A class with n more appearances to come is drawn with a probability proportional to n (Efraimidis
     and Spirakis, "Weighted random sampling with a reservoir", 2006); if it has as many as there are
-    batches left, it is drawn for sure. So each gets all that it was allotted.
+    batches left, it is always drawn. So each class gets all of its appearances.
     """
     left = _appearances(counts, groups * steps, steps, generator)
     rows = []
@@ -74,7 +74,7 @@ def _classes_of_batches(
 
 
 def _appearances(counts: Tensor, total: int, most: int, generator: torch.Generator) -> Tensor:
-    """How often each class appears, at most `most` times and `total` times in all.
+    """Draw how often each class appears: at most `most` times, and `total` times in all.
 
     In proportion to `counts`, rounded up or down so that the mean over epochs is the exact
     proportion: systematic sampling, in whole numbers.
@@ -95,8 +95,10 @@ def _appearances(counts: Tensor, total: int, most: int, generator: torch.Generat
 def _images_of_slots(
     slots: Tensor, numbers: Tensor, counts: Tensor, generator: torch.Generator
 ) -> Tensor:
-    """An image (S,) for each slot's class (S,): those of a class in a random order, round and round,
-    so that any few in a row are different ones."""
+    """Assign an image (S,) to each slot's class (S,).
+
+    The images of a class are taken in a random order, cyclically: consecutive ones differ.
+    """
     shuffled = torch.randperm(len(numbers), generator=generator)
     by_class = shuffled[numbers[shuffled].argsort(stable=True)]
     first = counts.cumsum(0) - counts  # of each class in `by_class`

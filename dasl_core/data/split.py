@@ -1,4 +1,4 @@
-"""Which images train and which are held out."""
+"""The split of a data set into training and held-out images."""
 
 import hashlib
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ def split(index: DatasetIndex, holdout: Holdout) -> Split:
     seeds are evaluated on the same images, and a larger share contains a smaller one.
 
     Raises:
-        ValueError: whole classes are to be held out of a data set that has fewer than two.
+        ValueError: classes are held out of a data set that has fewer than two.
     """
     if holdout.by == "image":
         chosen = _smallest_hashes(index.paths, holdout.fraction)

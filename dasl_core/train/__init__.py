@@ -1,1 +1,1 @@
-"""Training: the loop, its optimizer, its checkpoints, and what several processes need."""
+"""Training: the loop and its components; `dasl_core.train.build.pretrain` is the entry point."""

@@ -57,7 +57,7 @@ def build_optimizer(
 def set_schedules(
     optimizer: torch.optim.Optimizer, step: int, steps_per_epoch: int, train: ResolvedTrain
 ) -> float:
-    """Give every group its rate and weight decay for one step; returns the rate."""
+    """Set the learning rate and weight decay of every group for one step; returns the rate."""
     lr = learning_rate(step, steps_per_epoch, train)
     decay = weight_decay(step, steps_per_epoch, train)
     for group in optimizer.param_groups:
@@ -66,10 +66,10 @@ def set_schedules(
     return lr
 
 
-def learning_rate(step: int, steps_per_epoch: int, train: ResolvedTrain) -> float:
-    """Rate of one optimizer step: linear warm-up from 0, then a half cosine to `lr_end` of the peak.
+def learning_rate(step: int, steps_per_epoch: int, train: Train) -> float:
+    """Learning rate of one optimizer step: linear warm-up from 0, then a half cosine to `lr_end` of the peak.
 
-    A pure function of the step, so that a resumed run needs no saved schedule.
+    A pure function of the step: a resumed run needs no saved schedule.
     """
     peak, end = train.optimizer.lr, train.optimizer.lr * train.optimizer.lr_end
     total = steps_per_epoch * train.epochs
@@ -80,8 +80,8 @@ def learning_rate(step: int, steps_per_epoch: int, train: ResolvedTrain) -> floa
     return end + (peak - end) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def weight_decay(step: int, steps_per_epoch: int, train: ResolvedTrain) -> float:
-    """Decay of one optimizer step: a half cosine from `weight_decay` to `weight_decay_end`."""
+def weight_decay(step: int, steps_per_epoch: int, train: Train) -> float:
+    """Weight decay of one optimizer step: a half cosine from `weight_decay` to `weight_decay_end`."""
     start, end = train.optimizer.weight_decay, train.optimizer.weight_decay_end
     progress = step / max(1, steps_per_epoch * train.epochs)
     return end + (start - end) * 0.5 * (1 + math.cos(math.pi * progress))

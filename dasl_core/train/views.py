@@ -45,22 +45,22 @@ class ViewMaker:
         self.layout = torch.channels_last if spec.train.channels_last else torch.contiguous_format
 
     def make(self, batch: Batch, step: int) -> list[Tensor]:
-        """One tensor (B, C, H, W) a view.
+        """Render one tensor (B, C, H, W) per view.
 
-        Parameters are drawn for the global batch and cut to the rank's share. Each sample's come
-        from its own row of random numbers, so the valid_hw of the other ranks' images, which this
-        one does not know, do not matter.
+        Parameters are drawn for the global batch and cut to the rank's share. Each image has a row of
+        random numbers of its own, so the sizes of the other ranks' images, which this rank does not
+        know, do not matter.
         """
         canvases = batch.canvases.to(self.device, non_blocking=True)
         share = len(canvases)
         first = rank() * share
         valid_hw = torch.ones(len(batch.indices), 2, dtype=batch.valid_hw.dtype)
         valid_hw[first : first + share] = batch.valid_hw
-        made = []
+        views = []
         for number, view in enumerate(self.views):
             generator = stream(self.seed, "augment", step, number)
             drawn = draw_view(valid_hw, view.augment, generator).rows(slice(first, first + share))
             drawn = drawn.to(self.device, self.dtype)
             images = render(canvases, batch.valid_hw, drawn, view.image_size, self.dtype)
-            made.append(images.contiguous(memory_format=self.layout))
-        return made
+            views.append(images.contiguous(memory_format=self.layout))
+        return views

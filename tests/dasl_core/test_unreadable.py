@@ -215,7 +215,7 @@ def test_too_many_unreadable_images_end_the_run_before_its_first_step(
     with pytest.raises(
         ValueError,
         match=r"4 of the 30 images of the data set 'pictures' can no longer be read, such as "
-        r"class-0/03\.png \(the file does not exist\); mount or restore .*register its folder anew",
+        r"class-0/03\.png \(the file does not exist\); mount or restore .*register its folder again",
     ):
         run(resolved(index), index, cache, reporter)
     assert reporter.points == reporter.evaluations == reporter.checkpoints == []
