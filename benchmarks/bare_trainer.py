@@ -65,7 +65,7 @@ def train_rank(task: dict[str, Any]) -> None:
     """One rank."""
     from dasl_core.data.index import DatasetIndex
     from dasl_core.distributed import rank
-    from dasl_core.spec import JobSpec
+    from dasl_core.spec import ResolvedJobSpec
     from dasl_core.train.build import RunFiles, pretrain
     from dasl_core.train.reporter import NullReporter
 

@@ -12,7 +12,7 @@ from dasl_core.methods.taught import TaughtMethod
 from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.ema import Teacher
 from dasl_core.models.heads import projection_head
-from dasl_core.spec import JobSpec
+from dasl_core.spec import ResolvedJobSpec
 from dasl_core.spec import methods as settings_of
 from dasl_core.tensors import check_two_views, full_precision
 

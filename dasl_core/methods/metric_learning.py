@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from dasl_core.distributed import gather
 from dasl_core.methods.base import Method, Outputs, Step
 from dasl_core.models.backbone import build_backbone, feature_width
-from dasl_core.spec import JobSpec
+from dasl_core.spec import ResolvedJobSpec
 from dasl_core.spec.methods import MetricLearningPart
 from dasl_core.tensors import full_precision
 

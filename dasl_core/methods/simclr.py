@@ -11,7 +11,7 @@ from dasl_core.distributed import gather_views, rank
 from dasl_core.methods.base import Method, Outputs, Step
 from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.heads import projection_head
-from dasl_core.spec import JobSpec
+from dasl_core.spec import ResolvedJobSpec
 from dasl_core.spec import methods as settings_of
 from dasl_core.tensors import check_temperature, check_two_views, full_precision
 

@@ -14,7 +14,7 @@ from dasl_core.distributed import all_reduce_sum, gather_views, rank, world_size
 from dasl_core.methods.base import Method, Outputs, Step
 from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.heads import projection_head
-from dasl_core.spec import JobSpec
+from dasl_core.spec import ResolvedJobSpec
 from dasl_core.spec import methods as settings_of
 from dasl_core.tensors import check_crops, check_temperature, full_precision
 

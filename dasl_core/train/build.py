@@ -16,7 +16,7 @@ from dasl_core.methods import Method, build_method
 from dasl_core.models.batchnorm import synchronize_batchnorm
 from dasl_core.models.checkpointing import checkpoint_blocks
 from dasl_core.seeds import derive_seed
-from dasl_core.spec import JobSpec
+from dasl_core.spec import ResolvedJobSpec
 from dasl_core.train.checkpointing import Checkpointer, TrainingState
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.data import TrainingData
@@ -56,7 +56,7 @@ class RunFiles:
 
 
 def pretrain(
-    spec: JobSpec,
+    spec: ResolvedJobSpec,
     index: DatasetIndex,
     reporter: Reporter,
     files: RunFiles,
@@ -98,7 +98,7 @@ def pretrain(
 
 
 def build_trainer(
-    spec: JobSpec,
+    spec: ResolvedJobSpec,
     index: DatasetIndex,
     reporter: Reporter,
     files: RunFiles,
@@ -132,7 +132,7 @@ def build_trainer(
     criterion = Criterion(spec, method, device, pseudo_labels)
     updater = Updater(
         optimizer,
-        spec.train.clip if spec.train.clip != "auto" else None,
+        spec.train.clip,
         [*method.buffers(), *criterion.buffers()],
         device,
         scaled=spec.train.precision == "fp16",
@@ -214,12 +214,12 @@ def build_trainer(
 
 
 def _build_method(
-    spec: JobSpec, num_classes: int | None, device: torch.device, dtype: torch.dtype
+    spec: ResolvedJobSpec, num_classes: int | None, device: torch.device, dtype: torch.dtype
 ) -> Method:
     """The method with the same weights on every rank; seeds the rank's own random stream after."""
     torch.manual_seed(derive_seed(spec.train.seed, "weights"))
     method = build_method(spec, num_classes).to(device=device, dtype=dtype)
-    if spec.train.channels_last is True:
+    if spec.train.channels_last:
         method = method.to(memory_format=torch.channels_last)
     if world_size() > 1:
         synchronize_batchnorm(method, device)
@@ -247,7 +247,7 @@ def _wrap_ddp(method: Method, device: torch.device) -> nn.Module:
     return model
 
 
-def _build_pseudo_labels(spec: JobSpec, data: TrainingData) -> PseudoLabels | None:
+def _build_pseudo_labels(spec: ResolvedJobSpec, data: TrainingData) -> PseudoLabels | None:
     """The labels of DAR on clusters of k-means; None if it uses other labels."""
     dar = spec.dar
     if dar is None or not dar.active or dar.labels != "cluster" or dar.clusters.source != "kmeans":
@@ -270,7 +270,7 @@ def _control_group() -> dist.ProcessGroup | None:
     return group
 
 
-def _without_start(spec: JobSpec) -> JobSpec:
+def _without_start(spec: ResolvedJobSpec) -> ResolvedJobSpec:
     """The same spec with random weights."""
     backbone = spec.backbone.model_copy(update={"pretrained": None})
     return spec.model_copy(update={"backbone": backbone})

@@ -14,7 +14,7 @@ from dasl_core.distributed import broadcast_int, gather_objects_to_rank0, rank, 
 from dasl_core.export import export_backbone
 from dasl_core.methods import Method
 from dasl_core.seeds import random_state, restore_random_state
-from dasl_core.spec import JobSpec
+from dasl_core.spec import ResolvedJobSpec
 from dasl_core.spec.base import shorten
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.data import TrainingData
@@ -40,7 +40,7 @@ class Checkpointer:
         saved_step: step of the newest checkpoint, None when there is none.
     """
 
-    spec: JobSpec
+    spec: ResolvedJobSpec
     state: "TrainingState"
     data: TrainingData
     length: RunLength
@@ -53,7 +53,7 @@ class Checkpointer:
 
     def is_due(self, epochs: int) -> bool:
         """Whether a checkpoint is saved after this many epochs."""
-        return epochs % int(self.spec.train.checkpoint_every_epochs) == 0
+        return epochs % self.spec.train.checkpoint_every_epochs == 0
 
     def resume(self) -> bool:
         """Restore the checkpoint to resume from; False when there is none.
@@ -130,7 +130,7 @@ class TrainingState:
             its position.
     """
 
-    spec: JobSpec
+    spec: ResolvedJobSpec
     train_images: int
     images_digest: str
     total_steps: int

@@ -15,7 +15,7 @@ from dasl_core.regularizers import (
     weight_at,
 )
 from dasl_core.seeds import stream
-from dasl_core.spec import DAR, JobSpec
+from dasl_core.spec import ResolvedDAR, ResolvedJobSpec
 from dasl_core.tensors import full_precision
 from dasl_core.train.pseudo_labels import PseudoLabels
 
@@ -91,7 +91,7 @@ class Criterion:
         )
         return weight_at(dar.weight, dar.schedule, step.progress) * alignment
 
-    def _labels(self, dar: DAR, outputs: Outputs, step: Step) -> Tensor:
+    def _labels(self, dar: ResolvedDAR, outputs: Outputs, step: Step) -> Tensor:
         """(N,) on the CPU, where the chain is drawn; only assignments to prototypes come from a GPU."""
         if dar.labels == "class":
             assert step.labels is not None, "resolve refuses a data set without classes"

@@ -15,7 +15,7 @@ from dasl_core.data.loader import Canvases, EpochLoader
 from dasl_core.data.split import split
 from dasl_core.data.unreadable import notice, refusal, too_many
 from dasl_core.distributed import gather_objects
-from dasl_core.spec import JobSpec
+from dasl_core.spec import ResolvedJobSpec
 from dasl_core.train.reporter import Reporter
 
 
@@ -139,7 +139,7 @@ class TrainingData:
             canvases.close()
 
 
-def check_classes(spec: JobSpec, classes: int | None) -> None:
+def check_classes(spec: ResolvedJobSpec, classes: int | None) -> None:
     """Check that enough classes are left to learn from, now that the held-out ones are known.
 
     Raises:

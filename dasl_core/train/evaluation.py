@@ -26,7 +26,7 @@ from dasl_core.evaluate import (
 )
 from dasl_core.evaluate.finetune import Reader, own_share
 from dasl_core.seeds import stream
-from dasl_core.spec import FineTune, JobSpec, LinearProbe
+from dasl_core.spec import FineTune, LinearProbe, ResolvedJobSpec
 from dasl_core.train.precision import autocast, autocast_dtype
 
 # Most training images in the k-NN bank, evenly spaced: its features are computed again at every
@@ -60,7 +60,6 @@ class Evaluator:
         """`keepalive` is called repeatedly during long computations."""
         self.spec, self.device, self.dtype = spec, device, dtype
         self.keepalive = keepalive
-        assert isinstance(spec.backbone.image_size, int), "resolve the spec first"
         self.image_size = spec.backbone.image_size
         self.train = train
         self.bank = train.at_most(BANK_LIMIT)

@@ -66,7 +66,7 @@ def set_schedules(
     return lr
 
 
-def learning_rate(step: int, steps_per_epoch: int, train: Train) -> float:
+def learning_rate(step: int, steps_per_epoch: int, train: ResolvedTrain) -> float:
     """Learning rate of one optimizer step: linear warm-up from 0, then a half cosine to `lr_end` of the peak.
 
     A pure function of the step: a resumed run needs no saved schedule.
@@ -80,7 +80,7 @@ def learning_rate(step: int, steps_per_epoch: int, train: Train) -> float:
     return end + (peak - end) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def weight_decay(step: int, steps_per_epoch: int, train: Train) -> float:
+def weight_decay(step: int, steps_per_epoch: int, train: ResolvedTrain) -> float:
     """Weight decay of one optimizer step: a half cosine from `weight_decay` to `weight_decay_end`."""
     start, end = train.optimizer.weight_decay, train.optimizer.weight_decay_end
     progress = step / max(1, steps_per_epoch * train.epochs)

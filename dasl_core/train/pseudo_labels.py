@@ -9,7 +9,7 @@ from torch import Tensor
 from dasl_core.clustering import cluster, cluster_quality
 from dasl_core.distributed import gather, rank, world_size
 from dasl_core.seeds import derive_seed
-from dasl_core.spec import Clusters
+from dasl_core.spec import ResolvedClusters
 from dasl_core.tensors import full_precision
 
 
@@ -33,7 +33,7 @@ class PseudoLabels:
 
     def __init__(
         self,
-        clusters: Clusters,
+        clusters: ResolvedClusters,
         train_indices: Tensor,
         steps: int,
         share: int,

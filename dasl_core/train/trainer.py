@@ -11,7 +11,7 @@ from dasl_core.data.loader import Batch, EpochLoader
 from dasl_core.distributed import broadcast_int
 from dasl_core.methods import Method, Outputs, Step
 from dasl_core.regularizers import angular_update
-from dasl_core.spec import Train
+from dasl_core.spec import ResolvedTrain
 from dasl_core.train.checkpointing import Checkpointer
 from dasl_core.train.collapse import CollapsedError
 from dasl_core.train.criterion import Criterion
@@ -45,7 +45,7 @@ class Trainer:
             None with one rank.
     """
 
-    settings: Train
+    settings: ResolvedTrain
     length: RunLength
     data: TrainingData
     method: Method

@@ -9,7 +9,7 @@ from dasl_core.distributed import rank
 from dasl_core.evaluate import NotFiniteError
 from dasl_core.methods import Method
 from dasl_core.models.backbone import feature_width
-from dasl_core.spec import JobSpec
+from dasl_core.spec import ResolvedJobSpec
 from dasl_core.train.data import TrainingData
 from dasl_core.train.divergence import DivergenceGuard
 from dasl_core.train.evaluation import Evaluator
@@ -27,7 +27,7 @@ class Validator:
         scratch: folder in which the plots are drawn.
     """
 
-    spec: JobSpec
+    spec: ResolvedJobSpec
     evaluator: Evaluator | None
     method: Method
     data: TrainingData
@@ -45,7 +45,7 @@ class Validator:
 
     def is_due(self, epochs: int) -> bool:
         """Whether the backbone is evaluated after this many epochs."""
-        return epochs % int(self.spec.evaluate.every_epochs) == 0
+        return epochs % self.spec.evaluate.every_epochs == 0
 
     def evaluate_baselines(self) -> None:
         """Evaluate the raw pixels and the untrained network; report what will not be measured."""

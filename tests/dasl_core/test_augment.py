@@ -52,7 +52,7 @@ def drawn(**changes: Any) -> ViewAugment:
     return ViewAugment.model_validate(usual | changes)
 
 
-def draw(augment: Augment, valid_hw: Tensor, seed: int = 0) -> ViewParameters:
+def draw(augment: ViewAugment, valid_hw: Tensor, seed: int = 0) -> ViewParameters:
     return draw_view(valid_hw, augment, torch.Generator().manual_seed(seed))
 
 

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from torch import nn
 
 from dasl_core.seeds import random_state, restore_random_state
-from dasl_core.spec import Optimizer
+from dasl_core.spec import ResolvedOptimizer
 from dasl_core.train.optim import build_optimizer
 from dasl_core.train.serialization import (
     STRUCTURE,

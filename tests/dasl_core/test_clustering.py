@@ -87,7 +87,7 @@ def test_seed_alone_decides() -> None:
     state = torch.get_rng_state()
     first, again, other = (cluster(x, 12, seed=seed) for seed in (0, 0, 1))
     assert torch.equal(first.assignments, again.assignments)
-    assert torch.equal(first.centres, again.centres)
+    assert torch.equal(first.centers, again.centers)
     assert not torch.equal(first.assignments, other.assignments)
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -143,7 +143,7 @@ def test_corner_cases() -> None:
     x = torch.tensor([[0.0], [0.0], [0.0], [5.0]])
     few = cluster(x, 2, metric="euclidean").assignments
     assert few[0] == few[1] == few[2] != few[3]
-    assert cluster(x, 1, metric="euclidean").centres.item() == pytest.approx(1.25)
+    assert cluster(x, 1, metric="euclidean").centers.item() == pytest.approx(1.25)
     # More clusters than different points: the rest stay empty, and it ends.
     found = cluster(x, 4, metric="euclidean")
     assert cluster_quality(found, found.assignments)["empty"] == 2

@@ -14,7 +14,7 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import Outputs, Step, build_method
 from dasl_core.regularizers import difference_alignment, inter_class_chain
 from dasl_core.seeds import stream
-from dasl_core.spec import DAR, SEC, Clusters, DatasetFacts, JobSpec, resolve
+from dasl_core.spec import DAR, SEC, DatasetFacts, JobSpec, ResolvedClusters, resolve
 from dasl_core.train.build import RunFiles, build_trainer
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.pseudo_labels import PseudoLabels

@@ -171,7 +171,7 @@ def test_a_step_that_is_left_out_puts_the_centre_back(broken: bool) -> None:
     dino = method()
     optimizer = torch.optim.SGD([p for p in dino.parameters() if p.requires_grad], lr=0.1)
     updater = Updater(optimizer, None, [*dino.buffers()], torch.device("cpu"), scaled=False)
-    updater.keep_buffers()
+    updater.snapshot_buffers()
     dino.loss(dino(crops()), step()).backward()
     if broken:
         dino.backbone.linear.weight.grad.fill_(float("nan"))

@@ -20,7 +20,7 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.export import FORMATS, ExportError, export_backbone, export_checkpoint
 from dasl_core.export.checkpoint import read_checkpoint
 from dasl_core.models.backbone import build_backbone, stem_lines
-from dasl_core.spec import BACKBONES, Backbone
+from dasl_core.spec import BACKBONES, ResolvedBackbone
 from dasl_core.train.serialization import load_state
 from tests.support.exported import (
     BACKBONE_KINDS,

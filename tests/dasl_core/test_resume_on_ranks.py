@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.spec import JobSpec
+from dasl_core.spec import ResolvedJobSpec
 from dasl_core.train.build import RunFiles, build_trainer
 from dasl_core.train.reporter import Desired, NullReporter
 from dasl_core.train.serialization import load_state
@@ -57,7 +57,7 @@ def recorded(
     reporter = Recorder(kept, desired) if first else None
     torch.rand(7 * (1 + dist.get_rank() if dist.is_initialized() else 1))  # whatever else is drawn
     with patch.object(Validator, "publish_plots", lambda validator: None):
-        outcome = run(JobSpec.model_validate(spec), index, cache, reporter, resume)
+        outcome = run(ResolvedJobSpec.model_validate(spec), index, cache, reporter, resume)
     return outcome, [] if reporter is None else reporter.curve()
 
 
@@ -92,7 +92,7 @@ def test_a_run_on_two_ranks_resumes_bit_for_bit_within_an_epoch(
 def draws(spec: dict[str, Any], index: DatasetIndex, cache: Path, scratch: Path) -> np.ndarray:
     """What a network would draw first, and one of its first weights."""
     files = RunFiles(cache=cache, scratch=scratch)
-    this = build_trainer(JobSpec.model_validate(spec), index, NullReporter(), files)
+    this = build_trainer(ResolvedJobSpec.model_validate(spec), index, NullReporter(), files)
     this.close()
     weight = next(this.method.parameters()).detach().flatten()[:4]
     return np.stack([torch.rand(4, dtype=torch.float64).numpy(), weight.numpy()])

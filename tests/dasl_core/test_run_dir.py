@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
+from dasl_core.manifest import damage_of
 from dasl_core.standalone import run_dir as output
-from dasl_core.standalone.run_dir import CHECKPOINTS, METRICS, RunDirectory, damage_of
+from dasl_core.standalone.run_dir import CHECKPOINTS, METRICS, RunDirectory
 
 FILES = {"backbone.safetensors": b"w" * 3000, "training_state.json": b"{}", "model.json": b"{}"}
 

@@ -34,7 +34,11 @@ PLAIN: dict[str, Any] = {
 
 @contextmanager
 def opened(
-    spec: JobSpec, index: DatasetIndex, cache: Path, scratch: Path, reporter: Recorder | None = None
+    spec: ResolvedJobSpec,
+    index: DatasetIndex,
+    cache: Path,
+    scratch: Path,
+    reporter: Recorder | None = None,
 ) -> Iterator[Trainer]:
     files = RunFiles(cache=cache, scratch=scratch)
     this = build_trainer(spec, index, reporter or NullReporter(), files)
@@ -163,7 +167,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[ViewAugment, ViewParame
     """What each view is drawn with, and what comes of it."""
     calls: list[tuple[ViewAugment, ViewParameters]] = []
 
-    def kept(valid_hw: Tensor, augment: Augment, generator: torch.Generator) -> ViewParameters:
+    def kept(valid_hw: Tensor, augment: ViewAugment, generator: torch.Generator) -> ViewParameters:
         calls.append((augment, draw_view(valid_hw, augment, generator)))
         return calls[-1][1]
 

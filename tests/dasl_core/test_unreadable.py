@@ -161,7 +161,6 @@ def test_a_kill_between_any_two_steps_loses_no_image(
             patch.setattr(loader.os, "fsync", step(loader.os.fsync))
             patch.setattr(Path, "replace", step(Path.replace))
             patch.setattr(Path, "unlink", step(Path.unlink))
-            patch.setattr(loader.json, "dump", step(json.dump))
             try:
                 read_all(index, cache)
             except Killed:

@@ -64,7 +64,7 @@ def test_a_gradient_that_is_not_finite_moves_nothing_and_buffers_go_back() -> No
     model = with_gradients([1.0, float("nan")], [1.0, 1.0])
     model.register_buffer("statistics", torch.tensor([2.0]))
     applied = updater(model)
-    applied.keep_buffers()
+    applied.snapshot_buffers()
     model.statistics.fill_(float("nan"))
     norm, updated = applied.apply()
     assert not torch.isfinite(norm)

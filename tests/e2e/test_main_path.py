@@ -19,7 +19,7 @@ from dasl_core.data.augment import central_view, render
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.data.loader import Canvases
 from dasl_core.methods import build_method
-from dasl_core.spec import JobSpec
+from dasl_core.spec import ResolvedJobSpec
 from dasl_core.train.serialization import load_state
 from service.client import Client
 from service.client.models import Checkpoint, Dataset, Job

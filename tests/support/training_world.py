@@ -17,7 +17,7 @@ from PIL import Image
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.export import export_backbone
-from dasl_core.spec import JobSpec, resolve
+from dasl_core.spec import JobSpec, ResolvedJobSpec, resolve
 from dasl_core.train.build import RunFiles, pretrain
 from dasl_core.train.reporter import Desired, NullReporter, Phase, Subject
 from dasl_core.train.trainer import Outcome
