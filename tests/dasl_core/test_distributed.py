@@ -26,6 +26,7 @@ from dasl_core.spec import METHODS, DatasetFacts, JobSpec, ResolvedJobSpec, reso
 from dasl_core.train.build import RunFiles, build_trainer
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.reporter import NullReporter
+from dasl_core.train.validation import Validator
 from tests.support.gloo_pool import GlooPool
 from tests.support.training_world import Recorder, resolved, run, settings
 
@@ -329,7 +330,7 @@ def whole_run(spec: dict[str, Any], index: DatasetIndex, cache: Path, kept: Path
     with ExitStack() as stack:
         # The same code draws for every method, and takes as long as the run itself.
         if validated.method.name != DRAWN:
-            stack.enter_context(patch.object(Run, "draw_pictures", lambda run: None))
+            stack.enter_context(patch.object(Validator, "publish_plots", lambda validator: None))
         assert run(validated, index, cache, reporter) == "succeeded"
     if reporter is None:
         return {}

@@ -110,7 +110,7 @@ def test_no_secret_gets_out(kind: type[logging.Formatter], message: str, secret:
 
 
 def test_what_only_looks_like_one_stays() -> None:
-    for message in ("dasl_core.train.engine", "http://127.0.0.1:8000/v1", "job_01abc", "a@b.c"):
+    for message in ("dasl_core.train.trainer", "http://127.0.0.1:8000/v1", "job_01abc", "a@b.c"):
         assert message in TextLines().format(record(message))
 
 
