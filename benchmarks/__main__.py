@@ -14,15 +14,15 @@ BENCHMARKS = (
 
 
 def main() -> int:
-    """Run all; 1 when one broke its limit or did not end well."""
+    """Run all benchmarks; return 1 if one exceeded its limit or failed."""
     failed = []
     for name in BENCHMARKS:
         print(f"\n{name}", flush=True)
-        # A process each: what one leaves in memory must not show in the figures of the next.
+        # One process each, so that memory kept by one does not affect the next.
         if subprocess.run([sys.executable, "-m", name], check=False).returncode:
             failed.append(name)
     if failed:
-        print(f"Limits broken or run failed: {', '.join(failed)}", file=sys.stderr)
+        print(f"Limit exceeded or run failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
 

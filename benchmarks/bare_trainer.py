@@ -2,8 +2,8 @@
 
     python -m benchmarks.bare_trainer TASK.json
 
-The task names the spec (resolved), index, cache, storage, and the file for the time of the first
-step. It is as lean as workers.run: what only the ranks need is imported only there.
+The task names the resolved spec, index, cache, storage, and the file for the time of the first step.
+Like workers.run, it imports only in the ranks what only they need.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 
 
 class FirstStep:
-    """A `Reporter` that writes down when the first step was done, and drops all else."""
+    """A `Reporter` that records the time of the first step and ignores everything else."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -62,7 +62,7 @@ class FirstStep:
 
 
 def train_rank(task: dict[str, Any]) -> None:
-    """One rank."""
+    """Train as one rank."""
     from dasl_core.data.index import DatasetIndex
     from dasl_core.distributed import rank
     from dasl_core.spec import ResolvedJobSpec
@@ -79,7 +79,7 @@ def train_rank(task: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Run the task to its end."""
+    """Run the task until it is complete."""
     task = json.loads(Path(sys.argv[1]).read_text())
     TorchTrainer(
         train_rank,

@@ -1,10 +1,10 @@
-"""What a queue that loses nothing must bear, each as a trial with real processes, timed.
+"""Failures that must not lose a job: each is a timed trial with real processes.
 
-    python -m benchmarks.chaos                 # all of them
-    python -m benchmarks.chaos --only cancel   # one, whose figures replace the last ones
+    python -m benchmarks.chaos                 # all trials
+    python -m benchmarks.chaos --only cancel   # one trial; replaces its earlier result
 
-Limits are those of the promise: adopted within 45 s, cancelled within 5 s of a step of 1 s, no job and
-no step lost, and nothing left behind.
+The limits are those that DASL promises: adopted within 45 s, canceled within 5 s for steps of 1 s, no
+job and no step lost, no process left behind.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from service.db.session import Database
 RESULTS = Path(__file__).parent / "results" / "chaos.json"
 ADOPTED_WITHIN_SECONDS = 45.0
 CANCELLED_WITHIN_SECONDS = 5.0
-# Of an attempt, on a machine that is busy.
+# For an attempt on a busy machine.
 PATIENCE_SECONDS = 600.0
 OUTAGES = 3
 
 
 def main() -> int:
-    """Run the trials and write what they measured; 1 when a promise was broken."""
+    """Run the trials and write the results; return 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=TRIALS, action="append")
     parser.add_argument(
         "--standin",
         action="store_true",
-        help=f"no Ray and no training, see benchmarks.standin; only for {' and '.join(STANDIN)}",
+        help=f"replace Ray and training, see benchmarks.standin; only for {' and '.join(STANDIN)}",
     )
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
@@ -59,7 +59,7 @@ def main() -> int:
     kept = json.loads(given.output.read_text()) if given.output.exists() else {}
     for name in given.only or TRIALS:
         before = machine("torch", "ray", "sqlalchemy")
-        # What is set for Ray from outside may change what is measured.
+        # Ray's environment variables may change the results.
         before |= {name: value for name, value in os.environ.items() if name[:4] == "RAY_"}
         with tempfile.TemporaryDirectory(prefix="dasl-chaos-") as folder:
             result = TRIALS[name](Path(folder), given.standin and name in STANDIN)
@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def ray_head(folder: Path, standin: bool) -> dict[str, Any]:
-    """GCS and raylet of `dasl serve` are killed under two running jobs; both must finish."""
+    """Kill GCS and raylet of `dasl serve` while two jobs run; both must finish."""
     with startup.served(folder) as on:
         jobs = [on.client.jobs.submit(small(epochs=400, seed=seed)) for seed in range(2)]
         until(
@@ -115,7 +115,7 @@ def ray_head(folder: Path, standin: bool) -> dict[str, Any]:
 
 
 def dispatcher(folder: Path, standin: bool) -> dict[str, Any]:
-    """kill -9 of the dispatcher, with the default lease: the job goes on, and is adopted."""
+    """Kill the dispatcher, with the default lease; the job continues and is adopted."""
     url = f"sqlite:///{folder / 'dasl.db'}"
     with (
         deployed(folder, url, cpus=2, settings={}, ray=_ray(folder, standin)) as running,
@@ -158,7 +158,7 @@ def dispatcher(folder: Path, standin: bool) -> dict[str, Any]:
 
 
 def database(folder: Path, standin: bool) -> dict[str, Any]:
-    """PostgreSQL is stopped at once and started, under requests and a training."""
+    """Stop PostgreSQL immediately and start it again, during requests and a training."""
     with (
         postgres() as server,
         deployed(folder, server.url, cpus=2, settings={}, ray=_ray(folder, standin)) as running,
@@ -186,7 +186,7 @@ def database(folder: Path, standin: bool) -> dict[str, Any]:
 
 
 def cancel(folder: Path, standin: bool) -> dict[str, Any]:
-    """A job of two ranks whose steps take about a second is cancelled."""
+    """Cancel a job of two ranks whose steps take about a second."""
     url = f"sqlite:///{folder / 'dasl.db'}"
     with deployed(folder, url, cpus=2, settings={}) as running, running.client() as client:
         spec = small(epochs=10_000, workers=2)
@@ -215,7 +215,7 @@ def cancel(folder: Path, standin: bool) -> dict[str, Any]:
         "ranks_gone_seconds": round(gone_seconds, 2),
         "status": job.status,
         "saved_step_is_the_last": checkpoint.step == len(times),
-        # A step in which the word arrives is finished, and so is the one that it is passed on in.
+        # The step in which the request arrives, and the one in which it is broadcast, are finished.
         "ok": stopped_seconds <= CANCELLED_WITHIN_SECONDS * max(1.0, step_seconds)
         and job.status == "cancelled"
         and checkpoint.step == len(times),
@@ -230,12 +230,12 @@ TRIALS: dict[str, Callable[[Path, bool], dict[str, Any]]] = {
 }
 
 
-# Those whose promise is the control plane's alone.
+# Trials that concern only the control plane.
 STANDIN = ("dispatcher", "database")
 
 
 def small(*, epochs: int, workers: int = 1, seed: int = 0) -> dict[str, Any]:
-    """A job with steps of milliseconds, four an epoch, and a checkpoint now and then."""
+    """Return a spec with steps of milliseconds, four per epoch, and occasional checkpoints."""
     return {
         "name": "chaos",
         "dataset": DATASET,
@@ -252,12 +252,12 @@ def small(*, epochs: int, workers: int = 1, seed: int = 0) -> dict[str, Any]:
 
 
 def last_step(client: Client, job: Job) -> int:
-    """The last step whose loss was reported; 0 before the first."""
+    """Return the last step whose loss was reported; 0 before the first."""
     return max(client.jobs.metrics(job.id, name="loss", max_points=10_000).step, default=0)
 
 
 def _restart(stop: Callable[[], None], start: Callable[[], None]) -> float:
-    """Some seconds of work, then an outage of about two; how long it was."""
+    """Wait some seconds, then cause an outage of about two; return its duration."""
     time.sleep(5)
     began = time.monotonic()
     stop()

@@ -1,11 +1,11 @@
-"""kill -9 at random points: API, dispatcher, drivers and ranks, under a stream of small jobs.
+"""Kill API, dispatcher, drivers and ranks at random moments, under a stream of small jobs.
 
     python -m benchmarks.crashes --database sqlite --kills 200 --seed 0
 
-API and dispatcher are started again at once, as a supervisor does. Drivers and ranks are the
-product's own affair. Afterwards the tables and files are held to what `history` says.
+API and dispatcher are restarted at once, as a supervisor does. The product must bring back drivers and
+ranks. Afterwards `history` checks the tables and files.
 
-Runs of other seeds stay in the results: `--minutes` may end one early, and the next seed goes on.
+Results keep the runs of other seeds: after `--minutes` ended one early, another seed adds to it.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from service.db.session import Database
 
 RESULTS = Path(__file__).parent / "results"
 Target = Literal["api", "dispatcher", "driver", "worker"]
-# How often each is drawn: an attempt that is killed costs a start of Ray Train, which takes much longer
-# than one of the service.
+# Relative frequencies: a killed attempt costs a start of Ray Train, which takes much longer than a
+# start of the service.
 TARGETS: dict[Target, int] = {"api": 2, "dispatcher": 2, "driver": 1, "worker": 1}
 SETTINGS = {
     "DASL_HEARTBEAT_SECONDS": "0.5",
-    # A dispatcher that was killed is missed for this long; with the default of 30 s there would
+    # A killed dispatcher is replaced only after this time; with the default of 30 s there would
     # rarely be one.
     "DASL_LEASE_SECONDS": "4",
-    # Ray else starts as many idle workers for each job as it has CPUs, and here jobs start all the
-    # time.
+    # Otherwise Ray starts as many idle workers for each job as it has CPUs, and jobs start all the
+    # time here.
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",
-    # Ray else gives way to whatever runs beside it: the service, the database and ourselves.
+    # Otherwise Ray has a lower priority than the service, the database and this process.
     "RAY_worker_niceness": "0",
 }
 _EPOCHS, _STEPS_AN_EPOCH = 60, 4
@@ -64,7 +64,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass
 class Stream:
-    """Jobs of a few kinds, `width` at a time, by a client that never gives one up."""
+    """Submits jobs of a few kinds, `width` at a time, and never gives one up."""
 
     client: Client
     width: int
@@ -74,19 +74,19 @@ class Stream:
     _live: set[str] = field(default_factory=set)
 
     def feed(self) -> None:
-        """Submit until there are enough."""
+        """Submit until `width` jobs are live."""
         self._live = {job for job in self._live if not self.client.jobs.get(job).done}
         while len(self._live) < self.width:
             self._live.add(self._submit())
 
     def repeat(self) -> None:
-        """Send one of the submissions again, as after an answer that was lost."""
+        """Repeat one of the submissions, as after a lost response."""
         key = self.random.choice(list(self.accepted))
         job = self.client.jobs.submit(_spec(self.kinds[self.accepted[key]]), idempotency_key=key)
         assert job.id == self.accepted[key], f"{key} was answered with {job.id}"
 
     def ended(self) -> bool | None:
-        """Whether all are over; `None`, as `until` has it, if not."""
+        """Return True if all jobs have ended, else None, as `until` expects."""
         self._live = {job for job in self._live if not self.client.jobs.get(job).done}
         return not self._live or None
 
@@ -100,7 +100,7 @@ class Stream:
 
 
 class Watch(threading.Thread):
-    """Looks all the time whether ranks of two attempts of one job live together."""
+    """Checks continuously whether ranks of two attempts of one job are alive together."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(name="watch", daemon=True)
@@ -123,30 +123,32 @@ class Watch(threading.Thread):
                     .group_by(Attempt.job_id)
                 )
                 self.found |= {
-                    f"{job}: ranks of attempt {first} and of a later one lived together"
+                    f"{job}: ranks of attempt {first} and of a later one were alive together"
                     for job, count, first in rows
                     if count > 1
                 }
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the thread."""
         self._stop_soon.set()
         self.join()
 
 
 def main() -> int:
-    """Run, write the results; 1 when anything was lost or done twice."""
+    """Run and write the results; return 1 if anything was lost or done twice."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--width", type=int, default=3, help="jobs at a time")
-    parser.add_argument("--mean-wait", type=float, default=5.0, help="seconds between two kills")
-    parser.add_argument("--minutes", type=float, default=60.0, help="no kill after so many")
+    parser.add_argument("--width", type=int, default=3, help="concurrent jobs")
+    parser.add_argument(
+        "--mean-wait", type=float, default=5.0, help="mean seconds between two kills"
+    )
+    parser.add_argument("--minutes", type=float, default=60.0, help="stop killing after this time")
     parser.add_argument(
         "--standin",
         action="store_true",
-        help="no Ray and no training: a stand-in that starts drivers at once, and ranks that hash",
+        help="replace Ray by a stand-in that starts drivers at once, and training by hashing",
     )
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
@@ -175,7 +177,7 @@ def main() -> int:
 
 
 def keep(output: Path, run: dict[str, Any]) -> None:
-    """Put a run among those of other seeds, with what they come to together."""
+    """Add a run to those of other seeds, and sum them up."""
     runs = json.loads(output.read_text())["runs"] if output.exists() else []
     runs = [each for each in runs if each["result"]["seed"] != run["result"]["seed"]] + [run]
     runs.sort(key=lambda each: int(each["result"]["seed"]))
@@ -190,14 +192,14 @@ def keep(output: Path, run: dict[str, Any]) -> None:
 
 
 def own_all_processes() -> None:
-    """Leave nothing behind when told to end; what loses its parent below this process is its child."""
+    """End all processes on SIGTERM; adopt orphaned descendants of this process."""
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 @contextmanager
 def database_of(kind: str, folder: Path) -> Iterator[str]:
-    """The URL of an empty database."""
+    """Yield the URL of an empty database."""
     if kind == "sqlite":
         yield f"sqlite:///{folder / 'dasl.db'}"
     else:
@@ -216,14 +218,14 @@ def crash(
     minutes: float,
     standin: bool,
 ) -> dict[str, Any]:
-    """Kill that often, let all jobs end, and say what happened and what is wrong.
+    """Kill `kills` times, wait for all jobs, and return counts and violations.
 
     Args:
         mean_wait: seconds between two kills; each wait is drawn evenly from 0 to twice that.
-        minutes: after which no more is killed.
-        standin: whether Ray and the training are stand-ins.
+        minutes: time after which no more processes are killed.
+        standin: replace Ray and training by stand-ins.
     """
-    # Drawn at once: what is killed, and when, depends on the seed and on nothing else.
+    # Drawn in advance: targets and times depend only on the seed.
     chance = random.Random(seed)
     targets = chance.choices([*TARGETS], [*TARGETS.values()], k=kills)
     waits = [chance.uniform(0, 2 * mean_wait) for _ in range(kills)]
@@ -281,10 +283,10 @@ def crash(
 def _kill(
     running: Deployment, stream: Stream, target: Target, wait: float, chance: random.Random
 ) -> None:
-    """Kill one, `wait` seconds after there is one.
+    """Kill one process, `wait` seconds after one exists.
 
     Raises:
-        TimeoutError: for minutes there was none, though jobs waited.
+        TimeoutError: none started for minutes although jobs were waiting.
     """
     if target == "api" or target == "dispatcher":
         time.sleep(wait)
@@ -294,28 +296,28 @@ def _kill(
     part = "driver" if target == "driver" else "rank"
 
     def of_that_kind() -> list[int] | None:
-        # All jobs may end while one is looked for; without new ones there would never be any.
+        # All jobs may end while this waits for a process, so new ones are needed.
         stream.feed()
         return sorted(p.pid for p in processes.training(os.getpid()) if p.part == part) or None
 
     until(of_that_kind, f"a {part}", _TARGET_PATIENCE_SECONDS)
-    # Not at its birth, which under load would be the only moment that is ever hit.
+    # Do not kill only processes that have just started.
     time.sleep(wait)
     while True:
         victims = until(of_that_kind, f"a {part}", _TARGET_PATIENCE_SECONDS)
         try:
             os.kill(chance.choice(victims), signal.SIGKILL)
         except ProcessLookupError:
-            continue  # It ended by itself between the look and the kill.
+            continue  # It ended by itself before the kill.
         return
 
 
 def _left_behind() -> list[str]:
-    """Command lines of all that still runs below this process; what has ended is collected."""
+    """Return the command lines of all descendants that still run."""
     left = []
     for pid, words in processes.commands(os.getpid()).items():
         if "postgres" in words[0] or not words[0]:
-            continue  # The database is ours, and a zombie is nothing.
+            continue  # The database belongs to this process; zombies have ended.
         left.append(f"{pid}: {' '.join(words)[:200]}")
     return left
 
@@ -331,7 +333,7 @@ def _counts(database: Database) -> dict[str, Any]:
 
 
 def _spec(kind: str) -> dict[str, Any]:
-    """A small job; `kind` says how many ranks and which seed."""
+    """Return a small job; `kind` contains the number of ranks and the seed."""
     workers, seed = (int(word) for word in kind.split() if word.isdigit())
     return {
         "name": kind,

@@ -37,7 +37,7 @@ RESULTS = Path(__file__).parent / "results" / "ctv.json"
 
 
 def main() -> int:
-    """Run, print a table, write the results; 1 when a limit is broken."""
+    """Run, print a table and write the results; return 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--output", type=Path, default=RESULTS)
@@ -85,7 +85,7 @@ def norm_step(columns: Tensor) -> Step:
 
 
 def regularizer_case(num_columns: int) -> Step:
-    """The whole of DAR on two views of H/2 images: chain, normalization, differences, norm."""
+    """Compute all of DAR on two views of H/2 images: chain, normalization, differences, norm."""
     embeddings = random_columns(num_columns).requires_grad_()
     labels = torch.arange(num_columns // 2).repeat(2)
 
@@ -106,7 +106,7 @@ CASES: dict[str, Callable[[int], Step]] = {
 
 def measure(name: str, threads: int) -> dict[str, Any]:
     step = CASES[name](NUM_COLUMNS)
-    step()  # starts torch's threads
+    step()  # start torch's threads
     seconds = []
     for _ in range(REPEATS):
         start = time.perf_counter()
@@ -130,18 +130,18 @@ def measure(name: str, threads: int) -> dict[str, Any]:
 
 
 def peak_in_fresh_process(name: str, threads: int) -> int:
-    """Memory is measured where nothing ran before, as freed memory that is kept would hide growth."""
+    """Measure in a fresh process, because freed memory that the allocator keeps would hide growth."""
     command = [sys.executable, "-m", "benchmarks.ctv", "--threads", str(threads), "--peak-of", name]
-    # Tensors go straight to and from the operating system.
+    # Allocate tensors directly from the operating system and return them to it.
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}
     finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return int(finished.stdout)
 
 
 def peak_extra_bytes(name: str) -> int:
-    """By how much the peak of resident memory rises in the first full-size step (Linux)."""
+    """Return the increase of peak resident memory in the first full-size step (Linux)."""
     step = CASES[name](NUM_COLUMNS)
-    CASES[name](64)()  # starts torch's threads, loads its code
+    CASES[name](64)()  # start torch's threads and load its code
     before = memory_bytes("VmRSS")
     step()
     return memory_bytes("VmHWM") - before

@@ -1,7 +1,7 @@
-"""API, dispatcher and Ray as processes of their own, as in production, each to be killed alone.
+"""API, dispatcher and Ray as separate processes, as in production, which can be killed one by one.
 
-Whoever uses this plays the supervisor of API and dispatcher: the two are started again as they were.
-Drivers and ranks are the product's own affair.
+The caller acts as the supervisor of API and dispatcher and restarts them. The product must bring back
+drivers and ranks.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass
 class Deployment:
-    """What runs, and where."""
+    """The running processes and how to reach them."""
 
     home: Path
     database_url: str
@@ -52,7 +52,7 @@ class Deployment:
     processes: dict[Service, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, service: Service) -> None:
-        """Start the API or the dispatcher; what it prints is added to its log."""
+        """Start the API or the dispatcher and append its output to its log."""
         with (self.home / f"{service}.log").open("ab") as log:
             self.processes[service] = subprocess.Popen(
                 [sys.executable, "-m", _COMMANDS[service]],
@@ -63,17 +63,17 @@ class Deployment:
             )
 
     def kill(self, service: Service) -> None:
-        """`kill -9`, and wait until it is gone."""
+        """Kill a process with SIGKILL and wait until it has ended."""
         self.processes[service].kill()
         self.processes[service].wait()
 
     def client(self) -> Client:
-        """A client that goes on for minutes against an API that is away."""
+        """Return a client that retries for minutes while the API is down."""
         return Client(self.url, self.token, patience=PATIENCE_SECONDS)
 
     @property
     def is_ready(self) -> bool:
-        """Whether work will be taken and done."""
+        """Whether the API reports that it is ready."""
         try:
             return httpx.get(f"{self.url}/readyz", trust_env=False).is_success
         except httpx.TransportError:
@@ -81,21 +81,21 @@ class Deployment:
 
 
 class Ray(Protocol):
-    """What runs the attempts."""
+    """A cluster that runs the attempts."""
 
     @property
     def address(self) -> str:
-        """Of its Jobs API."""
+        """Address of its Jobs API."""
 
     @property
     def token(self) -> str:
-        """For that API."""
+        """Token for that API."""
 
     def start(self) -> None:
-        """Start it."""
+        """Start the cluster."""
 
     def stop(self) -> None:
-        """End it and all that it runs."""
+        """Stop the cluster and everything that it runs."""
 
 
 @contextmanager
@@ -107,31 +107,31 @@ def deployed(
     settings: Mapping[str, str],
     ray: Ray | None = None,
 ) -> Iterator[Deployment]:
-    """A deployment that is ready, with the small data set `DATASET`; nothing is left of it.
+    """Yield a ready deployment with the small data set `DATASET`; stop all of it afterwards.
 
     Args:
-        home: a folder of its own.
-        database_url: an empty database.
-        cpus: how many CPUs Ray hands out.
-        settings: variables of API, dispatcher and workers.
-        ray: stands in for a local Ray.
+        home: an empty folder for all files.
+        database_url: URL of an empty database.
+        cpus: number of CPUs that Ray offers.
+        settings: environment variables of API, dispatcher and workers.
+        ray: replaces the local Ray.
     """
     port = free_port()
     upgrade(database_url)
     database = Database(database_url)
     token = admin_token(database, home / "config.toml")
     database.dispose()
-    own = {
+    deployed_settings = {
         "DASL_HOME": str(home / "d"),
         "DASL_CACHE_DIR": str(home / "cache"),
         "DASL_DATABASE_URL": database_url,
         "DASL_PORT": str(port),
-        # Ray runs `python`, which must be this one.
+        # Ray runs `python`, which must be this interpreter.
         "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
         **settings,
     }
     others = {name: value for name, value in os.environ.items() if not name.startswith("DASL_")}
-    with patch.dict(os.environ, others | own, clear=True):
+    with patch.dict(os.environ, others | deployed_settings, clear=True):
         ray = ray or LocalRay(home / "ray", home / "ray.log", cpus)
         if isinstance(ray, LocalRay):
             _start(ray)
@@ -139,7 +139,7 @@ def deployed(
             ray.start()
     access = {"DASL_RAY_ADDRESS": ray.address, "RAY_AUTH_TOKEN": ray.token}
     running = Deployment(
-        home, database_url, f"http://127.0.0.1:{port}", token, others | own | access
+        home, database_url, f"http://127.0.0.1:{port}", token, others | deployed_settings | access
     )
     try:
         for service in _COMMANDS:
@@ -157,13 +157,13 @@ def deployed(
 
 
 def _start(ray: LocalRay) -> None:
-    """Start Ray, again if need be: on a busy machine it may give up."""
+    """Start Ray, and retry, because on a busy machine it may give up."""
 
     def runs() -> bool | None:
         if not ray.running:
             ray.stop()
             ray.start()
-        # Printed when all of its parts are there, and not before.
+        # Printed only once all of its parts run.
         return "Ray runtime started" in ray.log.read_text() or None
 
     ray.start()
@@ -171,34 +171,34 @@ def _start(ray: LocalRay) -> None:
 
 
 def until(
-    found: Callable[[], T | None],
+    poll: Callable[[], T | None],
     what: str,
     seconds: float = PATIENCE_SECONDS,
     *,
     pause: float = 0.2,
 ) -> T:
-    """Poll until something is found.
+    """Call `poll` until it returns something other than None.
 
     Raises:
-        TimeoutError: it did not happen.
+        TimeoutError: it returned None for `seconds`.
     """
     deadline = time.monotonic() + seconds
-    while (result := found()) is None:
+    while (result := poll()) is None:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited for {what} for {seconds:g} s in vain")
+            raise TimeoutError(f"no {what} within {seconds:g} s")
         time.sleep(pause)
     return result
 
 
 def free_port() -> int:
-    """A port that is free now."""
+    """Return a TCP port that is free now."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
 
 
 def write_images(folder: Path, count: int) -> None:
-    """Noise of two classes: what is learned does not matter here."""
+    """Write noise images of two classes; the content does not matter here."""
     random = np.random.default_rng(0)
     for number in range(count):
         target = folder / f"class-{number % 2}"

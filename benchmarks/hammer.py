@@ -1,4 +1,4 @@
-"""People who submit all the time, and repeat what failed, while something is taken away."""
+"""Clients that submit continuously and repeat failed requests during an outage."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from service.client import Client
 
 _PEOPLE = 4
 _PAUSE_SECONDS = 0.05
-# A person who waits longer than this has lost patience.
+# A request that fails for longer than this counts as not cured.
 _CURED_WITHIN_SECONDS = 60.0
 
 
 class Hammer:
-    """Threads that submit jobs, each under a key of its own, and cancel them. Use as a context."""
+    """Context manager: threads that submit jobs, each with its own idempotency key, and cancel them."""
 
     def __init__(self, url: str, token: str, spec: dict[str, Any]) -> None:
         self._url, self._spec = url, spec
@@ -51,7 +51,7 @@ class Hammer:
             person.join()
 
     def counts(self) -> dict[str, Any]:
-        """How often there was which answer, and how long the longest repetition took."""
+        """Return the number of each kind of response, and the longest time until a success."""
         return {
             "accepted_jobs": len(self.accepted),
             "answers": dict(sorted(self._answers.items())),
@@ -59,7 +59,7 @@ class Hammer:
         }
 
     def lost(self, client: Client) -> list[str]:
-        """Jobs that were accepted and are not there, or are twice."""
+        """Return accepted jobs that are missing or duplicated, and unknown jobs."""
         there = Counter(job.id for job in client.jobs.list(tag="by:hammer"))
         lost = [job for job in self.accepted.values() if there[job] != 1]
         return lost + sorted(there.keys() - {*self.accepted.values()})
@@ -84,22 +84,22 @@ class Hammer:
     def _until_cured(
         self, http: httpx.Client, path: str, body: object, headers: dict[str, str]
     ) -> httpx.Response | None:
-        """Repeat a request until it is answered with anything but a 5xx."""
+        """Repeat a request until the response is not a 5xx."""
         began = time.monotonic()
         while True:
             try:
                 answer = http.post(path, json=body, headers=headers)
-                said = str(answer.status_code)
+                outcome = str(answer.status_code)
             except httpx.TransportError as error:
-                answer, said = None, type(error).__name__
+                answer, outcome = None, type(error).__name__
             seconds = time.monotonic() - began
             with self._lock:
-                self._answers[said] += 1
+                self._answers[outcome] += 1
                 self._longest = max(self._longest, seconds)
             if answer is not None and answer.status_code < 500:
                 return answer
             if seconds > _CURED_WITHIN_SECONDS:
                 with self._lock:
-                    self.not_cured.append(f"{path}: {said}")
+                    self.not_cured.append(f"{path}: {outcome}")
                 return None
             time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""What must hold of every job whatever was killed under it: from the tables, and from the files."""
+"""Invariants of every job, whatever was killed while it ran, checked in tables and files."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ FINAL_WEIGHTS = "training_state.safetensors"
 def violations(
     database: Database, accepted: Mapping[str, str], steps: Mapping[str, int]
 ) -> list[str]:
-    """Everything that is wrong, in words; empty when nothing was lost and nothing done twice.
+    """Return one sentence for each violation; none if nothing was lost or done twice.
 
     Args:
-        accepted: the job that the API answered with, by idempotency key.
-        steps: of a job's training, by job.
+        accepted: the job id that the API returned, by idempotency key.
+        steps: number of training steps, by job.
     """
     found: list[str] = []
     with database.read() as session:
@@ -33,16 +33,17 @@ def violations(
         for key, job_id in accepted.items():
             if job_id not in jobs:
                 found.append(f"{job_id}: accepted as {key}, and lost")
-        found += [f"{job_id}: nobody asked for it" for job_id in jobs.keys() - {*accepted.values()}]
+        found += [f"{job_id}: was never submitted" for job_id in jobs.keys() - {*accepted.values()}]
         for job in jobs.values():
             found += [f"{job.id}: {wrong}" for wrong in _of_job(session, job, steps.get(job.id))]
     return found
 
 
 def unlike(database: Database, alike: Mapping[str, str]) -> list[str]:
-    """Jobs of one kind (`alike`: kind by job) that ended with other weights than the first one.
+    """Return jobs whose final weights differ from those of the first job of their kind.
 
-    They were to compute the same, and on CPUs to the bit, however often each was interrupted.
+    Jobs of one kind (`alike`: kind by job) compute the same, on CPUs bit for bit, however often each was
+    interrupted.
     """
     weights: defaultdict[str, dict[str, str]] = defaultdict(dict)
     with database.read() as session:
@@ -54,7 +55,7 @@ def unlike(database: Database, alike: Mapping[str, str]) -> list[str]:
     for kind, by_job in weights.items():
         first, *others = by_job.items()
         found += [
-            f"{job_id}: other final weights than {first[0]}, which was of the same kind ({kind})"
+            f"{job_id}: final weights differ from those of {first[0]}, of the same kind ({kind})"
             for job_id, sha256 in others
             if sha256 != first[1]
         ]
@@ -79,13 +80,13 @@ def _of_job(session: Session, job: Job, steps: int | None) -> Iterator[str]:
         if metric.time > began.get(metric.attempt + 1, metric.time):
             yield f"attempt {metric.attempt} trained step {metric.step} after the next one began"
     if steps is not None and {metric.step for metric in metrics} != set(range(1, steps + 1)):
-        yield f"the loss is not there for each of its {steps} steps"
+        yield f"the loss is missing for some of its {steps} steps"
     yield from _of_checkpoints(list(attempts), list(checkpoints), began)
 
 
 def _of_events(job: Job, events: list[Event]) -> Iterator[str]:
     if [event.seq for event in events] != list(range(1, job.next_event)):
-        yield "the sequence numbers of its events are not dense"
+        yield "the sequence numbers of its events have gaps"
     moves = [event.data for event in events if event.type == "status"]
     for before, after in itertools.pairwise(moves):
         if (
@@ -102,7 +103,7 @@ def _of_events(job: Job, events: list[Event]) -> Iterator[str]:
 
 def _of_attempts(job: Job, attempts: list[Attempt]) -> Iterator[str]:
     if [attempt.number for attempt in attempts] != list(range(1, job.attempt + 1)):
-        yield "the numbers of its attempts are not dense"
+        yield "the numbers of its attempts have gaps"
     for attempt in attempts:
         if attempt.state in LIVE_ATTEMPT or attempt.finished_at is None:
             yield f"attempt {attempt.number} is still {attempt.state}"
@@ -123,12 +124,12 @@ def _of_checkpoints(
         else:
             yield f"checkpoint {checkpoint.id} is {checkpoint.state}"
     if [checkpoint.final for checkpoint in checkpoints].count(True) != 1:
-        yield "it has not one final checkpoint"
+        yield "it does not have exactly one final checkpoint"
     for attempt in attempts:
         earlier = [c for c in checkpoints if c.attempt < attempt.number]
         newest = max(earlier, key=lambda c: (c.step, c.id), default=None)
         if attempt.resume_checkpoint_id != (newest and newest.id):
-            yield f"attempt {attempt.number} did not go on from the newest checkpoint"
+            yield f"attempt {attempt.number} did not resume from the newest checkpoint"
 
 
 def _of_files(checkpoint: Checkpoint, next_began: float | None) -> Iterator[str]:
@@ -139,6 +140,6 @@ def _of_files(checkpoint: Checkpoint, next_began: float | None) -> Iterator[str]
             continue
         content = file.read_bytes()
         if len(content) != entry["size"] or hashlib.sha256(content).hexdigest() != entry["sha256"]:
-            yield f"checkpoint {checkpoint.id}: {entry['name']} is not what was registered"
+            yield f"checkpoint {checkpoint.id}: {entry['name']} differs from what was registered"
         if next_began is not None and file.stat().st_mtime > next_began:
             yield f"checkpoint {checkpoint.id} was written after the next attempt began"

@@ -1,17 +1,17 @@
-"""Is learning real? ``python -m benchmarks.learning``.
+"""Does training improve the representation? ``python -m benchmarks.learning``.
 
-Every method on real images, three seeds each, against two baselines measured in the same run: raw
-pixels and the untrained network.
+Trains every method on real images with three seeds and compares it with two baselines from the same
+run: raw pixels and the untrained network.
 
 * ``emoji``: the emoji of `examples/`, half of the classes held out, zero-shot R@1.
 * ``fashion``: 10,000 training images of Fashion-MNIST, k-NN on 2,000 of its test images, with the labels
-  of ten images of each class and with all 10,000. Not shipped: ``--fashion`` names the folder with its
-  four files (Debian: dataset-fashion-mnist). Pretraining is for those who have images and few labels, so
-  the first figure is the one that must beat both baselines; aligned, centred pixels with a thousand
-  labels of each class are hard to beat with 96 features, and the table says by how much they are or not.
+  of ten images of each class and with all 10,000. Not included: ``--fashion`` names the folder with its
+  four files (Debian: dataset-fashion-mnist). Pretraining is meant for many images with few labels, so the
+  first metric must beat both baselines. Aligned, centered pixels with a thousand labels of each class are
+  hard to beat with 96 features; the table shows that margin as well.
 
-A run is a process with one thread; ``--side-by-side`` of them at a time. Finished runs are kept in the
-results file and not repeated.
+Each run is a process with one thread; ``--side-by-side`` sets how many run at a time. The results file
+keeps finished runs, which are not repeated.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from benchmarks.machine import machine
 from examples.emoji import unpack_emoji
 
 RESULTS = Path(__file__).parent / "results" / "learning.json"
-FASHION = Path("/usr/share/datasets/fashion-mnist")  # where Debian puts it
+FASHION = Path("/usr/share/datasets/fashion-mnist")  # Debian's location
 FASHION_TRAIN, FASHION_TEST = 10_000, 2_000
-STEP_FIGURES = ("loss", "dar", "sec", "embedding_norm", "embedding_norm_std", "angular_update")
+STEP_METRICS = ("loss", "dar", "sec", "embedding_norm", "embedding_norm_std", "angular_update")
 METRICS = {"emoji": "recall_at_1", "fashion": "knn_top1"}
-FEW, DRAWS, NEIGHBOURS = 10, 20, 5  # labels of each class, draws of them, who votes among so few
+FEW, DRAWS, NEIGHBORS = 10, 20, 5  # labels per class, draws of them, voting neighbors
 
-# What all runs on a data set share. Emoji are centred, upright and small, so views are milder than the
-# default: no flips and few crops, or the layout that tells one emoji from another would be trained away.
-# There are 2,600 of them to train on, so batches are small: what counts is the number of steps.
+# Settings that all runs on a data set share. Emoji are centered, upright and small, so views are milder
+# than the default: flips and strong crops would remove the layout that distinguishes emoji. There are
+# only 2,600 training images, so batches are small to get enough steps.
 COMMON: dict[str, dict[str, Any]] = {
     "emoji": {
         "backbone": {"name": "test_resnet", "image_size": 64, "stem": "standard"},
@@ -80,14 +80,14 @@ COMMON: dict[str, dict[str, Any]] = {
     },
 }
 
-# Without negatives, or with few prototypes, images drift apart more slowly: more epochs, and SGD, with
-# which they went further in each.
+# Without negatives, or with few prototypes, images separate more slowly: more epochs, and SGD, which
+# separated them further in each epoch.
 LONGER = {
     "emoji": {"epochs": 80, "optimizer": {"name": "sgd", "lr": 0.1}},
     "fashion": {"epochs": 60},
 }
-# What a method changes of it: settings for minutes on one core, not those of its paper. Local crops of so
-# small images show next to nothing.
+# Settings that differ by method: for minutes on one core, not those of the paper. Local crops of such
+# small images show almost nothing.
 METHODS: dict[str, dict[str, Any]] = {
     "simclr": {"method": {"temperature": 0.07}},
     "simclr+dar": {
@@ -96,7 +96,7 @@ METHODS: dict[str, dict[str, Any]] = {
     },
     "simclr+sec": {"method": {"temperature": 0.07}, "sec": {"weight": 0.1}},
     "byol": {"method": {"hidden_dim": 256, "projection_dim": 128}, "train": LONGER},
-    # Its targets become sharp late: a wide output, a teacher that follows fast, and most epochs of all.
+    # DINO's targets become sharp late: a wide output, a fast teacher, and the most epochs.
     "dino": {
         "method": {
             "local_crops": 0,
@@ -119,14 +119,14 @@ METHODS: dict[str, dict[str, Any]] = {
     },
     "swav": {"method": {"local_crops": 0}, "train": LONGER},
     "npair": {},
-    # Proxies learn from a class's images together: more of them in a batch.
+    # Proxies learn from several images of a class: larger batches.
     "proxy_anchor": {"train": {"emoji": {"batch_size": 64, "epochs": 30}}},
 }
 SUPERVISED = ("npair", "proxy_anchor")
 
 
 def main() -> int:
-    """Run what is missing, print a table; 1 when a method does not beat both baselines."""
+    """Run what is missing and print a table; return 1 if a method does not beat both baselines."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -148,7 +148,7 @@ def main() -> int:
             for seed in range(arguments.seeds):
                 for method in arguments.methods:
                     if dataset == "fashion" and method in SUPERVISED:
-                        continue  # zero-shot is what they are for
+                        continue  # these methods are for zero-shot retrieval
                     specs[f"{dataset}/{method}/{seed}"] = spec_of(dataset, method, seed)
         return show(run_missing(specs, folder, arguments.output, arguments.side_by_side))
 
@@ -156,12 +156,12 @@ def main() -> int:
 def run_missing(
     specs: dict[str, dict[str, Any]], folder: Path, output: Path, side_by_side: int
 ) -> dict[str, Any]:
-    """Run each spec that `output` has no result of, and write each result there as it comes.
+    """Run each spec without a result in `output`, and write each result there as it arrives.
 
     Args:
-        specs: by a name that starts with the data set's and a slash.
-        folder: where the data sets are.
-        side_by_side: processes, of one thread each.
+        specs: by name, which starts with the data set's name and a slash.
+        folder: contains the data sets.
+        side_by_side: number of processes with one thread each.
 
     Returns:
         The results of all runs in the file, by name.
@@ -189,7 +189,7 @@ def run_missing(
 
 
 def spec_of(dataset: str, method: str, seed: int) -> dict[str, Any]:
-    """The spec of one run."""
+    """Return the spec of one run."""
     spec = json.loads(json.dumps(COMMON[dataset]))
     changes = METHODS[method]
     spec |= {"name": f"{dataset}-{method}-{seed}", "dataset": dataset}
@@ -207,7 +207,7 @@ def run(folder: Path, dataset: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Train and evaluate in this process.
 
     Returns:
-        The spec, the figure of each subject, the mean of each figure of its steps, and the seconds it took.
+        The spec, the metric of each subject, the mean of each step metric, and the duration in seconds.
     """
     from dasl_core.data.ingest import ingest_folder
     from dasl_core.models.backbone import build_backbone
@@ -217,26 +217,26 @@ def run(folder: Path, dataset: str, settings: dict[str, Any]) -> dict[str, Any]:
     index = ingest_folder(folder / dataset)
     test = ingest_folder(folder / "test") if "dataset" in settings["evaluate"] else None
     spec = resolve(JobSpec.model_validate(settings), index.facts())
-    figures = Figures(METRICS[dataset])
+    recorder = MetricRecorder(METRICS[dataset])
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         files = RunFiles(cache=folder / f"cache-{dataset}", scratch=Path(scratch))
-        pretrain(spec, index, figures, files, evaluate_on=test)
+        pretrain(spec, index, recorder, files, evaluate_on=test)
     seconds = round(time.monotonic() - began)
     few = {}
     if dataset == "fashion":
         assert isinstance(spec.backbone.image_size, int), "the spec is resolved"
         untrained, trained = build_backbone(spec.backbone), build_backbone(spec.backbone)
-        trained.load_state_dict(figures.weights)
+        trained.load_state_dict(recorder.weights)
         for subject, network in (("raw", None), ("untrained", untrained), ("backbone", trained)):
             few[subject] = few_labels(network, folder, spec.backbone.image_size)
     return {
         "spec": settings,
-        "figures": figures.subjects,
+        "figures": recorder.subjects,
         "few_labels": few,
         "steps": {
             name: round(statistics.mean(values), 5)
-            for name, values in figures.steps.items()
+            for name, values in recorder.steps.items()
             if values
         },
         "seconds": seconds,
@@ -244,15 +244,15 @@ def run(folder: Path, dataset: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def few_labels(network: Any, folder: Path, side: int) -> float:
-    """k-NN accuracy on the test images with the labels of `FEW` training images of each class.
+    """Compute k-NN accuracy on the test images with the labels of `FEW` training images per class.
 
     Args:
-        network: from normalised images (B, 1, side, side) to features; None for the pixels.
-        folder: with the folders of `unpack_fashion`.
-        side: pixels.
+        network: maps normalized images (B, 1, side, side) to features; None for raw pixels.
+        folder: as written by `unpack_fashion`.
+        side: image size in pixels.
 
     Returns:
-        The mean over `DRAWS` draws of these images, the same ones for all networks.
+        The mean over `DRAWS` draws of these images, which are the same for all networks.
     """
     import torch
 
@@ -293,66 +293,66 @@ def few_labels(network: Any, folder: Path, side: int) -> float:
                 labels["fashion"][known],
                 features["test"],
                 labels["test"],
-                k=NEIGHBOURS,
+                k=NEIGHBORS,
             )
         )
     return round(statistics.mean(accuracies), 4)
 
 
-class Figures:
-    """A `Reporter` that keeps one metric of each subject, and what the steps tell."""
+class MetricRecorder:
+    """A `Reporter` that keeps one metric of each subject, and the metrics of the steps."""
 
     def __init__(self, metric: str) -> None:
         self.metric = metric
         self.weights: dict[str, Any] = {}
         self.subjects: dict[str, float] = {}
-        self.steps: dict[str, list[float]] = {name: [] for name in STEP_FIGURES}
+        self.steps: dict[str, list[float]] = {name: [] for name in STEP_METRICS}
 
     def metrics(self, points: list[dict[str, Any]]) -> None:
-        """Those of `STEP_FIGURES`; not every step has each."""
+        """Keep the `STEP_METRICS` that a step has."""
         for point in points:
             for name, values in self.steps.items():
                 if name in point["values"]:
                     values.append(point["values"][name])
 
     def progress(self, progress: dict[str, Any]) -> None:
-        """Not kept."""
+        """Ignored."""
 
     def phase(self, name: str, message: str) -> None:
-        """Not kept."""
+        """Ignored."""
 
     def keepalive(self) -> None:
-        """Not kept."""
+        """Ignored."""
 
     def evaluation(self, step: int, epoch: float, subject: str, metrics: dict[str, float]) -> None:
-        """The last one of a subject wins."""
+        """Keep the last value of each subject."""
         self.subjects[subject] = round(metrics[self.metric], 4)
 
     def checkpoint(
         self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
     ) -> None:
-        """The weights."""
+        """Keep the weights."""
         from safetensors.torch import load_file
 
         self.weights = load_file(folder / "backbone.safetensors")
 
     def artifact(self, file: Path) -> None:
-        """Not kept."""
+        """Ignored."""
 
     def event(self, type: str, message: str, data: dict[str, Any]) -> None:
-        """Shown: a step that was left out, say, explains a figure."""
+        """Print events: a skipped step, for example, explains a result."""
         print(f"{type}: {message}", file=sys.stderr)
 
     def desired(self) -> Any:
-        """To its end."""
+        """Never stop early."""
         return "run"
 
 
 def unpack_fashion(source: Path, folder: Path) -> None:
-    """The first images of Fashion-MNIST's training and test parts, as folders of classes.
+    """Write the first training and test images of Fashion-MNIST as folders of classes.
 
     Raises:
-        SystemExit: its files are not there.
+        SystemExit: the files of Fashion-MNIST are missing.
     """
     for part, target, count in (
         ("train", "fashion", FASHION_TRAIN),
@@ -367,20 +367,20 @@ def unpack_fashion(source: Path, folder: Path) -> None:
 
 
 def idx(source: Path, name: str) -> np.ndarray:
-    """The bytes of one of its files, compressed or not."""
+    """Return the bytes of one of its files, compressed or not."""
     packed, plain = source / f"{name}.gz", source / name
     if packed.exists():
         return np.frombuffer(gzip.decompress(packed.read_bytes()), dtype=np.uint8)
     if plain.exists():
         return np.frombuffer(plain.read_bytes(), dtype=np.uint8)
-    raise SystemExit(f"{plain} is not there: give --fashion DIR, or --datasets emoji")
+    raise SystemExit(f"{plain} is missing: give --fashion DIR, or --datasets emoji")
 
 
 def show(runs: dict[str, Any]) -> int:
-    """A table for people; 1 when a method does not beat both baselines in the mean of its seeds."""
-    table = Table(title="Mean of seeds (least to greatest); margin over the better baseline")
+    """Print a table; return 1 if the mean of a method's seeds does not beat both baselines."""
+    table = Table(title="Mean of seeds (minimum to maximum); margin over the better baseline")
     for heading in (
-        "figure",
+        "metric",
         "method",
         "seeds",
         "raw",
@@ -389,21 +389,21 @@ def show(runs: dict[str, Any]) -> int:
         "margin",
         "minutes",
     ):
-        table.add_column(heading, justify="left" if heading in ("figure", "method") else "right")
+        table.add_column(heading, justify="left" if heading in ("metric", "method") else "right")
     failed = 0
     for title, dataset, figures, judged in (
         ("emoji, zero-shot R@1", "emoji", "figures", True),
-        (f"fashion, {FEW} labels a class", "fashion", "few_labels", True),
+        (f"fashion, {FEW} labels per class", "fashion", "few_labels", True),
         (f"fashion, {FASHION_TRAIN:,} labels", "fashion", "figures", False),
     ):
         for method in METHODS:
-            found = [
+            matching = [
                 run for key, run in runs.items() if key.rpartition("/")[0] == f"{dataset}/{method}"
             ]
-            if not found:
+            if not matching:
                 continue
             raw, untrained, trained = (
-                [each[figures][subject] for each in found]
+                [each[figures][subject] for each in matching]
                 for subject in ("raw", "untrained", "backbone")
             )
             margins = [t - max(r, u) for r, u, t in zip(raw, untrained, trained, strict=True)]
@@ -411,12 +411,12 @@ def show(runs: dict[str, Any]) -> int:
             table.add_row(
                 title,
                 method,
-                str(len(found)),
+                str(len(matching)),
                 f"{statistics.mean(raw):.3f}",
                 f"{statistics.mean(untrained):.3f}",
                 f"{statistics.mean(trained):.3f} ({min(trained):.3f} to {max(trained):.3f})",
                 f"{statistics.mean(margins):+.3f}",
-                f"{statistics.mean(each['seconds'] for each in found) / 60:.1f}",
+                f"{statistics.mean(each['seconds'] for each in matching) / 60:.1f}",
             )
     Console(width=120).print(table)
     return int(failed)

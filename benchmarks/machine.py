@@ -1,4 +1,4 @@
-"""What a figure was measured on."""
+"""The environment of a measurement."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 
 def machine(*packages: str) -> dict[str, Any]:
-    """Cores, load, versions and commit, JSON-ready.
+    """Return cores, load, versions and commit, ready for JSON.
 
     Args:
-        packages: distributions whose versions matter.
+        packages: distributions whose versions are recorded.
     """
     commit = subprocess.run(
         ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
@@ -21,7 +21,7 @@ def machine(*packages: str) -> dict[str, Any]:
     return {
         "cores": os.cpu_count(),
         "processor": platform.machine(),
-        # A busy machine explains a bad figure.
+        # A busy machine explains a slow result.
         "load_average": [round(load, 2) for load in os.getloadavg()],
         "python": platform.python_version(),
         **{package: version(package) for package in packages},

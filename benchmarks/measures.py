@@ -1,9 +1,9 @@
-"""Time and memory of the measures of a representation: ``python -m benchmarks.measures``.
+"""Time and memory of the evaluation metrics: ``python -m benchmarks.measures``.
 
-Each case runs in a process of its own, which makes its features, measures a small case first (to
-start threads and load code) and then the case itself: seconds, and by how much the peak of memory
-rises above what the features take. That extra must not grow with the number of features, so that a
-bank of 1.3 M x 2048 needs little more than the 10 GiB that it takes itself; 512 MiB is the limit.
+Each case runs in its own process, which creates features, runs a small case first (to start threads
+and load code) and then measures the case itself: seconds, and the increase of peak memory beyond the
+features. This increase must not grow with the number of features, so that a bank of 1.3 M x 2048 needs
+little more than its own 10 GiB; the limit is 512 MiB.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Step = Callable[[], object]
 
 
 def main() -> int:
-    """Run, print a table, write the results; 1 when a limit is broken."""
+    """Run, print a table and write the results; return 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--only", choices=CASES, help="one case; nothing is written")
+    parser.add_argument("--only", choices=CASES, help="run one case; write no results")
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--alone", choices=CASES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -62,13 +62,13 @@ def main() -> int:
 
 
 def clouds(rows: int, width: int, classes: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Features (rows, width) around a centre for each class, so that there is something to find."""
+    """Return features (rows, width) around a center for each class, and the classes."""
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(rows) % classes
-    centres = torch.randn(classes, width, generator=generator)
+    centers = torch.randn(classes, width, generator=generator)
     x = torch.randn(rows, width, generator=generator)
-    for start in range(0, rows, 4096):  # a second matrix of all would stay in the peak of memory
-        x[start : start + 4096].add_(centres[y[start : start + 4096]], alpha=0.3)
+    for start in range(0, rows, 4096):  # in blocks: a second full matrix would raise peak memory
+        x[start : start + 4096].add_(centers[y[start : start + 4096]], alpha=0.3)
     return x.to(device), y.to(device)
 
 
@@ -126,9 +126,9 @@ CASES: dict[str, tuple[Callable[[Size, torch.device], Step], Size, str]] = {
 
 
 def measure(name: str, device: torch.device) -> dict[str, Any]:
-    """One case, in a process where nothing ran before."""
+    """Measure one case, in a fresh process."""
     make, size, settings = CASES[name]
-    make((400, 64, 4), device)()  # starts torch's threads, loads its code
+    make((400, 64, 4), device)()  # start torch's threads and load its code
     step = make(size, device)
     synchronize(device)
     before = peak_bytes(device, reset=True)
@@ -145,7 +145,7 @@ def measure(name: str, device: torch.device) -> dict[str, Any]:
         "classes": classes,
         "settings": settings,
         "seconds": round(seconds, 3),
-        "cpu_seconds": round(busy, 3),  # of all threads: what a quiet machine would take at most
+        "cpu_seconds": round(busy, 3),  # of all threads: an upper bound for an idle machine
         "peak_extra_bytes": extra,
         "limit_bytes": LIMIT_BYTES,
         "within_limits": extra < LIMIT_BYTES,
@@ -153,13 +153,13 @@ def measure(name: str, device: torch.device) -> dict[str, Any]:
 
 
 def peak_bytes(device: torch.device, *, reset: bool = False) -> int:
-    """The peak of memory so far; with `reset`, what is held now, from which a new peak counts."""
+    """Return peak memory so far; with `reset`, restart the peak at the memory in use now."""
     if device.type == "cuda":
         if reset:
             torch.cuda.reset_peak_memory_stats(device)
         return torch.cuda.max_memory_allocated(device)
     if reset:
-        # Linux: the peak becomes what is resident now.
+        # Linux: set the peak to the memory that is resident now.
         Path("/proc/self/clear_refs").write_text("5")
     return memory_bytes("VmHWM")
 
@@ -170,7 +170,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def in_fresh_process(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """`measure` where nothing ran before: what is freed and kept would hide growth."""
+    """Run `measure` in a fresh process, because freed memory that is kept would hide growth."""
     command = [sys.executable, "-m", "benchmarks.measures", "--alone", name]
     command += ["--threads", str(arguments.threads), "--device", arguments.device]
     finished = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -179,18 +179,18 @@ def in_fresh_process(name: str, arguments: argparse.Namespace) -> dict[str, Any]
 
 
 def show(results: list[dict[str, Any]]) -> None:
-    table = Table(title="Measures of a representation, float32")
+    table = Table(title="Evaluation metrics, float32")
     for heading in (
-        "measure",
+        "metric",
         "features",
         "settings",
         "seconds",
-        "of CPU",
+        "CPU seconds",
         "extra memory",
         "limit",
         "",
     ):
-        left = heading in ("measure", "settings")
+        left = heading in ("metric", "settings")
         table.add_column(heading, justify="left" if left else "right")
     for result in results:
         table.add_row(

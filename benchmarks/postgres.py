@@ -1,4 +1,4 @@
-"""A PostgreSQL server of our own, from the wheel that the tests use."""
+"""A private PostgreSQL server, from the wheel that the tests use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PostgresServer:
         self.url: str = url.render_as_string(hide_password=False)
 
     def stop_at_once(self) -> None:
-        """As a crash: connections are cut, and the next start has to recover from the log."""
+        """Stop as in a crash: connections are cut, and the next start recovers from the log."""
         pgexec.pgexec(
             "pg_ctl",
             ("-w", "-m", "immediate", "-D", str(self._server.pgdata), "stop"),
@@ -31,17 +31,17 @@ class PostgresServer:
         )
 
     def start(self) -> None:
-        """Start it again, at the same address."""
+        """Start the server again at the same address."""
         self._server.ensure_postgres_running()
 
     def close(self) -> None:
-        """Stop it for good."""
+        """Stop the server and clean up."""
         self._server.cleanup()
 
 
 @contextmanager
 def postgres() -> Iterator[PostgresServer]:
-    """A server with an empty database, gone afterwards."""
+    """Yield a server with an empty database; remove it afterwards."""
     # Directly in the system's temporary folder: run by root, the server opens up every parent of
     # its data folder to another user.
     folder = Path(tempfile.mkdtemp(prefix="dasl-postgres-"))

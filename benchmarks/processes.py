@@ -1,4 +1,4 @@
-"""What runs below a process of ours, and for which attempt (Linux)."""
+"""Descendants of a process, and the attempts that they belong to (Linux)."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ Part = Literal["driver", "rank"]
 
 @dataclass(frozen=True)
 class TrainingProcess:
-    """A process of an attempt that runs now."""
+    """A running process of an attempt."""
 
     pid: int
     part: Part
     submission_id: str
-    """The attempt's, as `attempts.submission_id` has it: whose process this is."""
+    """Submission id of the attempt (`attempts.submission_id`)."""
 
 
 def commands(ancestor: int) -> dict[int, list[str]]:
-    """Command lines of all processes below one."""
-    found = {}
+    """Return the command lines of all descendants, by process id."""
+    lines = {}
     for pid in descendants(ancestor):
         try:
-            found[pid] = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+            lines[pid] = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
         except OSError:
             continue  # It ended between the listing and the reading.
-    return found
+    return lines
 
 
 def training(ancestor: int) -> list[TrainingProcess]:
-    """Drivers and ranks of attempts below a process."""
-    found = []
+    """Return the drivers and ranks of attempts among the descendants."""
+    running = []
     for pid, words in commands(ancestor).items():
         part: Part
         if words[0].startswith("ray::RayTrain") or "--rank" in words:
@@ -46,12 +46,12 @@ def training(ancestor: int) -> list[TrainingProcess]:
             continue
         submission_id = environment(pid).get("DASL_SUBMISSION")
         if submission_id is not None:
-            found.append(TrainingProcess(pid, part, submission_id))
-    return found
+            running.append(TrainingProcess(pid, part, submission_id))
+    return running
 
 
 def environment(pid: int) -> dict[str, str]:
-    """The variables that a process was started with; none if it has ended."""
+    """Return the environment that a process was started with; empty if it has ended."""
     try:
         text = Path(f"/proc/{pid}/environ").read_text(errors="replace")
     except OSError:
@@ -60,7 +60,7 @@ def environment(pid: int) -> dict[str, str]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time that a process has used; 0 if it has ended."""
+    """Return the user and system time of a process; 0 if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:

@@ -1,17 +1,17 @@
-"""What the regularizers cost beside a SimCLR step: ``python -m benchmarks.regularizers``.
+"""Cost of the regularizers relative to a SimCLR step: ``python -m benchmarks.regularizers``.
 
-Two views of a global batch of 4,096 images give 8,192 embeddings of 128 numbers. On these, DAR and SEC
-are timed, forward and backward, with their peak of extra memory; beside them a SimCLR step of a
-ResNet-50 at 224 pixels, of a batch that the machine can hold, times the number of such batches in
-4,096. The contrastive loss itself, which grows with the square of the batch, is thereby counted too
-low, so the shares come out too high rather than too low. DAR (l1, chain) and SEC may take 1 % of the
-step, and no case more than 20 matrices of the embeddings' size.
+Two views of a global batch of 4,096 images give 8,192 embeddings of width 128. The benchmark measures
+time and extra peak memory of DAR and SEC on these, forward and backward, and the time of a SimCLR step of
+a ResNet-50 at 224 pixels. The step uses a batch that fits the machine and is scaled to 4,096 images. This
+underestimates the contrastive loss, which grows with the square of the batch, so the shares are rather
+too high than too low. Limits: 1 % of the step for DAR (l1, chain) and SEC, and 20 matrices of the
+embeddings' size for every case.
 
-With W processes the step is W times shorter and the regularizers, which every process computes on the
-whole batch, are not: multiply the shares by W.
+With W processes the step is W times shorter, but every process computes the regularizers on the whole
+batch: multiply the shares by W.
 
-The clusters of cluster-used DAR (k = 1,000 among 100,000 rows, the start and 3 iterations) are found
-once an epoch, not in the step: they have no limit here.
+The clusters of cluster-used DAR (k = 1,000 among 100,000 rows, initialization and 3 iterations) are
+computed once an epoch, not in the step, and have no limit here.
 """
 
 from __future__ import annotations
@@ -55,12 +55,15 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> int:
-    """Run, print a table, write the results; 1 when a limit is broken."""
+    """Run, print a table and write the results; return 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument(
-        "--batch", type=int, default=None, help="images of the measured step (8, on a GPU 256)"
+        "--batch",
+        type=int,
+        default=None,
+        help="images in the measured step (default: 8; on a GPU 256)",
     )
     parser.add_argument("--output", type=Path, default=None)
     parser.add_argument("--alone", choices=[*CASES, "step"], help=argparse.SUPPRESS)
@@ -73,7 +76,7 @@ def main() -> int:
         return 0
 
     step = in_fresh_process("step", arguments)
-    # The fastest: a step that something else on the machine slowed would make shares look small.
+    # The fastest: a step slowed by other processes would make the shares look small.
     whole = step["fastest_seconds"] * GLOBAL_BATCH / batch
     about_step = {"batch": batch, "image_size": IMAGE_SIZE, **step, "seconds_at_4096": whole}
     limit = LIMIT_MATRICES * VIEWS * GLOBAL_BATCH * WIDTH * 4
@@ -103,7 +106,7 @@ def main() -> int:
 
 
 def embeddings_of(images: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Random embeddings of two views, and the images' numbers."""
+    """Return random embeddings of two views, and the indices of their images."""
     generator = torch.Generator().manual_seed(0)
     embeddings = torch.randn(VIEWS * images, WIDTH, generator=generator).to(device)
     return embeddings.requires_grad_(), torch.arange(images).repeat(VIEWS)
@@ -137,7 +140,7 @@ def l2_case(images: int, device: torch.device) -> Step:
 
 
 def few_labels_case(images: int, device: torch.device) -> Step:
-    """The chain when many neighbours in a random order share their label."""
+    """Compute the chain when many neighbors in a random order share their label."""
     embeddings, _ = embeddings_of(images, device)
     labels = torch.randint(20, (images,), generator=torch.Generator().manual_seed(1)).repeat(VIEWS)
 
@@ -179,7 +182,7 @@ LIMITED = ("dar", "dar, 20 labels", "sec")
 
 
 def network_step(batch: int, device: torch.device) -> Step:
-    """Forward, NT-Xent, backward and update of SimCLR on given views."""
+    """Return a step of SimCLR on fixed views: forward, NT-Xent, backward, update."""
     torch.manual_seed(0)
     backbone: nn.Module = timm.create_model("resnet50", num_classes=0)
     network = nn.Sequential(backbone, projection_head(2048, 2048, WIDTH)).to(device)
@@ -200,12 +203,12 @@ def network_step(batch: int, device: torch.device) -> Step:
 
 
 def measure(name: str, device: torch.device, batch: int) -> dict[str, Any]:
-    """One case, in a process where nothing ran before."""
+    """Measure one case, in a fresh process."""
     if name == "step":
         step, extra = network_step(batch, device), None
         step()
     else:
-        CASES[name](64, device)()  # starts torch's threads, loads its code
+        CASES[name](64, device)()  # start torch's threads and load its code
         step = CASES[name](GLOBAL_BATCH, device)
         before = memory(device, reset=True)
         step()
@@ -229,12 +232,12 @@ def measure(name: str, device: torch.device, batch: int) -> dict[str, Any]:
 
 
 def in_fresh_process(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Freed memory that an earlier case keeps would hide the growth of the next."""
+    """Run `measure` in a fresh process, because freed memory that is kept would hide growth."""
     command = [sys.executable, "-m", "benchmarks.regularizers", "--alone", name]
     command += ["--threads", str(arguments.threads), "--device", arguments.device]
     if arguments.batch:
         command += ["--batch", str(arguments.batch)]
-    # Tensors go straight to and from the operating system.
+    # Allocate tensors directly from the operating system and return them to it.
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"} if name != "step" else None
     finished = subprocess.run(
         command, env=environment, stdout=subprocess.PIPE, text=True, check=True
@@ -249,7 +252,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def memory(device: torch.device, *, reset: bool = False) -> int:
-    """Peak of memory so far in bytes; that of now, from which a new peak starts, after a reset."""
+    """Return peak memory in bytes; with `reset`, restart the peak at the memory in use now."""
     if device.type == "cuda":
         synchronize(device)
         if reset:

@@ -1,9 +1,9 @@
-"""From submitting a job to its first training step: ``python -m benchmarks.startup``.
+"""Time from submitting a job to its first training step: ``python -m benchmarks.startup``.
 
-A job through the service, beside a bare `TorchTrainer.fit()` of the same loop, spec and settings in
-a driver process of its own on the same local Ray, in turn. The difference is our part: the API, the
-dispatcher, Ray's Jobs API and what the ranks do before they train. It must be at most 3 s, and so
-must be the time from starting `dasl serve` to its first answer on ``/livez``.
+Alternates between a job in the service and a bare `TorchTrainer.fit()` with the same loop, spec and
+settings, in its own driver process on the same local Ray. The difference is our share: the API, the
+dispatcher, Ray's Jobs API and the work of the ranks before they train. It must be at most 3 s, and so must
+the time from starting `dasl serve` to its first response on ``/livez``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Service:
 
 
 def main() -> int:
-    """Run, print a table, write the results; 1 when the limit is broken."""
+    """Run, print a table and write the results; return 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=1)
@@ -63,7 +63,7 @@ def main() -> int:
     before = machine("torch", "ray")
     livez_seconds = [livez() for _ in range(arguments.rounds)]
     with tempfile.TemporaryDirectory(prefix="dasl-bench-") as folder, served(Path(folder)) as on:
-        # Unmeasured: what only the first run does, such as decoding the images.
+        # Not measured: work of the first run only, such as decoding the images.
         spec = through_service(on, arguments.workers)[1]
         bare(on, spec)
         service_seconds, bare_seconds = [], []
@@ -92,7 +92,7 @@ def main() -> int:
 
 
 def livez() -> float:
-    """Seconds from starting `dasl serve` to its first answer; it is ended before Ray is there."""
+    """Return seconds from starting `dasl serve` to its first response; stop it before Ray is up."""
     port = free_port()
 
     def answers() -> bool | None:
@@ -113,7 +113,7 @@ def livez() -> float:
 
 
 def start_service(home: Path, output: Path, port: str) -> subprocess.Popen[bytes]:
-    """`dasl serve` with all that is its own below `home`."""
+    """Start `dasl serve` with all of its files under `home`."""
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("DASL_")},
         "XDG_CONFIG_HOME": str(home / "config"),
@@ -132,13 +132,13 @@ def start_service(home: Path, output: Path, port: str) -> subprocess.Popen[bytes
 
 
 def through_service(on: Service, workers: int) -> tuple[float, dict[str, Any]]:
-    """Seconds from submitting to the first step, and the spec as it was resolved."""
+    """Return seconds from submission to the first step, and the resolved spec."""
     spec = {
         "name": "startup",
         "dataset": DATASET,
         "backbone": {"name": "test_resnet", "image_size": 32},
         "dar": {},
-        # One step an epoch: its figures are reported at once.
+        # One step per epoch: its metrics are reported at once.
         "train": {"epochs": 1, "batch_size": 32},
         "resources": {"workers": workers},
     }
@@ -151,7 +151,7 @@ def through_service(on: Service, workers: int) -> tuple[float, dict[str, Any]]:
 
 
 def bare(on: Service, spec: dict[str, Any]) -> float:
-    """Seconds from starting a bare driver to the first step."""
+    """Return seconds from starting a bare driver to the first step."""
     with tempfile.TemporaryDirectory(dir=on.home) as name:
         folder = Path(name)
         task = {
@@ -183,7 +183,7 @@ def bare(on: Service, spec: dict[str, Any]) -> float:
 
 @contextmanager
 def served(home: Path) -> Iterator[Service]:
-    """`dasl serve` in a home of its own, with a small data set registered."""
+    """Yield a `dasl serve` with its own home and a small registered data set."""
     images = home / "images"
     write_images(images, 40)
     index = home / "index.json.gz"
@@ -194,8 +194,8 @@ def served(home: Path) -> Iterator[Service]:
     def line(start: str) -> str | None:
         if process.poll() is not None:
             raise RuntimeError(output.read_text())
-        found = [x for x in output.read_text().splitlines() if x.startswith(start)]
-        return found[-1].removeprefix(start) if found else None
+        lines = [x for x in output.read_text().splitlines() if x.startswith(start)]
+        return lines[-1].removeprefix(start) if lines else None
 
     try:
         url = until(lambda: line("DASL serves at "))
@@ -210,7 +210,7 @@ def served(home: Path) -> Iterator[Service]:
 
 
 def ray_access(on: Service) -> dict[str, str]:
-    """The settings of the service's own Ray, which a driver needs too, from its raylet (Linux)."""
+    """Read the address and token of the service's Ray from its raylet (Linux)."""
     [raylet] = [pid for pid, words in commands(on).items() if words[0].endswith("/raylet")]
     options = dict(word.partition("=")[::2] for word in commands(on)[raylet])
     environment = Path(f"/proc/{raylet}/environ").read_text().split("\0")
@@ -220,7 +220,7 @@ def ray_access(on: Service) -> dict[str, str]:
 
 
 def until_idle(on: Service) -> None:
-    """Wait until nothing of the last run is left."""
+    """Wait until all processes of the last run have ended."""
     until(
         lambda: (
             None
@@ -234,7 +234,7 @@ def until_idle(on: Service) -> None:
 
 
 def commands(on: Service) -> dict[int, list[str]]:
-    """Command lines of the service's processes."""
+    """Return the command lines of the service's processes, by process id."""
     found = {}
     for pid in descendants(on.pid):
         try:
@@ -244,10 +244,10 @@ def commands(on: Service) -> dict[int, list[str]]:
     return found
 
 
-def until(found: Callable[[], T | None]) -> T:
-    """Poll until something is found."""
+def until(poll: Callable[[], T | None]) -> T:
+    """Call `poll` until it returns something other than None."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while (result := found()) is None:
+    while (result := poll()) is None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited for {PATIENCE_SECONDS:g} s in vain")
         time.sleep(0.05)
@@ -255,7 +255,7 @@ def until(found: Callable[[], T | None]) -> T:
 
 
 def show(result: dict[str, Any]) -> None:
-    """A table for people."""
+    """Print a table."""
     table = Table(title=f"Seconds to the first step, workers: {result['workers']}")
     for heading in ("", "median", "rounds"):
         table.add_column(heading, justify="left" if heading == "" else "right")

@@ -1,13 +1,13 @@
-"""Seconds of a training step beside lightly's: ``python -m benchmarks.steps``.
+"""Time of a training step compared with lightly: ``python -m benchmarks.steps``.
 
-SimCLR, BYOL and DINO, each against lightly's parts put together as in the examples of its
-documentation: the same timm network, the same views, heads of the same widths, optimizer and
-precision, in one process, a step of one and a step of the other in turn. Ours is the own
-step, with its figures, its guard against NaN and its schedules; only the views are made beforehand.
+Compares SimCLR, BYOL and DINO with the parts of lightly, assembled as in the examples of its
+documentation: the same timm network, views, head widths, optimizer and precision, in one process,
+alternating between a step of each. Ours is the trainer's real step, with its metrics, NaN guard and
+schedules; only the views are prepared in advance.
 
-Of the ratios of neighbouring steps the median is given, and the interval in which the true one lies with
-95 % confidence (order statistics, no assumption on how times are distributed). All of the interval must be
-within the limit: what noise alone may have brought below it does not count.
+Reports the median of the ratios of adjacent steps, and its 95 % confidence interval (order statistics,
+without an assumption about the distribution of times). The whole interval must be within the limit, so
+that noise alone cannot pass.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Step = Callable[[list[Tensor]], None]
 
 
 def main() -> int:
-    """Time all, print a table, write the results; 1 when ours is slower anywhere."""
+    """Time all methods, print a table and write the results; return 1 if ours is slower anywhere."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -75,20 +75,20 @@ def main() -> int:
     rows = [measure(method, arguments) for method in arguments.methods]
     show(rows)
     output = arguments.output or RESULTS / f"steps-{arguments.device}.json"
-    asked = {name: value for name, value in vars(arguments).items() if name != "output"}
+    settings = {name: value for name, value in vars(arguments).items() if name != "output"}
     result = {
         "limit": LIMIT,
         "rows": rows,
         "within_limits": all(r["interval"][1] <= LIMIT for r in rows),
     }
     output.write_text(
-        json.dumps({"machine": before, "settings": asked, "result": result}, indent=2) + "\n"
+        json.dumps({"machine": before, "settings": settings, "result": result}, indent=2) + "\n"
     )
     return 0 if result["within_limits"] else 1
 
 
 def measure(method: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Median seconds of a step of both, and the median of the ratios of neighbouring steps."""
+    """Return the median time of a step of both, and the median ratio of adjacent steps."""
     device = torch.device(arguments.device)
     with tempfile.TemporaryDirectory(prefix="dasl-steps-") as name:
         run = our_run(method, arguments, device, Path(name))
@@ -105,14 +105,14 @@ def measure(method: str, arguments: argparse.Namespace) -> dict[str, Any]:
             theirs = LIGHTLY[method](arguments, device)
             ours_seconds, theirs_seconds = [], []
             for round_number in range(arguments.rounds + 2):
-                # Who goes first finds the caches of the other: they take turns.
+                # The first one finds the caches of the other, so they alternate.
                 if round_number % 2:
                     other = timed(lambda: theirs(views), device)
                     ours = timed(lambda: run.step(batch), device)
                 else:
                     ours = timed(lambda: run.step(batch), device)
                     other = timed(lambda: theirs(views), device)
-                if round_number >= 2:  # the first ones choose kernels and fill caches
+                if round_number >= 2:  # the first rounds select kernels and fill caches
                     ours_seconds.append(ours)
                     theirs_seconds.append(other)
         finally:
@@ -129,8 +129,11 @@ def measure(method: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def median_interval(values: list[float]) -> tuple[float, float]:
-    """Where the true median lies with at least 95 % confidence: between the k-th least and the k-th
-    greatest value, since the number of values below it is binomial."""
+    """Return a confidence interval (at least 95 %) of the median.
+
+    Its ends are the k-th smallest and the k-th largest value, because the number of values below the
+    median is binomially distributed.
+    """
     count = len(values)
     k, outside = 0, 2 * 0.5**count
     while outside <= 0.05 and k < count // 2:
@@ -141,7 +144,7 @@ def median_interval(values: list[float]) -> tuple[float, float]:
 
 
 def timed(step: Callable[[], None], device: torch.device) -> float:
-    """Seconds of a step, to its last kernel."""
+    """Return the time of a step, including its last kernel."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     began = time.perf_counter()
@@ -154,7 +157,7 @@ def timed(step: Callable[[], None], device: torch.device) -> float:
 def our_run(
     method: str, arguments: argparse.Namespace, device: torch.device, folder: Path
 ) -> Trainer:
-    """A trainer on a few noise images."""
+    """Return a trainer on a few noise images."""
     images = folder / "images"
     images.mkdir()
     random = np.random.default_rng(0)
@@ -162,7 +165,7 @@ def our_run(
     for number in range(count):
         pixels = random.integers(0, 256, (8, 8, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(images / f"{number:05d}.png")
-    own: dict[str, dict[str, Any]] = {
+    method_settings: dict[str, dict[str, Any]] = {
         "simclr": {"projection_dim": 128, "temperature": 0.5},
         "byol": {"hidden_dim": 1024, "projection_dim": 256},
         "dino": {
@@ -175,7 +178,7 @@ def our_run(
     spec = JobSpec.model_validate(
         {
             "dataset": "noise",
-            "method": {"name": method} | own[method],
+            "method": {"name": method} | method_settings[method],
             "backbone": {
                 "name": arguments.backbone,
                 "image_size": size,
@@ -205,7 +208,7 @@ def our_run(
 
 
 def network(arguments: argparse.Namespace) -> tuple[nn.Module, int]:
-    """The same backbone from timm, and the width of its features."""
+    """Return the same backbone from timm, and the width of its features."""
     model = timm.create_model(arguments.backbone, num_classes=0)
     return model, int(model.num_features)
 
@@ -213,7 +216,7 @@ def network(arguments: argparse.Namespace) -> tuple[nn.Module, int]:
 def update(
     modules: nn.ModuleList, arguments: argparse.Namespace, device: torch.device
 ) -> Callable[[Callable[[], Tensor]], None]:
-    """Loss, backward, update, as their examples do."""
+    """Return a function for loss, backward and update, as in lightly's examples."""
     optimizer = torch.optim.SGD(
         [weight for weight in modules.parameters() if weight.requires_grad],
         lr=LR,
@@ -233,7 +236,7 @@ def update(
 
 
 def lightly_simclr(arguments: argparse.Namespace, device: torch.device) -> Step:
-    """examples/pytorch/simclr.py of lightly."""
+    """Return the step of lightly's examples/pytorch/simclr.py."""
     backbone, width = network(arguments)
     model = placed([backbone, SimCLRProjectionHead(width, width, 128)], arguments, device)
     criterion, apply = NTXentLoss(), update(model, arguments, device)
@@ -248,7 +251,7 @@ def lightly_simclr(arguments: argparse.Namespace, device: torch.device) -> Step:
 
 
 def lightly_byol(arguments: argparse.Namespace, device: torch.device) -> Step:
-    """examples/pytorch/byol.py of lightly."""
+    """Return the step of lightly's examples/pytorch/byol.py."""
     backbone, width = network(arguments)
     head, predictor = BYOLProjectionHead(width, 1024, 256), BYOLPredictionHead(256, 1024, 256)
     teacher, teacher_head = copy.deepcopy(backbone), copy.deepcopy(head)
@@ -283,7 +286,7 @@ def lightly_byol(arguments: argparse.Namespace, device: torch.device) -> Step:
 
 
 def lightly_dino(arguments: argparse.Namespace, device: torch.device) -> Step:
-    """examples/pytorch/dino.py of lightly."""
+    """Return the step of lightly's examples/pytorch/dino.py."""
     backbone, width = network(arguments)
     teacher = copy.deepcopy(backbone)
     head = DINOProjectionHead(width, 512, 64, DINO_OUTPUTS, freeze_last_layer=1)
@@ -299,8 +302,8 @@ def lightly_dino(arguments: argparse.Namespace, device: torch.device) -> Step:
         with torch.no_grad():
             targets = [model[3](model[2](view).flatten(start_dim=1)) for view in views[:2]]
         outputs = [model[1](model[0](view).flatten(start_dim=1)) for view in views]
-        found: Tensor = criterion(targets, outputs, epoch=2)
-        return found
+        value: Tensor = criterion(targets, outputs, epoch=2)
+        return value
 
     def step(views: list[Tensor]) -> None:
         momentum = cosine_schedule(done[0], 4000, 0.996, 1)
@@ -315,7 +318,7 @@ def lightly_dino(arguments: argparse.Namespace, device: torch.device) -> Step:
 def placed(
     modules: list[nn.Module], arguments: argparse.Namespace, device: torch.device
 ) -> nn.ModuleList:
-    """On the device, in training mode, in the layout that our ResNets and the views have, too."""
+    """Move the model to the device, in training mode, with the memory layout of ours."""
     model = nn.ModuleList(modules)
     model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     model.train()
@@ -330,7 +333,7 @@ LIGHTLY: dict[str, Callable[[argparse.Namespace, torch.device], Step]] = {
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    """A table for people."""
+    """Print a table."""
     table = Table(title=f"Seconds of a step; at most {LIMIT:g} times lightly's")
     for heading in ("method", "ours", "lightly", "ratio", "95 %"):
         table.add_column(heading, justify="left" if heading == "method" else "right")

@@ -1,9 +1,9 @@
-"""How much of DAR and of SEC? ``python -m benchmarks.sweep``.
+"""Which weights of DAR and SEC? ``python -m benchmarks.sweep``.
 
-Every method on the emoji of `benchmarks.learning`, in short runs of the same recipes at 32 pixels: alone,
-with DAR of several weights in both kinds of difference, and with SEC. Then SimCLR with SGD and with Adam,
-alone and with SEC: how long its embeddings become and how far a step turns them, which SEC's reviewers
-asked for.
+Trains every method on the emoji of `benchmarks.learning`, in short runs of the same recipes at 32 pixels:
+alone, with several weights of DAR and both kinds of difference, and with SEC. Then SimCLR with SGD and with
+AdamW, alone and with SEC: the norms of its embeddings and their rotation per step, a question of SEC's
+reviewers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from examples.emoji import unpack_emoji
 RESULTS = Path(__file__).parent / "results" / "sweep.json"
 EPOCHS = 10
 SWEPT = [method for method in METHODS if "+" not in method]
-# Elementwise differences sum over 128 coordinates, so a hundredth of the weight does as much.
+# Elementwise differences sum over 128 coordinates, so a hundredth of the weight has the same effect.
 REGULARIZERS: dict[str, dict[str, Any]] = {
     "none": {},
     **{
@@ -69,7 +69,7 @@ def main() -> int:
 
 
 def short(method: str, seed: int) -> dict[str, Any]:
-    """The recipe of `benchmarks.learning` in `EPOCHS` epochs of small images."""
+    """Return the recipe of `benchmarks.learning` with `EPOCHS` epochs of small images."""
     spec = spec_of("emoji", method, seed)
     spec["backbone"] |= {"image_size": 32}
     spec["train"] |= {"epochs": EPOCHS}
@@ -78,7 +78,7 @@ def short(method: str, seed: int) -> dict[str, Any]:
 
 
 def weights(runs: dict[str, Any]) -> Table:
-    """Zero-shot R@1 of each method with each regularizer, the mean of the seeds."""
+    """Return a table of zero-shot R@1 by method and regularizer, mean of the seeds."""
     table = Table(title=f"Zero-shot R@1 after {EPOCHS} epochs, percent")
     table.add_column("")
     for method in SWEPT:
@@ -95,7 +95,7 @@ def weights(runs: dict[str, Any]) -> Table:
 
 
 def optimizers(runs: dict[str, Any]) -> Table:
-    """SimCLR by optimizer, alone and with SEC: means over all steps, and R@1 at the end."""
+    """Return a table of SimCLR by optimizer, with and without SEC: means over all steps, and final R@1."""
     names = ("embedding_norm", "embedding_norm_std", "angular_update")
     table = Table(title="SimCLR: raw embeddings and their turn a step, means over all steps")
     for heading in ("", "R@1", *names):
@@ -115,7 +115,7 @@ def optimizers(runs: dict[str, Any]) -> Table:
 
 
 def of(runs: dict[str, Any], name: str) -> dict[str, Any]:
-    """The runs of that name, of all seeds."""
+    """Return the runs of a name, with all seeds."""
     return {key: run for key, run in runs.items() if key.rpartition("/")[0] == name}
 
 

@@ -1,24 +1,24 @@
 """The service under load: ``python -m benchmarks.load --database postgresql --minutes 60``.
 
-Real are the API (uvicorn as `dasl` runs it), the dispatcher and the database, each in a process of its
-own; the cluster of 100 CPUs and what the training drivers say is played by two more. The database holds
-100,000 jobs that are over, and about 1,000 wait.
+The API (uvicorn as `dasl` runs it), the dispatcher and the database are real, each in its own process. Two
+more processes simulate the cluster of 100 CPUs and the requests of the training drivers. The database
+contains 100,000 finished and about 1,000 waiting jobs.
 
-1. `submit`: bursts of 10 s with 100 jobs a second. More in a row would be another queue than that of
-   1,000 jobs; what a burst added is cancelled before the next.
-2. `listing`: 10 lists a second with every kind of filter, first pages and pages anywhere.
+1. `submit`: bursts of 10 s with 100 jobs per second. Jobs of a burst are canceled before the next one, so
+   that the queue keeps about 1,000 jobs.
+2. `listing`: 10 lists per second with every kind of filter, first pages and later pages.
 
-Then the dispatcher starts 100 jobs. Their drivers send 50 heartbeats and 2,000 metric points a second (a
-point is one value of one series at one step), and end after a minute or so, when the next ones start.
+Then the dispatcher starts 100 jobs. Their drivers send 50 heartbeats and 2,000 metric points per second (a
+point is one value of one series at one step), and end after about a minute, when the next ones start.
 
-3. `steady`: nothing but the drivers.
-4. `submit together` and `listing together`: 1 and 2 once more beside all that. They have no limit: on two
-   cores, which also play the drivers and the people, that is more than there is.
-5. `mixed`: for `--minutes`, as many jobs submitted as end, listed, watched, some cancelled. No answer
-   may be a 5xx and no log may tell of a lock.
+3. `steady`: only the drivers.
+4. `submit together` and `listing together`: 1 and 2 again, during 3. They have no limit: two cores that
+   also simulate drivers and clients cannot serve all of it.
+5. `mixed`: for `--minutes`, jobs are submitted as fast as they end, listed, watched, and some canceled. No
+   response may be a 5xx and no log may report a lock.
 
-Requests are sent at a fixed rate and their time counts from when they were due; the first seconds of
-each phase do not count. Limits are of the 99th percentile.
+Requests are sent at a fixed rate and their latency counts from the time at which they were due. The first
+seconds of each phase are not counted. Limits apply to the 99th percentile.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ Request = Callable[[int, float], Awaitable[object]]
 
 
 class Load:
-    """The phases, one after the other, on servers that run all the time."""
+    """Runs the phases, one after the other, on servers that run throughout."""
 
     def __init__(
         self, servers: Servers, people: People, tallies: Tallies, job_seconds: float
@@ -75,7 +75,7 @@ class Load:
         self.phases: dict[str, dict[str, Any]] = {}
 
     async def until_running(self) -> None:
-        """Wait for all places to be taken."""
+        """Wait until all CPUs are in use."""
         deadline = time.monotonic() + 300
         while self._counts()["running"] < RUNNING:
             if time.monotonic() > deadline:
@@ -83,13 +83,15 @@ class Load:
             await asyncio.sleep(1)
 
     async def submits(self, phase: str) -> None:
-        """Bursts of submissions."""
+        """Send bursts of submissions."""
         await self._trim()
         await at_rate(20, WARM_UP_SECONDS, self._people.submit)
         parts = []
         for _ in range(BURSTS):
             await self._trim()
-            await at_rate(20, 1, self._people.submit)  # connections, which were closed meanwhile
+            await at_rate(
+                20, 1, self._people.submit
+            )  # reopen connections that were closed meanwhile
             parts.append(
                 await self._measure({self._people.submit: SUBMITS_PER_SECOND}, BURST_SECONDS)
             )
@@ -97,17 +99,17 @@ class Load:
         await self._trim()
 
     async def lists(self, phase: str) -> None:
-        """Lists with filters and pages."""
+        """Request lists with filters and pages."""
         await at_rate(LISTS_PER_SECOND, WARM_UP_SECONDS, self._people.list)
         part = await self._measure({self._people.list: LISTS_PER_SECOND}, LISTING_SECONDS)
         self._keep(phase, [part])
 
     async def steady(self, phase: str) -> None:
-        """Drivers and dispatcher alone."""
+        """Run drivers and dispatcher alone."""
         self._keep(phase, [await self._measure({}, STEADY_SECONDS)])
 
     async def mixed(self, minutes: float) -> None:
-        """Everything at rates that can go on for ever."""
+        """Run everything at rates that can be sustained."""
         ends = RUNNING / self._job_seconds
         people = self._people
         rates: dict[Request, float] = {
@@ -140,7 +142,7 @@ class Load:
         }
 
     async def _look(self, until: float) -> list[dict[str, int]]:
-        """How many jobs wait and run, every few seconds."""
+        """Count waiting and running jobs every few seconds."""
         seen = []
         while (left := until - time.monotonic()) > 0:
             seen.append(await asyncio.to_thread(self._counts))
@@ -158,7 +160,7 @@ class Load:
         return {"queued": row[0], "running": row[1]}
 
     async def _trim(self) -> None:
-        """Cancel the newest of those that wait, down to the size of the queue and of the free places."""
+        """Cancel the newest waiting jobs, down to the size of the queue plus the free CPUs."""
         free = RUNNING - self._counts()["running"]
         await asyncio.to_thread(_cancel_newest, self._servers.database, QUEUED + free)
         await asyncio.sleep(2)
@@ -178,7 +180,7 @@ def _cancel_newest(database: Database, most: int) -> None:
 
 
 def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """A phase's parts as one, JSON-ready."""
+    """Return the parts of a phase combined, ready for JSON."""
     seconds = sum(part["seconds"] for part in parts)
     tallies: dict[str, Tally] = {}
     for part in parts:
@@ -209,7 +211,7 @@ def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def verdict(phases: dict[str, dict[str, Any]], trouble: dict[str, Any]) -> dict[str, bool]:
-    """Each limit, and whether it holds."""
+    """Return for each limit whether it is met."""
     statuses = {
         status
         for phase in phases.values()
@@ -227,7 +229,7 @@ def verdict(phases: dict[str, dict[str, Any]], trouble: dict[str, Any]) -> dict[
             kind["p99_ms"] <= LISTING_LIMIT_MS and kind["statuses"].keys() == {"200"}
             for kind in lists
         ),
-        # As many as are sent: the drivers come and go, so a few less than 20 of each of 100.
+        # Nearly all that are sent: drivers end and start, so slightly fewer than 20 for each of 100.
         "points_as_sent": phases["steady"]["points_per_second"] >= 0.95 * POINTS_LIMIT
         and phases["steady"]["requests"]["worker metrics"]["statuses"].keys() == {"204"},
         "no_5xx": all(status.isdigit() and not status.startswith("5") for status in statuses),
@@ -236,7 +238,7 @@ def verdict(phases: dict[str, dict[str, Any]], trouble: dict[str, Any]) -> dict[
 
 
 async def run(servers: Servers, token: str, known: list[str], options: argparse.Namespace) -> Load:
-    """All phases."""
+    """Run all phases."""
     tallies = Tallies()
     async with Sender(servers.url, tallies) as sender:
         people = People(sender, token, known, first=options.jobs + 10 * QUEUED)
@@ -254,16 +256,20 @@ async def run(servers: Servers, token: str, known: list[str], options: argparse.
 
 
 def main() -> int:
-    """Run, print a table, write the results; 1 when a limit is broken."""
+    """Run, print a table and write the results; return 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--database", choices=("sqlite", "postgresql"), required=True)
-    parser.add_argument("--minutes", type=float, default=60.0, help="of the mixed phase; 0: none")
-    parser.add_argument("--jobs", type=int, default=100_000, help="that are over")
-    parser.add_argument("--job-seconds", type=float, default=60.0, help="how long a job runs")
-    parser.add_argument("--beside", default="nothing", help="what else ran, for the results")
+    parser.add_argument(
+        "--minutes", type=float, default=60.0, help="duration of the mixed phase; 0: skip it"
+    )
+    parser.add_argument("--jobs", type=int, default=100_000, help="number of finished jobs")
+    parser.add_argument("--job-seconds", type=float, default=60.0, help="duration of a job")
+    parser.add_argument(
+        "--beside", default="nothing", help="what else runs on the machine, for the results"
+    )
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    # Else the servers would outlive it, and spoil what is measured next.
+    # Otherwise the servers would outlive this process and disturb the next measurement.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     output = options.output or RESULTS / f"load-{options.database}.json"
     facts = machine("sqlalchemy", "fastapi", "uvicorn", "pydantic", "psycopg")
@@ -281,7 +287,7 @@ def main() -> int:
         )
         print(f"History written in {time.monotonic() - began:.0f} s", flush=True)
         with serving(settings, database, server_logs, options.job_seconds) as servers:
-            # Who sends the requests shall not pause either: it would be charged to the service.
+            # Pauses of this process would be charged to the service.
             spare_what_stays()
             load = asyncio.run(run(servers, token, known, options))
             trouble = servers.trouble()
@@ -301,7 +307,7 @@ def main() -> int:
 
 
 def show(result: dict[str, Any]) -> None:
-    """A table for people."""
+    """Print a table."""
     table = Table(title="Milliseconds from when a request was due to its answer")
     for heading in ("phase", "request", "count", "p50", "p99", "max", "statuses"):
         table.add_column(heading, justify="left" if heading in ("phase", "request") else "right")

@@ -1,8 +1,8 @@
-"""The dispatcher's process, on a cluster whose machines exist only in it.
+"""The dispatcher's process, with a simulated cluster.
 
-Launching a hundred trainings on two cores would measure the trainings. So the executor is a fake: it
-takes a submission, hands the attempt's token to the process that plays the drivers (`drivers.py`), and
-learns from there when one has ended. All else is the real dispatcher on the real database.
+A hundred real trainings on two cores would measure the trainings. The executor is therefore a fake: it
+accepts a submission, passes the attempt's token to the process that simulates the drivers (`drivers.py`),
+and learns from it when an attempt has ended. The dispatcher and the database are real.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class FakeCluster:
     def submit(
         self, submission_id: str, entrypoint: str, env: Mapping[str, str], token: str
     ) -> None:
-        """Give the attempt to the drivers' process."""
+        """Pass the attempt to the drivers' process."""
         if submission_id in self._drivers:
             return
         self._drivers[submission_id] = _Driver(time.monotonic())
@@ -59,14 +59,14 @@ class FakeCluster:
         self._launched.put((job_id, int(number), token))
 
     def status(self, submission_id: str) -> Run | None:
-        """Running until the drivers' process said otherwise."""
+        """Report the attempt as running until the drivers' process reports its end."""
         driver = self._drivers.get(submission_id)
         if driver is None:
             return None
         return Run(RunState.RUNNING if driver.ended is None else RunState.SUCCEEDED)
 
     def logs(self, submission_id: str, start: int, count: int) -> LogPiece:
-        """A line every two seconds."""
+        """Return a line for every two seconds."""
         driver = self._drivers.get(submission_id)
         if driver is None:
             return LogPiece(b"", 0)
@@ -75,13 +75,13 @@ class FakeCluster:
         return LogPiece(content[start : start + count], len(content))
 
     def stop(self, submission_id: str) -> None:
-        """The process is ended at once."""
+        """End the attempt at once."""
         driver = self._drivers.get(submission_id)
         if driver is not None and driver.ended is None:
             driver.ended = time.monotonic()
 
     def cluster(self) -> Cluster:
-        """Machines for 100 jobs of one CPU."""
+        """Return machines for 100 jobs of one CPU."""
         used = sum(driver.ended is None for driver in list(self._drivers.values()))
         nodes = []
         for number in range(NODES):
@@ -95,12 +95,12 @@ class FakeCluster:
 
 
 class TimedDispatcher(Dispatcher):
-    """Notes how long each round takes."""
+    """A dispatcher that records the duration of each round."""
 
     rounds: list[float]
 
     def tick(self) -> None:
-        """One round."""
+        """Run one round."""
         began = time.monotonic()
         super().tick()
         self.rounds.append(time.monotonic() - began)
@@ -113,7 +113,7 @@ def dispatch(
     ended: Queue[str],
     questions: Connection,
 ) -> None:
-    """Run the dispatcher until SIGTERM; each question is answered with the rounds since the last."""
+    """Run the dispatcher until SIGTERM; each request returns the rounds since the last one."""
     sys.stderr = log.open("w", buffering=1)
     log_records.configure("text", secrets=settings.secrets)
     stop = threading.Event()

@@ -1,7 +1,7 @@
-"""The process that plays a hundred training drivers: what they say to the worker API, and no training.
+"""The process that simulates a hundred training drivers: their requests to the worker API, no training.
 
-As `workers.reporter` does it: a heartbeat every two seconds, and the figures of ten steps together.
-Two steps a second with ten figures each make 20 points a second for each driver.
+Like `workers.reporter`, it sends a heartbeat every two seconds and the metrics of ten steps together.
+Two steps per second with ten metrics each are 20 points per second and driver.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ REPORT_SECONDS = STEPS_PER_REPORT / STEPS_PER_SECOND
 
 
 class Drivers:
-    """Drives every attempt that is launched, for about as long as a job lasts.
+    """Simulates every launched attempt for about the duration of a job.
 
     Args:
         lasts: seconds of an attempt, on average.
@@ -49,7 +49,7 @@ class Drivers:
         self._random = random.Random(0)
 
     async def drive(self, job_id: str, number: int, token: str) -> None:
-        """One attempt from its first word to its last."""
+        """Simulate one attempt from its first request to its last."""
         door = f"/worker/v1/jobs/{job_id}/attempts/{number}"
 
         async def say(kind: str, due: float, body: object) -> tuple[int, bytes]:
@@ -69,8 +69,8 @@ class Drivers:
         self._ended.put(f"{job_id}-{number}")
 
     async def _beat(self, say: Any) -> str:
-        """Heartbeats until the attempt is over, or is not wanted any more; how it ends."""
-        # Neither all beats at the same moment, nor all ends.
+        """Send heartbeats until the attempt ends or is to stop; return its outcome."""
+        # Spread heartbeats and ends over time.
         end = time.monotonic() + self._lasts * self._random.uniform(0.5, 1.5)
         due = time.monotonic() + self._random.uniform(0, HEARTBEAT_SECONDS)
         beat = 0
@@ -120,8 +120,8 @@ def drive(
     lasts: float,
     questions: Connection,
 ) -> None:
-    """Play drivers until the process is ended; each question is answered with a `Tallies`."""
-    spare_what_stays()  # As those who submit do.
+    """Simulate drivers until the process is ended; each request returns a `Tallies`."""
+    spare_what_stays()  # As the submitting process does.
     asyncio.run(_drive(url, launched, ended, lasts, questions))
 
 

@@ -1,4 +1,4 @@
-"""A database as it is after a hundred thousand jobs."""
+"""Fill a database as if a hundred thousand jobs had run."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ TENANT, DATASET = "default", "pictures"
 FACTS = {"num_images": 50_000, "num_classes": 10, "median_size": 64}
 METHODS = ("simclr", "byol", "dino", "swav", "hcl")
 TEAMS = ("vision", "audio", "robots", "maps", "search")
-# One of so many jobs has the tag and the state that next to nobody asks for.
+# One in this many jobs has the rare tag and the rare status.
 RARE = 2000
 _JOBS_AT_ONCE = 1000
 _EVENTS = ("Job queued", "Attempt 1 is starting", "Attempt 1 is running", "Job succeeded")
-# Enough points for an index of some depth; the rest comes while the benchmark runs.
+# Enough points for an index of some depth; more are added while the benchmark runs.
 _JOBS_WITH_POINTS, _STEPS_WITH_POINTS = 100, 1000
 
 
 def spec(number: int) -> dict[str, Any]:
-    """The spec that the job of this number is submitted with."""
+    """Return the spec of the job with this number."""
     tags = {"team": TEAMS[number % len(TEAMS)], "run": str(number // RARE)}
     if number % RARE == 0:
         tags["keep"] = "yes"
@@ -51,7 +51,7 @@ def spec(number: int) -> dict[str, Any]:
 def write_history(
     database: Database, images: Path, jobs: int, queued: int
 ) -> tuple[str, list[str]]:
-    """Fill a fresh database with jobs that are over, and with jobs that wait.
+    """Fill an empty database with finished and waiting jobs.
 
     Returns:
         A token with the scope `submit`, and the ids of some jobs, oldest first.
@@ -119,7 +119,7 @@ def write_history(
             _add(session, Metric, _points(job_id, chance))
     with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         if connection.dialect.name == "postgresql":
-            # As its autovacuum will have done on a database that grew by and by.
+            # As autovacuum does on a database that grows gradually.
             connection.execute(text("VACUUM ANALYZE"))
     return token_text, known
 

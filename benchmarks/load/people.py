@@ -1,4 +1,4 @@
-"""What people do to the service: submit, list, watch, cancel."""
+"""Requests of users: submit, list, watch, cancel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from benchmarks.load.history import spec
 from benchmarks.load.traffic import Sender
 
-# By name: what is asked of the list. `{id}` is some job's; a page behind it lies anywhere.
+# Query strings of lists, by name. `{id}` is the id of a job, from which a page starts.
 LISTINGS = {
     "first page": "",
     "page behind some job": "?after={id}",
@@ -28,7 +28,7 @@ LISTINGS = {
 
 
 class People:
-    """Requests with a token of the scope `submit`.
+    """Sends requests with a token of the scope `submit`.
 
     Args:
         known: ids of jobs to ask for.
@@ -41,7 +41,7 @@ class People:
         self.submitted: list[str] = []
 
     async def submit(self, _number: int, due: float) -> None:
-        """A job, with a key, as the client sends it."""
+        """Submit a job with an idempotency key, as the client does."""
         mine = next(self._numbers)
         status, content = await self._sender.send(
             "submit", due, "POST", "/v1/jobs", self._token, spec(mine), key=f"key-{mine}"
@@ -50,13 +50,13 @@ class People:
             self.submitted.append(json.loads(content)["id"])
 
     async def list(self, number: int, due: float) -> None:
-        """One of `LISTINGS`, in turn."""
+        """Request the next of `LISTINGS`."""
         name, query = list(LISTINGS.items())[number % len(LISTINGS)]
         query = query.format(id=self._random.choice(self._known))
         await self._sender.send(f"list: {name}", due, "GET", f"/v1/jobs{query}", self._token)
 
     async def watch(self, number: int, due: float) -> None:
-        """What a watched job did; the page of the cluster; Prometheus."""
+        """Request what `dasl watch` does, the cluster, and the Prometheus metrics."""
         recent = self.submitted[-2000:] or self._known
         job_id = self._random.choice(recent)
         name, path = (
@@ -70,7 +70,7 @@ class People:
         await self._sender.send(f"watch: {name}", due, "GET", path, self._token)
 
     async def cancel(self, number: int, due: float) -> None:
-        """Of the jobs that were submitted last one; it may wait, run, or have ended (409)."""
+        """Cancel one of the newest jobs; it may be waiting, running, or ended (409)."""
         if self.submitted:
             job_id = self._random.choice(self.submitted[-1500:])
             await self._sender.send("cancel", due, "POST", f"/v1/jobs/{job_id}/cancel", self._token)

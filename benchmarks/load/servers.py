@@ -1,4 +1,4 @@
-"""The processes under load: a database, the API as `dasl` runs it, the dispatcher, and the drivers."""
+"""The processes under load: database, API as `dasl` runs it, dispatcher, and simulated drivers."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _SPAWN = multiprocessing.get_context("spawn")
 _TROUBLE = re.compile(
     r"database is locked|deadlock|lock timeout|could not serialize", re.IGNORECASE
 )
-# PostgreSQL says of its own housekeeping that it gave way to somebody.
+# PostgreSQL logs that its own maintenance was canceled in favor of a query.
 _ERROR = re.compile(r"^Traceback|\b(ERROR|CRITICAL|FATAL|PANIC)\b(?!:  canceling autovacuum task)")
 
 
 @dataclass
 class Servers:
-    """What runs, and what can be learned of it."""
+    """The running processes and their measurements."""
 
     url: str
     database: Database
@@ -56,7 +56,7 @@ class Servers:
             self._later.pop().start()
 
     def take_tallies(self) -> Tallies:
-        """Answers to the drivers since the last time."""
+        """Return the responses to the drivers since the last call."""
         if self._later:
             return Tallies()
         self._drivers.send(True)
@@ -64,7 +64,7 @@ class Servers:
         return taken
 
     def take_rounds(self) -> list[float]:
-        """Seconds of the dispatcher's rounds since the last time."""
+        """Return the durations of the dispatcher's rounds since the last call, in seconds."""
         if self._later:
             return []
         self._dispatcher.send(True)
@@ -72,7 +72,7 @@ class Servers:
         return rounds
 
     def trouble(self) -> dict[str, Any]:
-        """Lines in the logs of API, dispatcher and database that tell of locks, and of errors."""
+        """Count lines in the logs of API, dispatcher and database that report locks or errors."""
         lines = [
             line
             for log in self.logs
@@ -88,7 +88,7 @@ class Servers:
         }
 
     def ended(self) -> list[str]:
-        """Processes that ended by themselves."""
+        """Return the processes that ended by themselves."""
         return [
             name
             for name, process in self.processes.items()
@@ -98,7 +98,7 @@ class Servers:
 
 @contextmanager
 def database_of(kind: str, folder: Path) -> Iterator[tuple[str, list[Path]]]:
-    """A fresh database: its URL, and its server's logs. PostgreSQL has its own settings, fsync on."""
+    """Yield the URL of an empty database and its server's logs. PostgreSQL has default settings."""
     if kind == "sqlite":
         yield f"sqlite:///{folder / 'dasl.db'}", []
         return
@@ -114,7 +114,7 @@ def database_of(kind: str, folder: Path) -> Iterator[tuple[str, list[Path]]]:
 
 
 def database_version(database: Database) -> str:
-    """As the database names itself."""
+    """Return the name and version that the database reports."""
     dialect = database.engine.dialect.name
     query = "SELECT sqlite_version()" if dialect == "sqlite" else "SHOW server_version"
     with database.read() as session:
@@ -125,7 +125,7 @@ def database_version(database: Database) -> str:
 def serving(
     settings: Settings, database: Database, server_logs: list[Path], job_seconds: float
 ) -> Iterator[Servers]:
-    """API, dispatcher and drivers, each in a process of its own; at first the API alone."""
+    """Yield servers, each in its own process; only the API is started."""
     folder = settings.home
     with ExitStack() as stack, bind_listener(settings) as listener:
         url = f"http://{settings.host}:{listener.getsockname()[1]}"
@@ -164,7 +164,7 @@ def _end(process: BaseProcess) -> None:
 
 
 def _serve(settings: Settings, log: Path, listener: socket.socket) -> None:
-    """The API until SIGTERM."""
+    """Run the API until SIGTERM."""
     sys.stderr = log.open("w", buffering=1)
     log_records.configure("text", secrets=settings.secrets)
     stop = threading.Event()

@@ -1,8 +1,7 @@
-"""Requests at a fixed rate, whatever the answers do, and a tally of the answers.
+"""Requests at a fixed rate, independent of the responses, and statistics of the responses.
 
-Latency counts from the moment at which a request was to be sent. So a server that stands still for a
-second is charged for all that was to come in that second, and not for one slow answer (what is known
-as coordinated omission).
+Latency counts from the time at which a request was due. A server that stalls for a second is therefore
+charged for all requests of that second, not for one slow response (this avoids coordinated omission).
 """
 
 from __future__ import annotations
@@ -18,45 +17,45 @@ from typing import Any
 import aiohttp
 
 _PATIENCE_SECONDS = 60.0
-# Requests of one kind under way at a time: enough for a stall of a minute.
+# Concurrent requests of one kind: enough for a stall of a minute.
 _MOST_AT_ONCE = 10_000
 
 
 @dataclass
 class Tally:
-    """Answers to one kind of request: seconds that each took, and how often each status came."""
+    """Responses to one kind of request: their durations in seconds, and the number of each status."""
 
     seconds: list[float] = field(default_factory=list)
     statuses: Counter[str] = field(default_factory=Counter)
 
     def add(self, seconds: float, status: str) -> None:
-        """Count one answer."""
+        """Count one response."""
         self.seconds.append(seconds)
         self.statuses[status] += 1
 
     def summary(self) -> dict[str, Any]:
-        """JSON-ready: count, milliseconds p50, p99 and greatest, statuses."""
+        """Return count, p50, p99 and maximum in milliseconds, and statuses, ready for JSON."""
         return {"count": len(self.seconds), **percentiles(self.seconds)} | {
             "statuses": dict(sorted(self.statuses.items()))
         }
 
 
 class Tallies(dict[str, Tally]):
-    """By kind of request."""
+    """Statistics by kind of request."""
 
     def add(self, kind: str, seconds: float, status: str) -> None:
-        """Count one answer."""
+        """Count one response."""
         self.setdefault(kind, Tally()).add(seconds, status)
 
     def take(self) -> Tallies:
-        """What was counted since the last time."""
+        """Return and reset the statistics."""
         taken = Tallies(self)
         self.clear()
         return taken
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float]:
-    """Milliseconds: median, 99th percentile, greatest; nothing of nothing."""
+    """Return median, 99th percentile and maximum in milliseconds; empty without values."""
     if not seconds:
         return {}
     ordered = sorted(seconds)
@@ -68,7 +67,7 @@ def percentiles(seconds: Sequence[float]) -> dict[str, float]:
 
 
 class Sender:
-    """Sends requests to one server and tallies the answers."""
+    """Sends requests to one server and counts the responses."""
 
     def __init__(self, url: str, tallies: Tallies) -> None:
         self._url, self.tallies = url, tallies
@@ -76,7 +75,7 @@ class Sender:
 
     async def __aenter__(self) -> Sender:
         self._session = aiohttp.ClientSession(
-            # Shorter than uvicorn's 5 s: else a request may go out as the server closes.
+            # Shorter than uvicorn's 5 s, or a request may be sent while the server closes the connection.
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=3),
             timeout=aiohttp.ClientTimeout(total=_PATIENCE_SECONDS),
         )

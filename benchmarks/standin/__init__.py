@@ -1,4 +1,4 @@
-"""Ray and training that cost nothing, where what is measured is the control plane's way with crashes.
+"""Replacements of Ray and training that cost nothing, to measure how the control plane survives crashes.
 
-All else is real and a process of its own: API, dispatcher, database, drivers, ranks, HTTP between them.
+Everything else is real and has its own processes: API, dispatcher, database, drivers, ranks, HTTP.
 """

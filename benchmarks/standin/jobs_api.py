@@ -24,7 +24,7 @@ from service.client.attempt_token import RAY_JOB_CONFIG
 
 
 class StandInRay:
-    """The stand-in as a process; as `service.embedded.local_ray.LocalRay` to whoever starts it."""
+    """The stand-in as a process, with the interface of `service.embedded.local_ray.LocalRay`."""
 
     token = "none"
 
@@ -34,14 +34,14 @@ class StandInRay:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the process and wait until it responds."""
         command = ["-m", "benchmarks.standin.jobs_api", str(self._port), str(self._cpus)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen([sys.executable, *command], stdout=log, stderr=log)
         until(self._answers, "the stand-in for Ray")
 
     def stop(self) -> None:
-        """End it and all that it runs."""
+        """Stop the process and everything that it runs."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait()
@@ -63,7 +63,7 @@ class Jobs:
         self.lock = threading.Lock()
 
     def submit(self, name: str, entrypoint: str, variables: dict[str, str]) -> bool:
-        """Run an entry point; `False`: there is one of this name."""
+        """Run an entry point; return False if the name exists."""
         with self.lock:
             if name in self.processes:
                 return False
@@ -80,7 +80,7 @@ class Jobs:
             return True
 
     def status(self, name: str) -> tuple[str, int | None] | None:
-        """Ray's word for the state, and the exit code."""
+        """Return Ray's name of the state, and the exit code."""
         process = self.processes.get(name)
         if process is None:
             return None
@@ -92,19 +92,19 @@ class Jobs:
         return ("SUCCEEDED" if code == 0 else "FAILED"), code
 
     def stop(self, name: str) -> None:
-        """End one with all its processes."""
+        """End a submission with all its processes."""
         process = self.processes.get(name)
         if process is not None and process.poll() is None:
             self.stopped.add(name)
             os.killpg(process.pid, signal.SIGKILL)
 
     def log(self, name: str) -> Path:
-        """What it printed."""
+        """Return the file with its output."""
         return self.folder / f"job-driver-{name}.log"
 
 
 def handler(jobs: Jobs, address: str) -> type[BaseHTTPRequestHandler]:
-    """Requests to these jobs."""
+    """Return a request handler for these jobs."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -168,13 +168,13 @@ def handler(jobs: Jobs, address: str) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(content)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nobody reads it."""
+            """Write no log."""
 
     return Handler
 
 
 def main() -> None:
-    """Serve until SIGTERM, then end everything."""
+    """Serve until SIGTERM, then end all submissions."""
     port, cpus = int(sys.argv[1]), int(sys.argv[2])
     with tempfile.TemporaryDirectory(prefix="dasl-standin-") as folder:
         jobs = Jobs(Path(folder), cpus)

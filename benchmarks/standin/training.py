@@ -1,4 +1,4 @@
-"""The real driver and the real reporter, over a rank that hashes instead of training.
+"""The real driver and reporter, with a rank that computes hashes instead of training.
 
 `python -m benchmarks.standin.training --job J --attempt N` is `workers.run` with other ranks. A step
 depends on the one before it and on the seed, so a step that is lost or done twice changes the end.
@@ -26,12 +26,12 @@ STEPS_AN_EPOCH = 4
 _STEP_SECONDS = 0.02
 _STEPS_A_REPORT = 10
 _OUTCOMES: dict[Desired, Outcome] = {"run": "succeeded", "cancel": "cancelled", "pause": "paused"}
-# Ray ends the ranks of a driver that was killed, but not at once.
+# Ray ends the ranks of a killed driver, but not at once.
 _ORPHANED_FOR_SECONDS = 1.0
 
 
 def ranks(start: AttemptStart, config: dict[str, object]) -> BaseException | None:
-    """In the place of `workers.run.run_ranks`: one rank, a process of its own."""
+    """Replace `workers.run.run_ranks`: run one rank in its own process."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.standin.training", "--rank"],
         input=json.dumps(config),
@@ -42,7 +42,7 @@ def ranks(start: AttemptStart, config: dict[str, object]) -> BaseException | Non
 
 
 def train(config: dict[str, Any]) -> None:
-    """What a rank runs."""
+    """Run as a rank."""
     start = AttemptStart.model_validate(config["start"])
     client = WorkerClient(config["url"], config["token"], config["job"], config["attempt"])
     total = start.spec.train.epochs * STEPS_AN_EPOCH
@@ -104,7 +104,7 @@ def _state(start: AttemptStart, scratch: Path) -> tuple[int, str]:
 
 
 def main() -> int:
-    """A driver, or one of its ranks."""
+    """Run a driver or one of its ranks."""
     if "--rank" in sys.argv:
         train(json.load(sys.stdin))
         return 0
