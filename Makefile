@@ -1,9 +1,9 @@
-# Everything a newcomer needs. Setup is a stamp file: a second `make` of anything spends no time on it.
+# Developer commands. A stamp file marks a complete setup, so that later `make` calls skip it.
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.synced
-# The lock's own uv: pip brings it once, `uv pip sync` then keeps it.
+# The version of uv in the lock: installed once by pip, then kept by `uv pip sync`.
 UV_VERSION := $(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements/dev.lock)
 PYTEST_WORKERS ?= 2
 
@@ -12,11 +12,11 @@ PYTEST_WORKERS ?= 2
 setup: $(STAMP)
 
 $(STAMP): requirements/dev.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 11) <= v < (3, 14) else "DASL needs Python 3.11 to 3.13; this is %d.%d. Say which one: make PYTHON=python3.12" % v[:2])'
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 11) <= v < (3, 14) else "DASL needs Python 3.11 to 3.13; this is %d.%d. Choose another one: make PYTHON=python3.12" % v[:2])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	@# Compiled at once: else each process, where Python is not to write (PYTHONDONTWRITEBYTECODE), compiles all
-	@# that it imports: 16 s instead of 6 for PyTorch and Ray.
+	@# Compile bytecode now: with PYTHONDONTWRITEBYTECODE each process would compile all its imports again
+	@# (16 s instead of 6 s for PyTorch and Ray).
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip sync --quiet --compile-bytecode requirements/dev.lock
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $(STAMP)
@@ -30,7 +30,7 @@ test: $(STAMP)
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest tests -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow"
 
-# dasl_core by itself, without Ray, FastAPI and SQLAlchemy, with the oldest torch that it promises.
+# Test dasl_core alone, without Ray, FastAPI and SQLAlchemy, with the oldest supported torch.
 CORE_PYTHON ?= python3.12
 CORE_TORCH ?= 2.11
 CORE_VENV := build/core-$(CORE_TORCH)
@@ -40,7 +40,7 @@ test-core: $(STAMP)
 		hypothesis lightly "pytest<9.2" pytest-timeout pytest-xdist scikit-learn
 	$(CORE_VENV)/bin/python -m pytest tests/dasl_core -n $(PYTEST_WORKERS) --dist loadgroup
 
-# Needs an engine; how compose is called here, such as COMPOSE="podman compose".
+# Needs a container engine. Another compose command: COMPOSE="podman compose".
 COMPOSE ?= docker compose
 compose-test: $(STAMP)
 	$(BIN)/python -m tests.compose.run --compose "$(COMPOSE)"
@@ -62,7 +62,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/python -m tools.spec_tables
 
-# One resolution for all: the locks of the images are parts of the one that the tests run with.
+# One resolution: the locks of the images are subsets of the lock that the tests use.
 LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header
 PART = $(LOCK) --no-annotate --constraint requirements/dev.lock
 

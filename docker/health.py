@@ -1,7 +1,6 @@
-"""Health check of a container: `python health.py URL [CHECK]`, exit code 0 if it is well.
+"""Health check of a container: `python health.py URL [CHECK]`, exit code 0 if healthy.
 
-Well is a URL that answers with 200; with CHECK, a `/readyz` that says `ok` of that check, whatever it
-says of others.
+The URL must answer with 200. With CHECK, only that check of a `/readyz` answer must be `ok`.
 """
 
 import json
@@ -9,13 +8,13 @@ import sys
 import urllib.error
 import urllib.request
 
-# A machine that trains on all its cores is slow, and not ill.
+# A machine that trains on all its cores is slow but healthy.
 SECONDS = 15.0
 
 
 def main(url: str, check: str | None = None) -> str | None:
-    """What is wrong; `None`: nothing."""
-    # Straight there: a proxy that the environment names is for the world outside.
+    """Return the problem, or None if healthy."""
+    # Bypass a proxy set in the environment: the URL is local.
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with direct.open(url, timeout=SECONDS) as answer:
@@ -28,8 +27,8 @@ def main(url: str, check: str | None = None) -> str | None:
         return f"{url} does not answer: {error}"
     if check is None:
         return None
-    said = json.loads(body).get("checks", {}).get(check, "unknown")
-    return None if said == "ok" else f"{check}: {said}"
+    state = json.loads(body).get("checks", {}).get(check, "unknown")
+    return None if state == "ok" else f"{check}: {state}"
 
 
 if __name__ == "__main__":

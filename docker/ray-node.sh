@@ -1,10 +1,10 @@
 #!/bin/sh
-# A node of the Ray cluster, with the arguments of `ray start`; it ends when any part of the node does.
+# Run a node of the Ray cluster with the arguments of `ray start`; exits when any of its processes does.
 set -eu
-# Sessions of earlier starts of this container: nothing reads them any more.
+# Remove sessions of earlier starts of this container.
 rm -rf /tmp/ray
-# The network has no way out, by which Ray would otherwise find its own address.
+# Ray detects its address by an outgoing connection, which this network does not allow.
 address=$(hostname -i | cut -d' ' -f1)
-# Training keeps nothing in the object store, and /dev/shm is small.
+# Training does not use the object store, and /dev/shm is small.
 exec ray start --block --disable-usage-stats --log-style=record --node-ip-address="$address" \
     --object-store-memory=200000000 ${DASL_CPUS:+--num-cpus="$DASL_CPUS"} "$@"

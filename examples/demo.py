@@ -1,8 +1,8 @@
 """`make demo`: from a folder of images to a backbone that timm loads, through the real service.
 
-Starts the embedded service (SQLite, a local Ray, local files) in `build/demo`, registers the emoji
-that this repository ships, trains SimCLR with and without DAR side by side, and compares what they
-find alike on classes that neither has seen with raw pixels and the untrained network.
+Start the embedded service (SQLite, a local Ray, local files) in `build/demo`, register the example images,
+train SimCLR with and without DAR at the same time, and compare their retrieval on held-out classes with
+raw pixels and the untrained network.
 """
 
 import json
@@ -29,13 +29,13 @@ METRIC = "recall_at_1"
 START_SECONDS = 180  # Ray's first import from a cold disk may take a minute
 POLL_SECONDS = 2.0
 
-# What a person who has the checkpoint, timm and nothing of this project runs.
+# Load the checkpoint as a user does who has timm but not this project.
 LOAD = """
 import json, sys, timm, torch
 from pathlib import Path
 from safetensors.torch import load_file
 for module in ("dasl_core", "service", "workers"):
-    sys.modules[module] = None  # even where they are installed, nothing of them may be needed
+    sys.modules[module] = None  # fail if the checkpoint needs any of them
 folder = Path(sys.argv[1])
 description = json.loads((folder / "model.json").read_text())
 model = timm.create_model(**description["timm"])
@@ -49,8 +49,8 @@ print(tuple(model(torch.zeros(1, 3, size, size)).shape))
 
 
 def main() -> int:
-    """Run the demo; returns the exit code: 0 when training beat pixels and the untrained network."""
-    began = time.monotonic()
+    """Run the demo; return 0 if training beat raw pixels and the untrained network, else 1."""
+    started = time.monotonic()
     shutil.rmtree(BUILD, ignore_errors=True)
     BUILD.mkdir(parents=True)
     images = unpack_emoji(BUILD)
@@ -78,10 +78,10 @@ def main() -> int:
         [sys.executable, "-c", LOAD, str(folder)], check=True, capture_output=True, text=True
     ).stdout.strip()
     print(f"\nThe checkpoint in {folder} loads in timm; features of one image: {shape}")
-    print(f"Pictures: {BUILD / 'curves.png'} and {BUILD / 'neighbours.png'}")
+    print(f"Plots: {BUILD / 'curves.png'} and {BUILD / 'neighbours.png'}")
     (BUILD / "summary.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     print_table(result)
-    print(f"Took {time.monotonic() - began:.0f} s.")
+    print(f"Took {time.monotonic() - started:.0f} s.")
     best_baseline = max(result["raw"], result["untrained"])
     if min(result["trained"], result["trained_dar"]) <= best_baseline:
         print("Training did not beat the baselines.", file=sys.stderr)
@@ -91,8 +91,8 @@ def main() -> int:
 
 @contextmanager
 def service() -> Iterator[Client]:
-    """`dasl serve` on a free port with a home of its own; stopped, with all below it, at the end."""
-    # Nothing that the caller has set for another service may reach this one.
+    """Run `dasl serve` on a free port with its own home, and stop it with all its processes at the end."""
+    # Settings of the caller's own service must not apply to this one.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("DASL_")} | {
         "DASL_HOME": str(BUILD / "home"),
         "DASL_PORT": "0",
@@ -125,7 +125,7 @@ def service() -> Iterator[Client]:
 
 
 def follow(client: Client, jobs: dict[str, Job]) -> None:
-    """Show the progress of all jobs until every one has ended: live on a terminal, else as lines."""
+    """Show the progress of all jobs until they have ended: live on a terminal, else as lines."""
     shown: dict[str, str] = {}
     live = sys.stdout.isatty()
     while True:
@@ -146,7 +146,7 @@ def follow(client: Client, jobs: dict[str, Job]) -> None:
 
 
 def describe(job: Job) -> str:
-    """One line on where a job is."""
+    """Format the progress of a job as one line."""
     progress = job.progress
     if progress is None or progress.step is None:
         return f"{job.name:18} {job.status}"
@@ -158,7 +158,7 @@ def describe(job: Job) -> str:
 
 
 def compare(client: Client, jobs: dict[str, Job]) -> dict[str, Any]:
-    """The held-out figures of both jobs and of the baselines, which are the same in both."""
+    """Return the held-out metric of both jobs and of the baselines, which are the same in both."""
     result: dict[str, Any] = {"metric": METRIC}
     for key, job in jobs.items():
         for evaluation in client.jobs.evaluations(job.id):
@@ -173,7 +173,7 @@ def compare(client: Client, jobs: dict[str, Job]) -> dict[str, Any]:
 
 
 def print_table(result: dict[str, Any]) -> None:
-    """The four figures, for people."""
+    """Print the four results."""
     rows = {
         "raw": "raw pixels",
         "untrained": "untrained backbone",

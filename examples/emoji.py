@@ -1,4 +1,4 @@
-"""The images that this repository ships."""
+"""The example images in this repository."""
 
 import tarfile
 from pathlib import Path
@@ -10,10 +10,10 @@ def unpack_emoji(folder: Path, classes: int | None = None) -> Path:
     """Unpack the images into `folder / "emoji"`, a folder for each class, and return that path.
 
     Args:
-        classes: how many classes to unpack, first by name; None for all.
+        classes: how many classes to unpack, in order of their names; None for all.
     """
     with tarfile.open(ARCHIVE) as archive:
-        # Python 3.11.0 to 3.11.3, Debian 12's among them, have no `filter=`. The archive is our own.
+        # Python 3.11.0 to 3.11.3 (Debian 12) have no `filter=`. The archive is trusted.
         archive.extraction_filter = getattr(tarfile, "data_filter", None)
         members = [member for member in archive if member.isfile()]
         names = sorted({Path(member.name).parent for member in members})

@@ -70,9 +70,13 @@ def test_every_image_of_ours_ends_as_a_user_that_is_not_root() -> None:
         assert "\nHEALTHCHECK " in stage
 
 
-def test_secrets_have_no_default_and_are_asked_for_with_a_sentence() -> None:
+def test_secrets_have_no_default_and_missing_ones_are_explained() -> None:
     secret = re.compile(r"PASSWORD|AUTH_TOKEN$|DATABASE_URL")
-    asked = {name for _, name, value in environments() if secret.search(name) and ":?make" in value}
+    asked = {
+        name
+        for _, name, value in environments()
+        if secret.search(name) and ":?create .env" in value
+    }
     assert asked == {"DASL_DATABASE_URL", "POSTGRES_PASSWORD", "RAY_AUTH_TOKEN"}
     text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
     for variable in ("DASL_POSTGRES_PASSWORD", "RAY_AUTH_TOKEN", "DASL_DATA"):

@@ -23,7 +23,7 @@ def values(file: Path) -> dict[str, str]:
     return dict(re.findall(r"^(\w+)=(.*)$", file.read_text(encoding="utf-8"), flags=re.M))
 
 
-def test_secrets_are_new_each_time_and_their_owners(tmp_path: Path) -> None:
+def test_secrets_are_random_and_readable_only_by_their_owner(tmp_path: Path) -> None:
     made = []
     (tmp_path / "my images").mkdir()
     for name in ("one", "two"):
@@ -41,37 +41,37 @@ def test_secrets_are_new_each_time_and_their_owners(tmp_path: Path) -> None:
     assert made[0]["DASL_DATA"] == f"'{tmp_path / 'my images'}'"
 
 
-def test_a_folder_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:
+def test_missing_folder_is_refused(tmp_path: Path) -> None:
     done = make("--data", tmp_path / "pictuers", "--output", tmp_path / ".env")
     assert done.returncode == 1
-    assert f"{tmp_path / 'pictuers'} is not there" in done.stderr
+    assert f"{tmp_path / 'pictuers'} is missing" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_there_stays(tmp_path: Path) -> None:
+def test_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     file = tmp_path / ".env"
     file.write_text("precious")
     done = make("--data", tmp_path, "--output", file)
     assert done.returncode == 1
-    assert "it stays" in done.stderr
+    assert "so it is not changed" in done.stderr
     assert file.read_text() == "precious"
 
 
-def test_a_machine_with_gpus_has_one_worker_for_all(tmp_path: Path) -> None:
+def test_gpu_option_disables_cpu_workers(tmp_path: Path) -> None:
     make("--data", tmp_path, "--output", tmp_path / ".env", "--gpu")
     made = values(tmp_path / ".env")
     assert (made["COMPOSE_PROFILES"], made["DASL_CPU_WORKERS"]) == ("gpu", "0")
 
 
 @pytest.mark.parametrize("name", ["it's", "two\nlines"])
-def test_a_folder_that_cannot_be_named_is_refused(name: str, tmp_path: Path) -> None:
+def test_folder_name_with_quotes_or_line_breaks_is_refused(name: str, tmp_path: Path) -> None:
     done = make("--data", tmp_path / name, "--output", tmp_path / ".env")
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_is_no_folder(tmp_path: Path) -> None:
+def test_file_instead_of_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = make("--data", tmp_path / "file", "--output", tmp_path / ".env")
     assert (done.returncode, "not a folder" in done.stderr) == (1, True)
