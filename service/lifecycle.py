@@ -19,6 +19,7 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
 from service.checkpoints import repository as checkpoints
+from service.db.locks import lock_job
 from service.db.models import Attempt, Base, Checkpoint, Event, Job, Metric
 from service.states import (
     LIVE_ATTEMPT,
@@ -95,7 +96,7 @@ def start_attempt(session: Session, job_id: str, token_hash: str) -> Attempt | N
     the one that it was made from. `None`: the job is not queued any more, or somebody asked to
     cancel it.
     """
-    job = lock(session, job_id)
+    job = lock_job(session, job_id)
     if job is None or job.status != JobStatus.QUEUED or job.desired != Desired.RUN:
         return None
     number = job.attempt + 1
@@ -207,7 +208,7 @@ def finish_attempt(session: Session, job_id: str, number: int, ending: Ending) -
     Returns:
         The job's new status, or `None` if the attempt had already ended (the result is discarded).
     """
-    job = lock(session, job_id)
+    job = lock_job(session, job_id)
     if job is None or job.attempt != number or JobStatus(job.status) in TERMINAL:
         return None
     outcome = ending.outcome
@@ -290,7 +291,7 @@ def _last_step(session: Session, job_id: str, number: int) -> int:
 
 def requeue(session: Session, job_id: str) -> bool:
     """retry_wait -> queued, when the waiting time is over."""
-    job = lock(session, job_id)
+    job = lock_job(session, job_id)
     if job is None or job.status != JobStatus.RETRY_WAIT:
         return False
     return _move(session, job, JobStatus.QUEUED, "Job queued again", not_before=None)
@@ -302,7 +303,7 @@ def request_pause(session: Session, job_id: str) -> JobStatus | None:
     Returns:
         The status afterwards; `None` when the job is terminal or about to be (or unknown).
     """
-    job = lock(session, job_id)
+    job = lock_job(session, job_id)
     if job is None or JobStatus(job.status) in TERMINAL or job.desired == Desired.CANCEL:
         return None
     if job.desired != Desired.PAUSE:
@@ -320,7 +321,7 @@ def request_resume(session: Session, job_id: str) -> JobStatus | None:
     Returns:
         The status afterwards; `None` when the job is not paused (or unknown).
     """
-    job = lock(session, job_id)
+    job = lock_job(session, job_id)
     if job is None or job.status != JobStatus.PAUSED:
         return None
     job.desired = Desired.RUN
@@ -335,7 +336,7 @@ def request_cancel(session: Session, job_id: str) -> JobStatus | None:
     Returns:
         The status afterwards; `None` when the job is terminal (or unknown): too late.
     """
-    job = lock(session, job_id)
+    job = lock_job(session, job_id)
     if job is None or JobStatus(job.status) in TERMINAL:
         return None
     if job.desired != Desired.CANCEL:
@@ -349,7 +350,7 @@ def request_cancel(session: Session, job_id: str) -> JobStatus | None:
 
 def start_stopping(session: Session, job_id: str) -> bool:
     """To cancelling or pausing, where a live attempt's job is desired to be cancelled or paused."""
-    job = lock(session, job_id)
+    job = lock_job(session, job_id)
     if job is None or job.desired == Desired.RUN:
         return False
     to, doing = {
@@ -368,7 +369,7 @@ def lock_live_attempt(session: Session, job_id: str, number: int) -> tuple[Job, 
     Raises:
         StaleAttempt: the attempt is not the job's newest, or is over.
     """
-    job = lock(session, job_id)
+    job = lock_job(session, job_id)
     attempt = session.get(Attempt, (job_id, number), populate_existing=True)
     if job is None or attempt is None or job.attempt != number:
         raise StaleAttempt(f"attempt {number} of {job_id} was replaced")
@@ -423,7 +424,7 @@ def attach_log_tail(session: Session, job_id: str, number: int, lines: list[str]
     The log of a driver is complete only after its end was reported, so this comes later than the
     move; it adds to what is known of the error and moves nothing.
     """
-    job = lock(session, job_id)
+    job = lock_job(session, job_id)
     attempt = session.get(Attempt, (job_id, number), populate_existing=True)
     if job is None or attempt is None:
         return
@@ -432,11 +433,6 @@ def attach_log_tail(session: Session, job_id: str, number: int, lines: list[str]
     if job.error is not None and job.attempt == number:
         job.error = {**job.error, "log_tail": lines}
     session.flush()
-
-
-def lock(session: Session, job_id: str) -> Job | None:
-    """The job's row as it is now, held until the transaction ends."""
-    return session.get(Job, job_id, with_for_update=True, populate_existing=True)
 
 
 def _move(

@@ -7,16 +7,14 @@ from datetime import UTC, datetime
 from urllib.parse import quote
 
 from fastapi import Request
-from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
 from service import ids
+from service.api import repository
 from service.api.json_body import client_address
-from service.db.models import AuditEntry, Base
 
 _CHANGES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _LONGEST_PATH = 500
-_ADD = insert(Base.metadata.tables[AuditEntry.__tablename__])
 # What somebody put where an id belongs must not be kept.
 _TOKEN = re.compile(r"dasl_[\w-]{20,}")
 
@@ -45,4 +43,4 @@ def record(session: Session, request: Request, tenant: str, token_id: str, statu
         "status": status,
         "address": client_address(request.scope),
     }
-    session.execute(_ADD, row)
+    repository.add_audit_entry(session, row)

@@ -9,12 +9,11 @@ from typing import Annotated
 from fastapi import Depends, Request
 from fastapi.security import HTTPBearer
 
-from service.api import audit_log
+from service.api import audit_log, repository
 from service.api.auth_rate_limit import too_many
 from service.api.problems import Problem
 from service.api.transaction import WithContext
 from service.credentials import Scope, hash_token, token_matches
-from service.tokens import repository
 
 # Each scope includes those before it.
 _RANK: dict[str, int] = {"read": 0, "submit": 1, "admin": 2}
@@ -70,7 +69,7 @@ def _require(scope: Scope) -> Callable[..., Caller]:
         token = bearer_token(request)
         # The endpoint's transaction is not open yet, and may be a write.
         with context.database.look() as session:
-            row = repository.find_by_hash(session, hash_token(token))
+            row = repository.token_by_hash(session, hash_token(token))
             known = row is not None and token_matches(token, row.hash) and row.revoked_at is None
             if row is None or not known:
                 raise unauthenticated("The token is not known here, or was revoked")

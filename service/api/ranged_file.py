@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
 
 from fastapi import Request, Response
@@ -12,6 +13,12 @@ from fastapi.responses import StreamingResponse
 from service.api.problems import Problem
 from service.artifacts.storage import Storage
 
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"application/octet-stream": {"schema": {"type": "string"}}}},
+    206: {"description": "The part that `Range` names."},
+    304: {"description": "The client has it (`If-None-Match`)."},
+}
+"""Of an endpoint that returns `answer`, for OpenAPI."""
 _RANGE = re.compile(r"bytes=\s*(\d*)-(\d*)\s*", re.ASCII)
 # No file is as large, and Python refuses to read numbers of very many digits.
 _BEYOND = 10**19

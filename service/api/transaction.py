@@ -86,6 +86,17 @@ WriteSession = Annotated[Session, Depends(_write)]
 RelaxedWriteSession = Annotated[Session, Depends(_write_relaxed)]
 
 
+@dataclass(frozen=True)
+class InTransaction:
+    """A dependency's value that is read in the endpoint's own transaction, just before the endpoint runs.
+
+    A dependency that read it itself would hold a connection while the request waits for a thread.
+    """
+
+    session: Session
+    read: Callable[[], Any]
+
+
 class Route(StrictRoute):
     """Runs an endpoint within the transaction of its session, of any of these kinds."""
 
@@ -100,6 +111,10 @@ def _transacted(endpoint: Callable[..., Any]) -> Callable[..., Any]:
         if transaction is None:
             return endpoint(**values)
         with transaction.session as session:
+            for name, value in values.items():
+                if isinstance(value, InTransaction):
+                    assert value.session is session, f"{name} is of another transaction"
+                    values[name] = value.read()
             answer = endpoint(**values)
             if transaction.changed_by is not None:
                 # In the transaction of the change: no change without its row, no row without its

@@ -28,6 +28,11 @@ def get(
     return session.scalars(query).one_or_none()
 
 
+def lock(session: Session, checkpoint: Checkpoint) -> None:
+    """Refresh a checkpoint's row and lock it until the transaction ends."""
+    session.refresh(checkpoint, with_for_update=True)
+
+
 def by_id(session: Session, checkpoint_id: str) -> Checkpoint:
     """A checkpoint that exists, of any tenant."""
     return session.get_one(Checkpoint, checkpoint_id)

@@ -6,52 +6,51 @@ import re
 
 from sqlalchemy.orm import Session
 
-from service import ids, lifecycle
+from service import ids
 from service.api.problems import Problem, field_problem, not_found
 from service.api.ranged_file import StoredFile
 from service.checkpoints import repository, retention
 from service.checkpoints.schemas import FILE_NAME
+from service.db.locks import lock_job
 from service.db.models import Checkpoint
-from service.jobs import service as jobs
 
 
-def get(session: Session, tenant: str, checkpoint_id: str, *, keep: bool = False) -> Checkpoint:
-    """A tenant's checkpoint; `keep`: locked until the transaction ends.
+def get(session: Session, tenant: str, checkpoint_id: str) -> Checkpoint:
+    """A tenant's checkpoint.
 
     Raises:
         Problem: 404.
     """
     known = ids.is_id("ckpt", checkpoint_id)
-    checkpoint = repository.get(session, tenant, checkpoint_id, keep=keep) if known else None
+    checkpoint = repository.get(session, tenant, checkpoint_id) if known else None
     if checkpoint is None:
         raise not_found("checkpoint", checkpoint_id)
     return checkpoint
 
 
-def pin(session: Session, tenant: str, checkpoint_id: str, pinned: bool) -> Checkpoint:
-    """Keep a checkpoint whatever its job's settings say, or no longer.
+def pin(session: Session, checkpoint: Checkpoint, pinned: bool) -> None:
+    """Keep a checkpoint regardless of its job's settings, or no longer.
 
     Raises:
-        Problem: 404; 410, it was deleted, or is damaged.
+        Problem: 410, it was deleted, or is damaged.
     """
-    checkpoint = get(session, tenant, checkpoint_id, keep=True)
+    repository.lock(session, checkpoint)
     _check_there(checkpoint)
     checkpoint.pinned = pinned
     session.flush()
-    return checkpoint
 
 
-def delete(session: Session, tenant: str, checkpoint_id: str) -> None:
-    """Delete a checkpoint; again is no change.
+def delete(session: Session, checkpoint: Checkpoint) -> None:
+    """Delete a checkpoint; a repetition changes nothing.
 
     Raises:
-        Problem: 404; 409, it is pinned, or something may still go on from it.
+        Problem: 409, it is pinned, or something may still resume from it.
     """
-    checkpoint = get(session, tenant, checkpoint_id)
-    # The job's row first, as whoever starts an attempt does: nobody chooses it meanwhile.
-    job = lifecycle.lock(session, checkpoint.job_id)
+    # The job's row first, in the order of `lifecycle.start_attempt`: no attempt can choose it now.
+    job = lock_job(session, checkpoint.job_id)
     assert job is not None, "a checkpoint has a job"
-    retention.delete(session, job, get(session, tenant, checkpoint_id, keep=True))
+    repository.lock(session, checkpoint)
+    retention.delete(session, job, checkpoint)
 
 
 def _check_there(checkpoint: Checkpoint) -> None:
@@ -62,29 +61,27 @@ def _check_there(checkpoint: Checkpoint) -> None:
         raise Problem(410, "checkpoint-deleted", f"The checkpoint {checkpoint.id} was deleted")
 
 
-def file(session: Session, tenant: str, checkpoint_id: str, name: str) -> StoredFile:
-    """A file of a checkpoint's manifest; nothing else in its folder can be had.
+def file(checkpoint: Checkpoint, name: str) -> StoredFile:
+    """A file of a checkpoint's manifest; nothing else in its folder can be downloaded.
 
     Raises:
-        Problem: 404, 410 when it was deleted or is damaged, or 422 for a name that could leave the folder.
+        Problem: 404; 410 when it was deleted or is damaged, or 422 for a name that could leave the folder.
     """
-    checkpoint = get(session, tenant, checkpoint_id)
     _check_name(name)
     _check_there(checkpoint)
     for entry in checkpoint.files:
         if entry["name"] == name:
             uri = f"{checkpoint.uri}/{name}"
             return StoredFile(name, uri, entry["size"], entry["sha256"])
-    raise not_found(f"file in checkpoint {checkpoint_id}:", name)
+    raise not_found(f"file in checkpoint {checkpoint.id}:", name)
 
 
-def artifact(session: Session, tenant: str, job_id: str, name: str) -> StoredFile:
+def artifact(session: Session, job_id: str, name: str) -> StoredFile:
     """An artifact of a job.
 
     Raises:
         Problem: 404, or 422 for a name that could leave the folder.
     """
-    jobs.get(session, tenant, job_id)
     _check_name(name)
     row = repository.artifact(session, job_id, name)
     if row is None:

@@ -4,15 +4,32 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Query, Response
 
 from service.api.auth import Reader, Submitter
 from service.api.pagination import After, Limit, Page, page, position
-from service.api.transaction import ReadSession, Route, WithContext, WriteSession
+from service.api.transaction import InTransaction, ReadSession, Route, WithContext, WriteSession
 from service.datasets import repository, service
 from service.datasets.schemas import DatasetRequest, DatasetView
+from service.db.models import Dataset
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=Route)
+
+
+async def _own(dataset_id: str, caller: Reader, session: ReadSession) -> InTransaction:
+    return InTransaction(session, lambda: service.get(session, caller.tenant, dataset_id))
+
+
+async def _own_to_change(
+    dataset_id: str, caller: Submitter, session: WriteSession
+) -> InTransaction:
+    return InTransaction(session, lambda: service.get(session, caller.tenant, dataset_id))
+
+
+OwnDataset = Annotated[Dataset, Depends(_own)]
+"""The data set of the path, of the caller's tenant; else 404. Needs a `ReadSession`."""
+OwnDatasetToChange = Annotated[Dataset, Depends(_own_to_change)]
+"""As `OwnDataset`, for callers who may submit. Needs a `WriteSession`."""
 
 
 @router.post("", status_code=201)
@@ -44,12 +61,12 @@ def list_datasets(
 
 
 @router.get("/{dataset_id}")
-def show_dataset(dataset_id: str, caller: Reader, session: ReadSession) -> DatasetView:
+def show_dataset(dataset: OwnDataset) -> DatasetView:
     """One data set, with its facts and the report of its ingest."""
-    return DatasetView.model_validate(service.get(session, caller.tenant, dataset_id))
+    return DatasetView.model_validate(dataset)
 
 
 @router.delete("/{dataset_id}", status_code=204, response_class=Response)
-def delete_dataset(dataset_id: str, caller: Submitter, session: WriteSession) -> None:
+def delete_dataset(dataset: OwnDatasetToChange, session: WriteSession) -> None:
     """Forget a data set (not its folder); 409 while a job that has not ended uses it."""
-    service.delete(session, caller.tenant, dataset_id)
+    service.delete(session, dataset)

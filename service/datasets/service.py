@@ -88,17 +88,15 @@ def get(session: Session, tenant: str, dataset_id: str) -> Dataset:
     return dataset
 
 
-def delete(session: Session, tenant: str, dataset_id: str) -> None:
-    """Forget a data set; the folder it names is not touched.
+def delete(session: Session, dataset: Dataset) -> None:
+    """Delete a data set; the folder that it names is not touched.
 
     Raises:
-        Problem: 404; or 409 while a job that has not ended uses it.
+        Problem: 404, it was deleted just now; 409, a job that has not ended uses it.
     """
-    get(session, tenant, dataset_id)
-    dataset = repository.lock(session, dataset_id)
-    if dataset is None:
-        raise not_found("data set", dataset_id)
-    users = repository.unfinished_jobs(session, dataset_id)
+    if repository.lock(session, dataset.id) is None:
+        raise not_found("data set", dataset.id)
+    users = repository.unfinished_jobs(session, dataset.id)
     if users:
         raise Problem(
             409,

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
+from service.api import repository
 from service.client.config import DEFAULT_URL
 from service.credentials import hash_token
 from service.db.session import Database
-from service.tokens import repository, service
+from service.tokens import service
 
 _TENANT = "default"
 
@@ -70,7 +71,7 @@ def _new(session: Session, tenant: str, name: str) -> str:
 
 
 def _is_good(session: Session, token: str | None) -> bool:
-    row = repository.find_by_hash(session, hash_token(token)) if token else None
+    row = repository.token_by_hash(session, hash_token(token)) if token else None
     return row is not None and row.revoked_at is None and "admin" in row.scopes
 
 

@@ -16,6 +16,7 @@ from service.api.pagination import After, Limit, Page, page, position
 from service.api.problems import field_problem
 from service.api.transaction import Context, ReadSession, Route, WithContext, WriteSession
 from service.jobs import path_checks, repository, service
+from service.jobs.dependencies import OwnJob, OwnJobToChange
 from service.jobs.schemas import (
     AttemptView,
     CloneRequest,
@@ -107,27 +108,27 @@ def show_job(job_id: str, caller: Reader, session: ReadSession) -> JobView:
 
 
 @router.patch("/{job_id}")
-def change_job(job_id: str, changes: JobPatch, caller: Submitter, session: WriteSession) -> JobView:
+def change_job(job: OwnJobToChange, changes: JobPatch, session: WriteSession) -> JobView:
     """Change a job's name, tags or priority."""
-    return service.patch(session, caller.tenant, job_id, changes)
+    return service.patch(session, job, changes)
 
 
 @router.post("/{job_id}/cancel", status_code=202)
-def cancel_job(job_id: str, caller: Submitter, session: WriteSession) -> JobView:
+def cancel_job(job: OwnJobToChange, session: WriteSession) -> JobView:
     """Ask for a job to be cancelled; it stops after its current step. 409 once it has ended."""
-    return service.cancel(session, caller.tenant, job_id)
+    return service.cancel(session, job)
 
 
 @router.post("/{job_id}/pause", status_code=202)
-def pause_job(job_id: str, caller: Submitter, session: WriteSession) -> JobView:
+def pause_job(job: OwnJobToChange, session: WriteSession) -> JobView:
     """Ask for a job to give up its place; it is saved after its current step. 409 once it has ended."""
-    return service.pause(session, caller.tenant, job_id)
+    return service.pause(session, job)
 
 
 @router.post("/{job_id}/resume", status_code=202)
-def resume_job(job_id: str, caller: Submitter, session: WriteSession) -> JobView:
+def resume_job(job: OwnJobToChange, session: WriteSession) -> JobView:
     """Queue a paused job again; it goes on from where it was saved. 409 unless it is paused."""
-    return service.resume(session, caller.tenant, job_id)
+    return service.resume(session, job)
 
 
 @router.post("/{job_id}/clone", status_code=202)
@@ -159,18 +160,16 @@ def clone_job(
 
 
 @router.get("/{job_id}/attempts")
-def list_attempts(job_id: str, caller: Reader, session: ReadSession) -> Page[AttemptView]:
+def list_attempts(job: OwnJob, session: ReadSession) -> Page[AttemptView]:
     """The runs of a job, oldest first."""
-    service.get(session, caller.tenant, job_id)
-    rows = repository.attempts(session, job_id)
+    rows = repository.attempts(session, job.id)
     return Page(data=[AttemptView.model_validate(row) for row in rows])
 
 
 @router.get("/{job_id}/evaluations")
-def list_evaluations(job_id: str, caller: Reader, session: ReadSession) -> Page[EvaluationView]:
+def list_evaluations(job: OwnJob, session: ReadSession) -> Page[EvaluationView]:
     """Figures on held-out images, by step."""
-    service.get(session, caller.tenant, job_id)
-    rows = repository.evaluations(session, job_id)
+    rows = repository.evaluations(session, job.id)
     return Page(data=[EvaluationView.model_validate(row) for row in rows])
 
 

@@ -12,7 +12,8 @@ from service.api.problems import field_problem, not_found
 from service.api.sse import stream, wants_stream
 from service.api.transaction import ReadSession, Route, WithContext
 from service.artifacts.attempt_log import AttemptLog
-from service.jobs import repository, service
+from service.jobs import repository
+from service.jobs.dependencies import OwnJob
 from service.jobs.metrics import columns
 from service.jobs.schemas import EventPage, EventView, MetricColumns
 from service.jobs.streams import EventStream, LogStream
@@ -28,7 +29,7 @@ _SSE = {"text/event-stream": {"schema": {"type": "string"}}}
 
 @router.get("/{job_id}/events", response_model=EventPage, responses={200: {"content": _SSE}})
 def list_events(
-    job_id: str,
+    job: OwnJob,
     request: Request,
     caller: Reader,
     context: WithContext,
@@ -38,20 +39,18 @@ def list_events(
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
 ) -> Response | EventPage:
     """Events in order; with `Accept: text/event-stream` a live stream until the job has ended."""
-    service.get(session, caller.tenant, job_id)
     if wants_stream(request):
         if last_event_id:
             after = _number(last_event_id, last_event_id, _LARGEST)
-        return stream(context, caller, EventStream(context, job_id, after).look)
-    rows = repository.events(session, job_id, after, limit)
+        return stream(context, caller, EventStream(context, job.id, after).look)
+    rows = repository.events(session, job.id, after, limit)
     data = [EventView.model_validate(row) for row in rows[:limit]]
     return EventPage(data=data, has_more=len(rows) > limit, next=data[-1].seq if data else after)
 
 
 @router.get("/{job_id}/metrics")
 def show_metrics(
-    job_id: str,
-    caller: Reader,
+    job: OwnJob,
     session: ReadSession,
     name: Annotated[
         list[Annotated[str, Query(max_length=100, pattern=r"^[^\x00]+$")]] | None,
@@ -62,8 +61,7 @@ def show_metrics(
 ) -> MetricColumns:
     """Series as columns; thinned to about `max_points` steps, and to a million values in all, keeping
     minima and maxima."""
-    service.get(session, caller.tenant, job_id)
-    return columns(repository.metrics(session, job_id, name or (), from_step, max_points))
+    return columns(repository.metrics(session, job.id, name or (), from_step, max_points))
 
 
 @router.get(
@@ -72,7 +70,7 @@ def show_metrics(
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}, **_SSE}}},
 )
 def show_log(
-    job_id: str,
+    job: OwnJob,
     request: Request,
     caller: Reader,
     context: WithContext,
@@ -86,13 +84,13 @@ def show_log(
     With `Accept: text/event-stream` it is followed until the job has ended, through restarts; an
     event's data is one or more whole lines.
     """
-    newest = service.get(session, caller.tenant, job_id).attempt
+    newest = job.attempt
     if attempt is not None and attempt > newest:
         raise not_found("attempt", str(attempt))
     number = attempt or newest
     # The store may be far away: the transaction ends before it is asked.
     session.close()
-    log = AttemptLog(context.storage, job_id, number)
+    log = AttemptLog(context.storage, job.id, number)
     if wants_stream(request):
         if last_event_id:
             left, _, right = last_event_id.partition(":")
@@ -100,7 +98,7 @@ def show_log(
             offset = _number(right, last_event_id, 2**53)
         else:
             offset = 0 if tail is None else log.tail(tail)[1]
-        return stream(context, caller, LogStream(context, job_id, number, offset).look)
+        return stream(context, caller, LogStream(context, job.id, number, offset).look)
     if tail is not None:
         return Response(log.tail(tail)[0], media_type="text/plain; charset=utf-8")
     return StreamingResponse(log.text(), media_type="text/plain; charset=utf-8")

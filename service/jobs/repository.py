@@ -65,6 +65,11 @@ def get(session: Session, tenant: str, job_id: str) -> Row[Job, str] | None:
     ).one_or_none()
 
 
+def by_id(session: Session, job_id: str) -> Job:
+    """A job that exists, of any tenant."""
+    return session.get_one(Job, job_id)
+
+
 def newest(
     session: Session,
     tenant: str,

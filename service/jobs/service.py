@@ -29,6 +29,7 @@ from service.api.auth import Caller
 from service.api.problems import Problem, field_problem, not_found, spec_problem
 from service.checkpoints import repository as checkpoints
 from service.datasets import repository as datasets
+from service.db.locks import lock_job
 from service.db.models import Checkpoint, Dataset, Job
 from service.jobs import repository
 from service.jobs.schemas import JobPatch, JobView
@@ -195,7 +196,7 @@ def start_of_clone(
     """
     if checkpoint_id is None:
         # Not while one is being registered: the one before it may go, and the new one is not to be seen.
-        lifecycle.lock(session, job_id)
+        lock_job(session, job_id)
         found = checkpoints.newest_of_job(session, job_id, keep=True)
     else:
         found = checkpoints.get(session, tenant, checkpoint_id, keep=True)
@@ -214,7 +215,7 @@ def start_of_clone(
 
 
 def _check_branch(session: Session, resolved: ResolvedJobSpec, start: Checkpoint) -> None:
-    source = ResolvedJobSpec.model_validate(session.get_one(Job, start.job_id).resolved)
+    source = ResolvedJobSpec.model_validate(repository.by_id(session, start.job_id).resolved)
     problems = branch_problems(source, resolved)
     if resolved.train.epochs <= start.epoch:
         message = f"leaves nothing to do: the checkpoint is of epoch {start.epoch:g}"
@@ -253,56 +254,53 @@ def view(session: Session, tenant: str, job_id: str) -> JobView:
     return JobView.of(*_find(session, tenant, job_id))
 
 
-def patch(session: Session, tenant: str, job_id: str, changes: JobPatch) -> JobView:
-    """Change the fields that the request names.
-
-    Raises:
-        Problem: 404.
-    """
-    job, dataset_name = _find(session, tenant, job_id)
-    lifecycle.lock(session, job_id)  # two that change the tags must not mix theirs
+def patch(session: Session, job: Job, changes: JobPatch) -> JobView:
+    """Change the fields that the request names."""
+    lock_job(session, job.id)  # Two concurrent changes of the tags must not mix.
     for field in changes.model_fields_set:
         setattr(job, field, getattr(changes, field))
     session.flush()
     if "tags" in changes.model_fields_set:
         repository.store_tags(session, job)
-    return JobView.of(job, dataset_name)
+    return _view(session, job)
 
 
-def cancel(session: Session, tenant: str, job_id: str) -> JobView:
-    """Ask for a job to be cancelled; again is no change.
+def cancel(session: Session, job: Job) -> JobView:
+    """Request that a job is cancelled; a repetition changes nothing.
 
     Raises:
-        Problem: 404; 409 when it is over already.
+        Problem: 409, it has ended.
     """
-    job = get(session, tenant, job_id)
-    if lifecycle.request_cancel(session, job_id) is None and job.status != "cancelled":
+    if lifecycle.request_cancel(session, job.id) is None and job.status != "cancelled":
         raise _wrong_state(job, "only a job that has not ended can be cancelled")
-    return view(session, tenant, job_id)
+    return _view(session, job)
 
 
-def pause(session: Session, tenant: str, job_id: str) -> JobView:
-    """Ask for a job to be paused; again is no change.
+def pause(session: Session, job: Job) -> JobView:
+    """Request that a job is paused; a repetition changes nothing.
 
     Raises:
-        Problem: 404; 409 when it is over already, or is being cancelled.
+        Problem: 409, it has ended or is being cancelled.
     """
-    job = get(session, tenant, job_id)
-    if lifecycle.request_pause(session, job_id) is None:
+    if lifecycle.request_pause(session, job.id) is None:
         raise _wrong_state(job, "only a job that goes on can be paused")
-    return view(session, tenant, job_id)
+    return _view(session, job)
 
 
-def resume(session: Session, tenant: str, job_id: str) -> JobView:
+def resume(session: Session, job: Job) -> JobView:
     """Queue a paused job again.
 
     Raises:
-        Problem: 404; 409 when it is not paused.
+        Problem: 409, it is not paused.
     """
-    job = get(session, tenant, job_id)
-    if lifecycle.request_resume(session, job_id) is None:
+    if lifecycle.request_resume(session, job.id) is None:
         raise _wrong_state(job, "only a paused job can be resumed")
-    return view(session, tenant, job_id)
+    return _view(session, job)
+
+
+def _view(session: Session, job: Job) -> JobView:
+    """The job as it is now."""
+    return view(session, job.tenant, job.id)
 
 
 def _find(session: Session, tenant: str, job_id: str) -> tuple[Job, str]:

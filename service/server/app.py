@@ -22,6 +22,7 @@ from service.checkpoints.endpoints import router as checkpoints
 from service.cluster.endpoints import router as cluster
 from service.datasets.endpoints import router as datasets
 from service.db.session import Database
+from service.jobs.checkpoint_endpoints import router as job_checkpoints
 from service.jobs.endpoints import router as jobs
 from service.jobs.history_endpoints import router as history
 from service.observability.endpoints import router as probes
@@ -67,7 +68,18 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=settings.trusted_proxies)
     app.add_middleware(ObservedRequests, latency=observer.process.latency)
     problems.install(app)
-    for router in (jobs, history, datasets, checkpoints, cluster, catalog, tokens, audit, workers):
+    for router in (
+        jobs,
+        history,
+        job_checkpoints,
+        datasets,
+        checkpoints,
+        cluster,
+        catalog,
+        tokens,
+        audit,
+        workers,
+    ):
         app.include_router(router, responses=problems.PROBLEM_RESPONSES)
     app.include_router(probes)
     _document_problems(app)

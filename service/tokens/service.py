@@ -34,8 +34,7 @@ def create(
         **{quota: getattr(quotas, quota) for quota in Quotas.model_fields},
         created_at=datetime.now(UTC),
     )
-    session.add(token)
-    session.flush()
+    repository.add(session, token)
     return token, text
 
 

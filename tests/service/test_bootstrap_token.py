@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from service.api import repository
+from service.tokens import service
 from service.cli.app import app
 from service.client.config import Connection, resolve_connection
 from service.credentials import hash_token
 from service.db.session import Database
 from service.embedded.bootstrap_token import admin_token, place, write_config
-from service.tokens import repository, service
 from tests.support.api_under_test import Api, refused
 
 URL = "http://127.0.0.1:8000"
@@ -26,7 +27,7 @@ def test_a_restart_uses_the_same_token(database: Database, tmp_path: Path) -> No
     assert config.stat().st_mode & 0o777 == 0o600
     assert admin_token(database, config) == token
     with database.read() as session:
-        row = repository.find_by_hash(session, hash_token(token))
+        row = repository.token_by_hash(session, hash_token(token))
     assert row is not None
     assert row.scopes == ["admin"]
 
@@ -47,7 +48,7 @@ def test_a_revoked_or_foreign_or_broken_one_is_replaced(database: Database, tmp_
     config = tmp_path / "config.toml"
     revoked = admin_token(database, config)
     with database.write() as session:
-        row = repository.find_by_hash(session, hash_token(revoked))
+        row = repository.token_by_hash(session, hash_token(revoked))
         assert row is not None
         service.revoke(session, row.tenant, row.id)
     for content in (f'token = "{revoked}"', 'token = "of another server"', "= nonsense", "token=1"):

@@ -53,7 +53,7 @@ def test_tags_that_two_change_at_once_are_those_of_one(api: Api) -> None:
     api.dataset()
     job = api.submit(tags={"a": "1"})["id"]
     with api.database.write() as session:
-        service.patch(session, "default", job, JobPatch(tags={"b": "2"}))
+        service.patch(session, service.get(session, "default", job), JobPatch(tags={"b": "2"}))
         with ThreadPoolExecutor(1) as pool:
             # What it sends is what there is now, so nothing of the row would change.
             path, body = f"/v1/jobs/{job}", {"tags": {"a": "1"}}

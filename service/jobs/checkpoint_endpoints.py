@@ -1,0 +1,41 @@
+"""`/v1/jobs/{id}/checkpoints, /artifacts`: the files that a job produced."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from service.api import ranged_file
+from service.api.pagination import Page
+from service.api.transaction import ReadSession, Route, WithContext
+from service.checkpoints import repository, service
+from service.checkpoints.schemas import ArtifactView, CheckpointView
+from service.jobs.dependencies import OwnJob
+
+router = APIRouter(prefix="/v1/jobs", tags=["checkpoints"], route_class=Route)
+
+
+@router.get("/{job_id}/checkpoints")
+def list_checkpoints(job: OwnJob, session: ReadSession) -> Page[CheckpointView]:
+    """A job's checkpoints, oldest first."""
+    rows = repository.of_job(session, job.id)
+    return Page(data=[CheckpointView.model_validate(row) for row in rows])
+
+
+@router.get("/{job_id}/artifacts")
+def list_artifacts(job: OwnJob, session: ReadSession) -> Page[ArtifactView]:
+    """Files that a job left beside its checkpoints."""
+    rows = repository.artifacts(session, job.id)
+    return Page(data=[ArtifactView.model_validate(row) for row in rows])
+
+
+@router.head("/{job_id}/artifacts/{name:path}", include_in_schema=False)
+@router.get(
+    "/{job_id}/artifacts/{name:path}", response_class=Response, responses=ranged_file.RESPONSES
+)
+def download_artifact(
+    job: OwnJob, name: str, request: Request, context: WithContext, session: ReadSession
+) -> Response:
+    """One artifact, or a part of it."""
+    file = service.artifact(session, job.id, name)
+    session.close()  # The store may be far away: no transaction is open while it is asked.
+    return ranged_file.answer(request, context.storage, file)
