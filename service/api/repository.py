@@ -19,6 +19,12 @@ def token_by_hash(session: Session, hash: str) -> Token | None:
     return session.scalars(_TOKEN_BY_HASH, {"hash": hash}).one_or_none()
 
 
+def is_revoked(session: Session, token_id: str) -> bool:
+    """Whether a token was revoked, or is gone."""
+    token = session.get(Token, token_id)
+    return token is None or token.revoked_at is not None
+
+
 def add_audit_entry(session: Session, columns: dict[str, Any]) -> None:
     """Add a row to the audit log; `columns` are those of `AuditEntry`."""
     session.execute(_ADD_AUDIT_ENTRY, columns)

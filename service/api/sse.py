@@ -11,10 +11,10 @@ from fastapi import Request
 from fastapi.sse import EventSourceResponse, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
+from service.api import repository
 from service.api.auth import Caller
 from service.api.problems import Problem
 from service.api.transaction import Context
-from service.tokens import repository as tokens
 
 # Each looks at the database twice a second, on one of the 40 threads that all requests share.
 _PER_TOKEN = 100
@@ -73,8 +73,7 @@ async def _news(context: Context, caller: Caller, look: Callable[[], News]) -> A
 
     def revoked() -> bool:
         with context.database.look() as session:
-            token = tokens.get(session, caller.tenant, caller.token_id)
-            return token is None or token.revoked_at is not None
+            return repository.is_revoked(session, caller.token_id)
 
     # Sent at once, so that a client knows it is connected before anything happens.
     yield format_sse_event(retry=2000)

@@ -9,12 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from service.api import repository
-from service.tokens import service
 from service.cli.app import app
 from service.client.config import Connection, resolve_connection
 from service.credentials import hash_token
 from service.db.session import Database
 from service.embedded.bootstrap_token import admin_token, place, write_config
+from service.tokens import service
 from tests.support.api_under_test import Api, refused
 
 URL = "http://127.0.0.1:8000"
