@@ -18,7 +18,8 @@ from service.client.attempt_token import own_token
 from service.client.worker import WorkerClient
 from workers.artifacts import upload
 from workers.logs import log_to_stderr
-from workers.run import PATIENCE_SECONDS, tellable
+from workers.run import tellable
+from workers.settings import PATIENCE_SECONDS
 
 log = logging.getLogger("workers.ingest")
 

@@ -33,7 +33,7 @@ def train_rank(config: dict[str, Any]) -> None:
     from workers.artifacts import download
     from workers.logs import log_to_stderr
     from workers.reporter import HomeReporter
-    from workers.run import PATIENCE_SECONDS
+    from workers.settings import PATIENCE_SECONDS
 
     log_to_stderr(config["token"], job=config["job"], attempt=config["attempt"], rank=rank())
     device, node = ray.train.torch.get_device(), ray.util.get_node_ip_address()

@@ -19,6 +19,7 @@ from service.client.attempt_token import own_token
 from service.client.worker import AttemptStart, WorkerClient
 from workers.artifacts import exists, find_damage
 from workers.logs import log_to_stderr
+from workers.settings import PATIENCE_SECONDS
 
 log = logging.getLogger("workers.run")
 
@@ -42,9 +43,6 @@ RAY_SETTINGS = {
 }
 
 
-# An API that is away must cost no attempt: a job has few of them, and the dispatcher goes on starting
-# them. Whoever does not want this one any more ends its process.
-PATIENCE_SECONDS = 3600.0
 # What people need not know is not waited for.
 ANNOUNCE_SECONDS = 10.0
 _LONGEST_TEXT = 20_000
