@@ -15,7 +15,7 @@ from service.api.auth import Reader, Submitter
 from service.api.pagination import After, Limit, Page, page, position
 from service.api.problems import field_problem
 from service.api.transaction import Context, ReadSession, Route, WithContext, WriteSession
-from service.jobs import path_checks, repository, service
+from service.jobs import path_checks, repository, service, submission
 from service.jobs.dependencies import OwnJob, OwnJobToChange
 from service.jobs.schemas import (
     AttemptView,
@@ -53,8 +53,8 @@ def submit_job(
     key: IdempotencyKey = None,
 ) -> JobView:
     """Queue a job. With an `Idempotency-Key` the same request again gives the first answer."""
-    gone = _unreadable(context, caller.tenant, spec)
-    view, repeated = service.submit(session, caller, spec, key, gone)
+    problems = _unreadable(context, caller.tenant, spec)
+    view, repeated = submission.submit(session, caller, spec, key, problems)
     response.headers["Location"] = f"/v1/jobs/{view.id}"
     if repeated:
         response.headers["Idempotency-Replayed"] = "true"
@@ -66,8 +66,8 @@ def validate_job(
     spec: SpecBody, caller: Reader, context: WithContext, session: ReadSession
 ) -> ValidatedJob:
     """What a spec would become, every "auto" a number, and what it would cost; stores nothing."""
-    gone = _unreadable(context, caller.tenant, spec)
-    planned = service.plan(session, caller.tenant, spec, gone)
+    problems = _unreadable(context, caller.tenant, spec)
+    planned = submission.plan(session, caller.tenant, spec, problems)
     return ValidatedJob(
         resolved=planned.resolved.model_dump(mode="json"), estimate=planned.estimate
     )
@@ -144,15 +144,17 @@ def clone_job(
     """Queue a new job that goes on from this one's checkpoint, with changed settings."""
     request = request or CloneRequest()
     with context.database.read() as reading:
-        spec = service.spec_of_clone(reading, caller.tenant, job_id, request.changes)
-    gone = _unreadable(context, caller.tenant, spec)
-    start = None
+        spec = submission.spec_of_clone(reading, caller.tenant, job_id, request.changes)
+    problems = _unreadable(context, caller.tenant, spec)
+    find_checkpoint = None
     if request.checkpoint is not None:
         named = None if request.checkpoint == "newest" else request.checkpoint
-        start = partial(service.start_of_clone, session, caller.tenant, job_id, named)
+        find_checkpoint = partial(submission.start_of_clone, session, caller.tenant, job_id, named)
     # The newest checkpoint may be another one when a request is sent again.
-    asked = {"clone": job_id} | request.model_dump(mode="json")
-    view, repeated = service.submit(session, caller, spec, key, gone, start=start, asked=asked)
+    replayed = {"clone": job_id} | request.model_dump(mode="json")
+    view, repeated = submission.submit(
+        session, caller, spec, key, problems, find_checkpoint=find_checkpoint, request=replayed
+    )
     response.headers["Location"] = f"/v1/jobs/{view.id}"
     if repeated:
         response.headers["Idempotency-Replayed"] = "true"

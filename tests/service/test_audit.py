@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import func, select
 
 from service.db.models import AuditEntry, Job
-from service.jobs import service as jobs
+from service.jobs import submission
 from tests.support.api_under_test import Api, refused
 
 
@@ -112,7 +112,7 @@ def test_a_change_that_fails_leaves_neither_itself_nor_a_row(
     with api.database.read() as session:
         assert session.scalars(select(Job)).all() == []
     monkeypatch.undo()
-    monkeypatch.setattr(jobs, "submit", broken)
+    monkeypatch.setattr(submission, "submit", broken)
     with pytest.raises(RuntimeError, match="the disk is full"):
         api.submit()
     assert rows(api) == 0

@@ -13,7 +13,7 @@ from sqlalchemy import MetaData, select, text
 from sqlalchemy.exc import OperationalError
 
 from service import lifecycle
-from service.jobs import service as jobs
+from service.jobs import submission
 from service.log_records import JsonLines, TextLines
 from service.server.app import create_app
 from service.settings import Settings
@@ -140,7 +140,7 @@ def test_no_secret_gets_where_others_read(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(jobs, "submit", broken)
+    monkeypatch.setattr(submission, "submit", broken)
     answer = watched.send("POST", "/v1/jobs", submitter, json={"dataset": "emoji"})
     assert answer.status_code == 500
     assert "a defect" not in answer.text
@@ -148,7 +148,7 @@ def test_no_secret_gets_where_others_read(
     def away(*_: object, **__: object) -> None:
         raise OperationalError("SELECT 1", {}, RuntimeError(f"password={PASSWORD} refused"))
 
-    monkeypatch.setattr(jobs, "submit", away)
+    monkeypatch.setattr(submission, "submit", away)
     answer = watched.send("POST", "/v1/jobs", submitter, json={"dataset": "emoji"})
     assert answer.status_code == 503
     with api.database.write() as session:

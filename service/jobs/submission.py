@@ -1,0 +1,295 @@
+"""Submitting and cloning jobs: find the data, resolve the spec, queue the job. Nothing here commits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import ValidationError
+from sqlalchemy.orm import Session
+
+from dasl_core.spec import (
+    DatasetFacts,
+    Estimate,
+    FieldProblem,
+    JobSpec,
+    ResolvedJobSpec,
+    SpecError,
+    branch_problems,
+    field_problems,
+)
+from dasl_core.spec import estimate as estimate_cost
+from dasl_core.spec import resolve as resolve_spec
+from service import ids, lifecycle
+from service.api.auth import Caller
+from service.api.problems import Problem, field_problem, spec_problem
+from service.checkpoints import repository as checkpoints
+from service.datasets import repository as datasets
+from service.db.locks import lock_job
+from service.db.models import Checkpoint, Dataset, Job
+from service.jobs import repository, service
+from service.jobs.schemas import JobView
+from service.scheduling import capacity
+from service.tokens import repository as tokens
+from service.tokens.service import check_queue
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A resolved spec with its data sets."""
+
+    resolved: ResolvedJobSpec
+    estimate: Estimate
+    dataset: Dataset
+    evaluate_dataset: Dataset | None
+
+
+def plan(
+    session: Session,
+    tenant: str,
+    spec: JobSpec,
+    known_problems: Sequence[FieldProblem] = (),
+    *,
+    keep: bool = False,
+) -> Plan:
+    """Find the data sets of a spec and resolve it.
+
+    Args:
+        known_problems: those of the spec that were detected before.
+        keep: lock the data sets against deletion until this writing transaction ends.
+
+    Raises:
+        Problem: 422 naming each field at fault; 409 while a data set is still being ingested.
+    """
+    dataset = _ready_dataset(session, tenant, spec.dataset, "dataset", keep)
+    evaluate_dataset = None
+    if spec.evaluate.dataset is not None:
+        name = spec.evaluate.dataset
+        evaluate_dataset = _ready_dataset(session, tenant, name, "evaluate.dataset", keep)
+        if evaluate_dataset.id == dataset.id:  # once by name, once by id
+            raise field_problem(
+                "evaluate.dataset",
+                "is what is trained on: each image would find itself",
+                name,
+                "another data set, or null, which holds images out",
+            )
+    facts = DatasetFacts.model_validate(dataset.facts)
+    problems = [*known_problems, *capacity.capacity_problems(session, spec.resources)]
+    try:
+        resolved = resolve_spec(spec, facts)
+    except SpecError as error:
+        problems += error.problems
+    if problems:
+        # Too many workers exceed both the cluster and the data: report one problem per field.
+        by_field: dict[str, FieldProblem] = {}
+        for problem in problems:
+            by_field.setdefault(problem.field, problem)
+        raise spec_problem(list(by_field.values()))
+    return Plan(resolved, estimate_cost(resolved, facts), dataset, evaluate_dataset)
+
+
+def _ready_dataset(session: Session, tenant: str, name: str, field: str, keep: bool) -> Dataset:
+    dataset = datasets.find(session, tenant, name, keep=keep)
+    if dataset is None:
+        raise field_problem(field, "is not registered", name, "id or name of a data set")
+    if dataset.state == datasets.FAILED:
+        why = (dataset.error or {}).get("message", "see its report")
+        raise field_problem(
+            field, f"could not be ingested: {why}", name, "a data set that is ready"
+        )
+    if dataset.state != datasets.READY:
+        problem = FieldProblem(
+            field, f"is {dataset.state}; submit again when it is ready", name, "a ready data set"
+        )
+        detail = (
+            f"{field}: the data set {dataset.name!r} is {dataset.state}; wait until it is ready"
+        )
+        raise Problem(
+            409, "dataset-not-ready", detail, errors=[problem], headers={"Retry-After": "2"}
+        )
+    return dataset
+
+
+def submit(
+    session: Session,
+    caller: Caller,
+    spec: JobSpec,
+    key: str | None,
+    known_problems: Sequence[FieldProblem] = (),
+    *,
+    find_checkpoint: Callable[[], Checkpoint] | None = None,
+    request: dict[str, Any] | None = None,
+) -> tuple[JobView, bool]:
+    """Queue a job.
+
+    Args:
+        key: the Idempotency-Key. The same key with the same request replays the first answer.
+        known_problems: those of the spec that were detected before; a replay ignores them.
+        find_checkpoint: finds another job's checkpoint to start from; not called for a replay.
+        request: what the key stands for, if it is not the spec itself.
+
+    Returns:
+        The job as it was answered the first time, and whether this is a replay.
+
+    Raises:
+        Problem: as `plan`; 422 if the key was used for another request; 429 if a quota is exhausted.
+    """
+    submitted = spec.model_dump(mode="json", exclude_unset=True)
+    request_hash = _hash_request(submitted if request is None else request)
+    queue_limit = (
+        tokens.lock_queue_limit(session, caller.token_id) if caller.has_queue_limit else None
+    )
+    if key is not None:
+        replay = _replay(session, caller.tenant, key, request_hash)
+        if replay is not None:
+            return replay, True
+    checkpoint = find_checkpoint() if find_checkpoint is not None else None
+    planned = plan(session, caller.tenant, spec, known_problems, keep=True)
+    if checkpoint is not None:
+        _check_branch(session, planned.resolved, checkpoint)
+    check_queue(session, caller.token_id, queue_limit)
+    job = _new_job(caller, spec, submitted, planned, checkpoint)
+    lifecycle.enqueue(session, job)
+    repository.add_tags(session, job)
+    view = JobView.of(job, planned.dataset.name)
+    if key is None or _keep_answer(session, job, view, key, request_hash):
+        return view, False
+    # A concurrent request with the same key committed first: undo this job and give that answer.
+    session.rollback()
+    replay = _replay(session, caller.tenant, key, request_hash)
+    assert replay is not None, "the answer of the other request is committed"
+    return replay, True
+
+
+def _hash_request(request: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+
+
+def _new_job(
+    caller: Caller,
+    spec: JobSpec,
+    submitted: dict[str, Any],
+    planned: Plan,
+    checkpoint: Checkpoint | None,
+) -> Job:
+    return Job(
+        id=ids.new_id("job"),
+        tenant=caller.tenant,
+        name=spec.name,
+        method=spec.method.name,
+        spec=submitted,
+        resolved=planned.resolved.model_dump(mode="json"),
+        priority=spec.priority,
+        tags=dict(spec.tags),
+        dataset_id=planned.dataset.id,
+        evaluate_dataset_id=planned.evaluate_dataset and planned.evaluate_dataset.id,
+        created_at=datetime.now(UTC),
+        token_id=caller.token_id,
+        start_checkpoint_id=checkpoint and checkpoint.id,
+    )
+
+
+def _keep_answer(session: Session, job: Job, view: JobView, key: str, request_hash: str) -> bool:
+    """Store the answer under its Idempotency-Key; `False` if another request did so before."""
+    answer = {
+        "tenant": job.tenant,
+        "key": key,
+        "body_hash": request_hash,
+        "answer": view.model_dump(mode="json"),
+        "created_at": job.created_at,
+    }
+    return repository.keep_answer(session, answer)
+
+
+def _replay(session: Session, tenant: str, key: str, request_hash: str) -> JobView | None:
+    """The answer that was stored under an Idempotency-Key, if there is one.
+
+    Raises:
+        Problem: 422, the key was used for another request.
+    """
+    stored = repository.answer_of(session, tenant, key)
+    if stored is None:
+        return None
+    stored_hash, answer = stored
+    if stored_hash != request_hash:
+        raise Problem(
+            422,
+            "idempotency-key-reused",
+            "This Idempotency-Key was used for another job; use a new key for a new job",
+        )
+    return JobView.model_validate(answer)
+
+
+def spec_of_clone(session: Session, tenant: str, job_id: str, changes: dict[str, Any]) -> JobSpec:
+    """A job's submitted spec with changes, on the same data sets.
+
+    Raises:
+        Problem: 404; 422, the changed spec is invalid.
+    """
+    job = service.get(session, tenant, job_id)
+    named: dict[str, Any] = {"dataset": job.dataset_id}
+    if job.evaluate_dataset_id is not None:
+        named["evaluate"] = {"dataset": job.evaluate_dataset_id}
+    spec = _merged(_merged(job.spec, named), changes)
+    try:
+        return JobSpec.model_validate(spec)
+    except ValidationError as error:
+        raise spec_problem(field_problems(error, JobSpec)) from error
+
+
+def start_of_clone(
+    session: Session, tenant: str, job_id: str, checkpoint_id: str | None
+) -> Checkpoint:
+    """The checkpoint of a job to start a clone from; without an id, its newest.
+
+    Raises:
+        Problem: 409, the job has none; 422, there is none of that id.
+    """
+    if checkpoint_id is None:
+        # Wait for a registration in progress: it may retire the previous checkpoint before this one is visible.
+        lock_job(session, job_id)
+        checkpoint = checkpoints.newest_of_job(session, job_id, keep=True)
+    else:
+        checkpoint = checkpoints.get(session, tenant, checkpoint_id, keep=True)
+        if (
+            checkpoint is None
+            or checkpoint.job_id != job_id
+            or checkpoint.state != checkpoints.REGISTERED
+        ):
+            damaged = checkpoint is not None and checkpoint.state == checkpoints.DAMAGED
+            message = "is damaged" if damaged else "is not one of this job's"
+            raise field_problem("checkpoint", message, checkpoint_id, "id of a checkpoint")
+    if checkpoint is None:
+        raise Problem(
+            409,
+            "no-checkpoint",
+            'The job has no checkpoint yet; wait for one, or start anew with "checkpoint": null '
+            "(dasl clone --checkpoint none)",
+        )
+    return checkpoint
+
+
+def _check_branch(session: Session, resolved: ResolvedJobSpec, start: Checkpoint) -> None:
+    source = ResolvedJobSpec.model_validate(repository.by_id(session, start.job_id).resolved)
+    problems = branch_problems(source, resolved)
+    if resolved.train.epochs <= start.epoch:
+        message = f"leaves nothing to do: the checkpoint is of epoch {start.epoch:g}"
+        wanted = f"more than {start.epoch:g}"
+        problems.append(FieldProblem("train.epochs", message, str(resolved.train.epochs), wanted))
+    if problems:
+        raise spec_problem(problems)
+
+
+def _merged(spec: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """`spec` with each field of `changes`, and within parts that both have, field by field."""
+    merged = dict(spec)
+    for field, value in changes.items():
+        before = merged.get(field)
+        if isinstance(value, dict) and isinstance(before, dict):
+            value = _merged(before, value)
+        merged[field] = value
+    return merged
