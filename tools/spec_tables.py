@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from dasl_core.spec import METHODS, JobSpec
-from dasl_core.spec.resolve import BASE_LR, WEIGHT_DECAY
+from dasl_core.spec.resolve.train import BASE_LR, WEIGHT_DECAY
 
 PAGE = Path(__file__).parent.parent / "docs" / "spec.md"
 GENERATED = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->\n)", re.DOTALL)

@@ -1,14 +1,14 @@
 """The one interface of a pretraining method."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from torch import Tensor, nn
 
 from dasl_core.distributed import rank, world_size
-from dasl_core.spec import ResolvedJobSpec
+from dasl_core.spec import ResolvedBackbone
 
 Outputs = dict[str, Tensor]
 """What a network gives for a batch: tensors (V, B, ...) of V views of B samples, by name.
@@ -79,8 +79,15 @@ class Method(nn.Module, ABC):
 
     @classmethod
     @abstractmethod
-    def from_spec(cls, spec: ResolvedJobSpec, num_classes: int | None) -> Self:
-        """Build from a resolved spec; `num_classes`: of the training images, None without labels."""
+    def from_settings(
+        cls, settings: Any, backbone: ResolvedBackbone, num_classes: int | None
+    ) -> Self:
+        """Build the method.
+
+        Args:
+            settings: the method's own resolved settings; a subclass names their type.
+            num_classes: of the training images; None without labels.
+        """
 
     @abstractmethod
     def forward(self, views: Sequence[Tensor]) -> Outputs:
@@ -135,6 +142,22 @@ class Method(nn.Module, ABC):
     def after_update(self, step: Step) -> None:
         """Called once after each optimizer step: moving averages of weights belong here."""
 
-    def figures(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
+    def metrics(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
         """Scalars to be logged with the loss, on any device; no gradient is needed."""
         return {}
+
+
+REGISTRY: dict[str, type[Method]] = {}
+"""The code of every method, by its name."""
+
+Registered = TypeVar("Registered", bound=type[Method])
+
+
+def register(name: str) -> Callable[[Registered], Registered]:
+    """Register the code of the method whose settings have this `name`."""
+
+    def add(method: Registered) -> Registered:
+        REGISTRY[name] = method
+        return method
+
+    return add

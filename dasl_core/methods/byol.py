@@ -1,23 +1,22 @@
 """BYOL (Grill et al., NeurIPS 2020)."""
 
-from collections.abc import Sequence
-from typing import Literal, Self
+from typing import Self
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from dasl_core.methods.base import Outputs, Step
-from dasl_core.methods.taught import TaughtMethod
+from dasl_core.methods.base import Outputs, Step, register
+from dasl_core.methods.ema_teacher import PredictorMethod
 from dasl_core.models.backbone import build_backbone, feature_width
-from dasl_core.models.ema import Teacher
 from dasl_core.models.heads import projection_head
-from dasl_core.spec import ResolvedJobSpec
-from dasl_core.spec import methods as settings_of
+from dasl_core.spec import ResolvedBackbone
+from dasl_core.spec.methods.byol import ResolvedBYOL
 from dasl_core.tensors import check_two_views, full_precision
 
 
-class BYOL(TaughtMethod):
+@register("byol")
+class BYOL(PredictorMethod):
     """From one view of an image the student predicts what its teacher sees in the other view.
 
     Args:
@@ -26,52 +25,24 @@ class BYOL(TaughtMethod):
     """
 
     accumulates = True
-
-    def __init__(
-        self,
-        backbone: nn.Module,
-        projector: nn.Module,
-        predictor: nn.Module,
-        *,
-        momentum: float,
-        keep: Literal["student", "teacher"],
-    ) -> None:
-        super().__init__()
-        self.backbone, self.projector, self.predictor = backbone, projector, predictor
-        self.teacher = Teacher(backbone, projector)
-        self.momentum, self.keep = momentum, keep
+    targets = "targets"
 
     @classmethod
-    def from_spec(cls, spec: ResolvedJobSpec, num_classes: int | None) -> Self:
-        settings = spec.method
-        assert isinstance(settings, settings_of.ResolvedBYOL)
-        backbone = build_backbone(spec.backbone)
+    def from_settings(
+        cls, settings: ResolvedBYOL, backbone: ResolvedBackbone, num_classes: int | None
+    ) -> Self:
+        network = build_backbone(backbone)
         hidden, width = settings.hidden_dim, settings.projection_dim
         return cls(
-            backbone,
-            projection_head(feature_width(backbone), hidden, width),
+            network,
+            projection_head(feature_width(network), hidden, width),
             projection_head(width, hidden, width),
             momentum=settings.teacher_momentum,
             keep=settings.keep,
         )
 
-    def forward(self, views: Sequence[Tensor]) -> Outputs:
-        """``embeddings``: the predictions; ``targets``: the teacher's projections; both (2, B, h)."""
-        # One pass over both views, as with SimCLR: batch statistics are those of both together. The
-        # paper's code makes two passes of half the size; the function of a view is then its own.
-        images = torch.cat(list(views))
-        predictions = self.predictor(self.projector(self.backbone(images)))
-        return {
-            "embeddings": predictions.unflatten(0, (len(views), -1)),
-            "targets": self.teacher(images).unflatten(0, (len(views), -1)),
-        }
-
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
         return byol_loss(outputs["embeddings"], outputs["targets"])
-
-    @property
-    def taught_head(self) -> nn.Module:
-        return self.projector
 
 
 def byol_loss(predictions: Tensor, targets: Tensor) -> Tensor:

@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dasl_core.distributed import mean_over_ranks
-from dasl_core.methods.base import Outputs, Step
-from dasl_core.methods.taught import TaughtMethod
+from dasl_core.methods.base import Outputs, Step, register
+from dasl_core.methods.ema_teacher import EMATeacherMethod
 from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.ema import Teacher
 from dasl_core.models.heads import DINOHead
-from dasl_core.spec import ResolvedJobSpec
-from dasl_core.spec import methods as settings_of
+from dasl_core.spec import ResolvedBackbone
+from dasl_core.spec.methods.dino import ResolvedDINO
 from dasl_core.tensors import check_crops, check_temperature, full_precision
 
 GLOBAL_VIEWS = 2
@@ -35,7 +35,8 @@ class TemperatureWarmup(NamedTuple):
         return self.start + (self.end - self.start) * epoch / max(1, self.epochs - 1)
 
 
-class DINO(TaughtMethod):
+@register("dino")
+class DINO(EMATeacherMethod):
     """The student sees all crops of an image and learns the output that its teacher gives for the
     global ones. Centring and sharpening of the teacher's outputs keep them from collapsing.
 
@@ -71,22 +72,22 @@ class DINO(TaughtMethod):
         self.register_buffer("center", torch.zeros(head.last_layer.weight.shape[0]))
         # Of the parts of this step: mean of the teacher's outputs, mean target, the targets' entropy.
         self._seen: list[tuple[Tensor, Tensor, Tensor]] = []
-        self._figures: dict[str, Tensor] = {}
+        self._metrics: dict[str, Tensor] = {}
 
     @classmethod
-    def from_spec(cls, spec: ResolvedJobSpec, num_classes: int | None) -> Self:
-        settings = spec.method
-        assert isinstance(settings, settings_of.ResolvedDINO)
-        backbone = build_backbone(spec.backbone, any_size=True)
+    def from_settings(
+        cls, settings: ResolvedDINO, backbone: ResolvedBackbone, num_classes: int | None
+    ) -> Self:
+        network = build_backbone(backbone, any_size=True)
         head = DINOHead(
-            feature_width(backbone),
+            feature_width(network),
             settings.hidden_dim,
             settings.bottleneck_dim,
             settings.out_dim,
             batch_norm=settings.head_batch_norm,
         )
         return cls(
-            backbone,
+            network,
             head,
             student_temperature=settings.student_temperature,
             teacher_temperature=TemperatureWarmup(
@@ -134,7 +135,7 @@ class DINO(TaughtMethod):
         self._seen.clear()
         outputs, usage = mean_over_ranks(torch.stack([outputs, usage]))
         self.center.lerp_(outputs, 1 - self.center_momentum)
-        self._figures = {
+        self._metrics = {
             "output_entropy": entropy,
             "output_usage": torch.special.entr(usage).sum(),
         }
@@ -142,17 +143,17 @@ class DINO(TaughtMethod):
             self.head.last_layer.weight.grad = None
 
     @property
-    def taught_head(self) -> nn.Module:
+    def student_head(self) -> nn.Module:
         return self.head
 
-    def figures(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
+    def metrics(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
         """Near ln(num_outputs) the entropy of an image's target says that all outputs are alike;
         near 0 the usage, that of the batch's mean target, says that all images are."""
         own = {
             "num_outputs": torch.tensor(len(self.center)),
             "teacher_temperature": torch.tensor(self.teacher_temperature(step.epoch)),
         }
-        return super().figures(outputs, step) | self._figures | own
+        return super().metrics(outputs, step) | self._metrics | own
 
 
 def dino_loss(targets: Tensor, outputs: Tensor, temperature: float) -> Tensor:

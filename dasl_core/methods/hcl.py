@@ -1,7 +1,6 @@
 """HCL (Robinson et al., "Contrastive Learning with Hard Negative Samples", ICLR 2021)."""
 
 import math
-from collections.abc import Sequence
 from typing import Self
 
 import torch
@@ -9,15 +8,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dasl_core.distributed import gather_views, rank
-from dasl_core.methods.base import Method, Outputs, Step
+from dasl_core.methods.base import Outputs, Step, register
+from dasl_core.methods.two_views import TwoViewMethod
 from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.heads import projection_head
-from dasl_core.spec import ResolvedJobSpec
-from dasl_core.spec import methods as settings_of
+from dasl_core.spec import ResolvedBackbone
+from dasl_core.spec.methods.hcl import ResolvedHCL
 from dasl_core.tensors import check_temperature, check_two_views, full_precision
 
 
-class HCL(Method):
+@register("hcl")
+class HCL(TwoViewMethod):
     """SimCLR's pairs, with negatives that weigh more the nearer they are, less those that are
     expected to be of the anchor's own class."""
 
@@ -35,21 +36,17 @@ class HCL(Method):
         self.temperature, self.tau_plus, self.beta = temperature, tau_plus, beta
 
     @classmethod
-    def from_spec(cls, spec: ResolvedJobSpec, num_classes: int | None) -> Self:
-        settings = spec.method
-        assert isinstance(settings, settings_of.ResolvedHCL)
-        backbone = build_backbone(spec.backbone)
+    def from_settings(
+        cls, settings: ResolvedHCL, backbone: ResolvedBackbone, num_classes: int | None
+    ) -> Self:
+        network = build_backbone(backbone)
         return cls(
-            backbone,
-            projection_head(feature_width(backbone), settings.hidden_dim, settings.projection_dim),
+            network,
+            projection_head(feature_width(network), settings.hidden_dim, settings.projection_dim),
             temperature=settings.temperature,
             tau_plus=settings.tau_plus,
             beta=settings.beta,
         )
-
-    def forward(self, views: Sequence[Tensor]) -> Outputs:
-        embeddings = self.projector(self.backbone(torch.cat(list(views))))
-        return {"embeddings": embeddings.unflatten(0, (len(views), -1))}
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
         return hard_negative_loss(outputs["embeddings"], self.temperature, self.tau_plus, self.beta)

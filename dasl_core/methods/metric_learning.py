@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from dasl_core.distributed import gather
 from dasl_core.methods.base import Method, Outputs, Step
 from dasl_core.models.backbone import build_backbone, feature_width
-from dasl_core.spec import ResolvedJobSpec
-from dasl_core.spec.methods import MetricLearningPart
+from dasl_core.spec import ResolvedBackbone
 from dasl_core.tensors import full_precision
 
 
@@ -43,8 +42,9 @@ class MetricLearning(Method):
         compared."""
 
 
-def backbone_and_head(spec: ResolvedJobSpec) -> tuple[nn.Module, nn.Linear]:
-    """What a method of this kind is built on, from a resolved spec."""
-    assert isinstance(spec.method, MetricLearningPart)
-    backbone = build_backbone(spec.backbone)
-    return backbone, nn.Linear(feature_width(backbone), spec.method.embedding_dim)
+def backbone_and_head(
+    backbone: ResolvedBackbone, embedding_dim: int
+) -> tuple[nn.Module, nn.Linear]:
+    """Build what every method of this kind trains."""
+    network = build_backbone(backbone)
+    return network, nn.Linear(feature_width(network), embedding_dim)

@@ -1,6 +1,5 @@
 """MoCo v3 (Chen, Xie and He, ICCV 2021)."""
 
-from collections.abc import Sequence
 from typing import Literal, Self
 
 import torch
@@ -8,17 +7,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dasl_core.distributed import gather_views, rank
-from dasl_core.methods.base import Outputs, Step
-from dasl_core.methods.taught import TaughtMethod
+from dasl_core.methods.base import Outputs, Step, register
+from dasl_core.methods.ema_teacher import PredictorMethod
 from dasl_core.models.backbone import build_backbone, feature_width
-from dasl_core.models.ema import Teacher
 from dasl_core.models.heads import deep_head
-from dasl_core.spec import BACKBONES, ResolvedJobSpec
-from dasl_core.spec import methods as settings_of
+from dasl_core.spec import BACKBONES, ResolvedBackbone
+from dasl_core.spec.methods.moco_v3 import ResolvedMoCoV3
 from dasl_core.tensors import check_temperature, check_two_views, full_precision
 
 
-class MoCoV3(TaughtMethod):
+@register("moco_v3")
+class MoCoV3(PredictorMethod):
     """The query of one view finds, among the momentum encoder's keys of the whole global batch, the
     key of the other view of its image. There is no queue.
 
@@ -26,6 +25,8 @@ class MoCoV3(TaughtMethod):
         momentum: of the momentum encoder at the first step; it grows to 1 in a half cosine.
         keep: whose backbone is evaluated and exported.
     """
+
+    targets = "keys"
 
     def __init__(
         self,
@@ -37,29 +38,27 @@ class MoCoV3(TaughtMethod):
         momentum: float,
         keep: Literal["student", "teacher"],
     ) -> None:
-        super().__init__()
-        self.backbone, self.projector, self.predictor = backbone, projector, predictor
-        self.teacher = Teacher(backbone, projector)
-        self.temperature, self.momentum, self.keep = temperature, momentum, keep
+        super().__init__(backbone, projector, predictor, momentum=momentum, keep=keep)
+        self.temperature = temperature
 
     @classmethod
-    def from_spec(cls, spec: ResolvedJobSpec, num_classes: int | None) -> Self:
-        settings = spec.method
-        assert isinstance(settings, settings_of.ResolvedMoCoV3)
-        backbone = build_backbone(spec.backbone)
-        features, hidden = feature_width(backbone), settings.hidden_dim
+    def from_settings(
+        cls, settings: ResolvedMoCoV3, backbone: ResolvedBackbone, num_classes: int | None
+    ) -> Self:
+        network = build_backbone(backbone)
+        features, hidden = feature_width(network), settings.hidden_dim
         out = settings.projection_dim
         # The authors' code: a ViT's projector has a layer more, its predictor a last BatchNorm.
-        if BACKBONES[spec.backbone.name].family == "vit":
+        if BACKBONES[backbone.name].family == "vit":
             if settings.freeze_patch_projection:
-                backbone.get_submodule("patch_embed.proj").requires_grad_(False)
+                network.get_submodule("patch_embed.proj").requires_grad_(False)
             projector = deep_head([features, hidden, hidden, out], normalised_output=True)
             predictor = deep_head([out, hidden, out], normalised_output=True)
         else:
             projector = deep_head([features, hidden, out], normalised_output=True)
             predictor = deep_head([out, hidden, out], normalised_output=False)
         return cls(
-            backbone,
+            network,
             projector,
             predictor,
             temperature=settings.temperature,
@@ -67,22 +66,8 @@ class MoCoV3(TaughtMethod):
             keep=settings.keep,
         )
 
-    def forward(self, views: Sequence[Tensor]) -> Outputs:
-        """``embeddings``: the queries; ``keys``: the momentum encoder's; both (2, B, h)."""
-        # One pass over both views: batch statistics are those of both, as with SimCLR.
-        images = torch.cat(list(views))
-        queries = self.predictor(self.projector(self.backbone(images)))
-        return {
-            "embeddings": queries.unflatten(0, (len(views), -1)),
-            "keys": self.teacher(images).unflatten(0, (len(views), -1)),
-        }
-
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
         return moco_v3_loss(outputs["embeddings"], outputs["keys"], self.temperature)
-
-    @property
-    def taught_head(self) -> nn.Module:
-        return self.projector
 
 
 def moco_v3_loss(queries: Tensor, keys: Tensor, temperature: float) -> Tensor:

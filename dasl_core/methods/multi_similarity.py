@@ -5,11 +5,13 @@ from typing import Self
 
 from torch import Tensor, nn
 
+from dasl_core.methods.base import register
 from dasl_core.methods.metric_learning import MetricLearning, backbone_and_head
-from dasl_core.spec import ResolvedJobSpec
-from dasl_core.spec import methods as settings_of
+from dasl_core.spec import ResolvedBackbone
+from dasl_core.spec.methods.multi_similarity import MultiSimilarity as MultiSimilaritySettings
 
 
+@register("multi_similarity")
 class MultiSimilarity(MetricLearning):
     """Pairs weighted by their cosine and by those of the other pairs of their anchor.
 
@@ -35,11 +37,11 @@ class MultiSimilarity(MetricLearning):
         self.miner = MultiSimilarityMiner(epsilon)
 
     @classmethod
-    def from_spec(cls, spec: ResolvedJobSpec, num_classes: int | None) -> Self:
-        settings = spec.method
-        assert isinstance(settings, settings_of.MultiSimilarity)
+    def from_settings(
+        cls, settings: MultiSimilaritySettings, backbone: ResolvedBackbone, num_classes: int | None
+    ) -> Self:
         return cls(
-            *backbone_and_head(spec),
+            *backbone_and_head(backbone, settings.embedding_dim),
             alpha=settings.alpha,
             beta=settings.beta,
             base=settings.base,

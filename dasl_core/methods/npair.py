@@ -6,11 +6,13 @@ from typing import Self
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dasl_core.methods.base import register
 from dasl_core.methods.metric_learning import MetricLearning, backbone_and_head
-from dasl_core.spec import ResolvedJobSpec
-from dasl_core.spec import methods as settings_of
+from dasl_core.spec import ResolvedBackbone
+from dasl_core.spec.methods.npair import NPair as NPairSettings
 
 
+@register("npair")
 class NPair(MetricLearning):
     """One pair of each class: an anchor is to find its positive among those of all classes.
 
@@ -30,10 +32,14 @@ class NPair(MetricLearning):
         self.criterion = NPairsLoss(distance=DotProductSimilarity(normalize_embeddings=False))
 
     @classmethod
-    def from_spec(cls, spec: ResolvedJobSpec, num_classes: int | None) -> Self:
-        settings = spec.method
-        assert isinstance(settings, settings_of.NPair)
-        return cls(*backbone_and_head(spec), scale=settings.scale, normalize=settings.normalize)
+    def from_settings(
+        cls, settings: NPairSettings, backbone: ResolvedBackbone, num_classes: int | None
+    ) -> Self:
+        return cls(
+            *backbone_and_head(backbone, settings.embedding_dim),
+            scale=settings.scale,
+            normalize=settings.normalize,
+        )
 
     def compare(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         if self.normalize:

@@ -4,11 +4,13 @@ from typing import Self
 
 from torch import Tensor, nn
 
+from dasl_core.methods.base import register
 from dasl_core.methods.metric_learning import MetricLearning, backbone_and_head
-from dasl_core.spec import ResolvedJobSpec
-from dasl_core.spec import methods as settings_of
+from dasl_core.spec import ResolvedBackbone
+from dasl_core.spec.methods.proxy_anchor import ProxyAnchor as ProxyAnchorSettings
 
 
+@register("proxy_anchor")
 class ProxyAnchor(MetricLearning):
     """Each class has a proxy, a learnt embedding, which is compared with all images of the batch."""
 
@@ -30,12 +32,12 @@ class ProxyAnchor(MetricLearning):
         self.criterion = ProxyAnchorLoss(num_classes, head.out_features, margin, alpha)
 
     @classmethod
-    def from_spec(cls, spec: ResolvedJobSpec, num_classes: int | None) -> Self:
-        settings = spec.method
-        assert isinstance(settings, settings_of.ProxyAnchor)
+    def from_settings(
+        cls, settings: ProxyAnchorSettings, backbone: ResolvedBackbone, num_classes: int | None
+    ) -> Self:
         assert num_classes is not None, "resolve refuses a data set without classes"
         return cls(
-            *backbone_and_head(spec),
+            *backbone_and_head(backbone, settings.embedding_dim),
             num_classes,
             margin=settings.margin,
             alpha=settings.alpha,

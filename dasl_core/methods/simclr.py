@@ -1,6 +1,5 @@
 """SimCLR (Chen et al., ICML 2020)."""
 
-from collections.abc import Sequence
 from typing import Self
 
 import torch
@@ -8,15 +7,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dasl_core.distributed import gather_views, rank
-from dasl_core.methods.base import Method, Outputs, Step
+from dasl_core.methods.base import Outputs, Step, register
+from dasl_core.methods.two_views import TwoViewMethod
 from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.heads import projection_head
-from dasl_core.spec import ResolvedJobSpec
-from dasl_core.spec import methods as settings_of
+from dasl_core.spec import ResolvedBackbone
+from dasl_core.spec.methods.simclr import ResolvedSimCLR
 from dasl_core.tensors import check_temperature, check_two_views, full_precision
 
 
-class SimCLR(Method):
+@register("simclr")
+class SimCLR(TwoViewMethod):
     """Two views of an image attract each other and repel all other views of the global batch."""
 
     def __init__(self, backbone: nn.Module, projector: nn.Module, temperature: float) -> None:
@@ -26,19 +27,14 @@ class SimCLR(Method):
         self.temperature = temperature
 
     @classmethod
-    def from_spec(cls, spec: ResolvedJobSpec, num_classes: int | None) -> Self:
-        settings = spec.method
-        assert isinstance(settings, settings_of.ResolvedSimCLR)
-        backbone = build_backbone(spec.backbone)
+    def from_settings(
+        cls, settings: ResolvedSimCLR, backbone: ResolvedBackbone, num_classes: int | None
+    ) -> Self:
+        network = build_backbone(backbone)
         projector = projection_head(
-            feature_width(backbone), settings.hidden_dim, settings.projection_dim
+            feature_width(network), settings.hidden_dim, settings.projection_dim
         )
-        return cls(backbone, projector, settings.temperature)
-
-    def forward(self, views: Sequence[Tensor]) -> Outputs:
-        # One pass over all views: the batch statistics are those of both, as in the paper's code.
-        embeddings = self.projector(self.backbone(torch.cat(list(views))))
-        return {"embeddings": embeddings.unflatten(0, (len(views), -1))}
+        return cls(network, projector, settings.temperature)
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
         return nt_xent(outputs["embeddings"], self.temperature)

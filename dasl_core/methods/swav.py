@@ -11,16 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dasl_core.distributed import all_reduce_sum, gather_views, rank, world_size
-from dasl_core.methods.base import Method, Outputs, Step
+from dasl_core.methods.base import Method, Outputs, Step, register
 from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.heads import projection_head
-from dasl_core.spec import ResolvedJobSpec
-from dasl_core.spec import methods as settings_of
+from dasl_core.spec import ResolvedBackbone
+from dasl_core.spec.methods.swav import ResolvedSwAV
 from dasl_core.tensors import check_crops, check_temperature, full_precision
 
 GLOBAL_VIEWS = 2
 
 
+@register("swav")
 class SwAV(Method):
     """The prototypes of a view are predicted from all other views of its image.
 
@@ -58,13 +59,13 @@ class SwAV(Method):
         self._normalize_prototypes()
 
     @classmethod
-    def from_spec(cls, spec: ResolvedJobSpec, num_classes: int | None) -> Self:
-        settings = spec.method
-        assert isinstance(settings, settings_of.ResolvedSwAV)
-        backbone = build_backbone(spec.backbone, any_size=settings.local_crops > 0)
+    def from_settings(
+        cls, settings: ResolvedSwAV, backbone: ResolvedBackbone, num_classes: int | None
+    ) -> Self:
+        network = build_backbone(backbone, any_size=settings.local_crops > 0)
         return cls(
-            backbone,
-            projection_head(feature_width(backbone), settings.hidden_dim, settings.projection_dim),
+            network,
+            projection_head(feature_width(network), settings.hidden_dim, settings.projection_dim),
             nn.Linear(settings.projection_dim, settings.prototypes, bias=False),
             temperature=settings.temperature,
             epsilon=settings.epsilon,
@@ -114,7 +115,7 @@ class SwAV(Method):
         self._normalize_prototypes()
 
     @torch.no_grad()
-    def figures(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
+    def metrics(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
         """Entropies, in nats, of the predictions from global views: each by itself
         (``output_entropy``), and their mean over the global batch (``output_usage``), which is ln K
         where all of the ``num_outputs`` prototypes are used evenly and 0 where only one is."""

@@ -5,11 +5,13 @@ from typing import Literal, Self
 
 from torch import Tensor, nn
 
+from dasl_core.methods.base import register
 from dasl_core.methods.metric_learning import MetricLearning, backbone_and_head
-from dasl_core.spec import ResolvedJobSpec
-from dasl_core.spec import methods as settings_of
+from dasl_core.spec import ResolvedBackbone
+from dasl_core.spec.methods.triplet import ResolvedTriplet
 
 
+@register("triplet")
 class Triplet(MetricLearning):
     """An image is to be nearer to its class than to others, by a margin of squared distances.
 
@@ -40,10 +42,14 @@ class Triplet(MetricLearning):
         )
 
     @classmethod
-    def from_spec(cls, spec: ResolvedJobSpec, num_classes: int | None) -> Self:
-        settings = spec.method
-        assert isinstance(settings, settings_of.ResolvedTriplet)
-        return cls(*backbone_and_head(spec), mining=settings.mining, margin=settings.margin)
+    def from_settings(
+        cls, settings: ResolvedTriplet, backbone: ResolvedBackbone, num_classes: int | None
+    ) -> Self:
+        return cls(
+            *backbone_and_head(backbone, settings.embedding_dim),
+            mining=settings.mining,
+            margin=settings.margin,
+        )
 
     def compare(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         mined = None if self.miner is None else self.miner(embeddings, labels)

@@ -1,6 +1,5 @@
 """VICReg (Bardes, Ponce and LeCun, ICLR 2022)."""
 
-from collections.abc import Sequence
 from typing import Self
 
 import torch
@@ -8,18 +7,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dasl_core.distributed import gather_views, rank, world_size
-from dasl_core.methods.base import Method, Outputs, Step
+from dasl_core.methods.base import Outputs, Step, register
+from dasl_core.methods.two_views import TwoViewMethod
 from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.heads import deep_head
-from dasl_core.spec import ResolvedJobSpec
-from dasl_core.spec import methods as settings_of
+from dasl_core.spec import ResolvedBackbone
+from dasl_core.spec.methods.vicreg import ResolvedVICReg
 from dasl_core.tensors import check_two_views, full_precision
 
 # Added to a variance before its root is taken, whose slope is infinite at 0 (section 4.1).
 EPSILON = 1e-4
 
 
-class VICReg(Method):
+@register("vicreg")
+class VICReg(TwoViewMethod):
     """Two views of an image come together while the coordinates of the batch keep their spread and
     lose their correlations: no negatives, no teacher.
 
@@ -41,24 +42,23 @@ class VICReg(Method):
         self.invariance, self.variance, self.covariance = invariance, variance, covariance
 
     @classmethod
-    def from_spec(cls, spec: ResolvedJobSpec, num_classes: int | None) -> Self:
-        settings = spec.method
-        assert isinstance(settings, settings_of.ResolvedVICReg)
-        backbone = build_backbone(spec.backbone)
+    def from_settings(
+        cls, settings: ResolvedVICReg, backbone: ResolvedBackbone, num_classes: int | None
+    ) -> Self:
+        network = build_backbone(backbone)
         hidden = settings.hidden_dim
-        widths = [feature_width(backbone), hidden, hidden, settings.projection_dim]
+        widths = [feature_width(network), hidden, hidden, settings.projection_dim]
         return cls(
-            backbone,
+            network,
             deep_head(widths, normalised_output=False),
             invariance=settings.invariance,
             variance=settings.variance,
             covariance=settings.covariance,
         )
 
-    def forward(self, views: Sequence[Tensor]) -> Outputs:
-        # One pass over both views: batch statistics are those of both, as with SimCLR.
-        embeddings = self.expander(self.backbone(torch.cat(list(views))))
-        return {"embeddings": embeddings.unflatten(0, (len(views), -1))}
+    @property
+    def head(self) -> nn.Module:
+        return self.expander
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
         return vicreg_loss(outputs["embeddings"], self.invariance, self.variance, self.covariance)
@@ -88,27 +88,46 @@ def vicreg_loss(
                 "embeddings must be of at least 2 samples, for there to be a variance; given "
                 f"{everyone.shape[1]}"
             )
-        centred = everyone - everyone.mean(dim=1, keepdim=True)
-        spread = torch.sqrt(centred.square().sum(dim=1) / (centred.shape[1] - 1) + EPSILON)
+        centered = everyone - everyone.mean(dim=1, keepdim=True)
         return (
-            invariance * F.mse_loss(own[0], own[1])
-            + variance * F.relu(1 - spread).mean()
-            + covariance * (correlation_penalty(centred[0]) + correlation_penalty(centred[1]))
+            invariance * invariance_loss(own)
+            + variance * variance_loss(centered)
+            + covariance * covariance_loss(centered)
         )
 
 
-def correlation_penalty(centred: Tensor) -> Tensor:
+def invariance_loss(embeddings: Tensor) -> Tensor:
+    """Mean squared distance of the two views (eq. 5), of this rank's share (2, B, D)."""
+    return F.mse_loss(embeddings[0], embeddings[1])
+
+
+def variance_loss(centered: Tensor) -> Tensor:
+    """Hinge on each coordinate's standard deviation at 1 (eq. 1), the mean over both views.
+
+    Args:
+        centered: (2, N, D), the global batch with zero mean.
+    """
+    spread = torch.sqrt(centered.square().sum(dim=1) / (centered.shape[1] - 1) + EPSILON)
+    return F.relu(1 - spread).mean()
+
+
+def covariance_loss(centered: Tensor) -> Tensor:
+    """Squared covariances of different coordinates (eq. 4), summed over both views (2, N, D)."""
+    return correlation_penalty(centered[0]) + correlation_penalty(centered[1])
+
+
+def correlation_penalty(centered: Tensor) -> Tensor:
     """Sum of the squared covariances of different coordinates, divided by the coordinates (eq. 4).
 
     The squares of X^T X and of X X^T have the same sum, so the smaller of the two is computed. Each
     rank takes a share of its rows: the mean over ranks is the penalty.
 
     Args:
-        centred: (N, D), the global batch with zero mean, the same on all ranks.
+        centered: (N, D), the global batch with zero mean, the same on all ranks.
     """
-    samples, width = centred.shape
-    rows = centred if samples < width else centred.T
+    samples, width = centered.shape
+    rows = centered if samples < width else centered.T
     own = rows.tensor_split(world_size())[rank()]
     squares = world_size() * (own @ rows.T).square().sum()
-    variances = centred.square().sum(dim=0)  # the diagonal of X^T X
+    variances = centered.square().sum(dim=0)  # the diagonal of X^T X
     return (squares - variances.square().sum()) / (samples - 1) ** 2 / width

@@ -17,7 +17,7 @@ from dasl_core.models.warm_start import (
     read_weights,
 )
 from dasl_core.spec import BACKBONES, ResolvedBackbone
-from dasl_core.spec.resolve import SMALL_STEM_PATCHES
+from dasl_core.spec.resolve.backbone import SMALL_STEM_PATCHES
 
 
 def build_backbone(backbone: ResolvedBackbone, *, any_size: bool = False) -> nn.Module:

@@ -1,4 +1,4 @@
-"""A teacher: a copy of a network that follows it as an exponential moving average."""
+"""An EMA teacher: a copy of a network that is its exponential moving average."""
 
 import copy
 import math
@@ -10,10 +10,10 @@ from torch.nn.modules.dropout import _DropoutNd
 
 
 class Teacher(nn.Module):
-    """A backbone and its head that get no gradient and follow their students.
+    """A backbone and its head that get no gradient: averages of the student's.
 
     It starts as an exact copy and stays in training mode: BatchNorm layers use the statistics of the
-    teacher's own batch and keep running ones of their own, so `follow` moves parameters only. Nothing
+    teacher's own batch and keep running ones of their own, so `update` moves parameters only. Nothing
     is dropped at random in a teacher (Caron et al. 2021 give drop path to the student alone).
     """
 
@@ -34,7 +34,7 @@ class Teacher(nn.Module):
         return outputs
 
     @torch.no_grad()
-    def follow(self, backbone: nn.Module, head: nn.Module, *, momentum: float) -> None:
+    def update(self, backbone: nn.Module, head: nn.Module, *, momentum: float) -> None:
         """``teacher = momentum * teacher + (1 - momentum) * student``, in place and on the device."""
         teachers: list[Tensor] = [*self.parameters()]
         students: list[Tensor] = [*backbone.parameters(), *head.parameters()]

@@ -5,7 +5,7 @@ Imports no torch, so that an API process which only validates jobs starts in abo
 
 from dasl_core.spec.backbones import BACKBONES, BackboneInfo
 from dasl_core.spec.branch import branch_problems
-from dasl_core.spec.errors import FieldProblem, SpecError, field_problems
+from dasl_core.spec.errors import field_problems
 from dasl_core.spec.job import (
     DAR,
     SEC,
@@ -24,7 +24,9 @@ from dasl_core.spec.job import (
     Resources,
     Train,
 )
-from dasl_core.spec.methods import METHODS, MethodPart, MethodSettings, SimCLR
+from dasl_core.spec.methods import METHODS, MethodConfig, MethodSettings
+from dasl_core.spec.methods.simclr import SimCLR
+from dasl_core.spec.problems import FieldProblem, SpecError
 from dasl_core.spec.resolve import DatasetFacts, Estimate, estimate, resolve
 from dasl_core.spec.resolved import (
     ResolvedAugment,
@@ -60,7 +62,7 @@ __all__ = [
     "JobSpec",
     "Knn",
     "LinearProbe",
-    "MethodPart",
+    "MethodConfig",
     "MethodSettings",
     "Optimizer",
     "ResolvedAugment",

@@ -1,16 +1,16 @@
 """The timm models that can be trained, as facts that need no torch to know.
 
-`backbones.json` is made by `python -m dasl_core.models.catalogue`; a test compares it with timm.
+`backbones.json` is made by `python -m dasl_core.models.catalog`; a test compares it with timm.
 """
 
 import json
 from importlib.resources import files
 from typing import Literal
 
-from dasl_core.spec.base import Part
+from dasl_core.spec.base import SpecModel
 
 
-class BackboneInfo(Part):
+class BackboneInfo(SpecModel):
     """One timm model.
 
     Attributes:

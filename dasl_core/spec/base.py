@@ -8,10 +8,10 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 Auto = Literal["auto"]
-Narrowed = TypeVar("Narrowed", bound="Part")
+Narrowed = TypeVar("Narrowed", bound="SpecModel")
 
 
-class Part(BaseModel):
+class SpecModel(BaseModel):
     """A part of a JobSpec: unknown keys are refused, and a spec never changes once made."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -1,40 +1,42 @@
-"""Going on from the checkpoint of another run with settings that have changed since."""
+"""Check that a job can branch off another job's checkpoint with the settings that it changes."""
 
 from typing import Any
 
-from dasl_core.spec.errors import FieldProblem
+from dasl_core.spec.methods import METHODS
+from dasl_core.spec.methods.config import FixesShapes
+from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.resolved import ResolvedJobSpec
 
-# What decides the shapes of weights, and what a step is: these cannot change on the way.
-FIXED = {
-    "method": (
-        "projection_dim",
-        "hidden_dim",
-        "embedding_dim",
-        "bottleneck_dim",
-        "head_batch_norm",
-        "out_dim",
-        "prototypes",
-        "queue_length",
-    ),
+# Beside the fields that fix the shape of a weight: what a step is, and what is trained on.
+STEP_FIELDS = {
     "backbone": ("name", "image_size", "in_channels", "stem"),
     "train": ("batch_size",),
     "evaluate": ("dataset", "holdout"),
 }
 
 
+def shape_fields(method: str) -> tuple[str, ...]:
+    """Return the names of a method's settings that decide the shape of a weight."""
+    return tuple(
+        name
+        for name, field in METHODS[method].model_fields.items()
+        if any(isinstance(mark, FixesShapes) for mark in field.metadata)
+    )
+
+
 def branch_problems(source: ResolvedJobSpec, spec: ResolvedJobSpec) -> list[FieldProblem]:
-    """What keeps a run of `spec` from going on with the training state of `source`.
+    """Return what keeps a run of `spec` from resuming the training state of `source`.
 
     Both are for the same data set. Learning rates, weights of the regularizers, views,
     temperatures, the number of epochs and of workers may differ; the optimizer may, too, and then
-    begins anew.
+    starts from scratch.
     """
     if source.method.name != spec.method.name:
         # Another method has other fields: naming each would hide the cause.
         return [_changed("method.name", source.method.name, spec.method.name)]
     problems = []
-    for part, names in FIXED.items():
+    fixed = {"method": shape_fields(spec.method.name)} | STEP_FIELDS
+    for part, names in fixed.items():
         before, after = (getattr(each, part).model_dump(mode="json") for each in (source, spec))
         for name in names:
             if before.get(name) != after.get(name):
@@ -45,8 +47,7 @@ def branch_problems(source: ResolvedJobSpec, spec: ResolvedJobSpec) -> list[Fiel
 def _changed(field: str, before: Any, after: Any) -> FieldProblem:
     return FieldProblem(
         field,
-        "cannot change on the way: the weights of the checkpoint would not fit, or its steps be "
-        "counted anew",
+        "cannot change when resuming: the checkpoint's weights or its count of steps would not fit",
         str(after),
         str(before),
     )

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any, get_args
 
@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 
 from dasl_core.spec.base import shorten
 from dasl_core.spec.methods import METHODS
+from dasl_core.spec.problems import FieldProblem
 
 # A person mends a few at a time, and nobody may have a hundred thousand unknown keys compared with
 # all known ones.
@@ -19,37 +20,6 @@ MOST_PROBLEMS = 50
 # Of each key in the name of a field that is wrong, and of what is compared with known names, none of
 # which is nearly as long.
 _LONGEST_NAME = 100
-
-
-@dataclass(frozen=True)
-class FieldProblem:
-    """One thing wrong with one field.
-
-    Attributes:
-        field: dotted path in the spec, e.g. `train.batch_size`.
-        message: a sentence that says what is wrong.
-        given: the value that was given, shortened.
-        expected: what would do.
-    """
-
-    field: str
-    message: str
-    given: str
-    expected: str
-
-    def __str__(self) -> str:
-        return f"{self.field}: {self.message} (given {self.given}; expected {self.expected})"
-
-    def as_dict(self) -> dict[str, str]:
-        return asdict(self)
-
-
-class SpecError(ValueError):
-    """A spec that cannot be run, with one problem for each field that is wrong."""
-
-    def __init__(self, problems: Iterable[FieldProblem]) -> None:
-        self.problems = list(problems)
-        super().__init__("; ".join(str(problem) for problem in self.problems))
 
 
 def field_problems(
@@ -181,6 +151,7 @@ def _paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def _models_at(model: type[BaseModel] | None, path: Iterable[int | str]) -> list[type[BaseModel]]:
+    """Return the models at a path of a report, of which a union may have several."""
     found = [] if model is None else [model]
     for part in path:
         inner = [

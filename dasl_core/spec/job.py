@@ -5,9 +5,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from dasl_core.spec.backbones import BACKBONES
-from dasl_core.spec.base import Auto, Part, problem
+from dasl_core.spec.base import Auto, SpecModel, problem
 from dasl_core.spec.errors import LINE_PATTERN, NAME_PATTERN, closest
-from dasl_core.spec.methods import METHODS, MethodSettings, SimCLR, range_of_areas
+from dasl_core.spec.methods import METHODS, MethodSettings
+from dasl_core.spec.methods.config import range_of_areas
+from dasl_core.spec.methods.simclr import SimCLR
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NAME_PATTERN)]
 Tag = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=LINE_PATTERN)]
@@ -28,7 +30,7 @@ GlobalBatch = Annotated[int, Field(ge=2, le=1_000_000_000)]
 WarmupEpochs = Annotated[float, Field(ge=0, le=100_000)]
 
 
-class Backbone(Part):
+class Backbone(SpecModel):
     """The network that is pretrained: a timm ResNet or ViT."""
 
     name: str = Field(
@@ -84,7 +86,7 @@ class Backbone(Part):
         return name
 
 
-class Augment(Part):
+class Augment(SpecModel):
     """Random views, drawn for each sample (Chen et al. 2020, appendix A; Grill et al. 2020, B).
 
     "auto" is what the method's paper prescribes.
@@ -134,7 +136,7 @@ class Augment(Part):
         return scale if scale == "auto" else range_of_areas(scale)
 
 
-class Clusters(Part):
+class Clusters(SpecModel):
     """Where the labels of cluster-used DAR come from."""
 
     source: Literal["kmeans", "prototypes"] | Auto = Field(
@@ -165,7 +167,7 @@ class Clusters(Part):
     )
 
 
-class DAR(Part):
+class DAR(SpecModel):
     """Difference alignment regularization (Chen et al., ICLR 2024), added to the method's loss."""
 
     weight: Weight | Auto = Field(
@@ -244,7 +246,7 @@ class DAR(Part):
         return self
 
 
-class SEC(Part):
+class SEC(SpecModel):
     """Spherical embedding constraint (Zhang et al., NeurIPS 2020) on the raw embedding norms."""
 
     weight: Weight = Field(
@@ -276,7 +278,7 @@ class SEC(Part):
     )
 
 
-class Optimizer(Part):
+class Optimizer(SpecModel):
     """How weights are updated."""
 
     name: Literal["adamw", "sgd", "lars"] | Auto = Field(
@@ -337,7 +339,7 @@ class Optimizer(Part):
     )
 
 
-class Clip(Part):
+class Clip(SpecModel):
     """Clipping of gradients."""
 
     norm: float = Field(gt=0, le=1e9, description="Largest L2 norm of the gradient.")
@@ -347,7 +349,7 @@ class Clip(Part):
     )
 
 
-class Train(Part):
+class Train(SpecModel):
     """The training run. `batch_size` is global: all ranks together."""
 
     epochs: int = Field(100, ge=1, le=100_000, description="Passes over the training images.")
@@ -476,7 +478,7 @@ class Train(Part):
         return self
 
 
-class Knn(Part):
+class Knn(SpecModel):
     """Weighted k-nearest-neighbour classification of held-out images (Wu et al. 2018)."""
 
     k: int = Field(20, ge=1, le=10_000, description="Number of neighbors that vote.")
@@ -485,7 +487,7 @@ class Knn(Part):
     )
 
 
-class Holdout(Part):
+class Holdout(SpecModel):
     """Images kept out of training, to evaluate on. Drawn by a hash: the same in every run."""
 
     fraction: float = Field(
@@ -503,7 +505,7 @@ class Holdout(Part):
     )
 
 
-class LinearProbe(Part):
+class LinearProbe(SpecModel):
     """A linear classifier on frozen features, one for each learning rate, trained together."""
 
     epochs: int = Field(100, ge=1, le=10_000, description="Epochs of training.")
@@ -524,7 +526,7 @@ class LinearProbe(Part):
     )
 
 
-class FineTune(Part):
+class FineTune(SpecModel):
     """Training of the whole network with labels, from the pretrained weights."""
 
     epochs: int = Field(10, ge=1, le=10_000, description="Epochs of training.")
@@ -537,7 +539,7 @@ class FineTune(Part):
     lr: Rate = Field(0.001, description="Peak learning rate of AdamW.")
 
 
-class Evaluate(Part):
+class Evaluate(SpecModel):
     """What is measured on held-out images while training."""
 
     dataset: Name | None = Field(
@@ -591,7 +593,7 @@ class Evaluate(Part):
     )
 
 
-class Checkpoints(Part):
+class Checkpoints(SpecModel):
     """Which checkpoints stay. The newest, the last of a training and pinned ones always do."""
 
     keep_last: PositiveInt | None = Field(
@@ -608,7 +610,7 @@ class Checkpoints(Part):
     )
 
 
-class Resources(Part):
+class Resources(SpecModel):
     """What the job occupies. `workers` is the number of DDP ranks."""
 
     workers: int = Field(1, ge=1, le=4096, description="Number of ranks.")
@@ -645,7 +647,7 @@ class Resources(Part):
     )
 
 
-class JobSpec(Part):
+class JobSpec(SpecModel):
     """A pretraining job. Unknown keys are refused; every error names its field."""
 
     name: Name = Field(

@@ -127,7 +127,7 @@ class Trainer:
             "lr": torch.tensor(lr, dtype=torch.float64),
             "gradient_norm": norm,
         }
-        metrics |= self.criterion.metrics() | self.method.figures(outputs, step)
+        metrics |= self.criterion.metrics() | self.method.metrics(outputs, step)
         if before is not None:
             metrics["angular_update"] = angular_update(before, self._probe(views))
         self.metrics.add(metrics, embeddings, spread=reported)

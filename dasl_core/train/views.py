@@ -10,7 +10,7 @@ from dasl_core.data.loader import Batch
 from dasl_core.distributed import rank
 from dasl_core.seeds import stream
 from dasl_core.spec import ResolvedJobSpec, ViewAugment
-from dasl_core.spec.methods import ResolvedMultiCrop
+from dasl_core.spec.methods.config import ResolvedMultiCropConfig
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ def views_of(spec: ResolvedJobSpec) -> list[View]:
     """The views of a resolved spec: global ones first, then the local crops."""
     method, size = spec.method, spec.backbone.image_size
     views = [View(size, spec.augment.of_view(view)) for view in range(method.num_views)]
-    if isinstance(method, ResolvedMultiCrop):
+    if isinstance(method, ResolvedMultiCropConfig):
         for view in range(2, method.num_views):
             local = views[view].augment.model_copy(update={"crop_scale": method.local_scale})
             views[view] = View(method.local_size, local)

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.spec import branch_problems
+from dasl_core.methods import build_method
+from dasl_core.spec import METHODS, DatasetFacts, JobSpec, branch_problems, resolve
+from dasl_core.spec.branch import shape_fields
 from dasl_core.train.checkpointing import TrainingState
 from dasl_core.train.serialization import load_state, save_state
 from dasl_core.train.validation import Validator
-from tests.support.training_world import Recorder, assert_same, resolved, run
+from tests.support.training_world import SMALL, Recorder, assert_same, resolved, run
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 SOURCE: dict[str, Any] = {
@@ -164,3 +167,32 @@ def test_it_may_have_another_number_of_ranks(
         run(spec, pictures, cache, Recorder(tmp_path / "exact"), tmp_path)
     reporter = Recorder(tmp_path / "branch")
     assert run(spec, pictures, cache, reporter, tmp_path, branch=True) == "succeeded"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_shape_fields_are_those_that_change_a_tensor(method: str) -> None:
+    """With a larger value of a marked field some weight has another shape; of no other field."""
+    marked = set(shape_fields(method))
+    own = {"name": method} | SMALL[method]
+    beside = {
+        "dataset": "x",
+        "backbone": {"name": "test_resnet", "image_size": 16},
+        "train": {"batch_size": 8},
+    }
+    facts = DatasetFacts(num_images=300, num_classes=3, median_size=16)
+
+    def shapes(**changes: object) -> dict[str, torch.Size]:
+        spec = resolve(JobSpec.model_validate(beside | {"method": own | changes}), facts)
+        return {name: t.shape for name, t in build_method(spec, 3).state_dict().items()}
+
+    before = shapes()
+    settings = resolve(JobSpec.model_validate(beside | {"method": own}), facts).method
+    for name in type(settings).model_fields:
+        value = getattr(settings, name)
+        if isinstance(value, bool):
+            changed: object = not value
+        elif isinstance(value, int):
+            changed = value + 8  # a queue in whole batches
+        else:
+            continue  # rates, temperatures, names
+        assert (shapes(**{name: changed}) != before) == (name in marked), name

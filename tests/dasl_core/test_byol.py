@@ -13,11 +13,12 @@ from lightly.loss import NegativeCosineSimilarity
 from torch import Tensor, nn
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.methods import BYOL, Step, build_method, byol_loss
+from dasl_core.methods import Step, build_method
+from dasl_core.methods.byol import BYOL, byol_loss
 from dasl_core.models.ema import Teacher, cosine_momentum
 from dasl_core.models.heads import projection_head
-from dasl_core.spec.methods import BYOL as Settings
-from dasl_core.spec.methods import Given
+from dasl_core.spec.methods import ResolveContext
+from dasl_core.spec.methods.byol import BYOL as Settings
 from tests.support.batch_parts import gradients_in_parts, without_batch_statistics
 from tests.support.training_world import Recorder, resolved, run
 
@@ -122,7 +123,7 @@ def test_the_teacher_follows_after_the_update_alone() -> None:
     students = [*byol.backbone.parameters(), *byol.projector.parameters()]
     for teacher, old, student in zip(byol.teacher.parameters(), before, students, strict=True):
         torch.testing.assert_close(teacher, momentum * old + (1 - momentum) * student)
-    assert byol.figures({}, step(index=3))["teacher_momentum"].item() == pytest.approx(momentum)
+    assert byol.metrics({}, step(index=3))["teacher_momentum"].item() == pytest.approx(momentum)
 
 
 @pytest.mark.parametrize("keep", ["student", "teacher"])
@@ -150,17 +151,17 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole(
             torch.testing.assert_close(gradient, whole[name], rtol=0, atol=1e-12)
 
 
-def test_the_teacher_follows_once_a_step_however_many_parts(
+def test_teacher_is_updated_once_a_step_with_micro_batches(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     momenta: list[float] = []
-    follow = Teacher.follow
+    update = Teacher.update
 
     def counted(teacher: Teacher, *students: nn.Module, momentum: float) -> None:
         momenta.append(momentum)
-        follow(teacher, *students, momentum=momentum)
+        update(teacher, *students, momentum=momentum)
 
-    monkeypatch.setattr(Teacher, "follow", counted)
+    monkeypatch.setattr(Teacher, "update", counted)
     spec = resolved(pictures, method={"name": "byol"}, train={"micro_batches": 4, "epochs": 2})
     assert run(spec, pictures, cache, Recorder(tmp_path)) == "succeeded"
     assert momenta == [cosine_momentum(0.97, step, 6) for step in range(6)]
@@ -169,8 +170,9 @@ def test_the_teacher_follows_once_a_step_however_many_parts(
 # --- settings
 
 
-def given_facts(epochs: int) -> Given:
-    return Given(
+def given_facts(epochs: int) -> ResolveContext:
+    return ResolveContext(
+        backbone="resnet50",
         features=512,
         image_size=32,
         patch_size=None,

@@ -16,14 +16,14 @@ from lightly.models.modules import DINOProjectionHead
 from torch import Tensor, nn
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.methods import DINO, Step, build_method, dino_loss
-from dasl_core.methods.dino import TemperatureWarmup
+from dasl_core.methods import Step, build_method
+from dasl_core.methods.dino import DINO, TemperatureWarmup, dino_loss
 from dasl_core.models.ema import Teacher, cosine_momentum
 from dasl_core.models.heads import DINOHead, UnitLinear
 from dasl_core.seeds import derive_seed
 from dasl_core.spec import Clip, ResolvedJobSpec
-from dasl_core.spec.methods import DINO as Settings
-from dasl_core.spec.methods import Given
+from dasl_core.spec.methods import ResolveContext
+from dasl_core.spec.methods.dino import DINO as Settings
 from dasl_core.train.serialization import load_state
 from dasl_core.train.update import Updater
 from dasl_core.train.views import views_of
@@ -246,7 +246,7 @@ def test_parts_of_a_batch_give_gradients_and_centre_of_the_whole(pictures: Datas
         gradients, loss, _ = gradients_in_parts(dino, images, parts)
         assert torch.equal(dino.center, torch.zeros_like(dino.center))  # not once a part
         dino.before_update(step())
-        figures = {name: value.double() for name, value in dino.figures({}, step()).items()}
+        figures = {name: value.double() for name, value in dino.metrics({}, step()).items()}
         found.append(gradients | {"center": dino.center.clone(), "loss": loss} | figures)
     whole = found[0]
     assert whole["center"].abs().max() > 1e-4
@@ -258,17 +258,17 @@ def test_parts_of_a_batch_give_gradients_and_centre_of_the_whole(pictures: Datas
             torch.testing.assert_close(value, whole[name], rtol=0, atol=tolerance)
 
 
-def test_the_teacher_follows_once_a_step_however_many_parts(
+def test_teacher_is_updated_once_a_step_with_micro_batches(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     momenta: list[float] = []
-    follow = Teacher.follow
+    update = Teacher.update
 
     def counted(teacher: Teacher, *students: nn.Module, momentum: float) -> None:
         momenta.append(momentum)
-        follow(teacher, *students, momentum=momentum)
+        update(teacher, *students, momentum=momentum)
 
-    monkeypatch.setattr(Teacher, "follow", counted)
+    monkeypatch.setattr(Teacher, "update", counted)
     spec = resolved(pictures, method={"name": "dino"}, train={"micro_batches": 4, "epochs": 2})
     assert run(spec, pictures, cache, Recorder(tmp_path)) == "succeeded"
     assert momenta == [cosine_momentum(0.97, index, 6) for index in range(6)]
@@ -347,7 +347,7 @@ def test_figures_tell_uniform_and_constant_outputs() -> None:
         dino.center.zero_()
         dino.loss(outputs_of(student, teacher), step())
         dino.before_update(step())
-        return {name: value.item() for name, value in dino.figures({}, step()).items()}
+        return {name: value.item() for name, value in dino.metrics({}, step()).items()}
 
     uniform = figures(torch.zeros(2, 64, K))
     assert uniform["output_entropy"] == pytest.approx(ln, rel=1e-5)
@@ -383,8 +383,9 @@ def test_the_recipe_is_the_papers(pictures: DatasetIndex) -> None:
     assert optimizer.lr == pytest.approx(5e-4 * 8 / 256)
 
 
-def facts(**changes: Any) -> Given:
-    known = Given(
+def facts(**changes: Any) -> ResolveContext:
+    known = ResolveContext(
+        backbone="resnet50",
         features=384,
         image_size=224,
         patch_size=16,

@@ -51,7 +51,7 @@ def test_it_follows_by_the_formula_head_included(momentum: float, times: int) ->
             momentum * t + (1 - momentum) * s.detach().double()
             for t, s in zip(expected, students, strict=True)
         ]
-        teacher.follow(backbone, head, momentum=momentum)
+        teacher.update(backbone, head, momentum=momentum)
     for parameter, value in zip(teacher.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.double(), value, rtol=1e-5, atol=1e-6)
     assert at == [parameter.data_ptr() for parameter in teacher.parameters()]  # in place
@@ -62,7 +62,7 @@ def test_batch_statistics_are_its_own() -> None:
     teacher = Teacher(backbone, head).train()
     mean = teacher.backbone[1].running_mean
     backbone(torch.randn(8, 1, 4, 4) + 3)
-    teacher.follow(backbone, head, momentum=0.0)
+    teacher.update(backbone, head, momentum=0.0)
     assert torch.equal(mean, torch.zeros(4))  # the student's running mean did not come along
     images = torch.randn(8, 1, 4, 4) * 5 - 2
     normalised = teacher.backbone[:2](images)

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dasl_core.distributed import gather_views
 from dasl_core.methods import Method, Outputs, Step, nt_xent
-from dasl_core.spec import DatasetFacts, JobSpec, ResolvedJobSpec, resolve
+from dasl_core.spec import DatasetFacts, JobSpec, ResolvedBackbone, resolve
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.gradients import GradientComputer
 from tests.support.gloo_pool import GlooPool
@@ -35,7 +35,9 @@ class Contrastive(Method):
         self.scales = nn.Parameter(torch.linspace(0.5, 1.5, 5))
 
     @classmethod
-    def from_spec(cls, spec: ResolvedJobSpec, num_classes: int | None) -> Contrastive:
+    def from_settings(
+        cls, settings: object, backbone: ResolvedBackbone, num_classes: int | None
+    ) -> Contrastive:
         return cls()
 
     def forward(self, views: Sequence[Tensor]) -> Outputs:

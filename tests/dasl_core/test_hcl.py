@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from dasl_core.distributed import mean_over_ranks
-from dasl_core.methods import HCL, Step, hard_negative_loss, nt_xent
+from dasl_core.methods import Step, nt_xent
+from dasl_core.methods.hcl import HCL, hard_negative_loss
 from dasl_core.models.heads import projection_head
 from tests.support.gloo_pool import GlooPool
 

@@ -14,27 +14,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.methods import (
-    REGISTRY,
-    Method,
-    MultiSimilarity,
-    NPair,
-    Outputs,
-    ProxyAnchor,
-    Step,
-    SwAV,
-    Triplet,
-    build_method,
-    byol_loss,
-    dino_loss,
-    hard_negative_loss,
-    moco_v3_loss,
-    nt_xent,
-    sinkhorn,
-    swapped_prediction,
-    vicreg_loss,
-)
-from dasl_core.methods.dino import TemperatureWarmup
+from dasl_core.methods import REGISTRY, Method, Outputs, Step, build_method, nt_xent
+from dasl_core.methods.byol import byol_loss
+from dasl_core.methods.dino import TemperatureWarmup, dino_loss
+from dasl_core.methods.hcl import hard_negative_loss
+from dasl_core.methods.moco_v3 import moco_v3_loss
+from dasl_core.methods.multi_similarity import MultiSimilarity
+from dasl_core.methods.npair import NPair
+from dasl_core.methods.proxy_anchor import ProxyAnchor
+from dasl_core.methods.swav import SwAV, sinkhorn, swapped_prediction
+from dasl_core.methods.triplet import Triplet
+from dasl_core.methods.vicreg import vicreg_loss
 from dasl_core.seeds import stream
 from dasl_core.spec import METHODS, ResolvedJobSpec
 from dasl_core.train.optim import learning_rate_factors

@@ -17,18 +17,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.methods import (
-    Method,
-    MultiSimilarity,
-    NPair,
-    ProxyAnchor,
-    Step,
-    Triplet,
-    build_method,
-)
+from dasl_core.methods import Method, Step, build_method
 from dasl_core.methods.metric_learning import MetricLearning
+from dasl_core.methods.multi_similarity import MultiSimilarity
+from dasl_core.methods.npair import NPair
+from dasl_core.methods.proxy_anchor import ProxyAnchor
+from dasl_core.methods.triplet import Triplet
 from dasl_core.spec import METHODS
-from dasl_core.spec.methods import MetricLearningPart
+from dasl_core.spec.methods.config import MetricLearningConfig
 from dasl_core.train.optim import build_optimizer, learning_rate_factors, set_schedules
 from tests.support.gloo_pool import GlooPool
 from tests.support.training_world import resolved
@@ -282,7 +278,7 @@ def test_labels_of_own_share_alone_are_the_trap(pool: GlooPool) -> None:
 # --- settings
 
 
-SUPERVISED = [name for name, part in METHODS.items() if issubclass(part, MetricLearningPart)]
+SUPERVISED = [name for name, part in METHODS.items() if issubclass(part, MetricLearningConfig)]
 
 
 @pytest.mark.parametrize("name", SUPERVISED)
@@ -317,8 +313,8 @@ def test_other_methods_do_without_the_package() -> None:
         "import sys; sys.modules['pytorch_metric_learning'] = None\n"
         "import dasl_core.methods as m; assert 'npair' in m.REGISTRY\n"
         "from torch import nn\n"
-        "m.SimCLR(nn.Identity(), nn.Identity(), 0.1)\n"
-        "try: m.NPair(nn.Identity(), nn.Linear(2, 2))\n"
+        "m.REGISTRY['simclr'](nn.Identity(), nn.Identity(), 0.1)\n"
+        "try: m.REGISTRY['npair'](nn.Identity(), nn.Linear(2, 2))\n"
         "except ImportError as error: assert 'pytorch_metric_learning' in str(error)\n"
         "else: raise AssertionError\n"
     )

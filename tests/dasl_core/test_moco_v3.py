@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.methods import MoCoV3, Step, build_method, moco_v3_loss
+from dasl_core.methods import Step, build_method
+from dasl_core.methods.moco_v3 import MoCoV3, moco_v3_loss
 from dasl_core.models.ema import cosine_momentum
 from dasl_core.models.heads import deep_head
 from dasl_core.seeds import derive_seed
-from dasl_core.spec.methods import Given
-from dasl_core.spec.methods import MoCoV3 as Settings
+from dasl_core.spec.methods import ResolveContext
+from dasl_core.spec.methods.moco_v3 import MoCoV3 as Settings
 from dasl_core.train.serialization import load_state
 from tests.support.batch_parts import gradients_in_parts, without_batch_statistics
 from tests.support.training_world import Recorder, resolved, run
@@ -179,7 +180,7 @@ def test_heads_are_the_authors(
 
 
 def test_settings(pictures: DatasetIndex) -> None:
-    given = Given(2048, 224, None, 1_281_167, 4096, 100)
+    given = ResolveContext("resnet50", 2048, 224, None, 1_281_167, 4096, 100)
     assert Settings().resolve(given).hidden_dim == 4096
     assert Settings().resolve(given._replace(features=384)).hidden_dim == 4096  # a ViT-S
     assert Settings().resolve(given._replace(features=64)).hidden_dim == 768

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.split import split
-from dasl_core.methods import REGISTRY, Outputs, SimCLR
+from dasl_core.methods import REGISTRY, Outputs
+from dasl_core.methods.simclr import SimCLR
 from dasl_core.train.reporter import Desired
 from dasl_core.train.serialization import load_state
 from tests.support.training_world import Recorder, assert_same, ingest, resolved, run

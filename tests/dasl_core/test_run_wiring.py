@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from dasl_core.data.augment import RGB_MEAN, RGB_STD, ViewParameters, draw_view
 from dasl_core.data.index import DatasetIndex
 from dasl_core.spec import Clip, ResolvedJobSpec, ViewAugment
-from dasl_core.spec.methods import ProxyAnchor
+from dasl_core.spec.methods.proxy_anchor import ProxyAnchor
 from dasl_core.train.build import RunFiles, build_trainer
 from dasl_core.train.reporter import NullReporter
 from dasl_core.train.step_metrics import REPORT_EVERY_STEPS

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from dasl_core.methods import SimCLR, Step, nt_xent
+from dasl_core.methods import Step, nt_xent
+from dasl_core.methods.simclr import SimCLR
 from dasl_core.models.heads import projection_head
 
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dasl_core.models.catalogue import FAMILIES, describe
+from dasl_core.models.catalog import FAMILIES, describe
 from dasl_core.spec import (
     BACKBONES,
     METHODS,
@@ -547,10 +547,10 @@ def test_numbers_as_yaml_writes_them(tmp_path: Path) -> None:
     assert spec.train.warmup_epochs == 2.0
 
 
-# --- the catalogue, and what need not be imported
+# --- the catalog, and what need not be imported
 
 
-def test_the_catalogue_has_the_models_of_timm() -> None:
+def test_catalog_has_the_models_of_timm() -> None:
     names = {name for module in FAMILIES for name in timm.list_models(module=module)}
     assert BACKBONES.keys() == names
     for module, family in FAMILIES.items():
@@ -561,7 +561,7 @@ def test_the_catalogue_has_the_models_of_timm() -> None:
     "name",
     ["test_vit", "test_resnet", "resnet18", "resnet10t", "vit_small_patch16_224", "resnet50d"],
 )
-def test_the_catalogue_says_what_timm_builds(name: str) -> None:
+def test_catalog_describes_what_timm_builds(name: str) -> None:
     assert BACKBONES[name].model_dump() == describe(name, BACKBONES[name].family)
 
 

@@ -16,7 +16,8 @@ from lightly.loss import SwaVLoss
 from lightly.loss.swav_loss import sinkhorn as lightly_sinkhorn
 from torch import Tensor, nn
 
-from dasl_core.methods import Step, SwAV, sinkhorn, swapped_prediction
+from dasl_core.methods import Step
+from dasl_core.methods.swav import SwAV, sinkhorn, swapped_prediction
 from dasl_core.models.heads import projection_head
 from dasl_core.spec import DatasetFacts, JobSpec, resolve
 from tests.support.gloo_pool import GlooPool
@@ -187,7 +188,7 @@ def test_figures_tell_even_use_from_collapse() -> None:
         (20 * torch.eye(5).repeat(2, 1).expand(4, 10, 5), 0.0, math.log(5)),
         (20 * torch.eye(5)[0].expand(4, 10, 5), 0.0, 0.0),
     ):
-        figures = method.figures({"scores": scores}, step_at(0, 10))
+        figures = method.metrics({"scores": scores}, step_at(0, 10))
         assert figures["output_entropy"].item() == pytest.approx(entropy, abs=1e-5)
         assert figures["output_usage"].item() == pytest.approx(usage, abs=1e-5)
         assert figures["num_outputs"].item() == 5

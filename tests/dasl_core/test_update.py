@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.methods import Outputs, SimCLR
+from dasl_core.methods import Outputs
+from dasl_core.methods.simclr import SimCLR
 from dasl_core.spec import Clip
 from dasl_core.train.divergence import DivergedError
 from dasl_core.train.serialization import load_state

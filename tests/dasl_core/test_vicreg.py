@@ -10,11 +10,11 @@ from lightly.loss import VICRegLoss
 from torch import Tensor, nn
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.methods import Step, VICReg, build_method, vicreg_loss
-from dasl_core.methods.vicreg import correlation_penalty
+from dasl_core.methods import Step, build_method
+from dasl_core.methods.vicreg import VICReg, correlation_penalty, vicreg_loss
 from dasl_core.models.heads import deep_head
-from dasl_core.spec.methods import Given
-from dasl_core.spec.methods import VICReg as Settings
+from dasl_core.spec.methods import ResolveContext
+from dasl_core.spec.methods.vicreg import VICReg as Settings
 from tests.support.batch_parts import gradients_in_parts, without_batch_statistics
 from tests.support.training_world import resolved
 
@@ -114,7 +114,7 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole(pictures: DatasetIndex)
 
 
 def test_settings(pictures: DatasetIndex) -> None:
-    given = Given(2048, 224, None, 1_281_167, 2048, 100)
+    given = ResolveContext("resnet50", 2048, 224, None, 1_281_167, 2048, 100)
     found = Settings().resolve(given)
     assert (found.projection_dim, found.hidden_dim) == (8192, 8192)  # the paper's for a ResNet-50
     assert Settings().resolve(given._replace(features=512)).projection_dim == 2048

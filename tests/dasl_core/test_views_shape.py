@@ -8,13 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from dasl_core.methods import (
-    byol_loss,
-    hard_negative_loss,
-    moco_v3_loss,
-    nt_xent,
-    vicreg_loss,
-)
+from dasl_core.methods import nt_xent
+from dasl_core.methods.byol import byol_loss
+from dasl_core.methods.hcl import hard_negative_loss
+from dasl_core.methods.moco_v3 import moco_v3_loss
+from dasl_core.methods.vicreg import vicreg_loss
 
 TWO = torch.randn(2, 4, 3)
 LOSSES: dict[str, Callable[[Tensor], Tensor]] = {

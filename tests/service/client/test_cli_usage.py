@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dasl_core.spec import JobSpec
-from dasl_core.spec.methods import SimCLR
+from dasl_core.spec.methods.simclr import SimCLR
 from service.cli.app import app
 from service.cli.inputs import read_spec
 

@@ -1,4 +1,4 @@
-"""Makes `dasl_core/spec/backbones.json`: `python -m dasl_core.models.catalogue`."""
+"""Makes `dasl_core/spec/backbones.json`: `python -m dasl_core.models.catalog`."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def describe(name: str, family: str) -> dict[str, Any]:
     }
 
 
-def build_catalogue() -> dict[str, dict[str, Any]]:
+def build_catalog() -> dict[str, dict[str, Any]]:
     """Every ResNet-like and ViT model of the installed timm, by name."""
     return {
         name: describe(name, family)
@@ -38,5 +38,5 @@ def build_catalogue() -> dict[str, dict[str, Any]]:
 
 if __name__ == "__main__":
     target = Path(dasl_core.spec.__file__).parent / "backbones.json"
-    lines = (f"  {json.dumps(n)}: {json.dumps(f)}" for n, f in build_catalogue().items())
+    lines = (f"  {json.dumps(n)}: {json.dumps(f)}" for n, f in build_catalog().items())
     target.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

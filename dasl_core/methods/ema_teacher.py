@@ -1,0 +1,84 @@
+"""What methods with an EMA teacher have in common."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from dasl_core.methods.base import Method, Outputs, Step
+from dasl_core.models.ema import Teacher, cosine_momentum
+
+
+class EMATeacherMethod(Method):
+    """A method whose targets come from a teacher: a moving average of the student, updated every step.
+
+    Attributes:
+        momentum: of the teacher at the first step; it grows to 1 in a half cosine.
+        keep: whose backbone is evaluated and exported.
+    """
+
+    teacher: Teacher
+    momentum: float
+    keep: Literal["student", "teacher"]
+
+    @property
+    @abstractmethod
+    def student_head(self) -> nn.Module:
+        """The student's head, of which the teacher has an average."""
+
+    def after_update(self, step: Step) -> None:
+        self.teacher.update(self.backbone, self.student_head, momentum=self._momentum(step))
+
+    def teachers(self) -> list[nn.Module]:
+        return [self.teacher.backbone]
+
+    @property
+    def representation(self) -> nn.Module:
+        return self.teacher.backbone if self.keep == "teacher" else self.backbone
+
+    def metrics(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
+        return {"teacher_momentum": torch.tensor(self._momentum(step))}
+
+    def _momentum(self, step: Step) -> float:
+        return cosine_momentum(self.momentum, step.index, step.total)
+
+
+class PredictorMethod(EMATeacherMethod):
+    """A method whose student predicts the teacher's projections of the other view.
+
+    Subclasses say under which name `loss` finds the teacher's projections.
+    """
+
+    targets: ClassVar[str]
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        projector: nn.Module,
+        predictor: nn.Module,
+        *,
+        momentum: float,
+        keep: Literal["student", "teacher"],
+    ) -> None:
+        """`momentum` and `keep`: see `EMATeacherMethod`."""
+        super().__init__()
+        self.backbone, self.projector, self.predictor = backbone, projector, predictor
+        self.teacher = Teacher(backbone, projector)
+        self.momentum, self.keep = momentum, keep
+
+    def forward(self, views: Sequence[Tensor]) -> Outputs:
+        """``embeddings``: the student's predictions; `targets`: the teacher's; both (2, B, h)."""
+        # One pass over both views, as with SimCLR: batch statistics are those of both together. BYOL's
+        # code makes two passes of half the size; the function of a view is then its own.
+        images = torch.cat(list(views))
+        predictions = self.predictor(self.projector(self.backbone(images)))
+        return {
+            "embeddings": predictions.unflatten(0, (len(views), -1)),
+            self.targets: self.teacher(images).unflatten(0, (len(views), -1)),
+        }
+
+    @property
+    def student_head(self) -> nn.Module:
+        return self.projector

@@ -1,0 +1,85 @@
+"""Settings of BYOL."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from dasl_core.spec.base import Auto
+from dasl_core.spec.methods.config import (
+    FIXES_SHAPES,
+    EMATeacherConfig,
+    EmbeddingWidth,
+    Momentum,
+    Recipe,
+    ResolveContext,
+    Width,
+    register,
+    register_resolved,
+)
+
+
+@register
+class BYOL(EMATeacherConfig):
+    """BYOL (Grill et al., NeurIPS 2020, https://arxiv.org/abs/2006.07733).
+
+    Predicts from one view of an image what an EMA teacher computes for the other view. DAR and SEC act on
+    the predictions. Both views go through a network in one pass, so batch statistics are those of both
+    views together; the authors' code computes them for each view separately.
+    """
+
+    recipe: ClassVar[Recipe] = Recipe(
+        lr={"lars": 0.2},
+        weight_decay={"lars": 1.5e-6},
+        crop_scale=(0.08, 1.0),
+        blur=(1.0, 0.1),
+        solarize=(0.0, 0.2),
+    )
+    # Base momentum of the paper's code by epochs; between them it is interpolated.
+    _MOMENTA: ClassVar = ((40, 0.97), (100, 0.99), (300, 0.99), (1000, 0.996))
+
+    name: Literal["byol"] = "byol"
+    projection_dim: Annotated[EmbeddingWidth, FIXES_SHAPES] = Field(
+        256, description="Width of the projections and of their predictions."
+    )
+    hidden_dim: Annotated[Width | Auto, FIXES_SHAPES] = Field(
+        "auto",
+        description=(
+            'Width of the hidden layers of projector and predictor. "auto": twice the width '
+            "of the backbone's features: 4096 for the paper's ResNet-50."
+        ),
+    )
+    teacher_momentum: Momentum | Auto = Field(
+        "auto",
+        description=(
+            "Momentum of the EMA teacher at the first step; it grows to 1 along a half "
+            'cosine. "auto": 0.97 up to 40 epochs, 0.99 for 100 to 300, 0.996 from 1000, as '
+            "the authors'; interpolated in between."
+        ),
+    )
+
+    def resolve(self, context: ResolveContext) -> "ResolvedBYOL":
+        """Choose heads as wide as the paper's for its ResNet-50, a faster teacher for short runs."""
+        hidden, momentum = self.hidden_dim, self.teacher_momentum
+        if hidden == "auto":
+            hidden = min(65_536, 2 * context.features)
+        if momentum == "auto":
+            momentum = _interpolated(context.epochs, self._MOMENTA)
+        return self.narrow(ResolvedBYOL, hidden_dim=hidden, teacher_momentum=momentum)
+
+
+@register_resolved
+class ResolvedBYOL(BYOL):
+    """BYOL's settings without "auto"."""
+
+    hidden_dim: Width
+    teacher_momentum: Momentum
+
+
+def _interpolated(x: float, points: Sequence[tuple[float, float]]) -> float:
+    """Interpolate linearly between `points`, constant outside; four digits, since people read it."""
+    for (low, start), (high, end) in pairwise(points):
+        if x < high:
+            return round(start + (end - start) * max(0.0, x - low) / (high - low), 4)
+    return points[-1][1]

@@ -1,0 +1,255 @@
+"""What the settings of methods are made of, and their registry."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
+
+from pydantic import Field, field_validator
+
+from dasl_core.spec.base import Auto, SpecModel, problem
+from dasl_core.spec.problems import FieldProblem
+
+Width = Annotated[int, Field(ge=1, le=65_536)]
+# Below it cosines become numbers that float32 does not hold.
+Temperature = Annotated[float, Field(ge=1e-3, le=10)]
+EmbeddingWidth = Annotated[int, Field(ge=2, le=65_536)]
+CropSize = Annotated[int, Field(ge=8, le=1024)]
+Momentum = Annotated[float, Field(ge=0, lt=1)]
+Outputs = Annotated[int, Field(ge=2, le=1_000_000)]
+Epochs = Annotated[int, Field(ge=0, le=100_000)]
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class FixesShapes:
+    """Marks a field that decides the shape of a weight: `Annotated[Width, FIXES_SHAPES]`.
+
+    A job that branches off another one's checkpoint cannot change it. The marker adds nothing to the
+    JSON Schema.
+    """
+
+
+FIXES_SHAPES = FixesShapes()
+
+
+class Recipe(NamedTuple):
+    """What a method's authors prescribe for the "auto" settings that all methods share.
+
+    Tuples hold one entry a view.
+
+    Attributes:
+        lr: peak rate at a global batch of 256 of each optimizer; without an entry, `BASE_LR` holds.
+        weight_decay: the same for the decay; a pair is the start and the end of a cosine.
+        clip: largest gradient norm, or None; `clip_each` applies it to each parameter by itself.
+        blur, solarize: probabilities on images large enough for a blur.
+    """
+
+    lr: Mapping[str, float] = NOTHING
+    weight_decay: Mapping[str, float | tuple[float, float]] = NOTHING
+    clip: float | None = None
+    clip_each: bool = False
+    crop_scale: tuple[float, float] = (0.2, 1.0)
+    jitter: float = 0.5
+    grayscale: float = 0.2
+    blur: tuple[float, ...] = (0.5,)
+    solarize: tuple[float, ...] = (0.0,)
+
+
+class ResolveContext(NamedTuple):
+    """What a method's settings are checked with, and its "auto" settings resolved from.
+
+    Attributes:
+        backbone: its name, for messages.
+        features: width of the backbone's features.
+        patch_size: in pixels; None for a network that takes images of any size.
+    """
+
+    backbone: str
+    features: int
+    image_size: int
+    patch_size: int | None
+    train_images: int
+    batch_size: int
+    epochs: int
+
+
+class MethodConfig(SpecModel):
+    """The settings that every method has.
+
+    What its authors prescribe for the settings that all methods share is its `recipe`: there, "auto"
+    means the recipe.
+    """
+
+    recipe: ClassVar[Recipe] = Recipe()
+    supervised: ClassVar[bool] = False
+    """Whether the loss needs class labels; there is then one view of an image."""
+    samples_per_class: ClassVar[int | None] = None
+    """Images of each class in a batch of a supervised method."""
+    needs_pairs: ClassVar[bool] = False
+    """Whether the loss is 0 for a batch of one class, or without two images of any class."""
+    has_prototypes: ClassVar[bool] = False
+    """Whether the method assigns images to prototypes, which can stand for clusters."""
+
+    name: Any
+
+    @property
+    def num_views(self) -> int:
+        """Views of each image, the local crops last."""
+        return 1 if self.supervised else 2
+
+    @property
+    def has_single_view_pass(self) -> bool:
+        """Whether some forward pass takes one view of an image alone."""
+        return self.num_views == 1
+
+    def check(self, context: ResolveContext) -> list[FieldProblem]:
+        """Return what keeps the method from running with these settings in this job."""
+        return []
+
+    def resolve(self, context: ResolveContext) -> "MethodConfig":
+        """Return the same settings with every "auto" replaced."""
+        return self
+
+
+class ProjectionHeadConfig(MethodConfig):
+    """A method with a projection head of its own width."""
+
+    projection_dim: Annotated[EmbeddingWidth, FIXES_SHAPES] = Field(
+        128, description="Width of the embedding that the loss, DAR and SEC use."
+    )
+    hidden_dim: Annotated[Width | Auto, FIXES_SHAPES] = Field(
+        "auto",
+        description=(
+            "Width of the projection head's hidden layer. \"auto\": the width of the backbone's "
+            "features."
+        ),
+    )
+
+    def resolved_hidden_dim(self, context: ResolveContext) -> int:
+        """Return the hidden layer's width: that of the features, where it is not set."""
+        return context.features if self.hidden_dim == "auto" else self.hidden_dim
+
+
+class MultiCropConfig(MethodConfig):
+    """A method with small local crops beside its two global views (Caron et al. 2020)."""
+
+    local_crops: int = Field(
+        6,
+        ge=0,
+        le=98,
+        description=(
+            "Number of local (small) crops of each image, in addition to the two global views."
+        ),
+    )
+    local_size: CropSize | Auto = Field(
+        "auto",
+        description=(
+            "Height and width of a local crop in pixels; for a ViT, a multiple of its patch "
+            'size. "auto": 3/7 of `image_size` (96 of 224), for a ViT rounded to whole '
+            "patches, at least 8."
+        ),
+    )
+    local_scale: tuple[float, float] = Field(
+        (0.05, 0.4),
+        description="Smallest and largest fraction of the image area that a local crop keeps.",
+    )
+
+    @property
+    def num_views(self) -> int:
+        """Views of each image: two global ones, then the local crops."""
+        return 2 + self.local_crops
+
+    @property
+    def has_single_view_pass(self) -> bool:
+        """Whether there is a single local crop: each size has a pass of its own."""
+        return self.local_crops == 1
+
+    @field_validator("local_scale")
+    @classmethod
+    def _ordered(cls, scale: tuple[float, float]) -> tuple[float, float]:
+        return range_of_areas(scale)
+
+    def check(self, context: ResolveContext) -> list[FieldProblem]:
+        """Return a problem when local crops are not whole patches."""
+        size, patch = self.local_size, context.patch_size
+        if size == "auto" or not patch or size % patch == 0:
+            return []
+        return [
+            FieldProblem(
+                "method.local_size",
+                f"must be divisible by the patches of {context.backbone}, which have {patch} pixels",
+                str(size),
+                f"such as {max(1, size // patch) * patch}",
+            )
+        ]
+
+    def resolved_local_size(self, context: ResolveContext) -> int:
+        """Return the side of a local crop: whole patches, where it is not set."""
+        if self.local_size != "auto":
+            return self.local_size
+        unit = context.patch_size or 1
+        return max(8, max(1, round(context.image_size * 3 / 7 / unit)) * unit)
+
+
+class ResolvedMultiCropConfig(MultiCropConfig):
+    """A method with local crops of a known size."""
+
+    local_size: CropSize
+
+
+class EMATeacherConfig(MethodConfig):
+    """A method whose targets come from a teacher: a moving average of the student."""
+
+    keep: Literal["student", "teacher"] = Field(
+        "student", description="Which network's backbone is evaluated and exported."
+    )
+
+
+class MetricLearningConfig(MethodConfig):
+    """A supervised method that compares the embeddings of one view of each image."""
+
+    recipe: ClassVar[Recipe] = Recipe(
+        # Proxy-Anchor's and SEC's papers: random crops and flips of the whole, and no color.
+        lr={"adamw": 2e-4},  # Proxy-Anchor's 1e-4 for batches of 120 to 180
+        weight_decay={"adamw": 1e-4},
+        crop_scale=(0.16, 1.0),
+        jitter=0.0,
+        grayscale=0.0,
+        blur=(0.0,),
+    )
+    supervised: ClassVar[bool] = True
+    samples_per_class: ClassVar[int | None] = 4
+    needs_pairs: ClassVar[bool] = True
+
+    embedding_dim: Annotated[EmbeddingWidth, FIXES_SHAPES] = Field(
+        512, description="Width of the embedding, a linear layer on the backbone's features."
+    )
+
+
+def range_of_areas(scale: tuple[float, float]) -> tuple[float, float]:
+    """Return `scale` if it is a range of shares of an image's area; else raise a validation error."""
+    if not 0 < scale[0] <= scale[1] <= 1:
+        raise problem("is not a range of areas", list(scale), "[low, high], 0 < low <= high <= 1")
+    return scale
+
+
+METHODS: dict[str, type[MethodConfig]] = {}
+"""The settings of every method, by its name."""
+
+RESOLVED_METHODS: dict[str, type[MethodConfig]] = {}
+"""The same without "auto". Settings that never are "auto" stand here themselves."""
+
+Config = TypeVar("Config", bound=MethodConfig)
+
+
+def register(config: type[Config]) -> type[Config]:
+    """Register the settings of a method under their `name`."""
+    name = config.model_fields["name"].default
+    METHODS[name] = RESOLVED_METHODS[name] = config
+    return config
+
+
+def register_resolved(config: type[Config]) -> type[Config]:
+    """Register the resolved form of settings that may be "auto"."""
+    RESOLVED_METHODS[config.model_fields["name"].default] = config
+    return config

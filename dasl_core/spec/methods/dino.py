@@ -1,0 +1,168 @@
+"""Settings of DINO."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from dasl_core.spec.base import Auto
+from dasl_core.spec.methods.config import (
+    FIXES_SHAPES,
+    CropSize,
+    EMATeacherConfig,
+    EmbeddingWidth,
+    Epochs,
+    Momentum,
+    MultiCropConfig,
+    Outputs,
+    Recipe,
+    ResolveContext,
+    ResolvedMultiCropConfig,
+    Temperature,
+    Width,
+    register,
+    register_resolved,
+)
+
+
+@register
+class DINO(MultiCropConfig, EMATeacherConfig):
+    """DINO (Caron et al., ICCV 2021, https://arxiv.org/abs/2104.14294).
+
+    A student that sees many crops of an image learns the output that its EMA teacher computes for the two
+    global views. DAR and SEC act on the student's bottleneck for these two.
+    """
+
+    recipe: ClassVar[Recipe] = Recipe(
+        # Beside AdamW, for ViTs, what the authors' code gives for a ResNet-50 and SGD.
+        lr={"adamw": 5e-4, "sgd": 0.03},
+        weight_decay={"adamw": (0.04, 0.4), "sgd": 1e-4},
+        clip=3.0,
+        clip_each=True,
+        crop_scale=(0.4, 1.0),
+        blur=(1.0, 0.1, 0.5),
+        solarize=(0.0, 0.2, 0.0),
+    )
+
+    name: Literal["dino"] = "dino"
+    local_crops: int = Field(
+        8,
+        ge=0,
+        le=98,
+        description=(
+            "Number of local (small) crops of each image, in addition to the two global views."
+        ),
+    )
+    bottleneck_dim: Annotated[EmbeddingWidth, FIXES_SHAPES] = Field(
+        256, description="Width of the head's bottleneck, which DAR and SEC use."
+    )
+    hidden_dim: Annotated[Width | Auto, FIXES_SHAPES] = Field(
+        "auto",
+        description=(
+            'Width of the head\'s hidden layers. "auto": 2048, at most 8 times the width of '
+            "the backbone's features."
+        ),
+    )
+    head_batch_norm: Annotated[bool, FIXES_SHAPES] = Field(
+        False,
+        description=(
+            "Batch normalization in the head's hidden layers; it helps a small ResNet with "
+            "random weights."
+        ),
+    )
+    out_dim: Annotated[Outputs | Auto, FIXES_SHAPES] = Field(
+        "auto",
+        description=(
+            'Number of outputs of the head. "auto": the largest power of two that is at most '
+            "1/16 of the number of training images, from 1024 to 65,536, the paper's value "
+            "for ImageNet."
+        ),
+    )
+    student_temperature: Temperature = Field(
+        0.1, description="Divides the student's outputs before the softmax."
+    )
+    teacher_temperature: Temperature | Auto = Field(
+        "auto",
+        description=(
+            'Divides the teacher\'s outputs after its warm-up. "auto": 0.07; in a training of '
+            "under 10,000 steps `teacher_temperature_start`, because targets that soften "
+            "before there are features become uniform."
+        ),
+    )
+    teacher_temperature_start: Temperature = Field(
+        0.04, description="Divides the teacher's outputs in the first epoch."
+    )
+    teacher_temperature_epochs: Epochs | Auto = Field(
+        "auto",
+        description=(
+            'Epochs in which the teacher\'s temperature grows linearly. "auto": 30% of the '
+            "epochs, at most 30."
+        ),
+    )
+    center_momentum: float = Field(
+        0.9,
+        ge=0,
+        lt=1,
+        description=(
+            "Momentum of the moving mean of the teacher's outputs, which is subtracted from them."
+        ),
+    )
+    teacher_momentum: Momentum | Auto = Field(
+        "auto",
+        description=(
+            "Momentum of the EMA teacher at the first step; it grows to 1 along a half "
+            'cosine. "auto": 0.996; in a training of under 10,000 steps 1 - 40/steps, but at '
+            "least 0.97, so that the teacher leaves its random weights in time."
+        ),
+    )
+    freeze_last_layer_epochs: int = Field(
+        1,
+        ge=0,
+        le=100_000,
+        description="Epochs in which the head's last layer keeps its initial weights.",
+    )
+    keep: Literal["student", "teacher"] = Field(
+        "teacher", description="Which network's backbone is evaluated and exported."
+    )
+
+    def resolve(self, context: ResolveContext) -> "ResolvedDINO":
+        """Choose sizes by the data set, and the teacher's schedules by the length of the run."""
+        steps = context.epochs * max(1, context.train_images // context.batch_size)
+        hidden, out = self.hidden_dim, self.out_dim
+        if hidden == "auto":
+            hidden = min(2048, 8 * context.features)
+        if out == "auto":
+            fitting = 2 ** (max(1, context.train_images // 16).bit_length() - 1)
+            out = min(65_536, max(1024, fitting))
+        temperature, warmup = self.teacher_temperature, self.teacher_temperature_epochs
+        if temperature == "auto":
+            # Targets that soften before the student has features become uniform and stay so; the
+            # authors' code, too, starts at a constant 0.04 and calls more an option for long runs.
+            temperature = 0.07 if steps >= 10_000 else self.teacher_temperature_start
+        if warmup == "auto":
+            warmup = min(30, round(0.3 * context.epochs))
+        momentum = self.teacher_momentum
+        if momentum == "auto":
+            # The paper's 0.996 looks back over 250 steps of 10^5. A training of a few hundred steps
+            # would end before its teacher had left the random weights.
+            momentum = round(min(0.996, max(0.97, 1 - 40 / steps)), 4)
+        return self.narrow(
+            ResolvedDINO,
+            local_size=self.resolved_local_size(context),
+            hidden_dim=hidden,
+            out_dim=out,
+            teacher_temperature=temperature,
+            teacher_temperature_epochs=warmup,
+            teacher_momentum=momentum,
+        )
+
+
+@register_resolved
+class ResolvedDINO(DINO, ResolvedMultiCropConfig):
+    """DINO's settings without "auto"."""
+
+    local_size: CropSize
+    hidden_dim: Width
+    out_dim: Outputs
+    teacher_temperature: Temperature
+    teacher_temperature_epochs: Epochs
+    teacher_momentum: Momentum

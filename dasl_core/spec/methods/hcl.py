@@ -1,0 +1,51 @@
+"""Settings of HCL."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from dasl_core.spec.methods.config import (
+    ProjectionHeadConfig,
+    ResolveContext,
+    Width,
+    register,
+    register_resolved,
+)
+
+
+@register
+class HCL(ProjectionHeadConfig):
+    """HCL (Robinson et al., ICLR 2021, https://arxiv.org/abs/2010.04592).
+
+    SimCLR with hard negatives: negatives get more weight the closer they are, corrected for those expected
+    to have the anchor's class. With `tau_plus` and `beta` at 0 it is SimCLR's loss.
+    """
+
+    name: Literal["hcl"] = "hcl"
+    temperature: float = Field(0.5, ge=0.02, le=10, description="Divides the cosine similarities.")
+    tau_plus: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description=(
+            "Probability that a negative has the anchor's class: about one divided by the "
+            "number of classes. 0: no correction."
+        ),
+    )
+    beta: float = Field(
+        1.0,
+        ge=0,
+        le=100,
+        description="How much more weight hard negatives get. 0: all have the same weight.",
+    )
+
+    def resolve(self, context: ResolveContext) -> "ResolvedHCL":
+        """Choose a hidden layer as wide as the features."""
+        return self.narrow(ResolvedHCL, hidden_dim=self.resolved_hidden_dim(context))
+
+
+@register_resolved
+class ResolvedHCL(HCL):
+    """HCL's settings without "auto"."""
+
+    hidden_dim: Width

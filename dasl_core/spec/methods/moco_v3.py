@@ -1,0 +1,72 @@
+"""Settings of MoCo v3."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from dasl_core.spec.base import Auto
+from dasl_core.spec.methods.config import (
+    FIXES_SHAPES,
+    EMATeacherConfig,
+    EmbeddingWidth,
+    Momentum,
+    Recipe,
+    ResolveContext,
+    Temperature,
+    Width,
+    register,
+    register_resolved,
+)
+
+
+@register
+class MoCoV3(EMATeacherConfig):
+    """MoCo v3 (Chen, Xie and He, ICCV 2021, https://arxiv.org/abs/2104.02057).
+
+    The query of one view must identify the key of the other view among the keys that a momentum encoder
+    computes for the whole batch. DAR and SEC act on the queries.
+    """
+
+    recipe: ClassVar[Recipe] = Recipe(
+        lr={"lars": 0.3, "adamw": 1.5e-4},
+        weight_decay={"lars": 1.5e-6, "adamw": 0.1},
+        blur=(1.0, 0.1),
+        solarize=(0.0, 0.2),
+    )
+
+    name: Literal["moco_v3"] = "moco_v3"
+    temperature: Temperature = Field(0.2, description="Divides the cosine similarities.")
+    projection_dim: Annotated[EmbeddingWidth, FIXES_SHAPES] = Field(
+        256, description="Width of queries and keys."
+    )
+    hidden_dim: Annotated[Width | Auto, FIXES_SHAPES] = Field(
+        "auto",
+        description=(
+            'Width of the hidden layers of projector and predictor. "auto": 4096, at most 12 '
+            "times the width of the backbone's features."
+        ),
+    )
+    freeze_patch_projection: bool = Field(
+        True,
+        description="Keep a ViT's first layer at its random weights, which stabilizes training.",
+    )
+    teacher_momentum: Momentum = Field(
+        0.99,
+        description=(
+            "Momentum of the momentum encoder at the first step; it grows to 1 along a half cosine."
+        ),
+    )
+
+    def resolve(self, context: ResolveContext) -> "ResolvedMoCoV3":
+        """Choose the paper's heads, and smaller ones for a small backbone."""
+        hidden = self.hidden_dim
+        if hidden == "auto":
+            hidden = min(4096, 12 * context.features)
+        return self.narrow(ResolvedMoCoV3, hidden_dim=hidden)
+
+
+@register_resolved
+class ResolvedMoCoV3(MoCoV3):
+    """MoCo v3's settings without "auto"."""
+
+    hidden_dim: Width

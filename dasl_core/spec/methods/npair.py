@@ -1,0 +1,33 @@
+"""Settings of N-pair."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from dasl_core.spec.methods.config import (
+    MetricLearningConfig,
+    register,
+)
+
+
+@register
+class NPair(MetricLearningConfig):
+    """N-pair (Sohn, NeurIPS 2016), normalized as in the SEC paper (https://arxiv.org/abs/2011.02785).
+
+    One pair of images of each class; an anchor must identify its positive among those of all classes.
+    Compares cosine similarities times a scale of 25. `normalize: false` is Sohn's own form, on dot
+    products; the penalty on norms that he adds is `sec: {target: zero}`.
+    """
+
+    samples_per_class: ClassVar[int | None] = 2
+
+    name: Literal["npair"] = "npair"
+    normalize: bool = Field(
+        True, description="true compares cosine similarities, false dot products of raw embeddings."
+    )
+    scale: float = Field(
+        25.0,
+        gt=0,
+        le=1000,
+        description="Multiplies the cosine similarities; raw embeddings are not scaled.",
+    )

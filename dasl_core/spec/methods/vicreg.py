@@ -1,0 +1,86 @@
+"""Settings of VICReg."""
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from dasl_core.spec.base import Auto, problem
+from dasl_core.spec.methods.config import (
+    FIXES_SHAPES,
+    EmbeddingWidth,
+    MethodConfig,
+    Recipe,
+    ResolveContext,
+    Width,
+    register,
+    register_resolved,
+)
+
+
+@register
+class VICReg(MethodConfig):
+    """VICReg (Bardes, Ponce and LeCun, ICLR 2022, https://arxiv.org/abs/2105.04906).
+
+    Pulls the views of an image together while each coordinate keeps its variance over the batch and
+    coordinates are decorrelated.
+    """
+
+    recipe: ClassVar[Recipe] = Recipe(
+        lr={"lars": 0.2},
+        weight_decay={"lars": 1e-6},
+        crop_scale=(0.08, 1.0),
+        blur=(1.0, 0.1),
+        solarize=(0.0, 0.2),
+    )
+
+    name: Literal["vicreg"] = "vicreg"
+    projection_dim: Annotated[EmbeddingWidth | Auto, FIXES_SHAPES] = Field(
+        "auto",
+        description=(
+            'Width of the expander\'s outputs, which the loss, DAR and SEC use. "auto": four '
+            "times the width of the backbone's features, at most 8192, the paper's value for "
+            "a ResNet-50."
+        ),
+    )
+    hidden_dim: Annotated[Width | Auto, FIXES_SHAPES] = Field(
+        "auto",
+        description='Width of the expander\'s two hidden layers. "auto": `projection_dim`.',
+    )
+    invariance: float = Field(
+        25.0, ge=0, le=1e6, description="Weight of the distance between the views of an image."
+    )
+    variance: float = Field(
+        25.0,
+        ge=0,
+        le=1e6,
+        description="Weight of the hinge that keeps the standard deviation of each coordinate at 1.",
+    )
+    covariance: float = Field(
+        1.0, ge=0, le=1e6, description="Weight of the squared covariances between coordinates."
+    )
+
+    @model_validator(mode="after")
+    def _learns_something(self) -> Self:
+        if not self.invariance + self.variance + self.covariance:
+            raise problem(
+                "is 0 like the other two weights, so that there is nothing to learn",
+                self.invariance,
+                "one weight above 0",
+                field="method.invariance",
+            )
+        return self
+
+    def resolve(self, context: ResolveContext) -> "ResolvedVICReg":
+        """Choose an expander four times as wide as the features."""
+        width = min(8192, 4 * context.features)
+        output = width if self.projection_dim == "auto" else self.projection_dim
+        hidden = output if self.hidden_dim == "auto" else self.hidden_dim
+        return self.narrow(ResolvedVICReg, projection_dim=output, hidden_dim=hidden)
+
+
+@register_resolved
+class ResolvedVICReg(VICReg):
+    """VICReg's settings without "auto"."""
+
+    projection_dim: EmbeddingWidth
+    hidden_dim: Width

@@ -1,0 +1,62 @@
+"""From "auto" to numbers: a pure function of the spec and the facts of its data set.
+
+What it decides is recorded with the job, so that a run can be repeated and its settings read.
+"""
+
+from dasl_core.spec.backbones import BACKBONES
+from dasl_core.spec.job import JobSpec
+from dasl_core.spec.methods import ResolveContext
+from dasl_core.spec.problems import FieldProblem, SpecError
+from dasl_core.spec.resolve.augment import resolve_augment
+from dasl_core.spec.resolve.backbone import choose_backbone
+from dasl_core.spec.resolve.batch import choose_batch
+from dasl_core.spec.resolve.checks import check_ignored, check_labels
+from dasl_core.spec.resolve.estimate import Estimate, estimate
+from dasl_core.spec.resolve.evaluate import check_evaluate, resolve_evaluate
+from dasl_core.spec.resolve.facts import DatasetFacts, training_images
+from dasl_core.spec.resolve.regularizers import check_dar, choose_k, resolve_dar, resolve_sec
+from dasl_core.spec.resolve.train import check_learning_rate, resolve_train
+from dasl_core.spec.resolved import ResolvedBackbone, ResolvedJobSpec
+
+__all__ = ["DatasetFacts", "Estimate", "choose_k", "estimate", "resolve"]
+
+
+def resolve(spec: JobSpec, facts: DatasetFacts) -> ResolvedJobSpec:
+    """Return the same spec with every "auto" replaced by a number or a name.
+
+    The choices that others depend on come first, then all checks, so that every problem is reported at
+    once; only then are the parts put together.
+
+    Raises:
+        SpecError: the spec cannot run on this data set.
+    """
+    problems: list[FieldProblem] = []
+    image_size, stem, patch = choose_backbone(spec.backbone, facts, problems)
+    batch, per_class = choose_batch(spec, facts, problems)
+    context = ResolveContext(
+        backbone=spec.backbone.name,
+        features=BACKBONES[spec.backbone.name].features,
+        image_size=image_size,
+        patch_size=patch,
+        train_images=training_images(spec, facts),
+        batch_size=batch,
+        epochs=spec.train.epochs,
+    )
+    check_learning_rate(spec, batch, problems)
+    check_evaluate(spec, facts, problems)
+    check_labels(spec, facts, problems)
+    check_dar(spec, batch, problems)
+    check_ignored(spec, batch, problems)
+    problems += spec.method.check(context)
+    if problems:
+        raise SpecError(problems)
+    return spec.narrow(
+        ResolvedJobSpec,
+        backbone=spec.backbone.narrow(ResolvedBackbone, image_size=image_size, stem=stem),
+        train=resolve_train(spec, batch, per_class),
+        evaluate=resolve_evaluate(spec),
+        augment=resolve_augment(spec.augment, spec.method, image_size),
+        method=spec.method.resolve(context),
+        dar=resolve_dar(spec, context.train_images),
+        sec=resolve_sec(spec),
+    )

@@ -1,0 +1,30 @@
+"""Resolve the augmentations: what the method prescribes, fitted to the image size."""
+
+from dasl_core.spec.job import Augment
+from dasl_core.spec.methods import MethodConfig
+from dasl_core.spec.resolve.backbone import SMALL_STEM_UP_TO
+from dasl_core.spec.resolved import ResolvedAugment
+
+# A blur or an inversion of so few pixels leaves nothing to recognise: lightly and solo-learn, too,
+# leave both out on CIFAR.
+BLUR_FROM = SMALL_STEM_UP_TO + 1
+
+
+def resolve_augment(augment: Augment, method: MethodConfig, image_size: int) -> ResolvedAugment:
+    recipe = method.recipe
+    large = image_size >= BLUR_FROM
+    chosen = {
+        "crop_scale": recipe.crop_scale,
+        "jitter": recipe.jitter,
+        "grayscale": recipe.grayscale,
+        "blur": recipe.blur if large else 0.0,
+        "solarize": recipe.solarize if large else 0.0,
+    }
+    return augment.narrow(
+        ResolvedAugment,
+        **{
+            name: value[0] if isinstance(value, tuple) and len(value) == 1 else value
+            for name, value in chosen.items()
+            if getattr(augment, name) == "auto"
+        },
+    )

@@ -1,0 +1,121 @@
+"""Choose the global batch, and how many images of each class it holds."""
+
+import math
+
+from dasl_core.spec.job import JobSpec
+from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.resolve.facts import DatasetFacts, training_classes, training_images
+
+
+def choose_batch(
+    spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]
+) -> tuple[int, int | None]:
+    """Choose the global batch, and how many images of each class it holds."""
+    train, workers = spec.train, spec.resources.workers
+    images = training_images(spec, facts)
+    batch, per_class = train.batch_size, train.samples_per_class
+    if per_class == "auto":
+        per_class = spec.method.samples_per_class
+    if per_class is not None and per_class > images:
+        problems.append(
+            FieldProblem(
+                "train.samples_per_class",
+                f"is more than the {images} images that the data set leaves for training",
+                str(per_class),
+                f"at most {images}",
+            )
+        )
+        per_class = None
+    if isinstance(batch, str):
+        parts, together = workers * train.micro_batches, per_class or 1
+        # Two images, or two classes: one alone has nothing to be compared with.
+        least = max(2 * together, 2 * train.micro_batches)
+        batch = _fitting_batch(images, math.lcm(parts, together), least)
+        if batch > images:
+            problems.append(_too_few_images(spec, facts, batch))
+    elif batch > images:
+        problems.append(
+            FieldProblem(
+                "train.batch_size",
+                f"is larger than the {images} images that the data set leaves for training",
+                str(batch),
+                f"at most {images}",
+            )
+        )
+    if batch // train.micro_batches < 2 and spec.method.has_single_view_pass:
+        problems.append(
+            FieldProblem(
+                "train.micro_batches",
+                f"leaves one image of the batch of {batch} for each pass through the network, and a "
+                "batch norm needs two",
+                str(train.micro_batches),
+                f"at most {max(1, batch // 2)}",
+            )
+        )
+    if per_class is not None:
+        _check_classes_of_batch(spec, facts, batch, per_class, problems)
+    return batch, per_class
+
+
+def _fitting_batch(images: int, multiple_of: int, least: int) -> int:
+    parts = min(256, images // 8) // multiple_of
+    return multiple_of * max(parts, math.ceil(least / multiple_of))
+
+
+def _too_few_images(spec: JobSpec, facts: DatasetFacts, needed: int) -> FieldProblem:
+    """Not even the smallest batch can be filled: name what asks for so many images."""
+    images = training_images(spec, facts)
+    for field, parts in (
+        ("resources.workers", spec.resources.workers),
+        ("train.micro_batches", spec.train.micro_batches),
+    ):
+        if parts > 1:
+            return FieldProblem(
+                field,
+                f"needs a batch of {needed} images, and the data set leaves {images} for training",
+                str(parts),
+                f"at most {max(1, images // (needed // parts))}",
+            )
+    had = f"has {facts.num_images} image{'s' if facts.num_images > 1 else ''}"
+    left = "" if images == facts.num_images else f", which leave {images} for training"
+    return FieldProblem(
+        "dataset",
+        f"{had}{left}; at least {needed} are needed",
+        repr(spec.dataset),
+        "a data set with more images",
+    )
+
+
+def _check_classes_of_batch(
+    spec: JobSpec, facts: DatasetFacts, batch: int, per_class: int, problems: list[FieldProblem]
+) -> None:
+    """Whether a batch holds what its method compares."""
+    if batch % per_class:
+        problems.append(
+            FieldProblem(
+                "train.batch_size",
+                f"must be divisible by train.samples_per_class, which is {per_class}",
+                str(batch),
+                f"such as {max(1, batch // per_class) * per_class}",
+            )
+        )
+    elif spec.method.needs_pairs and batch == per_class:
+        problems.append(
+            FieldProblem(
+                "train.batch_size",
+                f"holds a single class, since train.samples_per_class is {per_class}, and "
+                f"{spec.method.name} learns from images of different classes",
+                str(batch),
+                f"at least {2 * per_class}",
+            )
+        )
+    elif spec.method.needs_pairs and per_class == 1 and batch <= training_classes(spec, facts):
+        problems.append(
+            FieldProblem(
+                "train.samples_per_class",
+                f"leaves each image of a batch alone in its class, and {spec.method.name} learns "
+                "from images of the same class",
+                "1",
+                "at least 2",
+            )
+        )

@@ -1,0 +1,80 @@
+"""Checks that span several parts of a spec."""
+
+from dasl_core.spec.job import Clusters, Holdout, JobSpec, Optimizer
+from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.resolve.facts import DatasetFacts, training_classes, training_images
+from dasl_core.spec.resolve.regularizers import UNUSED_CLUSTERS, resolve_clusters
+from dasl_core.spec.resolve.train import optimizer_name
+
+
+def check_ignored(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> None:
+    """Settings that something else keeps from having any effect: whoever gave them expects one."""
+    dar, sec, train = spec.dar, spec.sec, spec.train
+    if dar is not None:
+        for name, field in Clusters.model_fields.items():
+            given = getattr(dar.clusters, name)
+            unused = (field.default, getattr(UNUSED_CLUSTERS, name))
+            if dar.labels != "cluster" and given not in unused:
+                problems.append(
+                    _ignored(f"dar.clusters.{name}", given, f"dar.labels: {dar.labels}")
+                )
+        by_kmeans = resolve_clusters(dar.clusters, spec.method, images=2).source == "kmeans"
+        if dar.labels == "cluster" and by_kmeans and dar.clusters.every_epochs >= train.epochs:
+            problems.append(
+                FieldProblem(
+                    "dar.clusters.every_epochs",
+                    f"is not before the end of the {train.epochs} epochs: no step would see a cluster",
+                    str(dar.clusters.every_epochs),
+                    "less than train.epochs",
+                )
+            )
+    if sec is not None and sec.target == "zero" and sec.momentum != 1:
+        problems.append(_ignored("sec.momentum", sec.momentum, "sec.target: zero"))
+    momentum = train.optimizer.momentum
+    if optimizer_name(spec, batch) == "adamw" and momentum != Optimizer().momentum:
+        problems.append(
+            _ignored("train.optimizer.momentum", momentum, "train.optimizer.name: adamw")
+        )
+    if spec.evaluate.dataset is not None and spec.evaluate.holdout != Holdout():
+        problems.append(_ignored("evaluate.holdout", "a holdout", "evaluate.dataset"))
+
+
+def _ignored(field: str, given: object, because: str) -> FieldProblem:
+    return FieldProblem(
+        field, f"has no effect with {because}", str(given), f"to be left out, or not {because}"
+    )
+
+
+def check_labels(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> None:
+    """What needs classes, or fewer clusters than images."""
+    classes, had = training_classes(spec, facts), facts.num_classes or 0
+    left = "" if classes == had else f", {classes} of them for training"
+    needing = []
+    if spec.method.supervised:
+        needing.append(("method.name", repr(spec.method.name), "a self-supervised method"))
+    if spec.dar is not None and spec.dar.labels == "class":
+        needing.append(("dar.labels", "'class'", "'instance' or 'cluster'"))
+    if spec.train.samples_per_class not in ("auto", None):
+        needing.append(("train.samples_per_class", str(spec.train.samples_per_class), "null"))
+    for field, given, instead in needing:
+        if classes < 2:
+            problems.append(
+                FieldProblem(
+                    field,
+                    f"needs classes to learn from, and the data set has {had or 'none'}{left}",
+                    given,
+                    f"{instead}, or a data set whose folders are at least two classes",
+                )
+            )
+    if spec.dar is None or spec.dar.labels != "cluster":
+        return
+    clusters, images = spec.dar.clusters, training_images(spec, facts)
+    if clusters.k != "auto" and clusters.k > images:
+        problems.append(
+            FieldProblem(
+                "dar.clusters.k",
+                f"is more than the {images} images that the data set leaves for training",
+                str(clusters.k),
+                f"at most {images}",
+            )
+        )

@@ -1,0 +1,36 @@
+"""Estimate what a resolved job costs."""
+
+from pydantic import Field
+
+from dasl_core.spec.backbones import BACKBONES
+from dasl_core.spec.base import SpecModel
+from dasl_core.spec.resolve.facts import DatasetFacts, training_images
+from dasl_core.spec.resolved import ResolvedJobSpec
+
+
+class Estimate(SpecModel):
+    """What a resolved job will cost, as far as it can be known without running it."""
+
+    train_images: int
+    steps_per_epoch: int
+    total_steps: int
+    backbone_parameters: int
+    state_bytes_per_worker: int = Field(
+        description="Weights, gradients and optimizer state of the backbone; no activations."
+    )
+
+
+def estimate(resolved: ResolvedJobSpec, facts: DatasetFacts) -> Estimate:
+    """Steps, parameters and state size of a spec that `resolve` returned."""
+    images = training_images(resolved, facts)
+    steps = images // resolved.train.batch_size
+    parameters = BACKBONES[resolved.backbone.name].parameters
+    # float32 weight and gradient, and one moment (SGD, LARS) or two (AdamW).
+    floats = 4 if resolved.train.optimizer.name == "adamw" else 3
+    return Estimate(
+        train_images=images,
+        steps_per_epoch=steps,
+        total_steps=steps * resolved.train.epochs,
+        backbone_parameters=parameters,
+        state_bytes_per_worker=4 * floats * parameters,
+    )

@@ -1,0 +1,57 @@
+"""Resolve and check what is evaluated, and when."""
+
+from dasl_core.spec.job import FineTune, Holdout, JobSpec, LinearProbe
+from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.resolve.facts import DatasetFacts
+from dasl_core.spec.resolved import ResolvedEvaluate
+
+
+def check_evaluate(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> None:
+    evaluate = spec.evaluate
+    if evaluate.dataset is None and evaluate.holdout.by == "class":
+        classes = facts.num_classes or 0
+        held_out = round(classes * evaluate.holdout.fraction)
+        if classes < 2 or not 0 < held_out < classes:
+            problems.append(
+                FieldProblem(
+                    "evaluate.holdout.by",
+                    f"the data set has {classes or 'no'} classes, of which "
+                    f"{evaluate.holdout.fraction} cannot be held out whole",
+                    "'class'",
+                    "'image', or a data set whose folders are at least two classes",
+                )
+            )
+    holdout = evaluate.holdout
+    # A fraction that nobody chose may come to nothing on a few images: the run tells of it.
+    chosen = evaluate.dataset is None and holdout.fraction != Holdout().fraction
+    if chosen and holdout.by == "image" and round(facts.num_images * holdout.fraction) == 0:
+        problems.append(
+            FieldProblem(
+                "evaluate.holdout.fraction",
+                f"holds out none of the data set's {facts.num_images} images",
+                f"{holdout.fraction:g}",
+                f"more than {0.5 / facts.num_images:.3g}, or no fraction to hold nothing out",
+            )
+        )
+    finetune, workers = evaluate.finetune, spec.resources.workers
+    if isinstance(finetune, FineTune) and finetune.batch_size < workers:
+        problems.append(
+            FieldProblem(
+                "evaluate.finetune.batch_size",
+                f"leaves no image for some of the {workers} workers",
+                str(finetune.batch_size),
+                f"at least {workers}",
+            )
+        )
+
+
+def resolve_evaluate(spec: JobSpec) -> ResolvedEvaluate:
+    evaluate, every = spec.evaluate, spec.evaluate.every_epochs
+    if every == "auto":
+        every = max(1, round(spec.train.epochs / 10))
+    return evaluate.narrow(
+        ResolvedEvaluate,
+        every_epochs=every,
+        linear=LinearProbe() if evaluate.linear is True else evaluate.linear,
+        finetune=FineTune() if evaluate.finetune is True else evaluate.finetune,
+    )

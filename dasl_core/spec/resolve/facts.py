@@ -1,0 +1,29 @@
+"""The facts of a data set that settings are resolved from."""
+
+from pydantic import Field
+
+from dasl_core.spec.base import SpecModel
+from dasl_core.spec.job import JobSpec
+
+
+class DatasetFacts(SpecModel):
+    """What is known of a registered data set once it is ingested."""
+
+    num_images: int = Field(ge=1)
+    num_classes: int | None = Field(description="null: the folder has no labels.")
+    median_size: int = Field(ge=1, description="Median of the images' shorter side, in pixels.")
+
+
+def training_images(spec: JobSpec, facts: DatasetFacts) -> int:
+    """Images left for training; exact, but for whole classes held out, where it is the mean."""
+    if spec.evaluate.dataset is not None:
+        return facts.num_images
+    return facts.num_images - round(facts.num_images * spec.evaluate.holdout.fraction)
+
+
+def training_classes(spec: JobSpec, facts: DatasetFacts) -> int:
+    """Classes left for training; 0 without labels."""
+    classes, holdout = facts.num_classes or 0, spec.evaluate.holdout
+    if spec.evaluate.dataset is not None or holdout.by == "image":
+        return classes
+    return classes - round(classes * holdout.fraction)

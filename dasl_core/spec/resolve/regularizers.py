@@ -1,0 +1,75 @@
+"""Resolve DAR, with its clusters, and SEC."""
+
+import math
+
+from dasl_core.spec.job import Clusters, JobSpec
+from dasl_core.spec.methods import MethodConfig
+from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.resolved import ResolvedClusters, ResolvedDAR, ResolvedSEC
+
+# lambda by norm, or for distances, as `benchmarks.sweep` measured it (docs/spec.md): 0.5 is the best of
+# five for distances; of l1 no weight around 0.003 could be told from none. l2 and sq_l2 of 128
+# coordinates are about a tenth of their l1.
+DAR_WEIGHTS = {"l1": 0.003, "l2": 0.03, "sq_l2": 0.03, "distance": 0.5}
+# All pairs of 1,024 embeddings are 524 thousand columns, 268 MB at a width of 128. l2 compares each with
+# each: 128 embeddings have about the columns of a chain of 8,192.
+FULL_LIMIT, FULL_L2_LIMIT = 1024, 128
+# What stands where nothing asks for clusters: no "auto" is left, and it is the same for all data.
+UNUSED_CLUSTERS = ResolvedClusters(source="kmeans", k=2)
+GLOBAL_VIEWS = 2  # whose embeddings DAR and SEC see; local crops only train the student
+
+
+def resolve_dar(spec: JobSpec, images: int) -> ResolvedDAR | None:
+    if spec.dar is None:
+        return None
+    weight = spec.dar.weight
+    if weight == "auto":
+        weight = DAR_WEIGHTS["distance" if spec.dar.difference == "distance" else spec.dar.norm]
+    clusters = UNUSED_CLUSTERS
+    if spec.dar.labels == "cluster":
+        clusters = resolve_clusters(spec.dar.clusters, spec.method, images)
+    return spec.dar.narrow(ResolvedDAR, clusters=clusters, weight=weight)
+
+
+def resolve_clusters(clusters: Clusters, method: MethodConfig, images: int) -> ResolvedClusters:
+    source = clusters.source
+    if source == "auto":
+        source = "prototypes" if method.has_prototypes else "kmeans"
+    k = choose_k(images) if clusters.k == "auto" else clusters.k
+    return clusters.narrow(ResolvedClusters, source=source, k=k)
+
+
+def choose_k(images: int) -> int:
+    """Clusters for a data set of this size: the square root of it, from 2 to 10,000.
+
+    Our choice; the papers on DAR give none. It is 72 for 5 thousand images, 356 for ImageNet-100 and
+    1,132 for ImageNet, between its classes and the ten times as many that served DeepCluster best
+    (Caron et al., ECCV 2018: 10,000 for 1.3 million), and each cluster holds as many images as there
+    are clusters. DAR only asks of a cluster that its images are of one kind: too many cost little.
+    """
+    return min(10_000, max(2, round(math.sqrt(images))))
+
+
+def resolve_sec(spec: JobSpec) -> ResolvedSEC | None:
+    if spec.sec is None:
+        return None
+    ramp = not spec.method.supervised if spec.sec.ramp == "auto" else spec.sec.ramp
+    return spec.sec.narrow(ResolvedSEC, ramp=ramp)
+
+
+def check_dar(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> None:
+    """Whether memory holds its pairs."""
+    dar = spec.dar
+    if dar is None:
+        return
+    embeddings = batch * min(spec.method.num_views, GLOBAL_VIEWS)
+    most = FULL_L2_LIMIT if dar.norm == "l2" and dar.difference != "distance" else FULL_LIMIT
+    if dar.estimator == "full" and embeddings > most:
+        problems.append(
+            FieldProblem(
+                "dar.estimator",
+                f"takes all pairs of the {embeddings:,} embeddings of a batch",
+                "'full'",
+                f"'chain' or 'unbiased', or at most {most:,} embeddings",
+            )
+        )

@@ -1,0 +1,105 @@
+"""Resolve the optimizer, its schedule and the precision."""
+
+from typing import Literal
+
+from dasl_core.spec.backbones import BACKBONES
+from dasl_core.spec.job import LARGEST_RATE, Clip, JobSpec
+from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.resolved import ResolvedOptimizer, ResolvedTrain
+
+# Peak learning rate at a global batch of 256, scaled linearly with the batch (Goyal et al. 2017).
+# sgd: lightly's CIFAR SimCLR (0.06 at 128). lars: SimCLR's 0.3. adamw: MoCo v3's ViT 1.5e-4 is for
+# 300 epochs at 4096; 5e-4 is the usual for ViTs at 256 (DINO, DeiT).
+BASE_LR = {"sgd": 0.12, "lars": 0.3, "adamw": 5e-4}
+WEIGHT_DECAY = {"sgd": 5e-4, "lars": 1e-6, "adamw": 0.05}
+
+
+def resolve_train(spec: JobSpec, batch_size: int, samples_per_class: int | None) -> ResolvedTrain:
+    """Return the training part, with the batch that was chosen."""
+    train = spec.train
+    precision, warmup = train.precision, train.warmup_epochs
+    if precision == "auto":
+        precision = "bf16" if spec.resources.gpus_per_worker else "fp32"
+    if warmup == "auto":
+        warmup = min(10.0, train.epochs / 10)
+    every = train.checkpoint_every_epochs
+    if every == "auto":
+        every = max(1, round(train.epochs / 10))
+    return train.narrow(
+        ResolvedTrain,
+        batch_size=batch_size,
+        samples_per_class=samples_per_class,
+        precision=precision,
+        channels_last=_channels_last(spec),
+        clip=_clip(spec),
+        optimizer=_resolve_optimizer(spec, batch_size),
+        warmup_epochs=warmup,
+        checkpoint_every_epochs=every,
+    )
+
+
+def optimizer_name(spec: JobSpec, batch: int) -> Literal["adamw", "sgd", "lars"]:
+    name = spec.train.optimizer.name
+    if name != "auto":
+        return name
+    # Metric learning starts from pretrained weights, and its papers fine-tune those with Adam(W).
+    tuned = spec.method.supervised and spec.backbone.pretrained is not None
+    if tuned or BACKBONES[spec.backbone.name].family == "vit":
+        return "adamw"
+    return "sgd" if batch <= 1024 else "lars"
+
+
+def _base_lr(spec: JobSpec, batch: int) -> float:
+    name, base = optimizer_name(spec, batch), spec.train.optimizer.base_lr
+    return spec.method.recipe.lr.get(name, BASE_LR[name]) if base == "auto" else base
+
+
+def _growth(spec: JobSpec, batch: int) -> float:
+    """Return the factor from the base rate to that of the batch."""
+    linear = spec.train.optimizer.lr_scaling == "linear"
+    return batch / 256 if linear else (batch / 256) ** 0.5
+
+
+def check_learning_rate(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> None:
+    base, growth = _base_lr(spec, batch), _growth(spec, batch)
+    if spec.train.optimizer.lr == "auto" and base * growth > LARGEST_RATE:
+        problems.append(
+            FieldProblem(
+                "train.optimizer.base_lr",
+                f"comes to a learning rate of {base * growth:g} for a batch of {batch}",
+                f"{base:g}",
+                f"at most {LARGEST_RATE / growth:g} with this batch",
+            )
+        )
+
+
+def _resolve_optimizer(spec: JobSpec, batch: int) -> ResolvedOptimizer:
+    optimizer = spec.train.optimizer
+    name, base = optimizer_name(spec, batch), _base_lr(spec, batch)
+    decay, decay_end = optimizer.weight_decay, optimizer.weight_decay_end
+    from_recipe = spec.method.recipe.weight_decay.get(name, WEIGHT_DECAY[name])
+    start, end = from_recipe if isinstance(from_recipe, tuple) else (from_recipe, from_recipe)
+    if decay_end == "auto":
+        decay_end = end if decay == "auto" else decay
+    return optimizer.narrow(
+        ResolvedOptimizer,
+        name=name,
+        base_lr=base,
+        lr=base * _growth(spec, batch) if optimizer.lr == "auto" else optimizer.lr,
+        weight_decay=start if decay == "auto" else decay,
+        weight_decay_end=decay_end,
+    )
+
+
+def _clip(spec: JobSpec) -> Clip | None:
+    recipe = spec.method.recipe
+    if spec.train.clip == "auto":
+        return None if recipe.clip is None else Clip(norm=recipe.clip, each=recipe.clip_each)
+    return spec.train.clip
+
+
+def _channels_last(spec: JobSpec) -> bool:
+    if spec.train.channels_last == "auto":
+        # On a CPU, too: forward and backward of ResNets took 8 to 28% less there.
+        return BACKBONES[spec.backbone.name].family == "resnet"
+    return spec.train.channels_last
