@@ -1,4 +1,4 @@
-"""Who did what: a row for each request that changed something, or was refused the right to."""
+"""The audit log: a row for each request that changed something or was refused with 403."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from service.api.json_body import client_address
 
 _CHANGES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _LONGEST_PATH = 500
-# What somebody put where an id belongs must not be kept.
+# A token that a client sent in place of an id must not be stored.
 _TOKEN = re.compile(r"dasl_[\w-]{20,}")
 
 
 def record_change(session: Session, request: Request) -> None:
-    """Add a row to the transaction of a request that is about to succeed.
+    """Add a row in the transaction of a successful request.
 
     Workers leave none: what they report is in the job's own events.
     """
@@ -31,14 +31,14 @@ def record_change(session: Session, request: Request) -> None:
 
 
 def record(session: Session, request: Request, tenant: str, token_id: str, status: int) -> None:
-    """Add a row: neither the request's body and query nor its headers are kept."""
+    """Add a row, without the request's body, query and headers."""
     row = {
         "id": ids.new_id("aud"),
         "at": datetime.now(UTC),
         "tenant": tenant,
         "token_id": token_id,
         "method": request.method,
-        # Quoted: a path may hold what no database stores.
+        # Quoted: a path may contain characters that no database stores.
         "path": _TOKEN.sub("dasl_...", quote(request.scope["path"]))[:_LONGEST_PATH],
         "status": status,
         "address": client_address(request.scope),

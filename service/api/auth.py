@@ -21,17 +21,17 @@ _RANK: dict[str, int] = {"read": 0, "submit": 1, "admin": 2}
 
 @dataclass(frozen=True)
 class Caller:
-    """Who makes a request."""
+    """The token behind a request, and what it may do."""
 
     token_id: str
     tenant: str
     scopes: tuple[str, ...]
     has_queue_limit: bool
-    """Whether there is a limit on its queued jobs: submissions then wait for one another."""
+    """Whether its queued jobs are limited: its submissions are then serialized."""
 
     def may(self, scope: Scope) -> bool:
         """Whether the caller's scopes include this one."""
-        return any(_RANK[own] >= _RANK[scope] for own in self.scopes)
+        return any(_RANK[held] >= _RANK[scope] for held in self.scopes)
 
 
 def bearer_token(request: Request) -> str:
@@ -53,7 +53,7 @@ def unauthenticated(detail: str) -> Problem:
     return Problem(401, "unauthenticated", detail, headers={"WWW-Authenticate": "Bearer"})
 
 
-# Only document the schemes in OpenAPI; `bearer_token` gives better errors.
+# For the OpenAPI document only; `bearer_token` gives better errors.
 _documented = HTTPBearer(auto_error=False, description="A token made by `dasl tokens create`")
 _documented_worker = HTTPBearer(
     auto_error=False,
@@ -67,8 +67,8 @@ def _require(scope: Scope) -> Callable[..., Caller]:
         request: Request, context: WithContext, _: Annotated[object, Depends(_documented)]
     ) -> Caller:
         token = bearer_token(request)
-        # The endpoint's transaction is not open yet, and may be a write.
-        with context.database.look() as session:
+        # A session of its own: the endpoint's transaction has not begun, and may be a writing one.
+        with context.database.autocommit() as session:
             row = repository.token_by_hash(session, hash_token(token))
             known = row is not None and token_matches(token, row.hash) and row.revoked_at is None
             if row is None or not known:
@@ -76,7 +76,7 @@ def _require(scope: Scope) -> Callable[..., Caller]:
             caller = Caller(row.id, row.tenant, tuple(row.scopes), row.max_queued_jobs is not None)
         request.state.caller = caller
         if not caller.may(scope):
-            # Each leaves a row for good.
+            # A 403 writes an audit row, so it is rate-limited.
             wait = context.forbidden.count(caller.token_id)
             if wait is not None:
                 raise too_many(
@@ -100,5 +100,5 @@ async def _worker_token(request: Request, _: Annotated[object, Depends(_document
     return bearer_token(request)
 
 
-# Whose it is, the door asks.
+# Ownership is checked in `worker_api`.
 WorkerToken = Annotated[str, Depends(_worker_token)]

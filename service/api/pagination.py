@@ -1,4 +1,4 @@
-"""Lists, newest first, paged by keyset: an id sorts by its time of creation."""
+"""Keyset pagination, newest first: ids sort by their time of creation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Limit = Annotated[int, Query(ge=1, le=200)]
 
 
 def position(kind: Prefix) -> AfterValidator:
-    """Checks an `after` of a list of ids of this kind."""
+    """Validate the `after` of a list of ids of this kind."""
 
     def check(after: str | None) -> str | None:
         if after is not None and not is_id(kind, after):
@@ -30,7 +30,7 @@ def position(kind: Prefix) -> AfterValidator:
 
 
 class Page(BaseModel, Generic[Item]):
-    """One page; `next` goes into `after` of the next request."""
+    """One page; `next` is the `after` of the next request."""
 
     data: list[Item]
     has_more: bool = False
@@ -40,7 +40,7 @@ class Page(BaseModel, Generic[Item]):
 def page(
     rows: Sequence[Row], limit: int, show: Callable[[Row], Item], key: Callable[[Row], str]
 ) -> Page[Item]:
-    """A page of at most `limit` of the rows, of which `limit + 1` were asked for."""
+    """A page of at most `limit` rows, from `limit + 1` rows that were queried."""
     kept = rows[:limit]
     more = len(rows) > limit
     return Page(

@@ -25,8 +25,8 @@ from service.states import StaleAttempt
 MEDIA_TYPE = "application/problem+json"
 REQUEST_ID = "X-Request-ID"
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
-"""The id of the request that is being answered; its log records have it, too."""
-_logger = logging.getLogger(__name__)
+"""Id of the current request, also in its log records."""
+logger = logging.getLogger(__name__)
 
 
 class FieldError(BaseModel):
@@ -65,7 +65,7 @@ PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
 
 
 class Problem(HTTPException):
-    """An error that a client is told of.
+    """An error that becomes a problem document.
 
     Args:
         status: the HTTP status.
@@ -92,7 +92,7 @@ class Problem(HTTPException):
         self.extra = extra or {}
 
     def response(self) -> JSONResponse:
-        """The answer that tells of it."""
+        """The response with the problem document."""
         document = {
             "type": self.type,
             "title": _title(self.type),
@@ -102,8 +102,8 @@ class Problem(HTTPException):
             **self.extra,
         }
         headers = dict(self.headers or {})
-        if (own := request_id.get()) is not None:
-            document["request_id"] = headers[REQUEST_ID] = own
+        if (id := request_id.get()) is not None:
+            document["request_id"] = headers[REQUEST_ID] = id
         return JSONResponse(document, self.status_code, headers, media_type=MEDIA_TYPE)
 
 
@@ -122,12 +122,12 @@ def spec_problem(problems: Sequence[FieldProblem]) -> Problem:
 
 
 def not_found(kind: str, name: str) -> Problem:
-    """What was asked for does not exist, or belongs to another tenant: both look the same."""
+    """404 for what does not exist or belongs to another tenant; the answers are the same."""
     return Problem(404, "not-found", f"No {kind} {_shorten(name)}")
 
 
 def install(app: FastAPI) -> None:
-    """Make every error of `app` a problem document, those of the framework included."""
+    """Turn every error of `app` into a problem document, including those of the framework."""
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(RequestValidationError, _on_validation)
     app.add_exception_handler(StaleAttempt, _on_stale_attempt)
@@ -149,7 +149,7 @@ async def _on_http(_: Request, error: Exception) -> JSONResponse:
 async def _on_validation(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     problems: list[FieldProblem] = []
-    # The first part of a place is where in the request it is: body, query, path or header.
+    # The first element of `loc` names the part of the request: body, query, path or header.
     details: list[ErrorDetails] = []
     for detail in error.errors():
         cause = detail.get("ctx", {}).get("error")
@@ -166,7 +166,7 @@ async def _on_validation(request: Request, error: Exception) -> JSONResponse:
 
 
 def _body_model(request: Request) -> type[BaseModel] | None:
-    """What the body of a request to this address is read as."""
+    """The model that the body of the request is validated as."""
     field = getattr(request.scope.get("route"), "body_field", None)
     model = getattr(getattr(field, "field_info", None), "annotation", None)
     return model if isinstance(model, type) and issubclass(model, BaseModel) else None
@@ -177,8 +177,8 @@ async def _on_stale_attempt(_: Request, error: Exception) -> JSONResponse:
 
 
 async def _on_database(request: Request, error: Exception) -> JSONResponse:
-    # Quoted: a line break in it would begin a record of its own.
-    _logger.error("%s %s: %s", request.method, quote(request.url.path), error)
+    # Quoted: a line break in the path could forge a log record.
+    logger.error("%s %s: %s", request.method, quote(request.url.path), error)
     problem = Problem(
         503, "database-unavailable", "The database does not answer", headers={"Retry-After": "2"}
     )
@@ -186,7 +186,7 @@ async def _on_database(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _on_defect(_: Request, error: Exception) -> JSONResponse:
-    # The framework raises it again after this answer, so that the server logs it.
+    # The framework raises the error again after this response, so the server logs it.
     return Problem(500, "internal-error", "A defect of the service; it was logged").response()
 
 

@@ -72,7 +72,7 @@ async def _news(context: Context, caller: Caller, look: Callable[[], News]) -> A
     settings = context.settings
 
     def revoked() -> bool:
-        with context.database.look() as session:
+        with context.database.autocommit() as session:
             return repository.is_revoked(session, caller.token_id)
 
     # Sent at once, so that a client knows it is connected before anything happens.

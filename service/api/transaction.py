@@ -1,4 +1,4 @@
-"""What endpoints share: settings, database, storage; and a request's transaction.
+"""Dependencies of all endpoints: the service's context and the transaction of a request.
 
 Services never commit: the request does, when its endpoint has returned and before the answer is
 sent. A transaction begins at its first statement and is over in the very thread call that runs the
@@ -29,17 +29,17 @@ from service.settings import Settings
 
 @dataclass(frozen=True)
 class Context:
-    """One service's surroundings."""
+    """Settings, database, storage and shared counters of one API process."""
 
     settings: Settings
     database: Database
     storage: Storage
     forbidden: Failures
-    """Requests beyond the scopes of each token."""
+    """Counts the requests answered with 403, by token."""
     streams: Counter[str] = field(default_factory=Counter)
-    """Live streams of each token."""
+    """Number of open live streams, by token."""
     closing: threading.Event = field(default_factory=threading.Event)
-    """Set when the service shuts down: live streams then end."""
+    """Set at shutdown, to end the live streams."""
 
 
 async def _context(request: Request) -> Context:
@@ -55,7 +55,7 @@ WithContext = Annotated[Context, Depends(_context)]
 class _Transaction:
     session: Session
     changed_by: Request | None
-    """The request that writes; `None`: it only reads."""
+    """The writing request; `None` in a read-only transaction."""
 
 
 _transaction: ContextVar[_Transaction] = ContextVar("transaction")
@@ -79,10 +79,10 @@ async def _write_relaxed(context: WithContext, request: Request) -> Session:
     return session
 
 
-# What they are before their endpoint runs: sessions that nothing has been asked yet.
+# Sessions whose transaction begins with the first statement of the endpoint.
 ReadSession = Annotated[Session, Depends(_read)]
 WriteSession = Annotated[Session, Depends(_write)]
-# For what a later word says again, or what is worth nothing without one: see `Database.writer`.
+# For writes that a later request repeats or makes durable: see `Database.writer`.
 RelaxedWriteSession = Annotated[Session, Depends(_write_relaxed)]
 
 
@@ -98,7 +98,7 @@ class InTransaction:
 
 
 class Route(StrictRoute):
-    """Runs an endpoint within the transaction of its session, of any of these kinds."""
+    """Run an endpoint within the transaction of its session."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, _transacted(endpoint), **options)

@@ -1,4 +1,4 @@
-"""Artifacts (checkpoints, logs, pictures) in any store that fsspec knows."""
+"""The artifact store (checkpoints, logs, plots), on any file system that fsspec supports."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ class Storage:
         self.root = root.rstrip("/")
 
     def attempt_uri(self, job_id: str, number: int) -> str:
-        """Where one attempt writes, and no other does."""
+        """The folder that one attempt writes, and no other."""
         return f"{self.root}/jobs/{job_id}/attempts/{number}"
 
     def log_uri(self, job_id: str, number: int) -> str:
-        """Where the log of an attempt begins; `AttemptLog` reads and writes all of it."""
+        """The first part of an attempt's log; `AttemptLog` reads and writes all parts."""
         return f"{self.attempt_uri(job_id, number)}/driver.log"
 
     def checkpoints_uri(self, job_id: str, number: int) -> str:
-        """Where an attempt's checkpoints go, each in a folder of its own."""
+        """The folder of an attempt's checkpoints, each in a folder of its own."""
         return f"{self.attempt_uri(job_id, number)}/checkpoints"
 
     def dataset_uri(self, dataset_id: str) -> str:
-        """Where the index of a data set goes."""
+        """The folder of a data set's index."""
         return f"{self.root}/datasets/{dataset_id}"
 
     def size(self, uri: str) -> int | None:
         """Bytes of a file, or `None` if there is none."""
         fs, path = self._open_store(uri)
         try:
-            # A log grows while it is read: what a listing once said of it is of no use.
+            # A cached listing would give an old size: logs grow while they are read.
             fs.invalidate_cache()
             return int(fs.info(path)["size"])
         except FileNotFoundError:
@@ -59,7 +59,7 @@ class Storage:
                 yield block
 
     def try_to_write(self) -> None:
-        """Make a small file below the root, and remove it.
+        """Write a small file below the root and remove it.
 
         Raises:
             ValueError: it cannot be made.
@@ -69,14 +69,14 @@ class Storage:
             fs.makedirs(fs._parent(path), exist_ok=True)
             fs.pipe_file(path, b"dasl")
             fs.rm_file(path)
-        except Exception as error:  # every kind of store fails in a way of its own
+        except Exception as error:  # each kind of store raises its own errors
             said = f"{type(error).__name__}: {error}"
-            # A store's password may stand in its address.
+            # The URI may contain a password.
             shown = re.sub("//[^/@]*@", "//***@", self.root)
             raise ValueError(f"{shown} (DASL_ARTIFACTS_URI) cannot be written: {said}") from error
 
     def remove(self, uri: str) -> None:
-        """Remove a folder with all that is in it; no error if it is not there.
+        """Remove a folder and its content; no error if there is none.
 
         Raises:
             ValueError: it lies elsewhere, such as where the artifacts were before.
@@ -90,7 +90,7 @@ class Storage:
             return
 
     def folders(self, uri: str) -> list[str]:
-        """URIs of the folders right in a folder; empty if it is not there."""
+        """URIs of the direct subfolders of a folder; empty if there is none."""
         fs, path = self._open_store(uri)
         fs.invalidate_cache()
         try:
@@ -110,5 +110,5 @@ def is_below(uri: str, folder: str) -> bool:
     if not uri.startswith(f"{folder}/") or _UNSAFE.search(uri):
         return False
     rest = uri[len(folder) + 1 :]
-    # What stands behind `::` is, to fsspec, another store.
+    # fsspec reads what follows `::` as another store.
     return "::" not in rest and all(part not in ("", ".", "..") for part in rest.split("/"))

@@ -1,4 +1,4 @@
-"""`/v1/audit`: who did what, of an administrator's own tenant."""
+"""`/v1/audit`: the audit log of an administrator's own tenant."""
 
 from __future__ import annotations
 

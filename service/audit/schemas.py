@@ -1,4 +1,4 @@
-"""The audit trail as the API shows it."""
+"""The audit log as the API shows it."""
 
 from __future__ import annotations
 
@@ -45,6 +45,6 @@ class AuditView(BaseModel):
 
     @classmethod
     def of(cls, entry: AuditEntry, token_name: str | None) -> AuditView:
-        """Show a row."""
+        """The view of a row."""
         fields = {name: getattr(entry, name) for name in cls.model_fields if name != "token_name"}
         return cls(token_name=token_name, **fields)

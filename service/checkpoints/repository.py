@@ -10,14 +10,14 @@ from sqlalchemy.orm import Session
 from service.db.models import Artifact, Attempt, Checkpoint, Job
 
 REGISTERED, DELETING, DELETED = "registered", "deleting", "deleted"
-# An attempt that was to go on from it found that its files are not those of its manifest.
+# An attempt that was to resume from it found that its files differ from the manifest.
 DAMAGED = "damaged"
 
 
 def get(
     session: Session, tenant: str, checkpoint_id: str, *, keep: bool = False
 ) -> Checkpoint | None:
-    """A tenant's checkpoint; `keep`: as it is now, and so until the transaction ends."""
+    """A tenant's checkpoint; `keep`: refreshed and locked until the transaction ends."""
     query = (
         select(Checkpoint)
         .join(Job, Checkpoint.job_id == Job.id)
@@ -45,12 +45,12 @@ def add(session: Session, checkpoint: Checkpoint) -> None:
 
 
 def by_uri(session: Session, uri: str) -> Checkpoint | None:
-    """The checkpoint at this place."""
+    """The checkpoint with this URI."""
     return session.scalars(select(Checkpoint).where(Checkpoint.uri == uri)).one_or_none()
 
 
 def of_job(session: Session, job_id: str) -> Sequence[Checkpoint]:
-    """A job's checkpoints that can be had, oldest first."""
+    """A job's available checkpoints, oldest first."""
     return session.scalars(
         select(Checkpoint)
         .where(Checkpoint.job_id == job_id, Checkpoint.state == REGISTERED)
@@ -59,7 +59,7 @@ def of_job(session: Session, job_id: str) -> Sequence[Checkpoint]:
 
 
 def newest_of_job(session: Session, job_id: str, *, keep: bool = False) -> Checkpoint | None:
-    """The checkpoint that a job's next attempt goes on from; `keep`: as with `get`."""
+    """The checkpoint that a job's next attempt resumes from; `keep`: as with `get`."""
     query = (
         select(Checkpoint)
         .where(Checkpoint.job_id == job_id, Checkpoint.state == REGISTERED)
@@ -72,7 +72,7 @@ def newest_of_job(session: Session, job_id: str, *, keep: bool = False) -> Check
 
 
 def kept(session: Session, job_id: str) -> list[Checkpoint]:
-    """A job's checkpoints, newest first, locked: nobody else begins to use one, or deletes it."""
+    """A job's checkpoints, newest first, locked against use and deletion by other transactions."""
     return list(
         session.scalars(
             select(Checkpoint)
@@ -85,13 +85,13 @@ def kept(session: Session, job_id: str) -> list[Checkpoint]:
 
 
 def in_use(session: Session, ids: Collection[str]) -> set[str]:
-    """Those of the checkpoints that a live attempt goes on from, or a clone that has not ended.
+    """The checkpoints among `ids` that a live attempt or an unfinished clone resumes from.
 
-    To be asked once the checkpoints are locked: only then is no use of them overlooked.
+    Call it with the checkpoints locked; otherwise a concurrent use may be missed.
     """
     if not ids:
         return set()
-    # Of all attempts that there ever were few are not settled, and that is indexed.
+    # Few attempts are unsettled, and the column is indexed.
     attempts = select(Attempt.resume_checkpoint_id).where(
         Attempt.resume_checkpoint_id.in_(ids), ~Attempt.settled, Attempt.finished_at.is_(None)
     )
@@ -104,7 +104,7 @@ def in_use(session: Session, ids: Collection[str]) -> set[str]:
 def to_delete(
     session: Session, limit: int, *, without: Collection[str] = ()
 ) -> Sequence[Checkpoint]:
-    """Checkpoints whose files are to go; `without`: not these."""
+    """Checkpoints marked for deletion, except those in `without`."""
     return session.scalars(
         select(Checkpoint)
         .where(Checkpoint.state == DELETING, Checkpoint.id.not_in(list(without)))
@@ -114,7 +114,7 @@ def to_delete(
 
 
 def mark_damaged(session: Session, checkpoint_id: str) -> None:
-    """Its files are not what was registered: nothing goes on from it any more."""
+    """Mark a checkpoint whose files differ from the manifest: nothing resumes from it again."""
     session.execute(
         update(Checkpoint)
         .where(Checkpoint.id == checkpoint_id, Checkpoint.state == REGISTERED)
@@ -124,7 +124,7 @@ def mark_damaged(session: Session, checkpoint_id: str) -> None:
 
 
 def mark_deleted(session: Session, checkpoint_id: str) -> None:
-    """Its files are gone."""
+    """Mark a checkpoint whose files were removed."""
     session.execute(
         update(Checkpoint)
         .where(Checkpoint.id == checkpoint_id, Checkpoint.state == DELETING)
@@ -133,7 +133,7 @@ def mark_deleted(session: Session, checkpoint_id: str) -> None:
 
 
 def places(session: Session, job_id: str, number: int) -> set[str]:
-    """Where the checkpoints of an attempt are, or were."""
+    """URIs of all checkpoints of an attempt, deleted ones included."""
     return set(
         session.scalars(
             select(Checkpoint.uri).where(Checkpoint.job_id == job_id, Checkpoint.attempt == number)

@@ -1,4 +1,4 @@
-"""Which of a job's checkpoints stay. Deleting only marks; the dispatcher then removes the files."""
+"""Retention of checkpoints. Deleting only marks them; the dispatcher removes the files."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from service.api.problems import Problem
 from service.checkpoints import repository
 from service.db.models import Checkpoint, Job
 
-# What tells a good checkpoint, in this order.
+# Metrics that rank checkpoints, in order of preference.
 BEST_BY = ("knn_top1", "recall_at_1")
 
 
 def retire(session: Session, job: Job) -> None:
-    """Mark what a job's `checkpoints` setting no longer keeps, now that it has a new one."""
+    """Mark the checkpoints that the job's `checkpoints` setting no longer keeps."""
     policy = Checkpoints.model_validate(job.resolved.get("checkpoints", {}))
     if policy.keep_last is None:
         return
-    found = repository.kept(session, job.id)
-    obsolete = beyond(policy, found)
+    obsolete = beyond(policy, repository.kept(session, job.id))
     used = repository.in_use(session, {checkpoint.id for checkpoint in obsolete})
     for checkpoint in obsolete:
         if checkpoint.id not in used:
@@ -31,7 +30,7 @@ def retire(session: Session, job: Job) -> None:
 
 
 def beyond(policy: Checkpoints, newest_first: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Those that are neither new nor good enough, nor pinned, nor the end of a training."""
+    """Checkpoints to delete: neither among the newest or the best, nor pinned, nor final."""
     assert policy.keep_last is not None
     older = list(newest_first[policy.keep_last :])
     ranked = sorted(older, key=goodness, reverse=True)
@@ -40,7 +39,7 @@ def beyond(policy: Checkpoints, newest_first: Sequence[Checkpoint]) -> list[Chec
 
 
 def goodness(checkpoint: Checkpoint) -> tuple[float, int]:
-    """Orders checkpoints: by what was measured last before them, then by step."""
+    """Sort key: the metric last measured before the checkpoint, then the step."""
     for name in BEST_BY:
         value = checkpoint.metrics.get(name)
         if isinstance(value, int | float):
@@ -49,7 +48,7 @@ def goodness(checkpoint: Checkpoint) -> tuple[float, int]:
 
 
 def delete(session: Session, job: Job, checkpoint: Checkpoint) -> None:
-    """Mark one that a person wants gone; again is no change. Both rows are locked.
+    """Mark a checkpoint for deletion; a repetition changes nothing. Both rows are locked.
 
     Raises:
         Problem: 409, it is pinned, or something may still go on from it.

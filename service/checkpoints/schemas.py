@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-# A plain name in a flat folder: what every file system, shell and client takes as it stands.
+# A plain name in a flat folder, valid for every file system, shell and client.
 FILE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$"
 FileName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=FILE_NAME)]
 Size = Annotated[int, Field(ge=0, le=2**63 - 1)]

@@ -1,4 +1,4 @@
-"""Finding a tenant's checkpoints and artifacts, and their files."""
+"""Find, pin and delete a tenant's checkpoints; locate their files and artifacts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tenant's queue as people see it: in the order in which jobs are looked at, each with its reason."""
+"""A tenant's queue in the order of admission, with the reason why each job waits."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from service.scheduling.admission import Decision, Running, decide
 from service.scheduling.nodes import Cluster
 from service.scheduling.repository import nodes_of
 
-_AWAY = "Waiting for Ray, which does not answer, or has no node, at the moment"
+_UNAVAILABLE = "Waiting for Ray, which does not answer, or has no node, at the moment"
 
 
 def waiting(
     session: Session,
     tenant: str,
-    seen: ClusterSnapshot | None,
+    snapshot: ClusterSnapshot | None,
     taken: Sequence[Running],
     now: datetime,
 ) -> list[QueuedJob]:
-    """The queued jobs of a tenant, with what the dispatcher would decide on each of them now."""
+    """A tenant's queued jobs, with the dispatcher's present decision on each."""
     jobs = repository.queue(session, tenant)
     decisions: dict[str, Decision] = {}
-    if jobs and seen is not None and seen.alive:
-        # Other tenants' jobs count; what is told of them is how much they take.
-        everyones = decide(Cluster(nodes_of(seen)), taken, scheduling.queued(session), now)
+    if jobs and snapshot is not None and snapshot.alive:
+        # Jobs of other tenants count as well; only their total demand is disclosed.
+        everyones = decide(Cluster(nodes_of(snapshot)), taken, scheduling.queued(session), now)
         decisions = {decision.job.job_id: decision for decision in everyones}
-    otherwise = "" if seen is None or seen.alive else _AWAY
-    found = []
+    otherwise = "" if snapshot is None or snapshot.alive else _UNAVAILABLE
+    views = []
     for job in jobs:
         decision = decisions.get(job.id)
-        found.append(
+        views.append(
             QueuedJob(
                 id=job.id,
                 name=job.name,
@@ -47,4 +47,4 @@ def waiting(
                 starts_by=decision and decision.starts_by,
             )
         )
-    return found
+    return views

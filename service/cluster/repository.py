@@ -1,4 +1,4 @@
-"""SQL of the cluster's snapshot, the leases and the queue."""
+"""SQL of the queue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def count_queued(session: Session, tenant: str) -> int:
 def queue(
     session: Session, tenant: str, limit: int = 200
 ) -> Sequence[Row[str, str, int, datetime]]:
-    """(id, name, priority, created_at) of a tenant's queued jobs, as they are looked at: by
+    """(id, name, priority, created_at) of a tenant's queued jobs in the order of admission: by
     priority, then first come."""
     return session.execute(
         select(Job.id, Job.name, Job.priority, Job.created_at)

@@ -1,4 +1,4 @@
-"""The cluster and the catalog as the API shows them."""
+"""The cluster and its queue as the API shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Registering data sets, and letting go of them."""
+"""Register and delete data sets."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def check_folder(uri: str, settings: Settings) -> None:
         return
     path = Path(uri)
     try:
-        found = path.exists()
-        folder = path.is_dir()
+        exists = path.exists()
+        is_folder = path.is_dir()
     except OSError as error:
         raise field_problem("uri", f"cannot be looked at: {error.strerror}", uri) from error
-    if not found:
+    if not exists:
         raise field_problem("uri", "does not exist on the server", uri, "a folder of images")
-    if not folder:
+    if not is_folder:
         raise field_problem("uri", "is not a folder", uri, "a folder of images")
 
 

@@ -14,20 +14,20 @@ DISPATCHER_LEASE = "dispatcher"
 
 
 def lease(session: Session, name: str) -> Lease | None:
-    """Who holds a lease, or held it last."""
+    """The row of a lease, expired or not."""
     return session.get(Lease, name)
 
 
 def lease_is_held(session: Session, name: str, now: datetime) -> bool:
-    """Whether somebody holds the lease at this time."""
+    """Whether the lease is held at this time."""
     row = lease(session, name)
     return row is not None and row.expires_at > now
 
 
 def take_lease(session: Session, name: str, holder: str, now: datetime, length: timedelta) -> bool:
-    """Take or renew a lease that is free, over, or the holder's own.
+    """Take or renew a lease that is free, expired, or the holder's own.
 
-    One that lasts for longer than any is from before the clock was set back, and over as well.
+    A lease that ends too far in the future dates from before the clock was set back: it is expired.
     """
     expires_at = now + length
     if session.get(Lease, name) is None:
@@ -35,7 +35,7 @@ def take_lease(session: Session, name: str, holder: str, now: datetime, length: 
             with session.begin_nested():
                 session.add(Lease(name=name, holder=holder, expires_at=expires_at))
         except IntegrityError:
-            return False  # Somebody else's first lease came first.
+            return False  # Another holder took it first.
         return True
     taken = session.execute(
         update(Lease)
@@ -55,7 +55,7 @@ def take_lease(session: Session, name: str, holder: str, now: datetime, length: 
 
 
 def renew_lease(session: Session, name: str, holder: str, expires_at: datetime) -> bool:
-    """Renew a lease that nobody else took since; the row stays locked until the end."""
+    """Renew a lease that no other holder has taken; the row stays locked until the transaction ends."""
     renewed = session.execute(
         update(Lease)
         .where(Lease.name == name, Lease.holder == holder)
@@ -67,7 +67,7 @@ def renew_lease(session: Session, name: str, holder: str, expires_at: datetime) 
 
 
 def release_lease(session: Session, name: str, holder: str, now: datetime) -> None:
-    """Let go of a lease, so that the next holder need not wait for its end."""
+    """Release a lease, so that the next holder need not wait until it expires."""
     session.execute(
         update(Lease)
         .where(Lease.name == name, Lease.holder == holder)

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
 
 if TYPE_CHECKING:
-    import psycopg  # Whoever has SQLite need not wait for it to load.
+    import psycopg  # Not loaded when SQLite is used.
 
 # What a database raises that does not answer, or takes no writes now, as a standby does: it is asked
 # again, and nothing else is wrong.
@@ -35,12 +35,12 @@ _POSTGRESQL_LIVENESS = {
     "tcp_user_timeout": 25_000,
 }
 _SYNCED_AS = "dasl_synced_as"
-# A connection that was used so short a time ago is taken to work still.
+# A connection used this recently is assumed to work.
 _USED_AT, _TRUSTED_SECONDS = "dasl_used_at", 1.0
 
 
 def in_a_line(error: Exception) -> str:
-    """What a database says, without the statement and the link that SQLAlchemy adds."""
+    """The database's own message, without the statement and the link that SQLAlchemy adds."""
     return str(getattr(error, "orig", None) or error).strip().splitlines()[0]
 
 
@@ -58,7 +58,7 @@ class Database:
             if self.engine.dialect.name == "sqlite"
             else {"postgresql_readonly": True, "isolation_level": "REPEATABLE READ"}
         )
-        # No transaction is two trips to the server less.
+        # Autocommit saves two round trips to the server.
         single = self.engine.execution_options(
             **{_SINGLE: True}
             if self.engine.dialect.name == "sqlite"
@@ -83,8 +83,8 @@ class Database:
             yield session
 
     @contextmanager
-    def look(self) -> Iterator[Session]:
-        """For single queries: each sees what is committed when it is asked. Nothing is written."""
+    def autocommit(self) -> Iterator[Session]:
+        """An autocommit session for single reads: each sees what is committed at that moment."""
         with self._single() as session:
             yield session
 
@@ -102,7 +102,7 @@ class Database:
         return self._read()
 
     def dispose(self) -> None:
-        """Close every pooled connection."""
+        """Close all pooled connections."""
         self.engine.dispose()
 
 
@@ -147,7 +147,7 @@ def make_engine(url: str) -> Engine:
 
 
 def _ping_when_idle(engine: Engine) -> None:
-    """Replace connections of a server that went away, without asking it before every transaction."""
+    """Replace connections that a server closed, without a test before every transaction."""
 
     def note(_connection: object, record: ConnectionPoolEntry) -> None:
         record.info[_USED_AT] = time.monotonic()

@@ -1,4 +1,4 @@
-"""The first tokens, made in the database itself since there is none yet to ask the API with.
+"""Bootstrap tokens, created in the database directly: without a token the API cannot be used.
 
 `dasl serve` makes one once and keeps it where the command line finds it; in a deployment
 `dasl db admin-token` makes them.
@@ -23,7 +23,7 @@ _TENANT = "default"
 
 
 def place(database: Database, url: str, shared: Path, own: Path) -> Path:
-    """Where `dasl serve` keeps its address and token: `shared` unless that is of another server.
+    """Choose the file for the address and token of `dasl serve`: `shared`, unless another server's.
 
     It is our own when it names this address, or another one (of an earlier start, on another port)
     with a token that is good here. What is no configuration belongs to nobody.
@@ -40,21 +40,21 @@ def place(database: Database, url: str, shared: Path, own: Path) -> Path:
 
 
 def admin_token(database: Database, config: Path) -> str:
-    """The token in a client's configuration if it is good here, else a new one."""
+    """The token in a client's configuration if it is valid here, else a new one."""
     kept = (_read(config) or {}).get("token")
     with database.write() as session:
         return kept if kept and _is_good(session, kept) else _new(session, _TENANT, "dasl serve")
 
 
 def new_admin_token(database: Database, name: str, tenant: str) -> str:
-    """A new admin token of a tenant, for whoever may write to the database itself."""
+    """Create an admin token of a tenant, for an operator with access to the database."""
     with database.write() as session:
         return _new(session, tenant, name)
 
 
 def write_config(config: Path, url: str, token: str) -> None:
-    """Write the client's configuration, for the eyes of its owner alone."""
-    # JSON strings are TOML strings as well.
+    """Write the client's configuration, readable by its owner only."""
+    # JSON strings are valid TOML strings.
     text = f"# Written by `dasl serve`.\nurl = {json.dumps(url)}\ntoken = {json.dumps(token)}\n"
     config.parent.mkdir(parents=True, exist_ok=True)
     unfinished = config.with_name(f".{config.name}.{os.getpid()}")
@@ -76,7 +76,7 @@ def _is_good(session: Session, token: str | None) -> bool:
 
 
 def _read(config: Path) -> dict[str, str] | None:
-    """The texts in a configuration; `None`: there is none, or what there is is none."""
+    """The string values of a configuration; `None` if there is none, or it is invalid."""
     try:
         content = tomllib.loads(config.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):

@@ -1,4 +1,4 @@
-"""The dispatcher of `dasl serve`, in a thread beside a Ray that nobody else uses."""
+"""The dispatcher of `dasl serve`, in a thread, with a Ray of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NewCluster = Literal["with-the-service", "alone"]
 
 
 class DispatcherThread(threading.Thread):
-    """Dispatches to a local Ray that is starting or runs, until `stop`.
+    """Dispatch to a local Ray, which may still be starting, until `stop`.
 
     Args:
         new_cluster: that Ray was just started and all that ran before is gone: with the service, or
@@ -35,7 +35,7 @@ class DispatcherThread(threading.Thread):
     ) -> None:
         super().__init__(name="dispatcher", daemon=True)
         self._executor = RayExecutor(ray.address, ray.token)
-        # The lock on the home makes this name unique among those that live.
+        # Unique among live dispatchers, as the home folder is locked.
         holder = f"dasl serve in {settings.home}"[-200:]
         self._dispatcher = Dispatcher(
             settings,
@@ -62,6 +62,6 @@ class DispatcherThread(threading.Thread):
             self._executor.close()
 
     def stop(self) -> None:
-        """Let it finish its round. A call that waits for Ray may take longer than this does."""
+        """Ask the loop to end and wait briefly; a pending call to Ray may take longer."""
         self._stop_soon.set()
         self.join(_PATIENCE_SECONDS)

@@ -27,16 +27,16 @@ from service.settings import Settings, read_settings
 
 logger = logging.getLogger("dasl.serve")
 
-_LOOK_EVERY_SECONDS = 0.2
+_CHECK_EVERY_SECONDS = 0.2
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
 
 
 def main() -> int:
-    """Serve with the settings of the environment until Ctrl-C or SIGTERM; the exit status."""
+    """Serve with the settings of the environment until Ctrl-C or SIGTERM; returns the exit status."""
     stop = threading.Event()
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
-        if stop.is_set():  # Asked again: at once. The guard still ends Ray.
+        if stop.is_set():  # The second signal exits at once; the subreaper still ends Ray.
             os._exit(128 + number)
         stop.set()
 
@@ -83,7 +83,7 @@ def _serve(
     listener: socket.socket,
     ray: LocalRay,
 ) -> None:
-    # Imported here, for they take a second: a mistake in the settings is told sooner.
+    # Imported late, as it takes a second: an error in the settings is reported sooner.
     from service.artifacts.storage import Storage
     from service.client.config import config_path
     from service.db.migrate import upgrade
@@ -98,7 +98,7 @@ def _serve(
     database = Database(settings.database_url)
     api = ApiThread(settings, database, listener)
     api.start()
-    # Only now, though it takes longest: its start would slow down that of the API.
+    # After the API, whose start it would slow down.
     ray.start()
     config = place(database, settings.api_url, config_path(), settings.home / "client.toml")
     token = admin_token(database, config)
@@ -111,7 +111,7 @@ def _serve(
     # Until Ray has answered for the first time, whatever it lost it lost when the service was stopped.
     lost: NewCluster = "with-the-service"
     try:
-        while not stop.wait(_LOOK_EVERY_SECONDS):
+        while not stop.wait(_CHECK_EVERY_SECONDS):
             if not ready and dispatcher.sees_nodes:
                 ready, pause, lost = True, _FIRST_PAUSE_SECONDS, "alone"
                 seconds = time.monotonic() - began
@@ -130,8 +130,8 @@ def _serve(
                 dispatcher.start()
             elif not dispatcher.is_alive():
                 logger.error("The dispatcher ended by itself; it is started again")
-                anew = None if ready else lost
-                dispatcher = DispatcherThread(settings, database, ray, new_cluster=anew)
+                new_cluster = None if ready else lost
+                dispatcher = DispatcherThread(settings, database, ray, new_cluster=new_cluster)
                 dispatcher.start()
     finally:
         print("Stopping", flush=True)

@@ -33,12 +33,12 @@ def descendants(ancestor: int) -> set[int]:
         except (OSError, IndexError):
             continue  # It ended between the listing and the reading.
         children.setdefault(parent, []).append(int(entry.parent.name))
-    found: set[int] = set()
+    descendant_ids: set[int] = set()
     front = [ancestor]
     while front:
         front = [child for parent in front for child in children.get(parent, [])]
-        found.update(front)
-    return found
+        descendant_ids.update(front)
+    return descendant_ids
 
 
 def guard(command: list[str], grace: float) -> int:

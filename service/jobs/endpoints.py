@@ -1,4 +1,4 @@
-"""`/v1/jobs`: submit, look, change, cancel."""
+"""`/v1/jobs`: submit, list, show, change, cancel, pause, resume and clone jobs."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def list_events(
     if wants_stream(request):
         if last_event_id:
             after = _number(last_event_id, last_event_id, _LARGEST)
-        return stream(context, caller, EventStream(context, job.id, after).look)
+        return stream(context, caller, EventStream(context, job.id, after).poll)
     rows = repository.events(session, job.id, after, limit)
     data = [EventView.model_validate(row) for row in rows[:limit]]
     return EventPage(data=data, has_more=len(rows) > limit, next=data[-1].seq if data else after)
@@ -98,7 +98,7 @@ def show_log(
             offset = _number(right, last_event_id, 2**53)
         else:
             offset = 0 if tail is None else log.tail(tail)[1]
-        return stream(context, caller, LogStream(context, job.id, number, offset).look)
+        return stream(context, caller, LogStream(context, job.id, number, offset).poll)
     if tail is not None:
         return Response(log.tail(tail)[0], media_type="text/plain; charset=utf-8")
     return StreamingResponse(log.text(), media_type="text/plain; charset=utf-8")

@@ -1,4 +1,4 @@
-"""Whether the folders and weights that a spec reads may be read, and are there."""
+"""Checks that the folders and weights that a spec names are allowed and exist."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from service.settings import Settings
 def unreadable(
     settings: Settings, database: Database, tenant: str, spec: JobSpec
 ) -> list[FieldProblem]:
-    """What is wrong with where a spec reads.
+    """Problems with the paths that a spec reads.
 
-    Asks the database outside of any transaction: a file system may not answer.
+    Queries the database outside of any transaction, as a file system may hang.
     """
     problems = _of_weights(settings, spec.backbone.pretrained)
     named = {"dataset": spec.dataset, "evaluate.dataset": spec.evaluate.dataset}
-    with database.look() as session:
-        found = {
+    with database.autocommit() as session:
+        by_field = {
             field: datasets.find(session, tenant, name)
             for field, name in named.items()
             if name is not None
         }
-    for field, dataset in found.items():
+    for field, dataset in by_field.items():
         if dataset is not None and dataset.state == datasets.READY:
             problems += _of_folder(settings, field, str(named[field]), dataset)
     return problems

@@ -33,9 +33,9 @@ from service.db.models import (
     Metric,
 )
 
-# In one answer: some 200 MB while it is put together.
+# Per response: some 200 MB while it is built.
 _MOST_VALUES = 1_000_000
-# Of every submission: made once, they take half the time.
+# Built once: they run for every submission, and building one takes half of its time.
 _TAGS, _ANSWERS = (Base.metadata.tables[row.__tablename__] for row in (JobTag, IdempotencyKey))
 _ADD_TAG = insert(_TAGS)
 _ANSWER = select(IdempotencyKey.body_hash, IdempotencyKey.answer).where(
@@ -83,11 +83,15 @@ def newest(
     """A tenant's jobs, newest first; one more than `limit`."""
     # First the ids, from indexes alone, for rows are wide; of each status for itself, for the entries
     # of several do not lie in the order of ids. Each once: a statement has room for some 500 parts.
-    found = [
+    queries = [
         _ids(tenant, status, method, tag, after).limit(limit + 1)
         for status in dict.fromkeys(statuses) or (None,)
     ]
-    ids = union_all(*(select(part.subquery()) for part in found)) if len(found) > 1 else found[0]
+    ids = (
+        union_all(*(select(part.subquery()) for part in queries))
+        if len(queries) > 1
+        else queries[0]
+    )
     query = _with_dataset(tenant).where(Job.id.in_(ids)).order_by(Job.id.desc())
     return session.execute(query.limit(limit + 1)).all()
 

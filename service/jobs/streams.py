@@ -1,4 +1,4 @@
-"""Live views of a job: its events and its log, each from a position on."""
+"""Live streams of a job: its events and its log, each from a position."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from service.states import TERMINAL
 
 _EVENTS_AT_ONCE = 500
 _LOG_BYTES_AT_ONCE = 1 << 20
-# The rest of a driver's log is copied after the job has ended.
+# The end of a driver's log is copied after the job has ended.
 _LOG_SETTLES_SECONDS = 3.0
 
 
 @dataclass
 class EventStream:
-    """Events behind the sequence number `after`."""
+    """Events after the sequence number `after`."""
 
     context: Context
     job_id: str
     after: int
 
-    def look(self) -> News:
-        """The events since the last look; ends with the last event of a terminal job."""
+    def poll(self) -> News:
+        """The events since the last poll; ends with the last event of a terminal job."""
         with self.context.database.read() as session:
-            # The status first: a job that was terminal then has no events but those read next.
+            # Read the status first: if it is terminal, the events read next are all there are.
             status, last = repository.progress_of_events(session, self.job_id)
             rows = repository.events(session, self.job_id, self.after, _EVENTS_AT_ONCE)
             views = [EventView.model_validate(row) for row in rows[:_EVENTS_AT_ONCE]]
@@ -59,8 +59,8 @@ class LogStream:
     _end: int = 0
     _quiet_since: float = field(default_factory=time.monotonic)
 
-    def look(self) -> News:
-        """Whole lines since the last look; ends when a terminal job's log grows no more."""
+    def poll(self) -> News:
+        """Whole lines since the last poll; ends when a terminal job's log grows no more."""
         with self.context.database.read() as session:
             status, _ = repository.progress_of_events(session, self.job_id)
             numbers = [attempt.number for attempt in repository.attempts(session, self.job_id)]
@@ -77,7 +77,7 @@ class LogStream:
         over = self.number < newest or ended
         newest_bytes = piece.start + len(block) == piece.end
         if newest_bytes and not (over and settled) and len(block) < _LOG_BYTES_AT_ONCE:
-            # The line that is being written follows when it is whole.
+            # An unfinished line is sent once it is complete.
             block = block[: block.rfind(b"\n") + 1]
         messages = []
         if block:

@@ -1,1 +1,1 @@
-"""What the service tells of itself: metrics, probes, log records."""
+"""Metrics and probes of the service."""

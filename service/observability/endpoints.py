@@ -62,7 +62,7 @@ async def metrics(request: Request, context: WithContext, observer: WithObserver
     """
     wanted = context.settings.metrics_token
     if wanted is not None:
-        given = bearer_token(request).encode()
-        if not hmac.compare_digest(given, wanted.get_secret_value().encode()):
+        token = bearer_token(request).encode()
+        if not hmac.compare_digest(token, wanted.get_secret_value().encode()):
             raise unauthenticated("This needs the token that DASL_METRICS_TOKEN says")
     return Response(await observer.metrics(), media_type=CONTENT_TYPE_PLAIN_0_0_4)

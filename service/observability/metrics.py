@@ -37,7 +37,7 @@ _WAIT_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 7
 
 
 class ProcessMetrics:
-    """What this process counts: requests, and its own memory, CPU time and files."""
+    """Metrics of this process: requests, memory, CPU time, open files."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -52,9 +52,9 @@ class ProcessMetrics:
 
 
 class QueueWaits:
-    """How long jobs waited for their first attempt, of all jobs there ever were.
+    """Histogram of the time that all jobs so far waited for their first attempt.
 
-    Reads only what is new since it last looked, for the table of attempts has no end.
+    Reads only attempts that are new since the last update, as the table grows without bound.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class QueueWaits:
         self._sum = 0.0
 
     def look(self, session: Session) -> None:
-        """Count the attempts that began since the last look."""
+        """Count the attempts that began since the last update."""
         for job_id, began in repository.first_attempts(session, self._since):
             seconds = max(0.0, (began - ids.made_at(job_id)).total_seconds())
             self._counts[bisect_left(_WAIT_SECONDS, seconds)] += 1
@@ -84,7 +84,7 @@ class QueueWaits:
 
 @dataclass(frozen=True)
 class State:
-    """What the database knew at one moment."""
+    """State of the database at one moment."""
 
     at: datetime
     jobs: Mapping[str, int]
@@ -94,13 +94,13 @@ class State:
     heartbeat_at: datetime | None
     lease_until: datetime | None
     cluster: ClusterSnapshot | None
-    given: Sequence[Demand]
-    """What each job that takes room was given."""
+    allocated: Sequence[Demand]
+    """Demands of all jobs that hold resources."""
     waits: Metric
 
 
 def read_state(session: Session, waits: QueueWaits) -> State:
-    """Ask the database."""
+    """Read the state from the database."""
     waits.look(session)
     now = datetime.now(UTC)
     lease = leases.lease(session, DISPATCHER_LEASE)
@@ -113,7 +113,7 @@ def read_state(session: Session, waits: QueueWaits) -> State:
         heartbeat_at=repository.oldest_heartbeat(session),
         lease_until=lease.expires_at if lease else None,
         cluster=scheduling.snapshot(session),
-        given=[one.demand for one in scheduling.taking_room(session, now)],
+        allocated=[one.demand for one in scheduling.taking_room(session, now)],
         waits=waits.metric(),
     )
 
@@ -195,10 +195,10 @@ def _of_cluster(state: State) -> Iterator[Metric]:
     for name, said, value in (
         ("nodes", "Nodes that are alive.", len(seen.nodes)),
         ("cpus", "CPUs that Ray hands out.", seen.total_cpus),
-        ("cpus_allocated", "CPUs that are given to jobs.", sum(d.cpus for d in state.given)),
+        ("cpus_allocated", "CPUs that are given to jobs.", sum(d.cpus for d in state.allocated)),
         ("cpus_used", "CPUs that Ray has placed workers on.", seen.used_cpus),
         ("gpus", "GPUs that Ray hands out.", seen.total_gpus),
-        ("gpus_allocated", "GPUs that are given to jobs.", sum(d.gpus for d in state.given)),
+        ("gpus_allocated", "GPUs that are given to jobs.", sum(d.gpus for d in state.allocated)),
         ("gpus_used", "GPUs that Ray has placed workers on.", seen.used_gpus),
     ):
         yield GaugeMetricFamily(f"dasl_cluster_{name}", said, value=value)

@@ -1,4 +1,4 @@
-"""One API process looking at itself and at what it depends on."""
+"""Readiness and metrics of one API process."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from service.observability.probe import Probe
 from service.settings import Settings
 
 _PROBE_SECONDS = 2.0
-# Prometheus itself gives up after 10 s.
+# Prometheus times out after 10 s.
 _SCRAPE_SECONDS = 5.0
 
 Checks = dict[str, str]
 
 
 class Observer:
-    """Answers `/readyz` and `/metrics`, soon and also when the database does not answer."""
+    """Answer `/readyz` and `/metrics` within seconds, even if the database hangs."""
 
     def __init__(self, version: str, settings: Settings, database: Database) -> None:
         self.process = ProcessMetrics()
         self._version, self._settings, self._database = version, settings, database
         self._waits = QueueWaits()
-        self._readiness = Probe(self._look)
-        self._state = Probe(self._look_closely)
+        self._readiness = Probe(self._run_checks)
+        self._state = Probe(self._read_state)
 
     async def checks(self) -> Checks:
-        """For each thing that work depends on: `ok`, or what is wrong with it."""
+        """Check database, dispatcher and Ray: `ok`, or what is wrong."""
         try:
             return await self._readiness.ask(_PROBE_SECONDS)
         except TimeoutError:
@@ -41,22 +41,22 @@ class Observer:
             return _blind(f"cannot be read ({type(error).__name__})")
 
     async def metrics(self) -> bytes:
-        """In Prometheus' text format; without the database as much as is known without it."""
+        """The metrics in Prometheus' text format; without the database, those of the process only."""
         checks: Checks
         state: State | None
         try:
             checks, state = await self._state.ask(_SCRAPE_SECONDS)
         except (TimeoutError, SQLAlchemyError):
-            # Of the others nothing is known, which is not the same as that they do not work.
+            # The state of the others is unknown, which is not the same as down.
             checks, state = {"database": "away"}, None
         up = {component: said == "ok" for component, said in checks.items()}
         return generate_latest(Scrape(self._version, self.process, up, state))
 
-    def _look(self) -> Checks:
+    def _run_checks(self) -> Checks:
         with self._database.read() as session:
             return cluster.readiness(session, self._settings)
 
-    def _look_closely(self) -> tuple[Checks, State]:
+    def _read_state(self) -> tuple[Checks, State]:
         with self._database.read() as session:
             return cluster.readiness(session, self._settings), read_state(session, self._waits)
 

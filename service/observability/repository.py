@@ -13,32 +13,32 @@ from service.states import LIVE_ATTEMPT, JobStatus
 
 
 def jobs_by_status(session: Session) -> dict[str, int]:
-    """How many jobs there are in each state."""
+    """Number of jobs by status."""
     rows = session.execute(select(Job.status, func.count()).group_by(Job.status))
     return {row[0]: row[1] for row in rows}
 
 
 def attempts_by_state(session: Session) -> dict[str, int]:
-    """How many attempts there are in each state."""
+    """Number of attempts by state."""
     rows = session.execute(select(Attempt.state, func.count()).group_by(Attempt.state))
     return {row[0]: row[1] for row in rows}
 
 
 def first_in_queue(session: Session) -> str | None:
-    """Of the jobs that wait for their first attempt, the id of the oldest."""
+    """Id of the oldest job that waits for its first attempt."""
     waiting = select(func.min(Job.id)).where(Job.status == JobStatus.QUEUED, Job.attempt == 0)
     return session.scalar(waiting)
 
 
 def oldest_heartbeat(session: Session) -> datetime | None:
-    """When the live attempt that was silent for longest was heard of."""
+    """The oldest last heartbeat among live attempts."""
     return session.scalar(
         select(func.min(Attempt.heartbeat_at)).where(Attempt.state.in_(LIVE_ATTEMPT))
     )
 
 
 def later_attempts(session: Session) -> int:
-    """How many attempts were not the first of their job."""
+    """Number of attempts after the first of their job."""
     return session.scalar(select(func.count()).where(Attempt.number > 1)) or 0
 
 

@@ -11,11 +11,11 @@ from service.scheduling.repository import nodes_of
 
 
 def capacity_problems(session: Session, resources: Resources) -> list[FieldProblem]:
-    """Why a job could not start even on the empty cluster; nothing is known before a snapshot."""
-    seen = repository.snapshot(session)
-    if seen is None or not seen.alive:
+    """Reasons why a job could not start even on the empty cluster; none without a snapshot."""
+    snapshot = repository.snapshot(session)
+    if snapshot is None or not snapshot.alive:
         return []
-    nodes = nodes_of(seen)
+    nodes = nodes_of(snapshot)
     worker = Worker(resources.cpus_per_worker, resources.gpus_per_worker)
     places = empty_places(nodes, worker)
     if places >= resources.workers:

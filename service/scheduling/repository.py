@@ -210,16 +210,16 @@ _ROW = 1
 
 
 def snapshot(session: Session) -> ClusterSnapshot | None:
-    """What the dispatcher last saw of the cluster, if it ever did."""
+    """The last snapshot of the cluster; `None` before the first."""
     return session.get(ClusterSnapshot, _ROW)
 
 
-def save_snapshot(session: Session, seen: ClusterSnapshot) -> None:
-    """Replace the snapshot. `seen.id` is set here."""
-    seen.id = _ROW
-    session.merge(seen)
+def save_snapshot(session: Session, snapshot: ClusterSnapshot) -> None:
+    """Replace the snapshot; sets its id."""
+    snapshot.id = _ROW
+    session.merge(snapshot)
 
 
-def nodes_of(seen: ClusterSnapshot) -> tuple[Node, ...]:
-    """The nodes that the dispatcher saw."""
-    return tuple(Node(**node) for node in seen.nodes)
+def nodes_of(snapshot: ClusterSnapshot) -> tuple[Node, ...]:
+    """The nodes of a snapshot."""
+    return tuple(Node(**node) for node in snapshot.nodes)

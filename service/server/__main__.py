@@ -1,4 +1,4 @@
-"""`python -m service.server`: the API alone, beside a dispatcher and a Ray elsewhere, until SIGTERM or Ctrl-C.
+"""`python -m service.server`: the API alone, until SIGTERM or Ctrl-C. Dispatcher and Ray run elsewhere.
 
 It neither makes nor changes tables: `dasl db upgrade` does, before.
 """
@@ -19,11 +19,11 @@ from service.settings import read_settings
 
 logger = logging.getLogger(__name__)
 
-_LOOK_EVERY_SECONDS = 0.5
+_CHECK_EVERY_SECONDS = 0.5
 
 
 def main() -> int:
-    """Serve with the settings of the environment; the exit status."""
+    """Serve with the settings of the environment; returns the exit status."""
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -38,9 +38,9 @@ def main() -> int:
             spare_what_stays()
             host, port = listener.getsockname()[:2]
             logger.info("The API listens on %s, port %d", host, port)
-            while not stop.wait(_LOOK_EVERY_SECONDS):
+            while not stop.wait(_CHECK_EVERY_SECONDS):
                 if not api.is_alive():
-                    return 1  # Its reason is in the log.
+                    return 1  # The reason is in the log.
             api.stop()
     except ValueError as error:
         print(f"The API cannot start: {error}", file=sys.stderr)

@@ -33,7 +33,7 @@ from service.worker_api.endpoints import router as workers
 
 
 def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
-    """The API over a migrated database.
+    """Build the API over a migrated database.
 
     Args:
         settings: see `Settings`.

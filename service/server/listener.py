@@ -1,4 +1,4 @@
-"""Where the API listens, and who is told what that lets others do."""
+"""The socket that the API listens on, and warnings about who can reach it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ logger = logging.getLogger("dasl.serve")
 
 @contextmanager
 def bind_listener(settings: Settings) -> Iterator[socket.socket]:
-    """A socket on the address of the settings, closed at the end of the block.
+    """Bind a socket to the address of the settings; it is closed at the end of the block.
 
     Raises:
         ValueError: the port is taken, or there is no such address.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    # asyncio sends at once (TCP_NODELAY) only where the protocol is named. Else the body of an answer
-    # waits until its headers are acknowledged, often for 40 ms.
+    # asyncio sets TCP_NODELAY only if the protocol is named. Without it a body waits until its headers
+    # are acknowledged, often 40 ms.
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -36,7 +36,7 @@ def bind_listener(settings: Settings) -> Iterator[socket.socket]:
 
 
 def warn_if_exposed(settings: Settings) -> None:
-    """Say what others can do who reach the port, if it is more than this machine's."""
+    """Warn if other machines can reach the port, and what that allows them."""
     if _is_loopback(settings.host):
         return
     logger.warning(

@@ -15,7 +15,7 @@ _SHUTDOWN_SECONDS = 3
 
 
 class ApiThread(threading.Thread):
-    """Serves the API on a bound socket until `stop`.
+    """Serve the API on a bound socket until `stop`.
 
     The socket listens as soon as this object exists: a request that comes before the thread is ready
     waits for it.
@@ -31,16 +31,16 @@ class ApiThread(threading.Thread):
                 log_level="warning",
                 log_config=None,
                 access_log=False,
-                # httptools, which uvicorn takes where it is installed, lets two Host headers, HTTP/0.9
-                # and headers of any size pass.
+                # httptools, uvicorn's choice where it is installed, accepts two Host headers, HTTP/0.9
+                # and headers of any size.
                 http="h11",
-                # `trusted_proxies` decides; uvicorn would believe everybody on this machine.
+                # `trusted_proxies` decides; uvicorn would trust every client on this machine.
                 proxy_headers=False,
                 server_header=False,
                 timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
             )
         )
-        # Else whoever reads the printed address at once could be refused.
+        # Listen before the address is printed, so that no early client is refused.
         listener.listen(self._server.config.backlog)
 
     def run(self) -> None:
@@ -48,7 +48,7 @@ class ApiThread(threading.Thread):
         self._server.run(sockets=[self._listener])
 
     def stop(self) -> None:
-        """End live streams, let other requests finish, and return when it is over."""
+        """End live streams, let other requests finish, and wait for the thread."""
         self._app.state.context.closing.set()
         self._server.should_exit = True
         self.join(_SHUTDOWN_SECONDS + 2)

@@ -35,8 +35,8 @@ def newest(session: Session, tenant: str, after: str | None, limit: int) -> Sequ
 def lock_queue_limit(session: Session, token_id: str) -> int | None:
     """How many of a token's jobs may be queued; `None`: any number.
 
-    Where there is a limit, the row stays locked until the transaction ends: who submits with the
-    token waits for its turn, so that two do not both take the last place.
+    If there is a limit, the row stays locked until the transaction ends: concurrent submissions with
+    the token are serialized, so two of them cannot both take the last place.
     """
     return session.scalar(
         select(Token.max_queued_jobs)

@@ -28,7 +28,7 @@ class Quotas(BaseModel):
 
 
 class TokenRequest(Quotas):
-    """A token to be made."""
+    """A token to create."""
 
     name: TokenName
     scopes: Annotated[list[Scope], Field(min_length=1, max_length=3, fail_fast=True)] = [

@@ -1,4 +1,4 @@
-"""Making, changing and revoking API tokens, and the quotas that they bring."""
+"""Create, change and revoke API tokens, and enforce their queue quota."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def create(
     scopes: Sequence[credentials.Scope],
     quotas: Quotas | None = None,
 ) -> tuple[Token, str]:
-    """A new token of a tenant, and its text, which cannot be had again."""
+    """Create a token; returns its row and its text, which is not stored."""
     text, hashed = credentials.new_token()
     quotas = quotas or Quotas()
     token = Token(
@@ -39,7 +39,7 @@ def create(
 
 
 def change(session: Session, tenant: str, token_id: str, quotas: Quotas) -> Token:
-    """Set the quotas that were named. What runs goes on, also where it is more than is allowed now.
+    """Set the quotas that the request names. Running jobs continue even above the new limit.
 
     Raises:
         Problem: 404, the tenant has no such token.
@@ -52,7 +52,7 @@ def change(session: Session, tenant: str, token_id: str, quotas: Quotas) -> Toke
 
 
 def check_queue(session: Session, token_id: str, limit: int | None) -> None:
-    """Whether a token may have one more job in the queue.
+    """Check that a token may have one more job in the queue.
 
     Args:
         limit: from `repository.lock_queue_limit` in the same transaction.
@@ -74,7 +74,7 @@ def check_queue(session: Session, token_id: str, limit: int | None) -> None:
 
 
 def revoke(session: Session, tenant: str, token_id: str) -> None:
-    """End a token; again is no change.
+    """Revoke a token; a repetition changes nothing.
 
     Raises:
         Problem: 404, the tenant has no such token.

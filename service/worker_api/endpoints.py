@@ -38,12 +38,12 @@ def _check_attempt(request: Request, token: WorkerToken, context: WithContext) -
     # As they stand in the path: what is wrong with them is told together with all that is wrong with the
     # body, and nobody is told of that who has no token.
     job_id, number = request.path_params["job_id"], request.path_params["number"]
-    with context.database.look() as session:
+    with context.database.autocommit() as session:
         service.check_attempt_token(session, token, job_id, number)
 
 
 def _check_ingest(request: Request, token: WorkerToken, context: WithContext) -> None:
-    with context.database.look() as session:
+    with context.database.autocommit() as session:
         service.check_ingest_token(session, token, request.path_params["dataset_id"])
 
 

@@ -42,7 +42,7 @@ def test_no_thread_waits_for_a_connection_and_none_is_opened_twice(database_url:
     for _peak in range(2):
         with ExitStack() as held:
             for _thread in range(THREADS):
-                session = held.enter_context(database.look())
+                session = held.enter_context(database.autocommit())
                 session.execute(text("SELECT 1"))
     database.dispose()
     assert len(opened) == THREADS
@@ -102,7 +102,7 @@ def _wait_for_a_waiter(api: Api, request: Future[Any]) -> None:
     waiting = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
     deadline = time.monotonic() + 60
     while not request.done():
-        with api.database.look() as session:
+        with api.database.autocommit() as session:
             if session.execute(waiting).scalar_one():
                 return
         assert time.monotonic() < deadline

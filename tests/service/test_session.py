@@ -204,7 +204,7 @@ def test_a_look_sees_what_is_committed_at_each_query(database: Database) -> None
     def lease(name: str) -> Lease:
         return Lease(name=name, holder="me", expires_at=datetime.now(UTC))
 
-    with database.look() as session:
+    with database.autocommit() as session:
         assert session.scalars(select(Lease.name)).all() == []
         with database.write() as writing:
             writing.add(lease("first"))
