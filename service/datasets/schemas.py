@@ -1,4 +1,4 @@
-"""Data sets as the API shows them."""
+"""Request and response models of data sets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _plain_path(uri: str) -> str:
     return str(path)
 
 
-# As `dasl_core.spec` takes them in a job: no slash, no control character.
+# The names that `dasl_core.spec` accepts in a job: no slash, no control character.
 DatasetName = Annotated[
     str,
     StringConstraints(min_length=1, max_length=200, pattern=NAME_PATTERN),

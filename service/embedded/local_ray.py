@@ -1,4 +1,4 @@
-"""A Ray of our own on this machine: loopback only, its own ports, its own token, never orphaned."""
+"""A private Ray on this machine: loopback only, own ports, own token, never orphaned."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OF_WORKERS = ("DASL_CACHE_DIR", "DASL_CACHE_MAX_BYTES")
 
 
 class LocalRay:
-    """A Ray head node under a guard process; it can be started again after it ended.
+    """A Ray head node under a subreaper process; it can be started again after it ended.
 
     Args:
         folder: for the files of Ray's newest session, its logs among them.
@@ -40,7 +40,7 @@ class LocalRay:
         self.address = ""
 
     def start(self) -> None:
-        """Start it. It takes about ten seconds until it answers at `address`.
+        """Start Ray, which answers at `address` after about ten seconds.
 
         Raises:
             ValueError: Ray is not installed beside this Python.
@@ -88,11 +88,11 @@ class LocalRay:
 
     @property
     def running(self) -> bool:
-        """Whether `ray start` is still there; it ends when any part of Ray dies."""
+        """Whether `ray start` still runs; it ends when any part of Ray dies."""
         return self._guard is not None and self._guard.poll() is None
 
     def stop(self) -> None:
-        """End Ray and all that it runs. When this returns, no process of it is left."""
+        """End Ray and all its processes; when this returns, none is left."""
         if self._guard is None:
             return
         assert self._guard.stdin is not None

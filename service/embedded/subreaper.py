@@ -1,4 +1,4 @@
-"""Runs a command such that nothing of it outlives its parent, kill -9 of anything included.
+"""Run a command so that none of its processes outlives our parent, even after kill -9.
 
     python -m service.embedded.subreaper GRACE COMMAND...
 
@@ -24,11 +24,11 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def descendants(ancestor: int) -> set[int]:
-    """Ids of all processes below one, from /proc; none where there is no /proc."""
+    """Ids of all descendants of a process, from /proc; empty on systems without it."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
-            # The name in parentheses may hold anything; the parent's id is the 2nd field after it.
+            # The name in parentheses may contain anything; the parent's id is the 2nd field after it.
             parent = int(entry.read_text(errors="replace").rpartition(")")[2].split()[1])
         except (OSError, IndexError):
             continue  # It ended between the listing and the reading.
@@ -42,7 +42,7 @@ def descendants(ancestor: int) -> set[int]:
 
 
 def guard(command: list[str], grace: float) -> int:
-    """Run a command to its end or to that of whoever holds our standard input's other end.
+    """Run a command until it ends, or until the writing end of our standard input closes.
 
     Args:
         grace: seconds that the command gets between SIGTERM and SIGKILL.
@@ -95,7 +95,7 @@ def guard(command: list[str], grace: float) -> int:
 
 
 def _reap(main: int) -> int | None:
-    """Collect all children that ended; the exit status of the main one, if it is among them."""
+    """Reap all ended children; returns the exit status of the main one if it is among them."""
     status = None
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Jobs as the API takes and shows them."""
+"""Request and response models of jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _explain(value: Any, validate: Callable[[Any], JobSpec]) -> JobSpec:
     try:
         return validate(value)
     except ValidationError as error:
-        # The core knows best how to say what is wrong with a spec.
+        # The core words the problems of a spec.
         raise SpecError(field_problems(error, JobSpec)) from error
 
 
@@ -39,7 +39,7 @@ class CloneRequest(BaseModel):
 
 
 class JobPatch(BaseModel):
-    """What may be changed of a job after it was submitted."""
+    """Changes to a submitted job."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -56,7 +56,7 @@ class DatasetReference(BaseModel):
 
 
 class JobView(BaseModel):
-    """A job: `status` is what was observed, `desired` what was asked for."""
+    """A job: `status` is the observed state, `desired` the requested one."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -78,7 +78,7 @@ class JobView(BaseModel):
     error: dict[str, Any] | None
     start_checkpoint_id: str | None
     token_id: str | None
-    """Who submitted it, and whose quotas it uses."""
+    """The token that submitted the job, whose quotas it uses."""
 
     @classmethod
     def of(cls, job: Job, dataset_name: str) -> JobView:
@@ -88,7 +88,7 @@ class JobView(BaseModel):
 
 
 class ValidatedJob(BaseModel):
-    """What a spec would become, were it submitted now."""
+    """The resolved spec and its estimated cost, as if it were submitted now."""
 
     resolved: dict[str, Any]
     estimate: Estimate
@@ -109,7 +109,7 @@ class AttemptView(BaseModel):
 
 
 class EvaluationView(BaseModel):
-    """Figures of one subject at one step: `raw` pixels, the `untrained` or the `backbone`."""
+    """Metrics of one subject at one step: `raw` pixels, the `untrained` or the `backbone`."""
 
     model_config = ConfigDict(from_attributes=True)
 

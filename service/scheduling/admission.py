@@ -1,14 +1,13 @@
-"""Which queued jobs start now: a pure function of the cluster, of what runs, and of the queue.
+"""Admission: which queued jobs start now, as a pure function of cluster, running jobs and queue.
 
-Jobs start in the order of the queue, each with all its workers at once. The first one that does not
-fit gets a reservation: the earliest moment at which it fits for sure, since all that runs ends by its
-`resources.max_hours` at the latest. Those behind it start if they fit now and do not delay that: they
-end before that moment by their own limit, or leave enough beside them for it to fit all the same. So
-the reserved moment only ever comes nearer, however many small jobs arrive, and what is not reserved
-does not lie idle.
+Jobs start in the order of the queue, each with all its workers at once. The first job that does not
+fit gets a reservation: the earliest time at which it is certain to fit, as every running job ends
+within its `resources.max_hours`. Later jobs are backfilled if they fit now and do not delay the
+reservation: their own limit ends them before it, or they leave enough room beside the reserved job. So
+small jobs can never postpone the reserved time, and resources that are not reserved are used.
 
-Passed over, and without a reservation, are jobs that would not fit on the empty cluster, and jobs that
-a quota of their token keeps: only a person can change the one, and the token's own jobs the other.
+Jobs that would not fit on the empty cluster, and jobs held back by a quota of their token, are skipped
+and get no reservation: more machines, or the end of the token's own jobs, must come first.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from service.scheduling.packing import Demand, Worker
 
 @dataclass(frozen=True)
 class Quota:
-    """What the jobs of one token may take at a time; `None`: no limit."""
+    """Limits on the running jobs of one token; `None`: no limit."""
 
     max_running_jobs: int | None = None
     max_gpus: int | None = None
@@ -36,25 +35,25 @@ class Quota:
 
 @dataclass(frozen=True)
 class Running:
-    """What takes room now."""
+    """A job that holds resources now."""
 
     demand: Demand
     ends_by: datetime
-    """When it is ended at the latest; not before now."""
+    """The latest time at which it ends; not in the past."""
     token_id: str | None = None
-    """Whose quota it uses; `None`: nobody's."""
+    """The token whose quota it uses; `None` if no quota."""
 
 
 @dataclass(frozen=True)
 class Queued:
-    """A job that waits."""
+    """A job that waits for resources."""
 
     job_id: str
     attempt: int
-    """Of its attempts the last; 0: it never ran."""
+    """Number of its last attempt; 0 if it never ran."""
     demand: Demand
     lasts: timedelta
-    """How long it runs at most, once it starts."""
+    """The longest time that it may run."""
     token_id: str | None = None
     quota: Quota = Quota()
 
@@ -64,13 +63,13 @@ WaitsFor = Literal["machines", "quota", "room", "reserved-room"]
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of one queued job now: it starts, or waits, with a sentence for its owner."""
+    """The decision on one queued job: it starts, or it waits, with a reason for its owner."""
 
     job: Queued
     waits_for: WaitsFor | None = None
     message: str = ""
     starts_by: datetime | None = None
-    """When a reserved room is there at the latest, if nothing of a higher priority comes."""
+    """The latest start of a job with a reservation, unless a job of higher priority arrives."""
 
     @property
     def starts(self) -> bool:
@@ -80,7 +79,7 @@ class Decision:
 
 @dataclass
 class _Taken:
-    """What running jobs hold: of the nodes by kind of worker, of the quotas by token."""
+    """What running jobs hold: workers by kind, and quotas by token."""
 
     workers: Counter[Worker] = field(default_factory=Counter)
     jobs: Counter[str | None] = field(default_factory=Counter)
@@ -94,7 +93,7 @@ class _Taken:
         return taken
 
     def change(self, one: Running | Queued, sign: Literal[1, -1]) -> None:
-        """Add what one job takes, or take it off again."""
+        """Add or subtract the demand of one job."""
         self.workers[one.demand.worker] += sign * one.demand.workers
         self.jobs[one.token_id] += sign
         self.gpus[one.token_id] += sign * one.demand.gpus
@@ -102,18 +101,18 @@ class _Taken:
 
 @dataclass
 class _Reservation:
-    """The promise to the first job that does not fit: from `at` on there is room for it."""
+    """The reservation of the first job that does not fit: it can start at `at`."""
 
     job: Queued
     at: datetime
     beside: Counter[Worker]
-    """What may still run then."""
+    """Workers that may still run at that time."""
 
 
 def decide(
     cluster: Cluster, running: Sequence[Running], queue: Iterable[Queued], now: datetime
 ) -> list[Decision]:
-    """Decide on every job of the queue, in its order: the first one comes first.
+    """Decide on every job of the queue, in order.
 
     Args:
         running: all that takes room; `Running.ends_by` must be what is really enforced.
@@ -127,8 +126,8 @@ class _Round:
         self._running = list(running)
         self._taken = _Taken.by(running)
         self._reservation: _Reservation | None = None
-        # Of a thousand jobs most are alike. As some start there is only ever less room, so what was
-        # found of one that waits holds for those like it.
+        # Most of a thousand jobs are alike. Room only shrinks during a round, so a demand that did not
+        # fit once need not be tried again.
         self._places = cache(lambda worker: packing.empty_places(cluster.nodes, worker))
         self._too_large: set[Demand] = set()
         self._in_the_way: set[Demand] = set()
@@ -182,7 +181,7 @@ class _Round:
         raise AssertionError("it fits on the empty cluster")
 
     def _leaves_the_reserved(self, job: Queued) -> bool:
-        """Whether the reserved job can start at its moment even if this one starts now."""
+        """Whether the reserved job can still start on time if this one starts now."""
         reserved = self._reservation
         if reserved is None:
             return True
@@ -200,7 +199,7 @@ class _Round:
         return False
 
     def _leaves_the_quota(self, job: Queued, reserved: Queued) -> bool:
-        # Now, not only at the reserved moment: a quota that is used up would end the reservation.
+        # Checked now, not only at the reserved time: an exhausted quota would end the reservation.
         self._taken.change(job, +1)
         left = _exceeded(self._taken, reserved) is None
         self._taken.change(job, -1)
@@ -231,7 +230,7 @@ class _Round:
 
 
 def _exceeded(taken: _Taken, job: Queued) -> str | None:
-    """Which quota of its token keeps a job from starting beside what is taken, in words."""
+    """The message about the token's quota that the job would exceed; `None` if it exceeds none."""
     jobs, gpus, quota = taken.jobs[job.token_id], taken.gpus[job.token_id], job.quota
     if quota.max_running_jobs is not None and jobs >= quota.max_running_jobs:
         return (

@@ -1,13 +1,12 @@
-"""Whether workers are sure to find a node each, wherever those that run already may sit.
+"""Packing: whether all workers of a job certainly find a node, however the running ones are placed.
 
-DASL knows the CPUs and GPUs of every node and what its own attempts take in all, at once and
-exactly. It does not know on which node which worker sits: Ray places them, and Ray's own figures
-by node lag behind and name no job. So a job counts as fitting only when it fits for every way in
-which Ray may have placed the others: it is never handed in to hang there. The price is paid on
-several nodes with workers of different sizes: a job may wait though, as the others happen to sit,
-it would fit. On one node, and where all workers are alike, the answer is exact.
+DASL knows the CPUs and GPUs of every node and the exact total that its own attempts take. It does not
+know which worker is on which node: Ray places them, and Ray's usage by node lags behind and names no
+job. So a job fits only if it fits for every placement that Ray may have chosen; a submitted job never
+hangs for lack of room. With workers of different sizes on several nodes this is conservative: a job may
+wait although it would fit. On one node, or if all workers are alike, the answer is exact.
 
-Only what DASL itself runs is counted as taken.
+Only what DASL itself runs counts as taken.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def sure_places(nodes: Sequence[Node], taken: Counter[Worker], worker: Worker) -
         return _places(cpus, gpus, worker)
     lost = lost_one_by_one = cpus = count = 0
     for other, number in taken.items():
-        # Wherever it sits, it takes no more places than it is large.
+        # On any node it takes at most as many places as its size.
         each = math.ceil(other.cpus / worker.cpus)
         if worker.gpus and other.gpus:
             lost += number * max(each, math.ceil(other.gpus / worker.gpus))
@@ -79,13 +78,13 @@ def sure_places(nodes: Sequence[Node], taken: Counter[Worker], worker: Worker) -
             lost_one_by_one += number * each
             cpus += number * other.cpus
             count += number
-    # Two bounds for those that compete for nothing but CPUs; the lower one holds.
+    # Two bounds for workers that compete for CPUs only; use the tighter one.
     lost += min(lost_one_by_one, _most_lost(hosts, worker, cpus, count))
     return max(0, empty_places(hosts, worker) - lost)
 
 
 def empty_places(nodes: Sequence[Node], worker: Worker) -> int:
-    """How many workers like this the nodes have room for when nothing runs."""
+    """Number of workers of this kind that fit on the empty nodes."""
     return sum(_places(node.total_cpus, node.total_gpus, worker) for node in nodes)
 
 

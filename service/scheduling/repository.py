@@ -26,7 +26,7 @@ _HAS_ATTEMPT = frozenset(
 
 @dataclass(frozen=True)
 class AttemptView:
-    """An attempt with what the dispatcher needs of its job, read at one moment."""
+    """An attempt with the parts of its job that the dispatcher needs, read at one moment."""
 
     job_id: str
     number: int
@@ -37,27 +37,27 @@ class AttemptView:
     rank_heard_at: datetime | None
     progressed_at: datetime | None
     ran: timedelta
-    """In how much of the time since it was made somebody heard of it."""
+    """Confirmed runtime: gaps between heartbeats longer than `lifecycle.SILENCE` are cut to it."""
     finished_at: datetime | None
     status: JobStatus
     desired: Desired
     job_started_at: datetime | None
     demand: Demand
-    """What the attempt takes of the cluster."""
+    """Resources that the attempt holds."""
     limit: timedelta
-    """How long the job's attempts may take in all."""
+    """Time limit of all attempts of the job together."""
     has_error: bool
-    """The attempt ended with an error, whose log tail is still to be added."""
+    """The attempt ended with an error that has no log tail yet."""
 
 
 def live_attempts(session: Session) -> list[AttemptView]:
-    """Attempts that are not over, oldest first."""
+    """Attempts that have not ended, oldest first."""
     live = Attempt.state.in_(LIVE_ATTEMPT)
     return _attempts(session, _ATTEMPTS.where(live).order_by(Attempt.created_at))
 
 
 def ended_attempts(session: Session) -> list[AttemptView]:
-    """Attempts that are over and not settled, oldest first."""
+    """Attempts that have ended and are not settled, oldest first."""
     ended = (~Attempt.settled, Attempt.finished_at.is_not(None))
     return _attempts(session, _ATTEMPTS.where(*ended).order_by(Attempt.finished_at))
 
