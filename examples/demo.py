@@ -39,8 +39,6 @@ for module in ("dasl_core", "service", "workers"):
 folder = Path(sys.argv[1])
 description = json.loads((folder / "model.json").read_text())
 model = timm.create_model(**description["timm"])
-for line in description["stem"]:
-    exec(line)
 model.load_state_dict(load_file(folder / "backbone.safetensors"))
 model.eval()
 size = description["preprocessing"]["image_size"]

@@ -2,7 +2,7 @@
 
 import functools
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import timm
 import torch
@@ -21,7 +21,9 @@ from dasl_core.spec.resolve.backbone import SMALL_STEM_PATCHES
 
 
 def build_backbone(backbone: ResolvedBackbone, *, any_size: bool = False) -> nn.Module:
-    """The network, from random weights or those of `backbone.pretrained`; images (N, C, H, W) to pooled features (N, num_features).
+    """Build the network from images (N, C, H, W) to pooled features (N, num_features).
+
+    Its weights are random, or those of `backbone.pretrained`.
 
     Args:
         backbone: resolved, i.e. with numbers in place of "auto".
@@ -37,7 +39,7 @@ def build_backbone(backbone: ResolvedBackbone, *, any_size: bool = False) -> nn.
         extra["dynamic_img_size"] = True
     arguments, stem = timm_arguments(backbone), stem_lines(backbone)
     model: nn.Module = timm.create_model(**arguments, **extra)
-    _change_stem(model, stem)
+    fit_stem(model, backbone.stem)
     if backbone.pretrained is None:
         return model
     start = pretrained_path(backbone.pretrained)
@@ -47,15 +49,26 @@ def build_backbone(backbone: ResolvedBackbone, *, any_size: bool = False) -> nn.
         model.load_state_dict(weights)  # such as the file of one of our checkpoints
     else:
         model = _from_timm_file(start, weights, arguments | extra)
-        _keep_all_in_stem(model, stem, start, backbone.name)
+        _keep_all_in_stem(model, backbone, start)
     check_finite(model, start)
     return model
 
 
-def _change_stem(model: nn.Module, lines: list[str]) -> None:
-    for line in lines:
-        # The very lines that the model card gives to its reader: what is run is what is said.
-        exec(line, {"torch": torch, "model": model})
+def fit_stem(model: nn.Module, kind: Literal["standard", "small"]) -> None:
+    """Fit the stem of a timm model to small images, in place, as the lines of `stem_lines` do.
+
+    Only a ResNet's: a ViT is built with small patches, see `timm_arguments`.
+    """
+    first = getattr(model, "conv1", None)
+    if kind == "standard" or first is None:
+        return
+    if isinstance(first, nn.Conv2d):
+        model.conv1 = nn.Conv2d(
+            first.in_channels, first.out_channels, kernel_size=3, stride=1, padding=1, bias=False
+        )
+    else:  # a "deep" stem: three 3x3 convolutions, the first of stride 2
+        first[0].stride = (1, 1)
+    model.maxpool = nn.Identity()
 
 
 def _from_timm_file(file: Path, weights: dict[str, Any], arguments: dict[str, Any]) -> nn.Module:
@@ -80,7 +93,7 @@ def _from_timm_file(file: Path, weights: dict[str, Any], arguments: dict[str, An
             raise ValueError(f"it has no {min(missing)}")
         if other := {key for key in weights.keys() - own if not key.startswith(classifier)}:
             raise ValueError(f"it is of another network, which has {min(other)}")
-    except Exception as error:  # what is no weights goes wrong in every way
+    except Exception as error:  # malformed files raise arbitrary exception types
         raise ValueError(f"backbone.pretrained: {file} does not fit {name}: {error}") from error
     return model
 
@@ -93,19 +106,19 @@ def _classifiers(model: nn.Module) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def _keep_all_in_stem(model: nn.Module, lines: list[str], file: Path, name: str) -> None:
+def _keep_all_in_stem(model: nn.Module, backbone: ResolvedBackbone, file: Path) -> None:
     """Change the stem, unless that would put random weights in place of those of the file.
 
     Raises:
         ValueError: it would.
     """
     before = model.state_dict(keep_vars=True)  # the very tensors
-    _change_stem(model, lines)
+    fit_stem(model, backbone.stem)
     after = model.state_dict(keep_vars=True)
     lost = [key for key, value in before.items() if after.get(key) is not value]
     if lost:
         raise ValueError(
-            f"backbone.pretrained: {file} holds weights for the standard stem of {name}, whose "
+            f"backbone.pretrained: {file} holds weights for the standard stem of {backbone.name}, whose "
             f"{lost[0]} backbone.stem: small would replace with random ones; set backbone.stem: "
             "standard"
         )
@@ -134,7 +147,9 @@ def timm_arguments(backbone: ResolvedBackbone) -> dict[str, Any]:
 
 
 def stem_lines(backbone: ResolvedBackbone) -> list[str]:
-    """Python lines that fit the stem of `model`, as timm made it, to small images; often none.
+    """Return the Python lines that fit the stem of `model` to small images, for the model card.
+
+    They do what `fit_stem` does; `model` is as timm made it. Often there are none.
 
     The stem of He et al. 2016 (stride 4 before the first block) leaves nothing of a 32-pixel image;
     theirs for CIFAR has a 3x3 convolution of stride 1 and no pooling.

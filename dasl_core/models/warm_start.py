@@ -58,7 +58,7 @@ def read_weights(file: Path) -> dict[str, Any]:
     """
     try:
         weights: dict[str, Any] = load_state_dict(str(file))
-    except Exception as error:  # what is no weights goes wrong in every way
+    except Exception as error:  # malformed files raise arbitrary exception types
         what = "holds no weights by name" if isinstance(error, AttributeError) else "cannot be read"
         detail = str(error) or type(error).__name__
         if "weights_only" in detail:  # timm's, or torch's, advice is to run what is in it
