@@ -17,7 +17,7 @@ from service.dispatcher.context import Entrypoints
 from service.embedded import local_ray
 
 
-def test_the_longest_folder_leaves_room_for_every_socket_of_ray() -> None:
+def test_longest_ray_folder_fits_every_ray_socket() -> None:
     modules = [module.__name__ for module in get_all_modules(SubprocessModule)]
     assert "MetricsHead" in modules
     names = ["plasma_store", "raylet", *(f"dash_{module}" for module in modules)]
@@ -30,7 +30,7 @@ def test_the_longest_folder_leaves_room_for_every_socket_of_ray() -> None:
 
 
 @pytest.mark.parametrize("name", ["with space", "höhe"])
-def test_a_folder_that_ray_refuses_is_a_link_to_a_plain_one(
+def test_folder_name_that_ray_refuses_becomes_a_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(local_ray, "_LONGEST_FOLDER", 4096)
@@ -44,9 +44,9 @@ def test_a_folder_that_ray_refuses_is_a_link_to_a_plain_one(
     assert not used.exists()
 
 
-def test_an_installation_below_a_space_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_serve_refuses_installation_path_with_a_space(tmp_path: Path) -> None:
     moved = "import sys; sys.executable = '/opt/my tools/bin/python'"
-    code = f"{moved}; from service.serve import main; sys.exit(main())"
+    code = f"{moved}; from service.embedded.serve import main; sys.exit(main())"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={"DASL_HOME": str(tmp_path / "home"), "PATH": ""},
@@ -60,7 +60,7 @@ def test_an_installation_below_a_space_is_refused_in_a_sentence(tmp_path: Path) 
     assert not (tmp_path / "home").exists()
 
 
-def test_a_longer_folder_is_a_link_to_a_short_one(tmp_path: Path) -> None:
+def test_folder_that_is_too_long_becomes_a_link(tmp_path: Path) -> None:
     folder = tmp_path / ("r" * local_ray._LONGEST_FOLDER)
     used = local_ray._empty_folder(folder)
     assert used.is_dir()
@@ -88,7 +88,7 @@ def found_by_ray(home: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> Any:
     return json.loads(log.read_text())
 
 
-def test_ray_runs_no_file_that_lies_where_the_service_is_started(
+def test_ray_imports_nothing_from_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home, started_in = tmp_path / "home", tmp_path / "downloads"
@@ -105,9 +105,7 @@ def test_ray_runs_no_file_that_lies_where_the_service_is_started(
 
 
 @pytest.mark.parametrize("command", ["job", "ingest"])
-def test_an_entrypoint_runs_no_file_of_the_folder_it_is_started_in(
-    tmp_path: Path, command: str
-) -> None:
+def test_entrypoint_imports_nothing_from_the_working_folder(tmp_path: Path, command: str) -> None:
     for module in ("argparse", "workers"):
         (tmp_path / f"{module}.py").write_text(PLANTED)
     entrypoint = getattr(Entrypoints.of_this_python(), command)
@@ -119,7 +117,7 @@ def test_an_entrypoint_runs_no_file_of_the_folder_it_is_started_in(
     assert done.stdout.startswith("usage: ")
 
 
-def test_ray_gets_no_setting_of_the_service_but_those_that_workers_read(
+def test_ray_environment_has_only_settings_that_workers_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DASL_DATABASE_URL", "postgresql+psycopg://dasl:hunter2@host/dasl")
@@ -142,12 +140,12 @@ def test_ray_gets_no_setting_of_the_service_but_those_that_workers_read(
     assert found["HTTPS_PROXY"] == "http://proxy"
 
 
-def test_every_setting_that_workers_read_reaches_them() -> None:
+def test_every_setting_that_workers_read_is_passed_on() -> None:
     def named(*files: Path) -> set[str]:
         quoted = r"[\"'](DASL_[A-Z_]+)[\"']"
         return {name for file in files for name in re.findall(quoted, file.read_text("utf-8"))}
 
     read = named(*(ROOT / "workers").rglob("*.py"), *(ROOT / "dasl_core").rglob("*.py"))
-    handed = named(ROOT / "service" / "dispatcher" / "shared.py")
+    handed = named(ROOT / "service" / "dispatcher" / "context.py")
     assert {"DASL_API_URL", "DASL_CACHE_DIR"} <= read
     assert read - handed == set(local_ray._OF_WORKERS)

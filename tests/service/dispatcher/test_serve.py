@@ -26,7 +26,7 @@ T = TypeVar("T")
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
 
 STAND_IN = Path(__file__).parents[2] / "support" / "stand_in"
-SERVE = "import sys; from service.serve import main; sys.exit(main())"
+SERVE = "import sys; from service.embedded.serve import main; sys.exit(main())"
 
 
 # Far beyond what anything here takes, also on a busy machine: a wait that ends is a failure.
