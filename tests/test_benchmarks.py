@@ -11,7 +11,7 @@ from benchmarks.steps import median_interval
 
 
 @pytest.mark.parametrize("count", range(6, 61))
-def test_the_interval_of_a_median_is_the_narrowest_that_holds_it_often_enough(count: int) -> None:
+def test_median_interval_is_the_narrowest_with_enough_coverage(count: int) -> None:
     low, high = median_interval([float(value) for value in range(count, 0, -1)])
     below = count - round(high)  # values left out on each side
     assert low == below + 1
@@ -25,5 +25,5 @@ def test_the_interval_of_a_median_is_the_narrowest_that_holds_it_often_enough(co
     assert coverage(below + 1) < 0.95
 
 
-def test_few_values_give_all_that_they_span() -> None:
+def test_median_interval_of_few_values_spans_all_of_them() -> None:
     assert median_interval([2.0, 1.0, 3.0]) == (1.0, 3.0)

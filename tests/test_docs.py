@@ -84,7 +84,7 @@ def test_yaml_examples_are_valid_specs() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_code_blocks_can_be_read(page: Path) -> None:
+def test_code_blocks_parse(page: Path) -> None:
     for block in blocks(text_of(page), "python"):
         ast.parse(block)
     for block in blocks(text_of(page), "json"):
@@ -103,7 +103,7 @@ def test_operations_page_has_every_setting_with_its_default() -> None:
             assert said in {shown, shown.removesuffix(".0")}, variable
 
 
-def test_operations_page_has_every_variable_and_no_other() -> None:
+def test_operations_page_has_exactly_the_environment_variables_in_use() -> None:
     used = {f"DASL_{name.upper()}" for name in Settings.model_fields} - {"DASL_RAY_AUTH_TOKEN"}
     for package in PACKAGES:
         for file in (ROOT / package).glob("**/*.py"):
@@ -151,7 +151,7 @@ def test_named_make_targets_exist(page: Path) -> None:
     assert set(named) <= targets
 
 
-def test_api_page_has_every_endpoint_and_no_other(tmp_path: Path) -> None:
+def test_api_page_has_exactly_the_served_endpoints(tmp_path: Path) -> None:
     schema = create_app(Settings(home=tmp_path)).openapi()
     served = {
         f"{method.upper()} {path}"
@@ -163,7 +163,7 @@ def test_api_page_has_every_endpoint_and_no_other(tmp_path: Path) -> None:
     assert documented == served
 
 
-def test_api_examples_use_endpoints_that_are_documented() -> None:
+def test_api_examples_use_documented_endpoints() -> None:
     text = text_of("docs/api.md")
     documented = {
         re.sub(r"\{[^}]+\}", "*", name.partition(" ")[2])
@@ -177,7 +177,7 @@ def test_api_examples_use_endpoints_that_are_documented() -> None:
         assert general in documented, path
 
 
-def test_pages_name_no_path_of_a_machine() -> None:
+def test_pages_name_no_local_paths() -> None:
     for page in PAGES:
         found = re.findall(r"(?<![\w.~])/(?:home|root|tmp|Users|mnt)/\S*", text_of(page))
         assert not found, f"{page.name}: {found}"

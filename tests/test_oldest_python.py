@@ -61,7 +61,7 @@ def test_source_uses_nothing_newer_than_oldest_python() -> None:
     "source",
     ["archive.extractall(folder, filter='data')", "import tarfile\ntarfile.data_filter(a, b)"],
 )
-def test_names_newer_than_oldest_python_are_found(source: str) -> None:
+def test_newer_than_oldest_finds_new_names(source: str) -> None:
     assert len(list(newer_than_oldest(source))) == 1
 
 

@@ -52,13 +52,15 @@ def address() -> Iterator[str]:
         (["/broken", "ray"], False, "ray: unknown"),
     ],
 )
-def test_a_server_that_answers(address: str, question: list[str], well: bool, said: str) -> None:
+def test_health_reports_server_answers(
+    address: str, question: list[str], well: bool, said: str
+) -> None:
     done = ask(address + question[0], *question[1:])
     assert (done.returncode == 0) == well
     assert said in done.stderr
 
 
-def test_a_server_that_does_not() -> None:
+def test_health_reports_unreachable_server() -> None:
     done = ask("http://127.0.0.1:1/livez")
     assert done.returncode == 1
     assert "does not answer" in done.stderr

@@ -42,7 +42,7 @@ def environments() -> Iterator[tuple[str, str, Any]]:
             yield service, name, value
 
 
-def test_only_the_api_is_published_and_on_loopback() -> None:
+def test_compose_publishes_only_the_api_on_loopback() -> None:
     published = {name: about["ports"] for name, about in SERVICES.items() if "ports" in about}
     assert published == {"api": ["127.0.0.1:${DASL_PORT:-8000}:8000"]}
     assert all("network_mode" not in about for about in SERVICES.values())
@@ -52,7 +52,7 @@ def test_only_the_api_is_published_and_on_loopback() -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_no_service_has_more_rights_than_it_needs(name: str) -> None:
+def test_compose_services_have_minimal_privileges(name: str) -> None:
     about = SERVICES[name]
     assert about["cap_drop"] == ["ALL"]
     assert about["security_opt"] == ["no-new-privileges:true"]
@@ -61,7 +61,7 @@ def test_no_service_has_more_rights_than_it_needs(name: str) -> None:
     assert about["restart"] == ("no" if name == "migrate" else "unless-stopped")
 
 
-def test_every_image_of_ours_ends_as_a_user_that_is_not_root() -> None:
+def test_dockerfile_images_run_as_non_root_user() -> None:
     stages = re.split(r"^FROM ", DOCKERFILE, flags=re.M)[1:]
     finals = {stage.split(" AS ")[1].split()[0]: stage for stage in stages if "\nUSER " in stage}
     assert finals.keys() == {"server", "worker"}
@@ -70,7 +70,7 @@ def test_every_image_of_ours_ends_as_a_user_that_is_not_root() -> None:
         assert "\nHEALTHCHECK " in stage
 
 
-def test_secrets_have_no_default_and_missing_ones_are_explained() -> None:
+def test_compose_secrets_have_no_default_and_explain_how_to_create_them() -> None:
     secret = re.compile(r"PASSWORD|AUTH_TOKEN$|DATABASE_URL")
     asked = {
         name
@@ -85,7 +85,7 @@ def test_secrets_have_no_default_and_missing_ones_are_explained() -> None:
             assert "docker/make_env.py" in use
 
 
-def test_ray_is_told_to_ask_for_its_token_and_only_who_needs_it_has_it() -> None:
+def test_compose_gives_ray_token_only_to_services_that_need_it() -> None:
     modes = {
         service
         for service, name, value in environments()
@@ -96,41 +96,41 @@ def test_ray_is_told_to_ask_for_its_token_and_only_who_needs_it_has_it() -> None
     assert holders == modes | {"dispatcher"}
 
 
-def test_every_setting_reaches_api_or_dispatcher() -> None:
+def test_compose_passes_every_setting_to_api_or_dispatcher() -> None:
     given = {name for service, name, _ in environments() if service in ("api", "dispatcher")}
     for field, about in Settings.model_fields.items():
         name = str(about.validation_alias or f"DASL_{field.upper()}")
         assert (name in given) != (name in FIXED), name
 
 
-def test_the_tables_are_made_before_anything_asks_for_them() -> None:
+def test_compose_migrates_tables_before_starting_services() -> None:
     for service in ("api", "dispatcher"):
         condition = SERVICES[service]["depends_on"]["migrate"]["condition"]
         assert condition == "service_completed_successfully"
     assert SERVICES["migrate"]["depends_on"]["postgres"]["condition"] == "service_healthy"
 
 
-def test_a_gpu_is_asked_for_by_its_profile_alone() -> None:
+def test_compose_reserves_gpus_only_in_the_gpu_profile() -> None:
     profiled = {name: about["profiles"] for name, about in SERVICES.items() if "profiles" in about}
     assert profiled == {"gpu-worker": ["gpu"]}
     reserving = {name for name, about in SERVICES.items() if "deploy" in about}
     assert reserving == {"gpu-worker"}
 
 
-def test_nothing_names_an_address_of_the_world() -> None:
+def test_docker_files_name_no_external_host() -> None:
     inside = {"127.0.0.1", "api", "ray-head"}
     for path in FILES:
         hosts = re.findall(r"https?://([^/:\s\"']+)", path.read_text(encoding="utf-8"))
         assert set(hosts) <= inside, path.name
 
 
-def test_the_dockerfile_builds_with_every_builder() -> None:
+def test_dockerfile_needs_no_buildkit() -> None:
     bases = set(re.findall(r"^FROM (\S+)", DOCKERFILE, flags=re.M)) - {"base"}
     assert bases == {"python:3.11-slim-bookworm"}
     assert not re.search(r"^# *syntax=|--mount|<<", DOCKERFILE, flags=re.M)
 
 
-def test_nothing_unnamed_gets_into_an_image() -> None:
+def test_dockerignore_excludes_everything_by_default() -> None:
     lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     rules = [line for line in lines if line and not line.startswith("#")]
     assert rules[0] == "*"
@@ -139,7 +139,7 @@ def test_nothing_unnamed_gets_into_an_image() -> None:
 
 
 @pytest.mark.parametrize("lock", ["server", "worker", "worker-cpu", "build"])
-def test_images_hold_what_the_tests_run_with(lock: str) -> None:
+def test_image_locks_match_the_tested_versions(lock: str) -> None:
     tested = pins("dev")
     for name, versions in pins(lock).items():
         assert versions <= tested[name], f"{name}: run `make lock`"
@@ -147,7 +147,7 @@ def test_images_hold_what_the_tests_run_with(lock: str) -> None:
     assert len(re.findall(r"^\S+==", text, flags=re.M)) <= text.count("--hash=sha256:")
 
 
-def test_the_server_has_no_torch_and_the_small_lock_no_cuda() -> None:
+def test_server_lock_has_no_torch_and_cpu_lock_no_cuda() -> None:
     heavy = re.compile(r"torch|torchvision|triton|ray|(nvidia|cuda)-.*")
     assert not [name for name in pins("server") if heavy.fullmatch(name)]
     left_out = pins("worker").keys() - pins("worker-cpu").keys()

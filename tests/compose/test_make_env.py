@@ -78,7 +78,7 @@ def test_file_instead_of_folder_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / ".env").exists()
 
 
-def test_a_folder_that_the_containers_cannot_read_is_told_of(tmp_path: Path) -> None:
+def test_unreadable_data_folder_prints_a_warning(tmp_path: Path) -> None:
     (tmp_path / "private").mkdir(mode=0o700)
     done = make("--data", tmp_path / "private", "--output", tmp_path / ".env")
     assert "chmod" in done.stdout

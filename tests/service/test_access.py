@@ -12,7 +12,7 @@ from tests.support.api_under_test import Api, refused, snapshot
 @pytest.mark.parametrize(
     "header", [None, "", "Bearer", "Bearer ", "Bearer dasl_wrong", "Basic abc", "Bearer \xff"]
 )
-def test_bad_token(api: Api, header: str | None) -> None:
+def test_bad_token_is_unauthenticated_everywhere(api: Api, header: str | None) -> None:
     del api.client.headers["authorization"]
     headers = {} if header is None else {b"Authorization": header.encode("latin-1")}
     for path in ("/v1/jobs", "/v1/tokens", "/v1/cluster", "/v1/catalog/methods"):
@@ -23,7 +23,7 @@ def test_bad_token(api: Api, header: str | None) -> None:
     refused(answer, 401)
 
 
-def test_scopes_include_the_lesser_ones(api: Api) -> None:
+def test_scope_includes_lower_scopes(api: Api) -> None:
     api.dataset()
     reader, admin = api.token("read"), api.token("admin")
     spec = {"dataset": "emoji"}
@@ -37,7 +37,7 @@ def test_scopes_include_the_lesser_ones(api: Api) -> None:
     assert api.client.get("/v1/tokens", headers=admin).status_code == 200
 
 
-def test_token_is_shown_once_stored_as_hash_and_revoked_at_once(api: Api) -> None:
+def test_token_is_shown_once_stored_as_hash_and_revoked_immediately(api: Api) -> None:
     admin = api.token("admin")
     body = {"name": "laptop", "scopes": ["read"]}
     made = api.client.post("/v1/tokens", json=body, headers=admin).json()
@@ -60,7 +60,7 @@ def test_token_is_shown_once_stored_as_hash_and_revoked_at_once(api: Api) -> Non
         refused(api.client.post("/v1/tokens", json=bad, headers=admin), 422)
 
 
-def test_a_token_may_look_at_itself(api: Api) -> None:
+def test_current_token_endpoint_returns_callers_token(api: Api) -> None:
     reader = api.token("read")
     own = api.client.get("/v1/tokens/current", headers=reader).json()
     assert (own["name"], own["scopes"]) == ("test", ["read"])
@@ -70,7 +70,7 @@ def test_a_token_may_look_at_itself(api: Api) -> None:
     refused(api.client.get("/v1/tokens/current", headers={"Authorization": "Bearer x"}), 401)
 
 
-def test_cluster_shows_the_own_queue_by_priority(api: Api) -> None:
+def test_cluster_endpoint_lists_own_queue_by_priority(api: Api) -> None:
     empty = api.client.get("/v1/cluster").json()
     assert (empty["at"], empty["alive"], empty["queue"]) == (None, False, [])
     api.dataset()
@@ -84,7 +84,7 @@ def test_cluster_shows_the_own_queue_by_priority(api: Api) -> None:
     assert theirs["queue"] == []
 
 
-def test_cluster_tells_what_is_given_to_jobs_from_what_ray_has_placed(api: Api) -> None:
+def test_cluster_endpoint_distinguishes_allocated_from_used_cpus(api: Api) -> None:
     api.dataset()
     snapshot(api, cpus=4)
     running = api.submit(resources={"workers": 1, "cpus_per_worker": 3})["id"]
@@ -97,7 +97,7 @@ def test_cluster_tells_what_is_given_to_jobs_from_what_ray_has_placed(api: Api) 
     assert seen["queue"][0]["reason"].startswith("Waiting for 2 CPUs: 3 of 4 CPUs are in use")
 
 
-def test_catalog_and_description(api: Api) -> None:
+def test_catalog_and_openapi_describe_methods_and_job_spec(api: Api) -> None:
     methods = api.client.get("/v1/catalog/methods").json()
     simclr = next(entry for entry in methods["data"] if entry["name"] == "simclr")
     assert "temperature" in simclr["schema"]["properties"]

@@ -13,7 +13,7 @@ from service.server.thread import ApiThread
 from service.settings import Settings
 
 
-def test_a_request_before_the_thread_runs_waits_for_it(tmp_path: Path) -> None:
+def test_api_thread_answers_requests_sent_before_it_started(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     upgrade(settings.database_url)
     with socket.socket() as listener, socket.socket() as early:

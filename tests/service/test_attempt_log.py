@@ -34,7 +34,7 @@ def lines(start: int, stop: int) -> bytes:
     return b"".join(b"line %04d\n" % number for number in range(start, stop))
 
 
-def test_a_short_log_is_one_file_that_grows(log: AttemptLog) -> None:
+def test_short_log_is_one_growing_file(log: AttemptLog) -> None:
     assert (log.parts(), log.end(), log.tail(3), list(log.text())) == ([], 0, (b"", 0), [])
     log.append(0, b"one\ntwo\n", LIMIT)
     log.append(8, b"three", LIMIT)
@@ -48,7 +48,7 @@ def test_a_short_log_is_one_file_that_grows(log: AttemptLog) -> None:
     assert (piece.start, piece.data, piece.end) == (5, b"wo\nt", 14)
 
 
-def test_a_long_log_keeps_its_beginning_and_its_end(log: AttemptLog) -> None:
+def test_long_log_keeps_head_and_tail(log: AttemptLog) -> None:
     written = lines(0, 1000)
     for start in range(0, len(written), 130):
         log.append(start, written[start : start + 130], LIMIT)
@@ -72,13 +72,13 @@ def test_a_long_log_keeps_its_beginning_and_its_end(log: AttemptLog) -> None:
     assert log.read(head - 5, 20).data == written[head - 5 : head]
 
 
-def test_a_jump_ahead_is_a_hole(log: AttemptLog) -> None:
+def test_append_beyond_the_end_leaves_a_gap(log: AttemptLog) -> None:
     log.append(0, lines(0, 3), LIMIT)
     log.append(500, lines(50, 52), LIMIT)
     assert b"".join(log.text()) == lines(0, 3) + left_out(470) + lines(50, 52)
 
 
-def test_a_line_longer_than_a_part_stays_whole(log: AttemptLog) -> None:
+def test_line_longer_than_a_part_is_not_split(log: AttemptLog) -> None:
     long = b"x" * 100 + b"\n"
     log.append(0, b"short\n" + long + b"short\n", LIMIT)
     assert [(part.start, part.end) for part in log.parts()] == [(0, 6), (6, 107), (107, 113)]
@@ -86,7 +86,7 @@ def test_a_line_longer_than_a_part_stays_whole(log: AttemptLog) -> None:
     assert b"".join(log.text()) == b"short\n" + long + b"short\n" + b"y" * 300
 
 
-def test_the_limit_holds_without_any_line_break(log: AttemptLog) -> None:
+def test_log_limit_holds_without_line_breaks(log: AttemptLog) -> None:
     for number in range(100):
         log.append(number * 50, b"." * 50, LIMIT)
     assert sum(part.end - part.start for part in log.parts()) <= LIMIT
@@ -108,9 +108,7 @@ class Counted(bytes):
         return super().count(*arguments)
 
 
-def test_the_tail_of_a_log_takes_work_by_its_length(
-    log: AttemptLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_tail_costs_linear_work(log: AttemptLog, monkeypatch: pytest.MonkeyPatch) -> None:
     written = lines(0, 640)
     log.append(0, written, 16 * len(written))
     monkeypatch.setattr("service.artifacts.attempt_log._TAIL_BLOCK", 64)
@@ -127,7 +125,7 @@ def test_the_tail_of_a_log_takes_work_by_its_length(
     position=st.integers(0, 400),
     count=st.integers(1, 100),
 )
-def test_what_is_read_is_what_was_written(
+def test_log_reads_back_what_was_appended(
     pieces: list[str], wanted: int, position: int, count: int
 ) -> None:
     folder = f"memory://{uuid4().hex}"

@@ -26,7 +26,7 @@ def rows(api: Api) -> int:
         return session.scalar(select(func.count()).select_from(AuditEntry)) or 0
 
 
-def test_every_change_of_a_person_is_one_row(api: Api) -> None:
+def test_audit_log_has_one_row_per_user_change(api: Api) -> None:
     admin = api.token("admin")
     api.client.headers.update(admin)
     folder = api.settings.home / "folder"
@@ -61,7 +61,7 @@ def test_every_change_of_a_person_is_one_row(api: Api) -> None:
     assert len({entry["token_id"] for entry in seen}) == 1
 
 
-def test_what_changes_nothing_leaves_no_row(api: Api) -> None:
+def test_audit_log_has_no_row_for_requests_without_effect(api: Api) -> None:
     api.dataset()
     worker = api.start(api.submit()["id"])
     before = rows(api)
@@ -80,7 +80,7 @@ def test_what_changes_nothing_leaves_no_row(api: Api) -> None:
     assert rows(api) == before
 
 
-def test_every_refusal_is_one_row(api: Api) -> None:
+def test_audit_log_has_one_row_per_forbidden_request(api: Api) -> None:
     reader = api.token("read")
     refused(api.client.post("/v1/jobs", json={"dataset": "x"}, headers=reader), 403)
     refused(api.client.get("/v1/audit", headers=reader), 403)
@@ -98,7 +98,7 @@ def test_every_refusal_is_one_row(api: Api) -> None:
     assert secret not in str(seen)
 
 
-def test_a_change_that_fails_leaves_neither_itself_nor_a_row(
+def test_failed_change_leaves_neither_change_nor_audit_row(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.dataset()
@@ -118,7 +118,7 @@ def test_a_change_that_fails_leaves_neither_itself_nor_a_row(
     assert rows(api) == 0
 
 
-def test_every_endpoint_that_changes_something_writes_in_the_transaction_of_its_row() -> None:
+def test_changing_endpoints_share_the_transaction_of_their_audit_row() -> None:
     """One that opened a transaction of its own would leave no row."""
     changing = 0
     for file in sorted((Path(__file__).parents[2] / "service").glob("*/*.py")):
@@ -139,7 +139,7 @@ def test_every_endpoint_that_changes_something_writes_in_the_transaction_of_its_
     assert changing > 8
 
 
-def test_pages_and_filters(api: Api) -> None:
+def test_audit_endpoint_pages_and_filters(api: Api) -> None:
     first, second = api.token("submit"), api.token("submit")
     api.dataset()
     for headers in (first, second, first):
@@ -169,7 +169,7 @@ def test_pages_and_filters(api: Api) -> None:
         refused(answer, 422, query.partition("=")[0])
 
 
-def test_a_tenant_sees_its_own_trail_alone(api: Api) -> None:
+def test_audit_endpoint_shows_only_own_tenant(api: Api) -> None:
     api.dataset()
     api.submit()
     theirs = api.token("admin", tenant="other")
@@ -179,7 +179,7 @@ def test_a_tenant_sees_its_own_trail_alone(api: Api) -> None:
         assert api.client.get(f"/v1/audit?{query}", headers=theirs).json()["data"] == []
 
 
-def test_refusals_without_end_fill_no_table(api: Api) -> None:
+def test_forbidden_requests_are_rate_limited_per_token(api: Api) -> None:
     reader = api.token("read")
     limit = api.settings.auth_failures_per_minute
     for _ in range(limit):

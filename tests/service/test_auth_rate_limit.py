@@ -30,7 +30,7 @@ class Clock:
         return self.now
 
 
-def test_the_window_slides_for_each_address_alone() -> None:
+def test_failure_window_slides_per_address() -> None:
     clock = Clock()
     failures = Failures(3, clock)
     assert [failures.count("a") for _ in range(2)] == [None, None]
@@ -46,7 +46,7 @@ def test_the_window_slides_for_each_address_alone() -> None:
     assert failures.count("a") is None
 
 
-def test_the_log_says_it_once_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_warning_is_logged_once_per_episode(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     failures = Failures(3, clock)
     for _ in range(600):
@@ -59,7 +59,7 @@ def test_the_log_says_it_once_while_it_lasts(caplog: pytest.LogCaptureFixture) -
     assert len(caplog.records) == 2
 
 
-def test_only_so_many_addresses_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_remember_limited_number_of_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.api.auth_rate_limit._ADDRESSES", 2)
     failures = Failures(1, Clock())
     for address in ("a", "b", "a", "c"):
@@ -88,7 +88,7 @@ def client(api: Api, clock: Clock) -> Iterator[TestClient]:
         ("POST", "/worker/v1/datasets/ds_x/start"),
     ],
 )
-def test_every_door_has_the_limit(
+def test_auth_rate_limit_applies_to_every_endpoint(
     api: Api, client: TestClient, clock: Clock, method: str, path: str
 ) -> None:
     body: dict[str, Any] = {"progress": {}} if path.endswith("heartbeat") else {"name": "x"}
@@ -108,7 +108,7 @@ def test_every_door_has_the_limit(
     refused(client.request(method, path, headers=BAD, **options), 401)
 
 
-def test_another_address_is_not_affected(api: Api, clock: Clock) -> None:
+def test_auth_rate_limit_leaves_other_addresses_alone(api: Api, clock: Clock) -> None:
     app = FailedAuthLimit(api.client.app, Failures(1, clock))
     one, other = (TestClient(app, client=(address, 5000)) for address in ("10.0.0.1", "10.0.0.2"))
     assert [one.get("/v1/jobs").status_code for _ in range(2)] == [401, 429]
@@ -116,7 +116,7 @@ def test_another_address_is_not_affected(api: Api, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(("trusted", "status"), [("", 429), ("10.0.0.0/8, 127.0.0.1", 401)])
-def test_forwarded_addresses_are_believed_of_trusted_proxies_alone(
+def test_forwarded_address_is_used_only_from_trusted_proxies(
     tmp_path: Path, migrated_sqlite: Path, trusted: str, status: int
 ) -> None:
     """Over a real connection: the server itself must not believe them, either."""

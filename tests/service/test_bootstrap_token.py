@@ -20,7 +20,7 @@ from tests.support.api_under_test import Api, refused
 URL = "http://127.0.0.1:8000"
 
 
-def test_a_restart_uses_the_same_token(database: Database, tmp_path: Path) -> None:
+def test_bootstrap_token_is_reused_after_restart(database: Database, tmp_path: Path) -> None:
     config = tmp_path / "dasl" / "config.toml"
     token = admin_token(database, config)
     write_config(config, URL, token)
@@ -32,7 +32,7 @@ def test_a_restart_uses_the_same_token(database: Database, tmp_path: Path) -> No
     assert row.scopes == ["admin"]
 
 
-def test_the_client_finds_it(
+def test_bootstrap_token_is_read_by_the_client(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -44,7 +44,7 @@ def test_the_client_finds_it(
     assert resolve_connection() == Connection(URL, token)
 
 
-def test_a_revoked_or_foreign_or_broken_one_is_replaced(database: Database, tmp_path: Path) -> None:
+def test_unusable_bootstrap_token_is_replaced(database: Database, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     revoked = admin_token(database, config)
     with database.write() as session:
@@ -57,7 +57,7 @@ def test_a_revoked_or_foreign_or_broken_one_is_replaced(database: Database, tmp_
         assert token not in content
 
 
-def test_another_servers_configuration_stays(database: Database, tmp_path: Path) -> None:
+def test_config_of_another_server_is_kept(database: Database, tmp_path: Path) -> None:
     shared, own = tmp_path / "config.toml", tmp_path / "home" / "client.toml"
     write_config(shared, "https://dasl.example.org", "its token")
     before = shared.read_bytes()
@@ -70,7 +70,7 @@ def test_another_servers_configuration_stays(database: Database, tmp_path: Path)
     assert shared.read_bytes() == before
 
 
-def test_its_own_configuration_is_kept_up_to_date(database: Database, tmp_path: Path) -> None:
+def test_config_of_same_server_is_updated_in_place(database: Database, tmp_path: Path) -> None:
     shared, own = tmp_path / "config.toml", tmp_path / "client.toml"
     assert place(database, URL, shared, own) == shared
     write_config(shared, "http://127.0.0.1:45678", admin_token(database, shared))
@@ -83,7 +83,7 @@ def test_its_own_configuration_is_kept_up_to_date(database: Database, tmp_path: 
     assert place(database, URL, shared, own) == shared
 
 
-def test_whoever_has_the_database_begins_another_tenant(
+def test_admin_token_command_creates_another_tenant(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DASL_DATABASE_URL", api.settings.database_url)

@@ -23,7 +23,7 @@ REQUESTS = 100
 THREADS = 42
 
 
-def test_writers_that_wait_leave_the_one_who_writes_a_thread(api: Api) -> None:
+def test_waiting_writers_leave_a_thread_for_the_active_writer(api: Api) -> None:
     """Who holds the database's lock must not need a thread while all others wait for that lock."""
     api.dataset()
 
@@ -35,7 +35,7 @@ def test_writers_that_wait_leave_the_one_who_writes_a_thread(api: Api) -> None:
     assert [answer.status_code for answer in answers] == [201] * REQUESTS
 
 
-def test_no_thread_waits_for_a_connection_and_none_is_opened_twice(database_url: str) -> None:
+def test_connection_pool_has_one_reused_connection_per_thread(database_url: str) -> None:
     database = Database(database_url)
     opened: list[object] = []
     event.listen(database.engine, "connect", lambda connection, _: opened.append(connection))
@@ -48,7 +48,7 @@ def test_no_thread_waits_for_a_connection_and_none_is_opened_twice(database_url:
     assert len(opened) == THREADS
 
 
-def test_tags_that_two_change_at_once_are_those_of_one(api: Api) -> None:
+def test_concurrent_tag_changes_do_not_mix(api: Api) -> None:
     """What a job shows and what it is found by are the same."""
     api.dataset()
     job = api.submit(tags={"a": "1"})["id"]
@@ -70,7 +70,7 @@ def test_tags_that_two_change_at_once_are_those_of_one(api: Api) -> None:
     assert found == {"a:1": [job], "b:2": []}
 
 
-def test_a_clone_that_comes_while_a_checkpoint_is_registered_has_one(api: Api) -> None:
+def test_clone_during_checkpoint_registration_gets_the_new_checkpoint(api: Api) -> None:
     """The one before it goes, and the new one is there only afterwards."""
     api.dataset()
     worker = api.start(api.submit(checkpoints={"keep_last": 1})["id"])

@@ -18,7 +18,7 @@ def register(api: Api, name: str, uri: str) -> Any:
     return api.client.post("/v1/datasets", json={"name": name, "uri": uri})
 
 
-def test_register_show_list_and_delete(api: Api, tmp_path: Path) -> None:
+def test_dataset_can_be_registered_shown_listed_and_deleted(api: Api, tmp_path: Path) -> None:
     folder = tmp_path / "my images"
     folder.mkdir()
     answer = register(api, "mine", str(folder))
@@ -42,7 +42,7 @@ def test_register_show_list_and_delete(api: Api, tmp_path: Path) -> None:
     assert register(api, "mine", str(folder)).status_code == 201, "the name is free again"
 
 
-def test_a_failed_data_set_says_why_it_keeps_its_name(api: Api, tmp_path: Path) -> None:
+def test_name_conflict_explains_failed_dataset(api: Api, tmp_path: Path) -> None:
     failed = api.dataset(state="failed")
     taken = refused(register(api, "emoji", str(tmp_path)), 409, None, "name-taken")
     assert "It could not be ingested: no images" in taken["detail"]
@@ -76,7 +76,7 @@ def test_a_failed_data_set_says_why_it_keeps_its_name(api: Api, tmp_path: Path) 
         ("ds_" + "0" * 26, "{tmp}", "name"),
     ],
 )
-def test_bad_names_and_paths_are_refused(
+def test_register_refuses_bad_names_and_paths(
     api: Api, tmp_path: Path, name: str, uri: str, field: str
 ) -> None:
     file = tmp_path / "file.txt"
@@ -86,7 +86,7 @@ def test_bad_names_and_paths_are_refused(
     assert api.client.get("/v1/datasets").json()["data"] == []
 
 
-def test_ingest_run_reports_what_it_skipped(api: Api) -> None:
+def test_ingest_report_lists_skipped_images(api: Api) -> None:
     dataset = api.dataset(state="pending")
     number, headers = api.ingest(dataset)
     door = f"/worker/v1/datasets/{dataset}"
@@ -110,7 +110,7 @@ def test_ingest_run_reports_what_it_skipped(api: Api) -> None:
     refused(api.client.post(f"{door}/finish", json=failed, headers=headers), 409)
 
 
-def test_ingest_without_images_fails_with_the_reason(api: Api) -> None:
+def test_failed_ingest_shows_the_reason(api: Api) -> None:
     dataset = api.dataset(state="pending")
     _, headers = api.ingest(dataset)
     body = {"state": "failed", "error": "holds no images"}
@@ -133,7 +133,7 @@ def rooted(api: Api, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_only_folders_in_the_roots_are_registered(api: Api, rooted: Path) -> None:
+def test_register_accepts_only_folders_in_dataset_roots(api: Api, rooted: Path) -> None:
     assert register(api, "direct", f"{rooted}/data/birds").status_code == 201
     assert register(api, "by link", f"file://{rooted}/alias/birds").status_code == 201
     told = set()
@@ -158,7 +158,7 @@ def test_only_folders_in_the_roots_are_registered(api: Api, rooted: Path) -> Non
     assert "does not exist" in problem["detail"]
 
 
-def test_an_api_elsewhere_compares_the_text_alone(api: Api, rooted: Path) -> None:
+def test_register_compares_paths_as_text_when_checks_are_off(api: Api, rooted: Path) -> None:
     api.settings.check_paths = False
     api.settings.dataset_roots = (Path("/nfs/images"), Path("/data"))
     assert register(api, "a", "/nfs/images/birds").status_code == 201
@@ -168,7 +168,7 @@ def test_an_api_elsewhere_compares_the_text_alone(api: Api, rooted: Path) -> Non
         assert problem["errors"][0]["expected"] == "a folder in /nfs/images or /data"
 
 
-def test_report_of_an_ingest_whose_dataset_was_deleted(api: Api) -> None:
+def test_ingest_report_for_deleted_dataset_is_stale(api: Api) -> None:
     dataset = api.dataset(state="pending")
     _, headers = api.ingest(dataset)
     assert api.client.delete(f"/v1/datasets/{dataset}").status_code == 204
@@ -177,7 +177,7 @@ def test_report_of_an_ingest_whose_dataset_was_deleted(api: Api) -> None:
     refused(answer, 409, None, "stale-attempt")
 
 
-def test_dataset_in_use_is_kept(api: Api) -> None:
+def test_delete_refuses_dataset_in_use(api: Api) -> None:
     dataset = api.dataset()
     held_out = api.dataset(name="held-out")
     job = api.submit(evaluate={"dataset": "held-out"})
@@ -190,7 +190,7 @@ def test_dataset_in_use_is_kept(api: Api) -> None:
     assert shown["dataset"] == {"id": dataset, "name": "emoji"}
 
 
-def test_other_tenant_neither_sees_nor_deletes(api: Api) -> None:
+def test_dataset_of_another_tenant_is_not_found(api: Api) -> None:
     dataset = api.dataset()
     theirs = api.token("admin", tenant="other")
     refused(api.client.get(f"/v1/datasets/{dataset}", headers=theirs), 404)
@@ -198,7 +198,7 @@ def test_other_tenant_neither_sees_nor_deletes(api: Api) -> None:
     assert api.client.get("/v1/datasets", headers=theirs).json()["data"] == []
 
 
-def test_a_name_that_becomes_free_while_it_is_asked_for(
+def test_register_retries_when_name_becomes_free_concurrently(
     api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that has the name is deleted between the insert and the look at it."""

@@ -97,7 +97,7 @@ def expected_steps(whole: MetricColumns, max_points: int) -> list[int]:
     st.integers(2, 60),
     st.integers(0, 20),
 )
-def test_extremes_first_and_last_survive(
+def test_downsampling_keeps_extremes_first_and_last(
     database: Database,
     dataset_id: str,
     raw: dict[tuple[str, int, int], float],
@@ -118,7 +118,7 @@ def test_extremes_first_and_last_survive(
         assert (min(kept), max(kept)) == (min(every), max(every))
 
 
-def test_every_stretch_keeps_its_spike(database: Database, dataset_id: str) -> None:
+def test_downsampling_keeps_spikes(database: Database, dataset_id: str) -> None:
     rng = random.Random(0)
     spikes = {1234: 50.0, 5678: -50.0, 9000: 30.0}
     points = [("loss", step, 1, spikes.get(step, rng.random())) for step in range(10_000)]
@@ -128,7 +128,9 @@ def test_every_stretch_keeps_its_spike(database: Database, dataset_id: str) -> N
     assert spikes.keys() <= set(thin.step)
 
 
-def test_only_the_series_that_were_asked_for_take_room(database: Database, dataset_id: str) -> None:
+def test_downsampling_budget_counts_only_selected_series(
+    database: Database, dataset_id: str
+) -> None:
     points = [(name, step, 1, float(step)) for name in "ab" for step in range(100)]
     job_id = stored(database, dataset_id, points)
     thin = shown(database, job_id, 10, "a")
@@ -136,12 +138,12 @@ def test_only_the_series_that_were_asked_for_take_room(database: Database, datas
     assert thin.step == expected_steps(shown(database, job_id, None, "a"), 10)
 
 
-def test_later_point_of_a_step_counts() -> None:
+def test_columns_keep_the_later_point_of_a_step() -> None:
     both = columns([("loss", 1, 10.0, 5.0), ("loss", 1, 20.0, 4.0)])
     assert (both.step, both.time, both.values) == ([1], [20.0], {"loss": [4.0]})
 
 
-def test_a_spike_that_a_later_attempt_did_not_repeat_is_gone(
+def test_downsampling_drops_spike_overwritten_by_later_attempt(
     database: Database, dataset_id: str
 ) -> None:
     points = [("loss", step, 1, 100.0 if step == 50 else 1.0) for step in range(100)]
@@ -150,7 +152,7 @@ def test_a_spike_that_a_later_attempt_did_not_repeat_is_gone(
     assert max(value for value in thin.values["loss"] if value is not None) == 1.099
 
 
-def test_an_answer_has_so_many_values(
+def test_metrics_response_has_a_bounded_number_of_values(
     database: Database, dataset_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever is asked for: a few requests for all of a long job must not fill the memory."""

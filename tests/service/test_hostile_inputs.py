@@ -167,7 +167,7 @@ BODIES: dict[str, tuple[bytes, tuple[int, str]]] = {
 }
 
 
-def test_bodies(api: Api) -> None:
+def test_submit_answers_hostile_bodies_as_listed(api: Api) -> None:
     api.dataset()
     sent = {
         name: told(api.client.post("/v1/jobs", content=body, headers=JSON))
@@ -205,7 +205,7 @@ HEADERS: dict[str, tuple[Mapping[str, Any], tuple[int, str]]] = {
 }
 
 
-def test_headers(api: Api) -> None:
+def test_validate_answers_hostile_headers_as_listed(api: Api) -> None:
     api.dataset()
     sent = {}
     for name, (headers, _) in HEADERS.items():
@@ -240,7 +240,7 @@ IDEMPOTENCY_KEYS: dict[str | bytes, tuple[int, str]] = {
 }
 
 
-def test_idempotency_keys(api: Api) -> None:
+def test_submit_answers_hostile_idempotency_keys_as_listed(api: Api) -> None:
     api.dataset()
     sent = {
         key: told(
@@ -327,7 +327,7 @@ def worker(api: Api) -> Worker:
     return made
 
 
-def test_addresses(api: Api, worker: Worker) -> None:
+def test_api_answers_hostile_urls_as_listed(api: Api, worker: Worker) -> None:
     job = worker.job_id
     known = {"job": job, "upper": job.upper(), "lookalike": job.replace("o", "о")}
     admin = api.token("admin")
@@ -375,7 +375,7 @@ LOG_IDS: dict[str | bytes, tuple[int, str]] = {
 }
 
 
-def test_places_in_a_live_stream(api: Api, worker: Worker) -> None:
+def test_streams_answer_hostile_last_event_ids_as_listed(api: Api, worker: Worker) -> None:
     api.context.closing.set()  # streams end at once
     for kind, ids in (("events", EVENT_IDS), ("logs", LOG_IDS)):
         sent = {}
@@ -407,7 +407,7 @@ RANGES: dict[str | bytes, tuple[int, int]] = {
 }
 
 
-def test_ranges(api: Api, worker: Worker) -> None:
+def test_artifact_answers_hostile_ranges_as_listed(api: Api, worker: Worker) -> None:
     file = Path(worker.uri.removeprefix("file://")) / "a.bin"
     file.parent.mkdir(parents=True)
     file.write_bytes(b"0123456789")
@@ -529,7 +529,7 @@ WORDS: dict[str, tuple[str, dict[str, Any], tuple[int, str]]] = {
 }
 
 
-def test_words_of_workers(worker: Worker) -> None:
+def test_worker_api_answers_hostile_reports_as_listed(worker: Worker) -> None:
     def filled(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: filled(item) for key, item in value.items()}
@@ -583,7 +583,7 @@ BYTES: dict[str, tuple[bytes, int]] = {
 }
 
 
-def test_bytes_over_a_connection(tmp_path: Path, migrated_sqlite: Path) -> None:
+def test_server_answers_hostile_bytes_as_listed(tmp_path: Path, migrated_sqlite: Path) -> None:
     (tmp_path / "dasl.db").write_bytes(migrated_sqlite.read_bytes())
     settings = Settings(home=tmp_path)
     database = Database(settings.database_url)
@@ -630,7 +630,9 @@ def test_bytes_over_a_connection(tmp_path: Path, migrated_sqlite: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("known", [False, True], ids=["by nobody", "by a token that may read"])
-def test_a_body_takes_memory_by_its_size(api: Api, known: bool, body: dict[str, Any]) -> None:
+def test_request_memory_is_bounded_by_body_size(
+    api: Api, known: bool, body: dict[str, Any]
+) -> None:
     """Nobody needs a token to have one read."""
     authorization = api.token("read")["Authorization"] if known else ""
     content = json.dumps(body).encode()

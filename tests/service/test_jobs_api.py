@@ -11,7 +11,7 @@ from sqlalchemy import event
 from tests.support.api_under_test import Api, refused, snapshot
 
 
-def test_submit_resolves_auto_and_stores_both(api: Api) -> None:
+def test_submit_stores_submitted_and_resolved_spec(api: Api) -> None:
     dataset = api.dataset()
     answer = api.client.post(
         "/v1/jobs", json={"dataset": "emoji", "name": "first", "tags": {"team": "vision"}}
@@ -31,7 +31,7 @@ def test_submit_resolves_auto_and_stores_both(api: Api) -> None:
     assert by_id.json()["dataset"]["name"] == "emoji"
 
 
-def test_validate_answers_and_stores_nothing(api: Api) -> None:
+def test_validate_returns_estimate_and_stores_nothing(api: Api) -> None:
     api.dataset()
     spec = {"dataset": "emoji", "train": {"epochs": 3, "batch_size": 10}}
     answer = api.client.post("/v1/jobs/validate", json=spec)
@@ -60,9 +60,7 @@ def test_validate_answers_and_stores_nothing(api: Api) -> None:
         ({"priority": 10**400}, "priority"),
     ],
 )
-def test_bad_spec_is_refused_and_names_the_field(
-    api: Api, spec: dict[str, Any], field: str
-) -> None:
+def test_submit_names_the_bad_field(api: Api, spec: dict[str, Any], field: str) -> None:
     api.dataset()
     for path in ("/v1/jobs", "/v1/jobs/validate"):
         problem = refused(api.client.post(path, json={"dataset": "emoji", **spec}), 422, field)
@@ -70,7 +68,7 @@ def test_bad_spec_is_refused_and_names_the_field(
     assert api.client.get("/v1/jobs").json()["data"] == []
 
 
-def test_a_job_is_not_evaluated_on_what_it_trains_on(api: Api) -> None:
+def test_submit_refuses_evaluation_on_training_dataset(api: Api) -> None:
     dataset_id = api.dataset()
     for name in ("emoji", dataset_id):
         spec = {"dataset": "emoji", "evaluate": {"dataset": name}}
@@ -96,14 +94,14 @@ def test_a_job_is_not_evaluated_on_what_it_trains_on(api: Api) -> None:
         (b'{"priority": ' + b"1" * 5000 + b"}", 400),
     ],
 )
-def test_bodies_that_are_no_json_object_are_refused(api: Api, body: bytes, status: int) -> None:
+def test_submit_refuses_bodies_that_are_no_json_object(api: Api, body: bytes, status: int) -> None:
     headers = {"content-type": "application/json"}
     answer = api.client.post("/v1/jobs", content=body, headers=headers)
     assert refused(answer, answer.status_code)["status"] in (400, 422)
     assert answer.status_code == status
 
 
-def test_oversize_body_is_refused_declared_or_not(api: Api) -> None:
+def test_submit_refuses_oversize_body_with_or_without_length(api: Api) -> None:
     headers = {"content-type": "application/json"}
     large = b'{"name": "' + b"x" * 300_000 + b'"}'
     refused(api.client.post("/v1/jobs", content=large, headers=headers), 413, None)
@@ -112,7 +110,7 @@ def test_oversize_body_is_refused_declared_or_not(api: Api) -> None:
     refused(answer, 413, None, "body-too-large")
 
 
-def test_more_workers_than_the_cluster_has(api: Api) -> None:
+def test_submit_refuses_more_resources_than_the_cluster_has(api: Api) -> None:
     api.dataset()
     spec = {
         "dataset": "emoji",
@@ -149,7 +147,7 @@ def test_more_workers_than_the_cluster_has(api: Api) -> None:
         ),
     ],
 )
-def test_a_worker_must_fit_on_a_node(
+def test_submit_refuses_worker_that_fits_on_no_node(
     api: Api, resources: dict[str, int], field: str | None, most: int | None, because: str
 ) -> None:
     """Of six CPUs in all and a GPU, which is beside the two."""
@@ -165,7 +163,7 @@ def test_a_worker_must_fit_on_a_node(
     assert because in error["message"]
 
 
-def test_one_mistake_is_one_problem(api: Api) -> None:
+def test_submit_reports_one_error_per_mistake(api: Api) -> None:
     api.dataset()
     snapshot(api, cpus=4)
     spec = {"dataset": "emoji", "resources": {"workers": 4096}}
@@ -176,7 +174,7 @@ def test_one_mistake_is_one_problem(api: Api) -> None:
 
 
 @pytest.mark.parametrize("field", ["dataset", "evaluate.dataset"])
-def test_a_data_set_whose_folder_is_gone_is_refused(api: Api, field: str) -> None:
+def test_submit_refuses_dataset_whose_folder_is_gone(api: Api, field: str) -> None:
     for name in ("emoji", "other"):
         api.dataset(name)
     spec = {"dataset": "emoji", "evaluate": {"dataset": "other"}}
@@ -198,7 +196,7 @@ def test_a_data_set_whose_folder_is_gone_is_refused(api: Api, field: str) -> Non
 @pytest.mark.parametrize(
     ("state", "status"), [("pending", 409), ("ingesting", 409), ("failed", 422)]
 )
-def test_dataset_that_is_not_ready(api: Api, state: str, status: int) -> None:
+def test_submit_refuses_dataset_that_is_not_ready(api: Api, state: str, status: int) -> None:
     api.dataset(state=state)
     problem = refused(api.client.post("/v1/jobs", json={"dataset": "emoji"}), status, "dataset")
     if status == 409:
@@ -206,7 +204,7 @@ def test_dataset_that_is_not_ready(api: Api, state: str, status: int) -> None:
         assert state in problem["detail"]
 
 
-def test_idempotency_key(api: Api) -> None:
+def test_idempotency_key_replays_the_first_response(api: Api) -> None:
     api.dataset()
     key = {"Idempotency-Key": "abc"}
     first = api.client.post("/v1/jobs", json={"dataset": "emoji", "name": "a"}, headers=key)
@@ -231,7 +229,7 @@ def test_idempotency_key(api: Api) -> None:
     refused(bad, 422, "Idempotency-Key")
 
 
-def test_concurrent_requests_with_one_key_make_one_job(api: Api) -> None:
+def test_idempotency_key_creates_one_job_for_concurrent_requests(api: Api) -> None:
     api.dataset()
 
     def submit(_: int) -> Any:
@@ -246,7 +244,7 @@ def test_concurrent_requests_with_one_key_make_one_job(api: Api) -> None:
     assert len(api.client.get("/v1/jobs").json()["data"]) == 1
 
 
-def test_list_pages_newest_first_and_filters(api: Api) -> None:
+def test_job_list_pages_newest_first_and_filters(api: Api) -> None:
     api.dataset()
     made = [api.submit(name=f"job {n}", tags={"parity": str(n % 2)})["id"] for n in range(5)]
     newest = made[::-1]
@@ -276,7 +274,7 @@ def test_list_pages_newest_first_and_filters(api: Api) -> None:
         assert problem["errors"][0]["field"].startswith(field)
 
 
-def test_a_status_named_often_is_asked_for_once(api: Api) -> None:
+def test_job_list_deduplicates_status_filter(api: Api) -> None:
     api.dataset()
     cancelled, queued = (api.submit()["id"] for _ in range(2))
     api.client.post(f"/v1/jobs/{cancelled}/cancel")
@@ -302,7 +300,7 @@ def test_a_status_named_often_is_asked_for_once(api: Api) -> None:
     assert found(*["queued", "cancelled"] * 501) == both
 
 
-def test_a_job_is_found_by_the_tags_it_has_now(api: Api) -> None:
+def test_job_list_filters_by_current_tags(api: Api) -> None:
     def found(tag: str) -> list[str]:
         return [job["id"] for job in api.client.get(f"/v1/jobs?tag={tag}").json()["data"]]
 
@@ -320,7 +318,7 @@ def test_a_job_is_found_by_the_tags_it_has_now(api: Api) -> None:
     assert found("team:audio") == []
 
 
-def test_other_tenant_sees_nothing(api: Api) -> None:
+def test_job_of_another_tenant_is_not_found(api: Api) -> None:
     api.dataset()
     job = api.submit()["id"]
     theirs = api.token("admin", tenant="other")
@@ -334,12 +332,12 @@ def test_other_tenant_sees_nothing(api: Api) -> None:
 
 
 @pytest.mark.parametrize("job_id", ["nope", "job_", "job_" + "0" * 26, "a%00b", "ds_" + "0" * 26])
-def test_unknown_ids_are_404(api: Api, job_id: str) -> None:
+def test_unknown_job_id_is_not_found(api: Api, job_id: str) -> None:
     for path in ("", "/events", "/metrics", "/logs", "/artifacts"):
         refused(api.client.get(f"/v1/jobs/{job_id}{path}"), 404)
 
 
-def test_patch_changes_only_what_is_named(api: Api) -> None:
+def test_patch_changes_only_listed_fields(api: Api) -> None:
     api.dataset()
     job = api.submit(name="old", tags={"a": "b"})
     changed = api.client.patch(f"/v1/jobs/{job['id']}", json={"priority": 7})
@@ -351,7 +349,7 @@ def test_patch_changes_only_what_is_named(api: Api) -> None:
     assert api.client.get(f"/v1/jobs/{job['id']}").json()["name"] == "new"
 
 
-def test_cancel_queued_at_once_and_terminal_not(api: Api) -> None:
+def test_cancel_ends_queued_job_and_refuses_terminal_job(api: Api) -> None:
     api.dataset()
     job = api.submit()["id"]
     answer = api.client.post(f"/v1/jobs/{job}/cancel")
@@ -365,7 +363,7 @@ def test_cancel_queued_at_once_and_terminal_not(api: Api) -> None:
     assert problem["job_status"] == "succeeded"
 
 
-def test_pause_and_resume(api: Api) -> None:
+def test_pause_and_resume_follow_job_status(api: Api) -> None:
     api.dataset()
     job = api.submit()["id"]
 
@@ -409,7 +407,7 @@ def with_checkpoint(api: Api, epochs: int = 4) -> tuple[dict[str, Any], str]:
     return job, answer.json()["id"]
 
 
-def test_a_clone_goes_on_from_a_checkpoint_with_changed_settings(api: Api) -> None:
+def test_clone_resumes_from_checkpoint_with_changed_settings(api: Api) -> None:
     job, checkpoint = with_checkpoint(api)
     path = f"/v1/jobs/{job['id']}/clone"
     changes = {"name": "longer", "train": {"epochs": 6, "optimizer": {"lr": 0.01}}, "dar": {}}
@@ -433,7 +431,7 @@ def test_a_clone_goes_on_from_a_checkpoint_with_changed_settings(api: Api) -> No
     assert named["start_checkpoint_id"] == checkpoint
 
 
-def test_a_clone_sent_again_is_the_same_clone(api: Api) -> None:
+def test_clone_with_idempotency_key_is_replayed(api: Api) -> None:
     job, checkpoint = with_checkpoint(api)
     path, headers = f"/v1/jobs/{job['id']}/clone", {"Idempotency-Key": "once"}
     first = api.client.post(path, headers=headers)
@@ -464,13 +462,15 @@ def test_a_clone_sent_again_is_the_same_clone(api: Api) -> None:
     ],
     ids=str,
 )
-def test_what_a_clone_cannot_change_is_named(api: Api, changes: dict[str, Any], field: str) -> None:
+def test_clone_names_settings_it_cannot_change(
+    api: Api, changes: dict[str, Any], field: str
+) -> None:
     job, _ = with_checkpoint(api)
     answer = api.client.post(f"/v1/jobs/{job['id']}/clone", json={"changes": changes})
     refused(answer, 422, field)
 
 
-def test_what_there_is_nothing_of_to_clone_from(api: Api) -> None:
+def test_clone_refuses_missing_job_or_checkpoint(api: Api) -> None:
     job, checkpoint = with_checkpoint(api)
     other = api.submit()["id"]
     path = f"/v1/jobs/{other}/clone"
@@ -482,7 +482,7 @@ def test_what_there_is_nothing_of_to_clone_from(api: Api) -> None:
     refused(api.client.post(f"/v1/jobs/{job['id']}/clone", headers=theirs), 404)
 
 
-def test_a_job_about_to_be_cancelled_is_not_paused(api: Api) -> None:
+def test_pause_refuses_job_about_to_be_cancelled(api: Api) -> None:
     api.dataset()
     job = api.submit()["id"]
     api.start(job).say("start")
@@ -491,7 +491,7 @@ def test_a_job_about_to_be_cancelled_is_not_paused(api: Api) -> None:
     assert problem["detail"].startswith("The job is about to be cancelled")
 
 
-def test_framework_errors_are_problems_too(api: Api) -> None:
+def test_framework_errors_are_problem_documents(api: Api) -> None:
     refused(api.client.get("/v1/nothing"), 404)
     refused(api.client.put("/v1/jobs"), 405)
     refused(api.client.get("/v1/jobs/"), 404)

@@ -193,7 +193,7 @@ class Life(RuleBasedStateMachine):
         return look(self.database, self.job_id)[0].status
 
 
-def test_any_order_of_acts_keeps_history_consistent(database: Database) -> None:
+def test_history_is_consistent_after_any_order_of_actions(database: Database) -> None:
     class OnThisDatabase(Life):
         pass
 
@@ -216,14 +216,14 @@ def in_parallel(work: Callable[[int], Any], times: int) -> list[Any]:
         return list(pool.map(work, range(times)))
 
 
-def test_one_of_many_starters_wins(database: Database) -> None:
+def test_start_attempt_succeeds_for_one_of_many_callers(database: Database) -> None:
     job_id = make_job(database)
     numbers = in_parallel(lambda _: start(database, job_id), 8)
     assert sorted(number or 0 for number in numbers) == [0] * 7 + [1]
     check_history(*look(database, job_id))
 
 
-def test_concurrent_events_are_numbered_without_a_gap(database: Database) -> None:
+def test_append_event_numbers_concurrent_events_without_gaps(database: Database) -> None:
     job_id = make_job(database)
 
     def append(writer: int) -> list[int | None]:
@@ -238,7 +238,7 @@ def test_concurrent_events_are_numbered_without_a_gap(database: Database) -> Non
     check_history(*look(database, job_id))
 
 
-def test_cancel_races_start_and_the_first_to_commit_wins(database: Database) -> None:
+def test_cancel_racing_start_loses_to_the_first_commit(database: Database) -> None:
     def cancel(job_id: str) -> Any:
         with database.write() as session:
             return lifecycle.request_cancel(session, job_id)
@@ -255,7 +255,7 @@ def test_cancel_races_start_and_the_first_to_commit_wins(database: Database) -> 
         assert job.desired == Desired.CANCEL
 
 
-def test_rolled_back_move_leaves_no_event(database: Database) -> None:
+def test_rolled_back_transition_leaves_no_event(database: Database) -> None:
     job_id = make_job(database)
 
     def start_and_die() -> None:
@@ -269,7 +269,7 @@ def test_rolled_back_move_leaves_no_event(database: Database) -> None:
     assert (job.status, len(events), attempts) == ("queued", 1, [])
 
 
-def test_retries_wait_longer_each_time_and_resume_from_the_newest_checkpoint(
+def test_retries_back_off_and_resume_from_newest_checkpoint(
     database: Database,
 ) -> None:
     job_id = make_job(database, max_restarts=2)
@@ -335,7 +335,7 @@ def test_retries_wait_longer_each_time_and_resume_from_the_newest_checkpoint(
         ({"step": 50}, True, "retry_wait"),
     ],
 )
-def test_the_same_error_without_a_step_more_is_final(
+def test_repeated_error_without_progress_is_final(
     database: Database, second: dict[str, Any], repeatable: bool, status: str
 ) -> None:
     job_id = make_job(database, max_restarts=3)
@@ -372,7 +372,7 @@ def test_the_same_error_without_a_step_more_is_final(
         )
 
 
-def test_hopeless_failure_is_not_tried_again(database: Database) -> None:
+def test_non_retryable_failure_is_final(database: Database) -> None:
     job_id = make_job(database, max_restarts=3)
     start(database, job_id)
     with database.write() as session:

@@ -14,7 +14,7 @@ from service.settings import Settings
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
-def test_loopback_needs_no_warning(
+def test_warn_if_exposed_is_silent_on_loopback(
     host: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     warn_if_exposed(Settings(home=tmp_path, host=host))
@@ -22,7 +22,7 @@ def test_loopback_needs_no_warning(
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.168.1.5", "gpu-box.example"])
-def test_anything_else_is_told_of(
+def test_warn_if_exposed_warns_beyond_loopback(
     host: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -35,12 +35,12 @@ def test_anything_else_is_told_of(
     assert "DASL_DATASET_ROOTS" not in caplog.text
 
 
-def test_the_default_is_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_host_is_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DASL_HOST", raising=False)
     assert Settings(home=tmp_path).host == "127.0.0.1"
 
 
-def test_answers_are_sent_at_once(tmp_path: Path) -> None:
+def test_listener_sets_tcp_nodelay(tmp_path: Path) -> None:
     """Headers and body are two writes: without TCP_NODELAY the second waits for an acknowledgement."""
 
     async def accepted_without_delay() -> int:

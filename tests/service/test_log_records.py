@@ -36,7 +36,7 @@ def failed(error: Exception) -> logging.LogRecord:
         return logger.makeRecord("some.where", logging.ERROR, "", 0, "it broke", (), sys.exc_info())
 
 
-def test_a_json_line_has_what_is_known() -> None:
+def test_json_line_has_fields_and_context() -> None:
     lines = JsonLines(fields={"rank": 1})
     with about(job="job_x", attempt=2):
         with about(attempt=3):
@@ -58,21 +58,21 @@ def test_a_json_line_has_what_is_known() -> None:
     assert "job" not in json.loads(lines.format(record("after it")))
 
 
-def test_a_traceback_is_in_its_line() -> None:
+def test_log_line_includes_traceback() -> None:
     said = json.loads(JsonLines().format(failed(KeyError("x"))))
     assert said["exception"].startswith("Traceback")
     assert said["exception"].endswith("KeyError: 'x'")
     assert "Traceback" in TextLines().format(failed(KeyError("x")))
 
 
-def test_a_text_line_is_for_people() -> None:
+def test_text_line_is_readable() -> None:
     with about(job="job_x", attempt=2):
         line = TextLines().format(record("gone"))
     assert line.endswith(" WARNING gone [job=job_x attempt=2]")
     assert TextLines().format(record("gone")).endswith(" WARNING gone")
 
 
-def test_surroundings_belong_to_one_thread() -> None:
+def test_log_context_belongs_to_one_thread() -> None:
     told = []
     with about(job="job_x"):
         thread = threading.Thread(target=lambda: told.append(JsonLines().format(record("x"))))
@@ -94,7 +94,7 @@ def test_surroundings_belong_to_one_thread() -> None:
         ("Ray refuses 5a5a5a in RAY_AUTH_TOKEN", "5a5a5a"),
     ],
 )
-def test_no_secret_gets_out(kind: type[logging.Formatter], message: str, secret: str) -> None:
+def test_log_lines_redact_secrets(kind: type[logging.Formatter], message: str, secret: str) -> None:
     lines = kind(["5a5a5a", ""])  # type: ignore[arg-type]
     with about(uri=message):
         for line in (
@@ -109,12 +109,12 @@ def test_no_secret_gets_out(kind: type[logging.Formatter], message: str, secret:
                 json.loads(line)
 
 
-def test_what_only_looks_like_one_stays() -> None:
+def test_redaction_keeps_harmless_text() -> None:
     for message in ("dasl_core.train.trainer", "http://127.0.0.1:8000/v1", "job_01abc", "a@b.c"):
         assert message in TextLines().format(record(message))
 
 
-def test_a_process_writes_lines_of_json_and_nothing_else() -> None:
+def test_configured_process_writes_only_json_lines() -> None:
     script = """
 import logging
 from service.log_records import about, configure
@@ -137,7 +137,7 @@ except ZeroDivisionError:
     assert (second["level"], "ZeroDivisionError" in second["exception"]) == ("ERROR", True)
 
 
-def test_a_database_that_refuses_us_puts_no_secret_into_a_log(tmp_path: Path) -> None:
+def test_database_connection_errors_log_no_secret(tmp_path: Path) -> None:
     told: list[str] = []
 
     class Listener(logging.Handler):

@@ -40,7 +40,7 @@ def finish(api: Api, job_id: str, outcome: states.Outcome) -> None:
         lifecycle.finish_attempt(session, job_id, number, ending)
 
 
-def test_jobs_and_attempts_are_read_from_the_database(api: Api) -> None:
+def test_metrics_report_jobs_and_attempts_from_the_database(api: Api) -> None:
     before = scrape(api.client)
     assert value(before, "dasl_jobs", status="queued") == 0
     assert value(before, "dasl_queue_oldest_wait_seconds") == 0
@@ -90,7 +90,7 @@ def test_jobs_and_attempts_are_read_from_the_database(api: Api) -> None:
             assert elsewhere[key] == pytest.approx(later[key]), key
 
 
-def test_cluster_lease_and_what_is_up(api: Api) -> None:
+def test_metrics_report_cluster_lease_and_components(api: Api) -> None:
     before = scrape(api.client)
     assert value(before, "dasl_up", component="database") == 1
     assert value(before, "dasl_up", component="dispatcher") == 0
@@ -124,7 +124,7 @@ def test_cluster_lease_and_what_is_up(api: Api) -> None:
     )
 
 
-def test_requests_are_counted_by_route_and_no_label_is_an_id(api: Api) -> None:
+def test_request_metrics_are_labeled_by_route_without_ids(api: Api) -> None:
     dataset = api.dataset()
     job = api.submit()["id"]
     for _ in range(3):
@@ -152,7 +152,7 @@ def test_requests_are_counted_by_route_and_no_label_is_an_id(api: Api) -> None:
     assert dataset not in everything
 
 
-def test_a_token_may_be_asked_for_and_is_not_one_of_the_database(api: Api) -> None:
+def test_metrics_token_is_separate_from_api_tokens(api: Api) -> None:
     settings: Settings = api.settings.model_copy(update={"metrics_token": SecretStr("scraper")})
     with TestClient(create_app(settings, api.database)) as client:
         refused(client.get("/metrics"), 401, None, "unauthenticated")

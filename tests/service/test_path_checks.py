@@ -18,7 +18,7 @@ def submit(api: Api, **spec: Any) -> Any:
 @pytest.mark.parametrize(
     "pretrained", ["resnet.pth", "https://host/resnet.pth", "hf-hub:timm/resnet18", "file://h/a"]
 )
-def test_weights_that_are_no_local_path_are_refused(api: Api, pretrained: str) -> None:
+def test_submit_refuses_weights_that_are_no_local_path(api: Api, pretrained: str) -> None:
     api.dataset()
     backbone = {"name": "resnet18", "pretrained": pretrained}
     problem = refused(submit(api, backbone=backbone), 422, "backbone.pretrained")
@@ -28,7 +28,7 @@ def test_weights_that_are_no_local_path_are_refused(api: Api, pretrained: str) -
     )
 
 
-def test_weights_and_data_sets_outside_of_the_roots_are_refused(api: Api, tmp_path: Path) -> None:
+def test_submit_refuses_weights_and_datasets_outside_the_roots(api: Api, tmp_path: Path) -> None:
     api.dataset()
     models = tmp_path / "models"
     models.mkdir()
@@ -52,7 +52,7 @@ def test_weights_and_data_sets_outside_of_the_roots_are_refused(api: Api, tmp_pa
     assert "lies, or leads, outside of the folders that may be read" in problem["detail"]
 
 
-def test_workers_are_told_the_roots(api: Api, tmp_path: Path) -> None:
+def test_worker_start_includes_dataset_roots(api: Api, tmp_path: Path) -> None:
     api.dataset()
     api.settings.dataset_roots = (tmp_path,)
     worker = api.start(api.submit()["id"])
@@ -63,7 +63,7 @@ def test_workers_are_told_the_roots(api: Api, tmp_path: Path) -> None:
     assert start.json()["dataset_roots"] == [str(tmp_path)]
 
 
-def test_a_folder_that_cannot_be_looked_at_is_no_fault_of_the_server(api: Api) -> None:
+def test_unreadable_dataset_folder_is_a_validation_error(api: Api) -> None:
     dataset = api.dataset()
     with api.database.write() as session:
         # No file system has such a name, and says so with an error of its own.
@@ -72,7 +72,7 @@ def test_a_folder_that_cannot_be_looked_at_is_no_fault_of_the_server(api: Api) -
     assert "cannot be looked at: File name too long" in problem["detail"]
 
 
-def test_weights_that_are_not_there_take_no_place_in_the_queue(api: Api, tmp_path: Path) -> None:
+def test_submit_refuses_missing_weights(api: Api, tmp_path: Path) -> None:
     api.dataset()
     (tmp_path / "notes.txt").touch()
     for name, told in (

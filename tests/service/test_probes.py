@@ -47,12 +47,12 @@ def serving(home: Path, url: str) -> Iterator[TestClient]:
         yield client
 
 
-def test_the_process_lives_and_says_its_version(api: Api) -> None:
+def test_livez_reports_status_and_version(api: Api) -> None:
     live = api.client.get("/livez").json()
     assert live == {"status": "ok", "version": api.client.app.version}  # type: ignore[attr-defined]
 
 
-def test_ready_names_what_is_missing(api: Api) -> None:
+def test_readyz_names_failing_components(api: Api) -> None:
     first = checks(api)
     assert first["database"] == "ok"
     assert first["dispatcher"] == "no dispatcher holds the lease"
@@ -74,7 +74,7 @@ def test_ready_names_what_is_missing(api: Api) -> None:
 TOTALS = ("total_cpus", "total_gpus", "used_cpus", "used_gpus")
 
 
-def test_tables_that_are_too_old_are_no_database(api: Api) -> None:
+def test_readyz_refuses_outdated_tables(api: Api) -> None:
     def version(value: str) -> str:
         with api.database.write() as session:
             session.execute(
@@ -88,7 +88,7 @@ def test_tables_that_are_too_old_are_no_database(api: Api) -> None:
     assert version("9999") == "ok"
 
 
-def test_a_database_that_goes_and_comes_back(api: Api, database_url: str) -> None:
+def test_probes_follow_database_outage_and_recovery(api: Api, database_url: str) -> None:
     assert checks(api)["database"] == "ok"
     with gone(api.database, database_url):
         said = checks(api)
@@ -106,13 +106,13 @@ def test_a_database_that_goes_and_comes_back(api: Api, database_url: str) -> Non
     assert "dasl_jobs" in api.client.get("/metrics").text
 
 
-def test_a_database_without_tables(tmp_path: Path) -> None:
+def test_readyz_reports_database_without_tables(tmp_path: Path) -> None:
     with serving(tmp_path, f"sqlite:///{tmp_path / 'empty.db'}") as client:
         problem = refused(client.get("/readyz"), 503, None, "not-ready")
         assert problem["checks"]["database"] == "cannot be read (OperationalError)"
 
 
-def test_a_database_that_hangs_is_told_in_time_and_keeps_one_thread_at_most(
+def test_probes_time_out_on_hanging_database_with_bounded_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(observer, "_PROBE_SECONDS", 0.05)

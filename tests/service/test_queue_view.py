@@ -15,7 +15,7 @@ def queue_of(api: Api) -> list[dict[str, Any]]:
     return queue
 
 
-def test_each_job_says_what_it_waits_for(api: Api) -> None:
+def test_queue_says_what_each_job_waits_for(api: Api) -> None:
     api.dataset()
     limited = api.token("submit", max_running_jobs=0)
     spec = {"dataset": "emoji", "resources": {"cpus_per_worker": 1}, "priority": 9}
@@ -37,7 +37,7 @@ def test_each_job_says_what_it_waits_for(api: Api) -> None:
     assert (queue[short]["reason"], queue[short]["starts_by"]) == ("", None)
 
 
-def test_while_ray_is_away_that_is_the_reason(api: Api) -> None:
+def test_queue_names_unavailable_ray_as_reason(api: Api) -> None:
     api.dataset()
     api.submit()
     snapshot(api, cpus=4)
@@ -47,7 +47,7 @@ def test_while_ray_is_away_that_is_the_reason(api: Api) -> None:
     assert job["reason"].startswith("Waiting for Ray, which does not answer")
 
 
-def test_a_changed_priority_changes_the_order(api: Api) -> None:
+def test_queue_order_follows_changed_priority(api: Api) -> None:
     api.dataset()
     first, second = api.submit()["id"], api.submit()["id"]
     assert [job["id"] for job in queue_of(api)] == [first, second]
@@ -55,7 +55,7 @@ def test_a_changed_priority_changes_the_order(api: Api) -> None:
     assert [(job["id"], job["priority"]) for job in queue_of(api)] == [(second, 1), (first, 0)]
 
 
-def test_others_count_and_are_not_shown(api: Api) -> None:
+def test_queue_counts_but_hides_other_tenants(api: Api) -> None:
     for tenant in ("default", "other"):
         api.dataset(tenant=tenant)
     theirs = api.token("submit", tenant="other")

@@ -23,7 +23,7 @@ def submit(api: Api, headers: dict[str, str], key: str | None = None, **spec: An
     return api.client.post("/v1/jobs", json={"dataset": "emoji", **spec}, headers=headers | more)
 
 
-def test_quotas_are_set_changed_and_shown(api: Api) -> None:
+def test_quotas_can_be_set_changed_and_shown(api: Api) -> None:
     admin = api.token("admin")
     limits: dict[str, int | None] = {"max_queued_jobs": 5, "max_running_jobs": 2, "max_gpus": 0}
     body = {"name": "lab", "scopes": ["submit"], **limits}
@@ -41,7 +41,7 @@ def test_quotas_are_set_changed_and_shown(api: Api) -> None:
 
 
 @pytest.mark.parametrize("body", [{"max_gpus": -1}, {"max_gpus": 10**9}, {"max_gpus": "all"}])
-def test_what_is_no_quota(api: Api, body: dict[str, Any]) -> None:
+def test_token_endpoints_refuse_invalid_quotas(api: Api, body: dict[str, Any]) -> None:
     admin = api.token("admin")
     made = api.client.post("/v1/tokens", json={"name": "lab"}, headers=admin).json()
     path = f"/v1/tokens/{made['id']}"
@@ -51,7 +51,7 @@ def test_what_is_no_quota(api: Api, body: dict[str, Any]) -> None:
     assert "did you mean 'max_gpus'?" in problem["detail"]
 
 
-def test_only_an_administrator_of_the_tenant_changes_them(api: Api) -> None:
+def test_quotas_are_changed_only_by_tenant_administrators(api: Api) -> None:
     made = api.client.post("/v1/tokens", json={"name": "lab"}, headers=api.token("admin")).json()
     path = f"/v1/tokens/{made['id']}"
     own = {"Authorization": f"Bearer {made['token']}"}
@@ -61,7 +61,7 @@ def test_only_an_administrator_of_the_tenant_changes_them(api: Api) -> None:
     refused(api.client.patch("/v1/tokens/x", json={"max_gpus": 1}, headers=theirs), 404)
 
 
-def test_a_full_queue_refuses_and_says_which_quota(api: Api) -> None:
+def test_submit_over_quota_names_the_quota(api: Api) -> None:
     api.dataset()
     limited, other = api.token("submit", max_queued_jobs=2), api.token("submit")
     first = submit(api, limited)
@@ -84,7 +84,7 @@ def test_a_full_queue_refuses_and_says_which_quota(api: Api) -> None:
     assert submit(api, limited, "late").status_code == 201
 
 
-def test_a_clone_takes_the_quota_of_who_clones(api: Api) -> None:
+def test_clone_counts_against_callers_quota(api: Api) -> None:
     api.dataset()
     job = api.submit()["id"]
     limited = api.token("submit", max_queued_jobs=1)
@@ -99,7 +99,7 @@ def test_a_clone_takes_the_quota_of_who_clones(api: Api) -> None:
     assert None not in tokens
 
 
-def test_a_full_queue_takes_its_own_jobs_back(api: Api) -> None:
+def test_requeue_and_resume_ignore_queue_quota(api: Api) -> None:
     api.dataset()
     limited = api.token("submit", max_queued_jobs=1)
     job = submit(api, limited).json()["id"]
@@ -115,7 +115,7 @@ def test_a_full_queue_takes_its_own_jobs_back(api: Api) -> None:
     refused(submit(api, limited), 429)
 
 
-def test_many_at_once_take_no_more_than_there_is(api: Api) -> None:
+def test_concurrent_submits_stay_within_quota(api: Api) -> None:
     api.dataset()
     limited = api.token("submit", max_queued_jobs=3)
     with ThreadPoolExecutor(8) as pool:

@@ -38,7 +38,7 @@ def stored(api: Api) -> tuple[Worker, str, str]:
     return worker, folder_url, f"/v1/jobs/{worker.job_id}/artifacts/loss.png"
 
 
-def test_whole_file_with_its_headers(api: Api) -> None:
+def test_download_returns_whole_file_with_headers(api: Api) -> None:
     _, folder, artifact = stored(api)
     answer = api.client.get(f"{folder}/backbone.safetensors")
     assert (answer.status_code, answer.content) == (200, CONTENT)
@@ -67,7 +67,7 @@ def test_whole_file_with_its_headers(api: Api) -> None:
         ("bytes=0-", 0, 5120),
     ],
 )
-def test_one_range(api: Api, range: str, start: int, stop: int) -> None:
+def test_download_returns_one_range(api: Api, range: str, start: int, stop: int) -> None:
     _, folder, _ = stored(api)
     answer = api.client.get(f"{folder}/backbone.safetensors", headers={"Range": range})
     assert answer.status_code == 206
@@ -86,7 +86,7 @@ def test_one_range(api: Api, range: str, start: int, stop: int) -> None:
         f"bytes={'9' * 30}-{'9' * 31}",
     ],
 )
-def test_range_outside_the_file(api: Api, range: str) -> None:
+def test_range_outside_the_file_is_not_satisfiable(api: Api, range: str) -> None:
     _, folder, _ = stored(api)
     answer = api.client.get(f"{folder}/backbone.safetensors", headers={"Range": range})
     refused(answer, 416, None, "range-not-satisfiable")
@@ -97,13 +97,13 @@ def test_range_outside_the_file(api: Api, range: str) -> None:
 @pytest.mark.parametrize(
     "range", ["bytes=1-2,5-6", "bytes=5-2", "lines=1-2", "bytes=a-b", "bytes=-", "x" * 1000]
 )
-def test_range_that_is_none_is_ignored(api: Api, range: str) -> None:
+def test_invalid_range_is_ignored(api: Api, range: str) -> None:
     _, folder, _ = stored(api)
     answer = api.client.get(f"{folder}/backbone.safetensors", headers={"Range": range})
     assert (answer.status_code, answer.content) == (200, CONTENT)
 
 
-def test_conditions(api: Api) -> None:
+def test_download_honors_conditional_headers(api: Api) -> None:
     _, folder, _ = stored(api)
     url = f"{folder}/backbone.safetensors"
 
@@ -135,7 +135,7 @@ def test_conditions(api: Api) -> None:
         "x" * 300,
     ],
 )
-def test_names_that_try_to_leave_their_folder(api: Api, name: str) -> None:
+def test_download_refuses_names_that_leave_their_folder(api: Api, name: str) -> None:
     _, folder, artifact = stored(api)
     for base in (folder, artifact.removesuffix("/loss.png")):
         # `%2e%2e/` and `../` are resolved by some clients before they are sent: 404 is right then.
@@ -146,7 +146,7 @@ def test_names_that_try_to_leave_their_folder(api: Api, name: str) -> None:
         assert b"manifest" not in answer.content
 
 
-def test_only_what_the_manifest_lists(api: Api) -> None:
+def test_download_serves_only_files_in_the_manifest(api: Api) -> None:
     _, folder, _ = stored(api)
     refused(api.client.get(f"{folder}/unlisted"), 404, None, "not-found")
     refused(api.client.get(f"{folder}/"), 422, None, "unsafe-name")
@@ -156,7 +156,7 @@ def test_only_what_the_manifest_lists(api: Api) -> None:
     refused(api.client.get(folder.removesuffix("/files"), headers=theirs), 404)
 
 
-def test_file_that_the_store_has_lost(api: Api) -> None:
+def test_download_reports_lost_file(api: Api) -> None:
     worker, folder, _ = stored(api)
     path = Path(worker.uri.removeprefix("file://"), "checkpoints/10/backbone.safetensors")
     path.write_bytes(b"cut short")

@@ -63,7 +63,7 @@ from tests.support.api_under_test import Api, refused
         ),
     ],
 )
-def test_what_was_given_and_what_would_do(
+def test_validation_error_names_field_given_and_expected(
     api: Api, method: str, path: str, body: Any, error: tuple[str, str, str]
 ) -> None:
     api.dataset()
@@ -82,7 +82,7 @@ def test_what_was_given_and_what_would_do(
         ("POST", "/v1/jobs", "trian", "train"),
     ],
 )
-def test_unknown_keys_are_compared_with_those_that_are_known(
+def test_unknown_key_error_suggests_known_key(
     api: Api, method: str, path: str, key: str, near: str
 ) -> None:
     api.dataset()
@@ -92,7 +92,7 @@ def test_unknown_keys_are_compared_with_those_that_are_known(
     assert errors[key]["message"] == f"is not a known key; did you mean {near!r}?"
 
 
-def test_unknown_filters_are_told(api: Api) -> None:
+def test_unknown_filter_value_error_suggests_known_values(api: Api) -> None:
     problem = refused(api.client.get("/v1/jobs?method=simlcr"), 422, "method")
     assert "did you mean 'simclr'?" in problem["detail"]
     assert "simclr" in problem["errors"][0]["expected"]

@@ -15,7 +15,7 @@ from tests.support.api_under_test import Api, refused
 OWN = re.compile(r"[0-9a-f]{32}")
 
 
-def test_a_request_keeps_its_id_or_gets_one(api: Api) -> None:
+def test_request_id_is_kept_or_created(api: Api) -> None:
     made = [api.client.get("/livez").headers["x-request-id"] for _ in range(2)]
     assert made[0] != made[1]
     assert all(OWN.fullmatch(own) for own in made)
@@ -26,7 +26,9 @@ def test_a_request_keeps_its_id_or_gets_one(api: Api) -> None:
         assert OWN.fullmatch(answer.headers["x-request-id"]), bad
 
 
-def test_problems_of_every_kind_say_it(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_problem_document_has_the_request_id(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for method, path, status in (
         ("GET", "/v1/jobs/job_x", 404),
         ("GET", "/nowhere", 404),
@@ -53,7 +55,7 @@ def test_problems_of_every_kind_say_it(api: Api, monkeypatch: pytest.MonkeyPatch
         assert 'method="GET",route="/v1/jobs/{job_id}",status="5xx"' in scraped
 
 
-def test_a_request_is_logged_with_what_it_is_about(
+def test_request_log_names_route_job_and_attempt(
     api: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
     lines = JsonLines()

@@ -75,14 +75,14 @@ def on_disk(worker: Worker) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_all_stay_unless_somebody_asks(api: Api) -> None:
+def test_retention_keeps_all_checkpoints_by_default(api: Api) -> None:
     worker = running(api)
     for step in (1, 2, 3):
         save(worker, step)
     assert kept(api, worker) == [1, 2, 3]
 
 
-def test_the_newest_and_the_best_stay(api: Api, garbage: Garbage) -> None:
+def test_retention_keeps_newest_and_best_checkpoints(api: Api, garbage: Garbage) -> None:
     worker = running(api, keep_last=2, keep_best=1)
     for step, knn in enumerate((0.3, 0.9, 0.5, 0.6, 0.4), start=1):
         save(worker, step, knn_top1=knn)
@@ -93,7 +93,7 @@ def test_the_newest_and_the_best_stay(api: Api, garbage: Garbage) -> None:
     sweep(garbage)
 
 
-def test_pinned_ones_stay_until_they_are_let_go(api: Api) -> None:
+def test_retention_keeps_pinned_checkpoints(api: Api) -> None:
     worker = running(api, keep_last=1)
     first = save(worker, 1)
     answer = api.client.patch(f"/v1/checkpoints/{first}", json={"pinned": True})
@@ -106,7 +106,7 @@ def test_pinned_ones_stay_until_they_are_let_go(api: Api) -> None:
     assert kept(api, worker) == [3]
 
 
-def test_what_a_clone_goes_on_from_stays_until_it_has_ended(api: Api) -> None:
+def test_retention_keeps_start_checkpoint_of_live_clone(api: Api) -> None:
     worker = running(api, keep_last=1)
     first = save(worker, 1)
     changes = {"train": {"epochs": 1000}}
@@ -120,7 +120,9 @@ def test_what_a_clone_goes_on_from_stays_until_it_has_ended(api: Api) -> None:
     assert kept(api, worker) == [3]
 
 
-def test_what_the_next_attempt_goes_on_from_cannot_be_deleted(api: Api, garbage: Garbage) -> None:
+def test_delete_refuses_checkpoint_the_next_attempt_resumes_from(
+    api: Api, garbage: Garbage
+) -> None:
     worker = running(api)
     first, second = save(worker, 1), save(worker, 2)
     refused(api.client.delete(f"/v1/checkpoints/{second}"), 409, None, "checkpoint-in-use")
@@ -137,7 +139,7 @@ def test_what_the_next_attempt_goes_on_from_cannot_be_deleted(api: Api, garbage:
     assert api.client.delete(f"/v1/checkpoints/{second}").status_code == 204
 
 
-def test_others_cannot_touch_them(api: Api) -> None:
+def test_checkpoint_changes_require_tenant_and_scope(api: Api) -> None:
     worker = running(api)
     first = save(worker, 1)
     theirs, reader = api.token("admin", tenant="theirs"), api.token("read")
@@ -149,7 +151,7 @@ def test_others_cannot_touch_them(api: Api) -> None:
     refused(api.client.patch(path, json={}), 422, "pinned")
 
 
-def test_files_that_cannot_be_removed_stay_marked(
+def test_checkpoint_stays_marked_until_its_files_are_removed(
     api: Api, garbage: Garbage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = running(api)
@@ -175,7 +177,7 @@ def test_files_that_cannot_be_removed_stay_marked(
     keep_last=st.integers(1, 4),
     keep_best=st.integers(0, 4),
 )
-def test_what_goes_is_neither_new_nor_good_nor_wanted(
+def test_retention_drops_only_old_inferior_unpinned_checkpoints(
     knn: list[float | None], flags: list[tuple[bool, bool]], keep_last: int, keep_best: int
 ) -> None:
     newest_first = [
@@ -207,7 +209,7 @@ def test_what_goes_is_neither_new_nor_good_nor_wanted(
 
 # PostgreSQL's planner reads a table as small as this as a whole.
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_what_is_in_use_is_found_without_reading_all_there_ever_was(api: Api) -> None:
+def test_in_use_query_uses_indexes(api: Api) -> None:
     """A registration asks, with its job's row locked."""
     asked: list[str] = []
     listener = ("before_cursor_execute", lambda *given: asked.append(given[2]))

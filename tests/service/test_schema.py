@@ -24,7 +24,7 @@ def test_migrated_schema_equals_models(database: Database) -> None:
         assert compare_metadata(context, Base.metadata) == []
 
 
-def test_upgrade_again_changes_nothing(database_url: str, database: Database) -> None:
+def test_upgrade_is_idempotent(database_url: str, database: Database) -> None:
     migrate.upgrade(database_url)
     script = ScriptDirectory.from_config(migrate.configuration())
     with database.engine.connect() as connection:
@@ -42,7 +42,7 @@ def test_downgrade_removes_every_table(database: Database) -> None:
     assert added == set(Base.metadata.tables)
 
 
-def test_jobs_of_a_database_without_a_table_of_tags_are_found_by_theirs(
+def test_upgrade_from_0001_fills_the_tag_table(
     api: Api, database: Database, database_url: str
 ) -> None:
     api.dataset()
@@ -64,7 +64,7 @@ def test_jobs_of_a_database_without_a_table_of_tags_are_found_by_theirs(
     assert found == {made, *copies}
 
 
-def test_attempts_of_before_keep_the_time_they_took(
+def test_upgrade_from_0002_keeps_runtime_and_settles_old_attempts(
     api: Api, database: Database, database_url: str
 ) -> None:
     """And those that are long over need not be looked after."""
@@ -90,14 +90,14 @@ def test_attempts_of_before_keep_the_time_they_took(
     assert sorted(long_over.values()) == [False, True]
 
 
-def test_tables_of_a_newer_version_are_left_alone(database: Database, database_url: str) -> None:
+def test_upgrade_refuses_tables_of_a_newer_version(database: Database, database_url: str) -> None:
     with database.engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(ValueError, match="has the tables of version 9999, which a newer DASL made"):
         migrate.upgrade(database_url)
 
 
-def test_a_database_that_does_not_answer_is_named_without_its_password() -> None:
+def test_upgrade_error_names_unreachable_database_without_password() -> None:
     url = "postgresql+psycopg://dasl:hunter2@127.0.0.1:1/dasl"
     with pytest.raises(
         ValueError, match=r"127.0.0.1:1/dasl \(DASL_DATABASE_URL\) cannot"
@@ -107,7 +107,7 @@ def test_a_database_that_does_not_answer_is_named_without_its_password() -> None
     assert "\n" not in str(refused.value)
 
 
-def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+def test_upgrade_error_names_file_that_is_no_database(tmp_path: Path) -> None:
     file = tmp_path / "dasl.db"
     file.write_bytes(b"no database at all" * 100)
     with pytest.raises(ValueError, match=f"{file}.* cannot .*: file is not a database"):

@@ -81,7 +81,7 @@ def watched(api: Api) -> Iterator[Watched]:
         yield made
 
 
-def test_no_secret_gets_where_others_read(
+def test_secrets_appear_in_no_log_file_row_or_response(
     watched: Watched, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -164,7 +164,7 @@ def test_no_secret_gets_where_others_read(
     assert found == {("the database's password", "raw records")}
 
 
-def test_statements_in_errors_show_no_values(watched: Watched) -> None:
+def test_sql_errors_show_no_parameter_values(watched: Watched) -> None:
     with watched.api.database.engine.connect() as connection:
         statement = text("SELECT :secret FROM nowhere")
         with pytest.raises(Exception, match="nowhere") as failed:
@@ -173,7 +173,7 @@ def test_statements_in_errors_show_no_values(watched: Watched) -> None:
 
 
 @pytest.mark.parametrize("style", [TextLines, JsonLines])
-def test_no_address_forges_a_record(
+def test_request_urls_cannot_forge_log_records(
     watched: Watched, caplog: pytest.LogCaptureFixture, style: type[logging.Formatter]
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -12,7 +12,7 @@ print(sorted((heavy & set(sys.modules)) | core))
 """
 
 
-def test_app_imports_neither_torch_nor_ray_nor_training_code() -> None:
+def test_api_app_imports_neither_torch_nor_ray_nor_training_code() -> None:
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=60
     )

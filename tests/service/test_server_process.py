@@ -51,7 +51,7 @@ def api_process(database_url: str) -> Iterator[tuple[subprocess.Popen[str], str]
         process.communicate()
 
 
-def test_it_serves_without_a_dispatcher_and_ends_on_sigterm(database_url: str) -> None:
+def test_api_process_serves_without_dispatcher_and_exits_on_sigterm(database_url: str) -> None:
     with api_process(database_url) as (process, url):
         token = _admin_token(database_url, "ops")
         with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}) as http:
@@ -77,7 +77,7 @@ def test_it_serves_without_a_dispatcher_and_ends_on_sigterm(database_url: str) -
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no affinity of threads")
 @pytest.mark.parametrize("forbidden", ["sched_getaffinity", "sched_setaffinity"])
-def test_who_may_not_choose_a_core_uses_all(
+def test_stay_on_one_core_falls_back_to_all_cores(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, forbidden: str
 ) -> None:
     def forbid(*_: object) -> None:
@@ -95,7 +95,9 @@ def test_who_may_not_choose_a_core_uses_all(
     ("name", "value", "said"),
     [("DASL_PORT", "70000", "DASL_PORT: "), ("DASL_HOST", "192.0.2.1", "192.0.2.1")],
 )
-def test_what_cannot_be_is_told_in_a_sentence(name: str, value: str, said: str) -> None:
+def test_api_process_reports_bad_setting_without_traceback(
+    name: str, value: str, said: str
+) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "service.server"],
         env=os.environ | {name: value},
@@ -108,11 +110,11 @@ def test_what_cannot_be_is_told_in_a_sentence(name: str, value: str, said: str) 
     assert "Traceback" not in ended.stderr
 
 
-def test_each_first_token_is_a_new_one(database_url: str) -> None:
+def test_admin_token_command_creates_a_new_token_each_time(database_url: str) -> None:
     assert _admin_token(database_url, "ops") != _admin_token(database_url, "ops")
 
 
-def test_a_database_without_tables_gives_no_token(
+def test_admin_token_command_refuses_database_without_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DASL_DATABASE_URL", f"sqlite:///{tmp_path}/empty.db")
@@ -122,7 +124,7 @@ def test_a_database_without_tables_gives_no_token(
 
 
 @pytest.mark.parametrize("name", ["", "two\nlines", "x" * 201])
-def test_a_name_that_no_token_can_have(name: str) -> None:
+def test_admin_token_command_refuses_invalid_names(name: str) -> None:
     assert CliRunner().invoke(app, ["db", "admin-token", name]).exit_code == 2
 
 

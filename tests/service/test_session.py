@@ -21,7 +21,7 @@ from service.db.session import AWAY, Database, make_engine
 NORMAL, FULL = 1, 2
 
 
-def test_sqlite_is_set_up_for_concurrent_use(tmp_path: Path) -> None:
+def test_sqlite_engine_is_configured_for_concurrent_use(tmp_path: Path) -> None:
     engine = make_engine(f"sqlite:///{tmp_path}/new/folder/dasl.db")
     with engine.connect() as connection:
         pragmas = {
@@ -37,7 +37,7 @@ def test_sqlite_is_set_up_for_concurrent_use(tmp_path: Path) -> None:
     engine.dispose()
 
 
-def test_sqlite_transactions_with_full_durability_survive_a_power_cut(tmp_path: Path) -> None:
+def test_sqlite_relaxed_durability_ends_with_its_transaction(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path}/dasl.db")
 
     def synced_as(session: Session) -> int:
@@ -56,7 +56,7 @@ def test_sqlite_transactions_with_full_durability_survive_a_power_cut(tmp_path: 
     database.dispose()
 
 
-def test_who_stands_still_in_a_transaction_keeps_no_lock(
+def test_postgresql_takes_locks_from_stalled_transaction(
     postgres: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a machine that died in it, or sleeps."""
@@ -83,7 +83,7 @@ def test_who_stands_still_in_a_transaction_keeps_no_lock(
     database.dispose()
 
 
-def test_nobody_waits_longer_for_a_lock_of_postgresql(
+def test_postgresql_lock_wait_times_out(
     postgres: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = Database(postgres())
@@ -99,7 +99,7 @@ def test_nobody_waits_longer_for_a_lock_of_postgresql(
     database.dispose()
 
 
-def test_a_server_that_goes_away_without_a_word_is_noticed(postgres: Callable[[], str]) -> None:
+def test_postgresql_connections_use_keepalives(postgres: Callable[[], str]) -> None:
     """Unless the URL says otherwise."""
     url = make_url(postgres())
     for asked, expected in (({}, "10"), ({"keepalives_idle": "99"}, "99")):
@@ -116,12 +116,12 @@ def test_a_server_that_goes_away_without_a_word_is_noticed(postgres: Callable[[]
 @pytest.mark.parametrize(
     "url", ["sqlite://", "sqlite:///:memory:", "mysql://x/y", "postgresql://x"]
 )
-def test_other_databases_are_refused_with_a_sentence(url: str) -> None:
+def test_make_engine_refuses_other_databases(url: str) -> None:
     with pytest.raises(ValueError, match=r"SQLite needs a file|DASL_DATABASE_URL names"):
         make_engine(url)
 
 
-def test_read_then_write_increments_are_all_kept(database: Database, database_url: str) -> None:
+def test_write_sessions_lose_no_concurrent_increment(database: Database, database_url: str) -> None:
     with database.write() as session:
         session.add(
             ClusterSnapshot(
@@ -150,7 +150,9 @@ def test_read_then_write_increments_are_all_kept(database: Database, database_ur
         assert session.get_one(ClusterSnapshot, 1).used_cpus == 100
 
 
-def test_reader_neither_waits_for_a_writer_nor_sees_half_its_work(database: Database) -> None:
+def test_read_session_neither_waits_for_writer_nor_sees_uncommitted_rows(
+    database: Database,
+) -> None:
     lease = Lease(name="x", holder="me", expires_at=datetime.now(UTC))
     with database.write() as writer:
         writer.add(lease)
@@ -163,7 +165,7 @@ def test_reader_neither_waits_for_a_writer_nor_sees_half_its_work(database: Data
         assert stored.expires_at.tzinfo is UTC
 
 
-def test_all_queries_of_a_read_see_one_moment(database: Database) -> None:
+def test_read_session_sees_one_snapshot(database: Database) -> None:
     names = select(Lease.name).order_by(Lease.name)
     with database.read() as session:
         assert session.scalars(names).all() == []
@@ -174,7 +176,7 @@ def test_all_queries_of_a_read_see_one_moment(database: Database) -> None:
         assert session.scalars(names).all() == ["a"]
 
 
-def test_postgresql_refuses_a_write_in_a_read(postgres: Callable[[], str]) -> None:
+def test_postgresql_read_session_refuses_writes(postgres: Callable[[], str]) -> None:
     database = Database(postgres())
     with database.read() as session:
         session.add(Lease(name="x", holder="me", expires_at=datetime.now(UTC)))
@@ -183,7 +185,7 @@ def test_postgresql_refuses_a_write_in_a_read(postgres: Callable[[], str]) -> No
     database.dispose()
 
 
-def test_a_connection_that_died_while_nobody_used_it_is_replaced(
+def test_pool_replaces_connection_that_died_while_idle(
     postgres: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = postgres()
@@ -200,7 +202,7 @@ def test_a_connection_that_died_while_nobody_used_it_is_replaced(
     database.dispose()
 
 
-def test_a_look_sees_what_is_committed_at_each_query(database: Database) -> None:
+def test_look_session_sees_commits_between_queries(database: Database) -> None:
     def lease(name: str) -> Lease:
         return Lease(name=name, holder="me", expires_at=datetime.now(UTC))
 

@@ -10,19 +10,21 @@ from service.settings import Settings, read_settings
 
 
 @pytest.mark.parametrize("name", ["a?b", "a#b", "a%20b", "a::b"])
-def test_a_home_that_a_url_would_read_otherwise_is_refused(tmp_path: Path, name: str) -> None:
+def test_home_with_url_characters_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValidationError, match="home must be a path without"):
         Settings(home=tmp_path / name)
 
 
-def test_a_home_may_hold_spaces_and_umlauts(tmp_path: Path) -> None:
+def test_home_may_contain_spaces_and_umlauts(tmp_path: Path) -> None:
     home = tmp_path / "Möwen am Strand"
     settings = Settings(home=home)
     assert settings.database_url == f"sqlite:///{home}/dasl.db"
     assert settings.artifacts_uri == f"file://{home}/artifacts"
 
 
-def test_roots_are_absolute_folders_between_colons(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dataset_roots_are_absolute_folders_separated_by_colons(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert Settings().dataset_roots == ()
     monkeypatch.setenv("DASL_DATASET_ROOTS", "/data:/mnt/more images")
     assert Settings().dataset_roots == (Path("/data"), Path("/mnt/more images"))
@@ -33,7 +35,7 @@ def test_roots_are_absolute_folders_between_colons(monkeypatch: pytest.MonkeyPat
             Settings()
 
 
-def test_artifacts_are_where_all_processes_find_them() -> None:
+def test_artifacts_uri_must_be_absolute() -> None:
     """Whatever folder each of them runs in."""
     assert Settings(artifacts_uri="/shared/dasl/").artifacts_uri == "file:///shared/dasl"
     assert Settings(artifacts_uri="s3://bucket/dasl").artifacts_uri == "s3://bucket/dasl"
@@ -41,7 +43,7 @@ def test_artifacts_are_where_all_processes_find_them() -> None:
         Settings(artifacts_uri="artifacts")
 
 
-def test_passwords_are_shown_neither_by_settings_nor_by_their_errors(tmp_path: Path) -> None:
+def test_settings_and_their_errors_show_no_passwords(tmp_path: Path) -> None:
     secrets: dict[str, Any] = {
         "database_url": "postgresql+psycopg://dasl:hunter2@db/dasl",
         "ray_auth_token": "hunter2-ray",
@@ -65,7 +67,7 @@ def test_passwords_are_shown_neither_by_settings_nor_by_their_errors(tmp_path: P
         ("DASL_LOG_FORMAT", "xml", "'text' or 'json'; given 'xml'"),
     ],
 )
-def test_a_wrong_variable_is_named_with_its_value(
+def test_settings_error_names_variable_and_value(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str, told: str
 ) -> None:
     monkeypatch.setenv(variable, value)
@@ -74,7 +76,7 @@ def test_a_wrong_variable_is_named_with_its_value(
     assert "pydantic" not in str(refused.value)
 
 
-def test_an_error_about_a_variable_shows_no_other(
+def test_settings_error_shows_no_other_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DASL_DATABASE_URL", "postgresql+psycopg://dasl:hunter2@db/dasl")

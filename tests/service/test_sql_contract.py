@@ -46,7 +46,7 @@ def sql_in(tree: ast.Module) -> Iterator[str]:
                 yield f"{name}.{node.func.attr}"
 
 
-def test_sql_stands_in_repositories() -> None:
+def test_sql_statements_are_only_in_repositories() -> None:
     statements = {
         str(path.relative_to(ROOT)): sorted(set(sql_in(ast.parse(path.read_text()))))
         for path in (ROOT / "service").rglob("*.py")
@@ -66,5 +66,5 @@ def test_sql_stands_in_repositories() -> None:
         ("client.get('/v1/jobs')", []),
     ],
 )
-def test_sql_is_recognized(source: str, sql: list[str]) -> None:
+def test_sql_in_recognizes_statements_and_session_calls(source: str, sql: list[str]) -> None:
     assert list(sql_in(ast.parse(source))) == sql

@@ -32,13 +32,13 @@ from service.artifacts.storage import Storage, is_below
         ("", False),
     ],
 )
-def test_is_below(uri: str, below: bool) -> None:
+def test_is_below_accepts_only_normalized_uris_below_the_root(uri: str, below: bool) -> None:
     assert is_below(uri, "s3://b/root") is below
     # A root itself may be a store behind a store.
     assert is_below(f"simplecache::{uri}", "simplecache::s3://b/root") is below
 
 
-def test_reading_parts(tmp_path: Path) -> None:
+def test_storage_reads_parts_of_a_file(tmp_path: Path) -> None:
     content = bytes(range(256)) * 10_000
     path = tmp_path / "with a space.bin"
     path.write_bytes(content)
@@ -50,7 +50,7 @@ def test_reading_parts(tmp_path: Path) -> None:
     assert storage.size(f"{uri}.none") is None
 
 
-def test_ids_sort_by_creation_and_are_told_apart() -> None:
+def test_ids_sort_by_creation_and_are_recognized_by_kind() -> None:
     made = [ids.new_id("job") for _ in range(2000)]
     assert made == sorted(set(made))
     assert abs(ids.made_at(made[0]) - datetime.now(UTC)) < timedelta(minutes=1)
@@ -60,7 +60,7 @@ def test_ids_sort_by_creation_and_are_told_apart() -> None:
     assert not ids.is_id("job", made[0] + "\n")
 
 
-def test_a_root_is_tried_before_anything_depends_on_it(tmp_path: Path) -> None:
+def test_try_to_write_reports_unusable_root(tmp_path: Path) -> None:
     root = tmp_path / "not there yet" / "artifacts"
     Storage(f"file://{root}").try_to_write()
     assert list(root.iterdir()) == []

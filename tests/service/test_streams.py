@@ -72,7 +72,7 @@ def write_log(api: Api, job_id: str, number: int, text: str) -> None:
         file.write(text.encode())
 
 
-def test_events_page_by_page(api: Api) -> None:
+def test_event_list_pages_in_order(api: Api) -> None:
     worker = started(api)
     for number in range(5):
         worker.say("events", type="note", message=f"note {number}", data={"n": number})
@@ -90,9 +90,7 @@ def test_events_page_by_page(api: Api) -> None:
     refused(api.client.get(path, params={"after": 2**31}), 422, "after")
 
 
-def test_live_events_arrive_while_they_happen_and_end_with_the_job(
-    api: Api, live: httpx.Client
-) -> None:
+def test_event_stream_is_live_resumable_and_ends_with_the_job(api: Api, live: httpx.Client) -> None:
     worker = started(api)
     path = f"/v1/jobs/{worker.job_id}/events"
     with following(live, path) as messages:
@@ -113,7 +111,7 @@ def test_live_events_arrive_while_they_happen_and_end_with_the_job(
         refused(answer, 422, "Last-Event-ID")
 
 
-def test_idle_stream_holds_no_connection_and_says_it_lives(api: Api, live: httpx.Client) -> None:
+def test_idle_stream_sends_heartbeats_and_holds_no_connection(api: Api, live: httpx.Client) -> None:
     worker = started(api)
     path = f"/v1/jobs/{worker.job_id}/events"
     with live.stream("GET", path, headers=STREAM) as answer:
@@ -123,7 +121,7 @@ def test_idle_stream_holds_no_connection_and_says_it_lives(api: Api, live: httpx
         eventually(lambda: api.database.engine.pool.checkedout() == 0)  # type: ignore[attr-defined]
 
 
-def test_many_events_come_in_one_go(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_event_stream_sends_backlog_in_batches(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "_EVENTS_AT_ONCE", 3)
     worker = started(api)
     for number in range(7):
@@ -134,7 +132,7 @@ def test_many_events_come_in_one_go(api: Api, monkeypatch: pytest.MonkeyPatch) -
     assert [message.id for message in messages] == [str(seq) for seq in range(1, 12)]
 
 
-def test_log_as_text(api: Api) -> None:
+def test_log_is_served_as_text_with_tail(api: Api) -> None:
     worker = started(api)
     path = f"/v1/jobs/{worker.job_id}/logs"
     assert (api.client.get(path).status_code, api.client.get(path).text) == (200, "")
@@ -150,7 +148,7 @@ def test_log_as_text(api: Api) -> None:
     refused(api.client.get(path, headers={**STREAM, "Last-Event-ID": "1"}), 422, "Last-Event-ID")
 
 
-def test_log_is_followed_through_a_restart(
+def test_log_stream_continues_through_a_restart(
     api: Api, live: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "_LOG_SETTLES_SECONDS", 0.05)
@@ -179,7 +177,7 @@ def test_log_is_followed_through_a_restart(
         assert [message.data for message in messages] == ["more"]
 
 
-def test_blank_log_line_is_streamed(api: Api, live: httpx.Client) -> None:
+def test_log_stream_sends_blank_lines(api: Api, live: httpx.Client) -> None:
     worker = started(api)
     write_log(api, worker.job_id, 1, "\n")
     with following(live, f"/v1/jobs/{worker.job_id}/logs") as messages:
@@ -189,7 +187,7 @@ def test_blank_log_line_is_streamed(api: Api, live: httpx.Client) -> None:
         assert next(messages).data == "text"
 
 
-def test_a_log_that_was_cut_is_followed_over_the_hole(
+def test_log_stream_continues_over_omitted_bytes(
     api: Api, live: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "_LOG_SETTLES_SECONDS", 0.05)
@@ -223,7 +221,7 @@ def test_a_log_that_was_cut_is_followed_over_the_hole(
         assert [message.data for message in messages] == ["\n".join(lines[-3:])]
 
 
-def test_a_revoked_token_sees_nothing_more(api: Api, live: httpx.Client) -> None:
+def test_stream_ends_when_token_is_revoked(api: Api, live: httpx.Client) -> None:
     worker = started(api)
     theirs = api.token("read")
     live.headers.update(theirs)
@@ -237,7 +235,7 @@ def test_a_revoked_token_sees_nothing_more(api: Api, live: httpx.Client) -> None
     assert api.client.get(f"/v1/jobs/{worker.job_id}").json()["status"] == "running"
 
 
-def test_a_token_has_so_many_streams(
+def test_streams_per_token_are_limited(
     api: Api, live: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sse, "_PER_TOKEN", 2)

@@ -58,20 +58,20 @@ def guarded(tmp_path: Path) -> Iterator[Guarded]:
     guarded.process.communicate()
 
 
-def test_nothing_is_left_when_the_parent_is_gone(guarded: Guarded) -> None:
+def test_subreaper_ends_all_processes_when_parent_dies(guarded: Guarded) -> None:
     assert guarded.process.stdin is not None
     guarded.process.stdin.close()  # As the kernel does for a parent that was killed.
     assert guarded.process.wait(20) == 0
     assert guarded.left() == []
 
 
-def test_nothing_is_left_after_sigterm(guarded: Guarded) -> None:
+def test_subreaper_ends_all_processes_on_sigterm(guarded: Guarded) -> None:
     guarded.process.terminate()
     assert guarded.process.wait(20) == 0
     assert guarded.left() == []
 
 
-def test_nothing_is_left_of_a_command_that_ends_by_itself(tmp_path: Path) -> None:
+def test_subreaper_ends_all_processes_when_command_exits(tmp_path: Path) -> None:
     guarded = Guarded(tmp_path, then="sleep 1; exit 3")
     assert guarded.process.stdin is not None
     assert guarded.process.wait(20) == 3

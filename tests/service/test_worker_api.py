@@ -37,7 +37,7 @@ def job(api: Api, worker: Worker) -> dict[str, Any]:
     return shown
 
 
-def test_start_tells_all_and_may_be_repeated(api: Api) -> None:
+def test_start_returns_everything_and_is_idempotent(api: Api) -> None:
     dataset = api.dataset()
     held_out = api.dataset(name="held-out")
     submitted = api.submit(evaluate={"dataset": "held-out"})
@@ -56,7 +56,7 @@ def test_start_tells_all_and_may_be_repeated(api: Api) -> None:
     assert [event["data"]["to"] for event in events] == ["queued", "starting", "running"]
 
 
-def test_an_event_whose_answer_was_lost_is_told_once(api: Api) -> None:
+def test_repeated_event_is_recorded_once_per_attempt(api: Api) -> None:
     def notes() -> list[Any]:
         events = api.client.get(f"/v1/jobs/{first.job_id}/events").json()["data"]
         return [event["data"]["step"] for event in events if event["type"] == "note"]
@@ -76,7 +76,7 @@ def test_an_event_whose_answer_was_lost_is_told_once(api: Api) -> None:
     assert notes() == [1, 2, 1, 1], "another attempt's is another event"
 
 
-def test_heartbeat_brings_progress_and_learns_of_cancel(api: Api) -> None:
+def test_heartbeat_stores_progress_and_returns_cancel(api: Api) -> None:
     worker = running(api)
     progress = {"step": 3, "total_steps": 90, "loss": 2.5, "knn": None}
     assert worker.say("heartbeat", progress=progress).json() == {"desired": "run"}
@@ -89,7 +89,7 @@ def test_heartbeat_brings_progress_and_learns_of_cancel(api: Api) -> None:
     assert job(api, worker)["status"] == "cancelled"
 
 
-def test_success_and_its_repetition_after_a_lost_answer(api: Api) -> None:
+def test_finish_is_idempotent_and_ends_the_attempt(api: Api) -> None:
     worker = running(api)
     for _ in range(2):
         assert worker.say("finish", outcome="succeeded").status_code == 204
@@ -99,7 +99,7 @@ def test_success_and_its_repetition_after_a_lost_answer(api: Api) -> None:
         refused(worker.say(action), 409, None, "stale-attempt")
 
 
-def test_replaced_attempt_is_refused_everything(api: Api) -> None:
+def test_superseded_attempt_is_refused_everything(api: Api) -> None:
     old = running(api)
     error = {"type": "Lost", "message": "no heartbeat"}
     with api.database.write() as session:
@@ -127,7 +127,7 @@ def test_replaced_attempt_is_refused_everything(api: Api) -> None:
     assert new.say("start").status_code == 200
 
 
-def test_failure_retries_from_the_newest_checkpoint_then_tells_why(api: Api) -> None:
+def test_failure_retries_from_newest_checkpoint_then_shows_error(api: Api) -> None:
     worker = running(api, resources={"max_restarts": 1})
     checkpoint = worker.say("checkpoints", **manifest(worker)).json()["id"]
     error = {"type": "ValueError", "message": "loss is NaN", "traceback": "..."}
@@ -164,14 +164,16 @@ def test_failure_retries_from_the_newest_checkpoint_then_tells_why(api: Api) -> 
         ("finish", {"outcome": "lost"}, "outcome"),
     ],
 )
-def test_bad_words_are_refused(api: Api, action: str, body: dict[str, Any], field: str) -> None:
+def test_worker_api_names_bad_fields(
+    api: Api, action: str, body: dict[str, Any], field: str
+) -> None:
     worker = running(api)
     problem = refused(worker.say(action, **body), 422)
     assert problem["errors"][0]["field"].split(".")[0] == field
     assert worker.say("heartbeat").status_code == 200
 
 
-def test_not_finite_values_are_refused(api: Api) -> None:
+def test_worker_api_refuses_non_finite_values(api: Api) -> None:
     worker = running(api)
     for number in ("NaN", "Infinity", "-Infinity", "1e999"):
         for action, body in {
@@ -194,7 +196,7 @@ def test_not_finite_values_are_refused(api: Api) -> None:
 @pytest.mark.parametrize(
     "name", ["../x", "/etc/passwd", "a/b", "a\\b", "..", ".hidden", "", "a\x00", "a b", "x" * 201]
 )
-def test_names_that_could_leave_their_folder(api: Api, name: str) -> None:
+def test_worker_api_refuses_names_that_leave_their_folder(api: Api, name: str) -> None:
     worker = running(api)
     files = [{"name": name, "size": 1, "sha256": SHA}]
     refused(worker.say("checkpoints", **manifest(worker, files=files)), 422)
@@ -215,7 +217,7 @@ def test_names_that_could_leave_their_folder(api: Api, name: str) -> None:
         "{uri}/a::b",
     ],
 )
-def test_files_outside_the_attempts_folder_are_refused(api: Api, uri: str) -> None:
+def test_worker_api_refuses_files_outside_the_attempt_folder(api: Api, uri: str) -> None:
     worker = running(api)
     uri = uri.format(uri=worker.uri)
     refused(worker.say("checkpoints", **manifest(worker, uri=uri)), 422, "uri")
@@ -223,7 +225,7 @@ def test_files_outside_the_attempts_folder_are_refused(api: Api, uri: str) -> No
     refused(worker.say("artifacts", **artifact), 422, "uri")
 
 
-def test_checkpoint_again_is_the_same_and_artifact_again_replaces(api: Api) -> None:
+def test_repeated_checkpoint_is_kept_and_repeated_artifact_replaced(api: Api) -> None:
     worker = running(api)
     ids = {worker.say("checkpoints", **manifest(worker)).json()["id"] for _ in range(2)}
     assert len(ids) == 1
@@ -242,7 +244,7 @@ def test_checkpoint_again_is_the_same_and_artifact_again_replaces(api: Api) -> N
     assert worker.uri not in str(one), "where the store keeps it is nobody's business"
 
 
-def test_newest_attempt_wins_each_step_of_a_series(api: Api) -> None:
+def test_metrics_of_newest_attempt_win_per_step(api: Api) -> None:
     first = running(api)
     point = {"time": 1.0, "values": {"loss": 1.0, "lr": 0.1}}
     points = [{"step": step, **point} for step in range(1, 6)]
@@ -274,7 +276,7 @@ def test_newest_attempt_wins_each_step_of_a_series(api: Api) -> None:
         refused(api.client.get(f"{path}/metrics", params=params), 422, next(iter(params)))
 
 
-def test_heartbeat_is_recorded(api: Api) -> None:
+def test_heartbeat_time_is_recorded(api: Api) -> None:
     worker = running(api)
     with api.database.read() as session:
         before = session.get_one(Attempt, (worker.job_id, 1)).heartbeat_at
@@ -299,7 +301,7 @@ def damage_events(api: Api, worker: Worker) -> list[dict[str, Any]]:
     return [event for event in events if event["type"] == "checkpoint_damaged"]
 
 
-def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(api: Api) -> None:
+def test_damaged_checkpoint_is_replaced_by_the_previous_one(api: Api) -> None:
     first = running(api)
     ids = [first.say("checkpoints", **manifest(first, step)).json()["id"] for step in (10, 20)]
     second = next_attempt(api, first)
@@ -341,7 +343,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(api: Api) -> None:
     assert job(api, third)["restarts"] == 2, "a damaged checkpoint uses up no restart"
 
 
-def test_a_damaged_checkpoint_may_be_deleted(api: Api) -> None:
+def test_damaged_checkpoint_can_be_deleted(api: Api) -> None:
     first = running(api)
     checkpoint = first.say("checkpoints", **manifest(first)).json()["id"]
     second = next_attempt(api, first)
@@ -351,7 +353,7 @@ def test_a_damaged_checkpoint_may_be_deleted(api: Api) -> None:
     assert api.client.get(f"/v1/checkpoints/{checkpoint}").json()["state"] == "deleting"
 
 
-def test_nothing_stands_in_for_the_checkpoint_that_a_clone_was_made_from(api: Api) -> None:
+def test_damaged_start_checkpoint_of_clone_has_no_fallback(api: Api) -> None:
     source = running(api, train={"epochs": 5})
     ids = [source.say("checkpoints", **manifest(source, step)).json()["id"] for step in (10, 20)]
     body = {"checkpoint": ids[1], "changes": {}}
@@ -367,7 +369,7 @@ def test_nothing_stands_in_for_the_checkpoint_that_a_clone_was_made_from(api: Ap
 
 
 @pytest.mark.parametrize("number", ["1", "0", "x", "9" * 5000])
-def test_who_has_no_token_is_told_nothing_of_the_body(api: Api, number: str) -> None:
+def test_worker_api_checks_token_before_body(api: Api, number: str) -> None:
     """Which would cost more than to look for the token."""
     api.dataset()
     job = api.submit()["id"]

@@ -6,7 +6,7 @@ import pytest
 
 
 @pytest.mark.xdist_group("ray")
-def test_a_group_stays_on_one_worker(request: pytest.FixtureRequest) -> None:
+def test_xdist_group_stays_on_one_worker(request: pytest.FixtureRequest) -> None:
     if not request.config.getoption("loadgroup", default=False):
         pytest.skip("only where several workers run the tests: pytest -n 2 --dist loadgroup")
     # xdist tells groups by the end of a test's id; pytest 9.2 does not let it write there.

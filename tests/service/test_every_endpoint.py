@@ -111,7 +111,7 @@ def world(api: Api) -> Iterator[World]:
         yield World(api, worker, ids)
 
 
-def test_the_document_says_what_needs_a_token() -> None:
+def test_openapi_declares_which_operations_need_a_token() -> None:
     schema = create_app(Settings(home=Path("/nowhere"))).openapi()
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():
@@ -123,7 +123,7 @@ def test_the_document_says_what_needs_a_token() -> None:
             assert "4XX" in operation["responses"], f"{method} {path}"
 
 
-def test_nobody_gets_in_without_a_good_token(world: World) -> None:
+def test_every_endpoint_rejects_missing_and_unknown_tokens(world: World) -> None:
     text, _ = credentials.new_token()
     for operation in OPERATIONS:
         for headers in (None, {"Authorization": f"Bearer {text}"}):
@@ -135,12 +135,12 @@ def test_nobody_gets_in_without_a_good_token(world: World) -> None:
             assert not any(id in answer.text for id in world.own()), operation
 
 
-def test_a_worker_token_opens_no_door_for_people(world: World) -> None:
+def test_user_endpoints_reject_worker_tokens(world: World) -> None:
     for operation in OF_PEOPLE:
         refused(world.send(operation, {"Authorization": f"Bearer {world.worker.token}"}), 401)
 
 
-def test_no_other_token_opens_a_worker_door(world: World) -> None:
+def test_worker_endpoints_reject_every_other_token(world: World) -> None:
     api = world.api
     spec = {"dataset": "emoji"}
     job = api.client.post("/v1/jobs", json=spec, headers=api.token("submit")).json()["id"]
@@ -156,7 +156,7 @@ def test_no_other_token_opens_a_worker_door(world: World) -> None:
             refused(world.send(operation, own, job_id=job), 401)
 
 
-def test_what_is_another_tenants_looks_as_what_never_was(world: World) -> None:
+def test_other_tenants_resources_look_nonexistent(world: World) -> None:
     theirs = world.api.token("admin", tenant="other")
     kinds = {"job_id": "job", "dataset_id": "ds", "checkpoint_id": "ckpt", "token_id": "tok"}
     never = {name: f"{kind}_{'0' * 26}" for name, kind in kinds.items()}
@@ -170,7 +170,7 @@ def test_what_is_another_tenants_looks_as_what_never_was(world: World) -> None:
             assert problem == same, operation
 
 
-def test_lists_hold_nothing_of_another_tenants(world: World) -> None:
+def test_lists_show_nothing_of_other_tenants(world: World) -> None:
     theirs = world.api.token("admin", tenant="other")
     for operation in OF_PEOPLE:
         if operation.startswith("GET ") and "{" not in operation:
@@ -184,7 +184,7 @@ def documented_scopes() -> list[tuple[str, str]]:
     return re.findall(r"^\| `([A-Z]+ /[^`]*)` \| (\w+) \|", text, flags=re.M)
 
 
-def test_scopes_are_as_documented(world: World) -> None:
+def test_endpoints_require_the_documented_scope(world: World) -> None:
     scopes: tuple[credentials.Scope, ...] = ("read", "submit", "admin")
     headers = {scope: world.api.token(scope) for scope in scopes}
     for operation, needed in documented_scopes():
@@ -199,5 +199,5 @@ def test_scopes_are_as_documented(world: World) -> None:
         assert status not in (401, 403), operation
 
 
-def test_every_operation_of_people_has_a_documented_scope() -> None:
+def test_every_user_endpoint_has_a_documented_scope() -> None:
     assert {operation for operation, _ in documented_scopes()} == {*OPERATIONS} - {*OF_WORKERS}

@@ -51,7 +51,7 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("DASL_ARTIFACTS_URI", "nowhere://bucket", "(DASL_ARTIFACTS_URI) cannot be written"),
     ],
 )
-def test_serve(
+def test_serve_reports_bad_setting_in_one_line(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -70,7 +70,7 @@ def test_serve(
     assert "hunter2" not in "".join(lines)
 
 
-def test_the_dispatcher(
+def test_dispatcher_reports_bad_setting_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DASL_LEASE_SECONDS", "abc")
