@@ -1,4 +1,4 @@
-"""What benchmarks judge by."""
+"""Statistics that the benchmarks report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_median_interval_is_the_narrowest_with_enough_coverage(count: int) -> No
     assert low == below + 1
 
     def coverage(left_out: int) -> float:
-        """How often the median lies between the values that are left."""
+        """Return the probability that the median lies between the remaining values."""
         inside = sum(comb(count, n) for n in range(left_out + 1, count - left_out))
         return math.ldexp(inside, -count)
 

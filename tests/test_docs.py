@@ -1,4 +1,4 @@
-"""The documentation says what the code does: fields, defaults, settings, commands, endpoints, links."""
+"""The documentation matches the code: settings, defaults, commands, endpoints, links."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ HTTP_METHODS = ("GET ", "POST ", "PUT ", "PATCH ", "DELETE ")
 
 
 def text_of(page: str | Path) -> str:
-    """A page without its HTML comments, which nobody sees."""
+    """Return a page's text without its HTML comments."""
     return re.sub(r"<!--.*?-->", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.S)
 
 
 def blocks(text: str, language: str) -> list[str]:
-    """The fenced code blocks of a language."""
+    """Return the fenced code blocks of a language."""
     return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.S | re.M)
 
 
 def prose(text: str) -> str:
-    """A page without its fenced code blocks."""
+    """Return a page's text without its fenced code blocks."""
     return re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
 
 
 def table_rows(page: str) -> Iterator[list[str]]:
-    """Cells of every row whose first cell is one name in code style; the name without its quotes."""
+    """Yield the cells of every row that starts with a name in backticks, which are removed."""
     for line in prose(text_of(page)).splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if line.startswith("| `") and re.fullmatch(r"`[^`]+`", cells[0]):
@@ -60,15 +60,15 @@ def test_relative_links_resolve(page: Path) -> None:
         if re.match(r"[a-z]+:", target):
             continue
         path, _, anchor = target.partition("#")
-        place = (page.parent / path).resolve() if path else page
-        assert place.exists(), f"{page.name} links to {target}, which does not exist"
-        assert place.is_relative_to(ROOT), f"{page.name} links out of the repository: {target}"
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{page.name} links to {target}, which does not exist"
+        assert file.is_relative_to(ROOT), f"{page.name} links out of the repository: {target}"
         if anchor:
-            assert anchor in anchors(place), f"{page.name} links to {target}: no such heading"
+            assert anchor in anchors(file), f"{page.name} links to {target}: no such heading"
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that GitHub gives to the headings of a page."""
+    """Return the anchors that GitHub creates for the headings of a page."""
     titles = re.findall(r"^#+ (.+)$", prose(text_of(page)), flags=re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
@@ -98,9 +98,9 @@ def test_operations_page_has_every_setting_with_its_default() -> None:
         assert variable in documented, f"{variable} is not documented"
         default = field.get_default(call_default_factory=True)
         if isinstance(default, str | bool | int | float) and default != "":
-            shown = json.dumps(default) if not isinstance(default, str) else default
-            said = documented[str(variable)].strip("`")
-            assert said in {shown, shown.removesuffix(".0")}, variable
+            expected = json.dumps(default) if not isinstance(default, str) else default
+            value = documented[str(variable)].strip("`")
+            assert value in {expected, expected.removesuffix(".0")}, variable
 
 
 def test_operations_page_has_exactly_the_environment_variables_in_use() -> None:
@@ -114,33 +114,34 @@ def test_operations_page_has_exactly_the_environment_variables_in_use() -> None:
     assert documented == used
     for page in PAGES:
         named = set(re.findall(r"\bDASL_[A-Z_]+\b", text_of(page)))
-        assert named <= used, f"{page.name} names a setting that nothing reads"
+        assert named <= used, f"{page.name} names a setting that no code reads"
 
 
-def commands_named(text: str) -> Iterator[list[str]]:
-    """Words behind each `dasl` in bash blocks and in code style; comments and pipes cut off."""
+def commands_in(text: str) -> Iterator[list[str]]:
+    """Yield the arguments of each `dasl` command in code, without comments and pipes."""
     lines = [line for block in blocks(text, "bash") for line in block.splitlines()]
     lines += re.findall(r"`([^`\n]+)`", prose(text))
     for line in lines:
-        found = re.match(r"\s*(?:\.venv/bin/)?dasl (.+)", line)
-        if found:
-            yield shlex.split(re.split(r"[;&|>]", found[1])[0], comments=True)
+        command = re.match(r"\s*(?:\.venv/bin/)?dasl (.+)", line)
+        if command:
+            yield shlex.split(re.split(r"[;&|>]", command[1])[0], comments=True)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_named_commands_and_options_exist(page: Path) -> None:
-    for words in commands_named(text_of(page)):
+    for arguments in commands_in(text_of(page)):
         command: Any = typer.main.get_command(app)
-        rest = list(words)
+        line = f"dasl {' '.join(arguments)}"
+        rest = list(arguments)
         while rest and hasattr(command, "commands"):
             name = rest.pop(0)
-            assert name in command.commands, f"{page.name}: there is no `dasl {' '.join(words)}`"
+            assert name in command.commands, f"{page.name}: there is no `{line}`"
             command = command.commands[name]
-        assert not hasattr(command, "commands"), f"{page.name}: `dasl {' '.join(words)}` is a group"
+        assert not hasattr(command, "commands"), f"{page.name}: `{line}` is a group"
         known = {option for parameter in command.params for option in parameter.opts}
-        for word in rest:
-            if word.startswith("-"):
-                assert word.partition("=")[0] in known, f"{page.name}: dasl {' '.join(words)}"
+        for argument in rest:
+            if argument.startswith("-"):
+                assert argument.partition("=")[0] in known, f"{page.name}: {line}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -179,5 +180,5 @@ def test_api_examples_use_documented_endpoints() -> None:
 
 def test_pages_name_no_local_paths() -> None:
     for page in PAGES:
-        found = re.findall(r"(?<![\w.~])/(?:home|root|tmp|Users|mnt)/\S*", text_of(page))
-        assert not found, f"{page.name}: {found}"
+        paths = re.findall(r"(?<![\w.~])/(?:home|root|tmp|Users|mnt)/\S*", text_of(page))
+        assert not paths, f"{page.name}: {paths}"

@@ -1,4 +1,4 @@
-"""The source keeps to what Python 3.11.0 has: mypy checks the minor version, these tests the patch."""
+"""The source runs on Python 3.11.0: mypy checks the minor version, these tests the patch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from examples.emoji import unpack_emoji
 
 ROOT = Path(__file__).parents[1]
-# Keywords that functions of the standard library got in a patch release of 3.11.
+# Keyword arguments that the standard library gained in a patch release of 3.11.
 NEW_KEYWORDS = {
     ("extract", "filter"): "3.11.4",
     ("extractall", "filter"): "3.11.4",
@@ -22,7 +22,7 @@ NEW_KEYWORDS = {
     ("getaddresses", "strict"): "3.11.10",
     ("parseaddr", "strict"): "3.11.10",
 }
-# Names that modules of the standard library got in one.
+# Names that the standard library gained in a patch release of 3.11.
 NEW_NAMES = {
     "tarfile.data_filter": "3.11.4",
     "tarfile.tar_filter": "3.11.4",
@@ -33,7 +33,7 @@ NEW_NAMES = {
 
 
 def newer_than_oldest(source: str) -> Iterator[str]:
-    """What `source` uses that Python 3.11.0 lacks, one line of text each."""
+    """Yield one line of text for each use of a feature that Python 3.11.0 lacks."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func).rpartition(".")[2]
@@ -50,9 +50,9 @@ def test_source_uses_nothing_newer_than_oldest_python() -> None:
     ]
     assert len(files) > 100
     problems = {
-        str(file.relative_to(ROOT)): found
+        str(file.relative_to(ROOT)): newer
         for file in files
-        if (found := list(newer_than_oldest(file.read_text(encoding="utf-8"))))
+        if (newer := list(newer_than_oldest(file.read_text(encoding="utf-8"))))
     }
     assert problems == {}
 
@@ -73,7 +73,8 @@ def test_images_unpack_without_extraction_filters(
     def extractall(
         self: tarfile.TarFile, path: str = ".", members: Any = None, *, numeric_owner: bool = False
     ) -> None:
-        """With the signature of Python 3.11.0."""
+        """Extract with the signature of Python 3.11.0."""
+
         new(self, path, members, numeric_owner=numeric_owner)
 
     monkeypatch.setattr(tarfile.TarFile, "extractall", extractall)

@@ -1,4 +1,4 @@
-"""The public surface changes only in commits that say so."""
+"""The public surface changes only together with its recorded copy."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from tools.surface import SURFACE, surface
 
 
 def test_surface_equals_recorded_one() -> None:
-    """After a change that is meant: `python -m tools.surface`, and look at the diff."""
+    """After an intended change run `python -m tools.surface` and review the diff."""
     recorded = json.loads(SURFACE.read_text(encoding="utf-8"))
     assert json.loads(json.dumps(surface())) == recorded

@@ -65,8 +65,8 @@ def test_audit_log_has_no_row_for_requests_without_effect(api: Api) -> None:
     api.dataset()
     worker = api.start(api.submit()["id"])
     before = rows(api)
-    assert worker.say("start").status_code == 200
-    assert worker.say("finish", outcome="succeeded").status_code == 204
+    assert worker.post("start").status_code == 200
+    assert worker.post("finish", outcome="succeeded").status_code == 204
     for method, path, body, status in (
         ("GET", "/v1/jobs", None, 200),
         ("POST", "/v1/jobs/validate", {"dataset": "emoji"}, 200),

@@ -74,7 +74,7 @@ def test_clone_during_checkpoint_registration_gets_the_new_checkpoint(api: Api) 
     """The one before it goes, and the new one is there only afterwards."""
     api.dataset()
     worker = api.start(api.submit(checkpoints={"keep_last": 1})["id"])
-    worker.say("start")
+    worker.post("start")
 
     def report(step: int) -> CheckpointReport:
         file = FileEntry(name="weights", size=1, sha256="0" * 64)

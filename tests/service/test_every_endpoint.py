@@ -89,13 +89,13 @@ def world(api: Api) -> Iterator[World]:
         api.client.headers.update(api.token("submit"))
         dataset = api.dataset()
         worker = api.start(api.submit()["id"])
-        worker.say("start")
+        worker.post("start")
         files = [{"name": "model.json", "size": 2, "sha256": SHA}]
-        checkpoint = worker.say(
+        checkpoint = worker.post(
             "checkpoints", step=1, epoch=1, uri=f"{worker.uri}/checkpoints/1", files=files
         )
         assert checkpoint.status_code == 201, checkpoint.text
-        answer = worker.say("artifacts", uri=f"{worker.uri}/model.json", **files[0])
+        answer = worker.post("artifacts", uri=f"{worker.uri}/model.json", **files[0])
         assert answer.status_code == 204, answer.text
         token = api.client.post("/v1/tokens", json={"name": "theirs"}, headers=api.token("admin"))
         ids = {

@@ -323,7 +323,7 @@ ADDRESSES: dict[str, tuple[int, str]] = {
 def worker(api: Api) -> Worker:
     api.dataset()
     made = api.start(api.submit()["id"])
-    assert made.say("start").status_code == 200
+    assert made.post("start").status_code == 200
     return made
 
 
@@ -411,7 +411,7 @@ def test_artifact_answers_hostile_ranges_as_listed(api: Api, worker: Worker) -> 
     file = Path(worker.uri.removeprefix("file://")) / "a.bin"
     file.parent.mkdir(parents=True)
     file.write_bytes(b"0123456789")
-    worker.say("artifacts", name="a.bin", uri=f"{worker.uri}/a.bin", size=10, sha256=SHA)
+    worker.post("artifacts", name="a.bin", uri=f"{worker.uri}/a.bin", size=10, sha256=SHA)
     sent = {}
     for asked in RANGES:
         answer = api.client.get(
@@ -536,7 +536,7 @@ def test_worker_api_answers_hostile_reports_as_listed(worker: Worker) -> None:
         return value.replace("{uri}", worker.uri) if isinstance(value, str) else value
 
     sent = {
-        name: told(worker.say(action, **filled(body))) for name, (action, body, _) in WORDS.items()
+        name: told(worker.post(action, **filled(body))) for name, (action, body, _) in WORDS.items()
     }
     assert sent == {name: expected for name, (_, _, expected) in WORDS.items()}
 

@@ -357,8 +357,8 @@ def test_cancel_ends_queued_job_and_refuses_terminal_job(api: Api) -> None:
     assert api.client.post(f"/v1/jobs/{job}/cancel").status_code == 202
     job = api.submit()["id"]
     worker = api.start(job)
-    worker.say("start")
-    worker.say("finish", outcome="succeeded")
+    worker.post("start")
+    worker.post("finish", outcome="succeeded")
     problem = refused(api.client.post(f"/v1/jobs/{job}/cancel"), 409, None, "wrong-state")
     assert problem["job_status"] == "succeeded"
 
@@ -378,11 +378,11 @@ def test_pause_and_resume_follow_job_status(api: Api) -> None:
     assert ask("pause") == (202, "paused", "pause")
     assert ask("resume") == (202, "queued", "run")
     worker = api.start(job)
-    worker.say("start")
+    worker.post("start")
     assert ask("pause") == (202, "running", "pause")
-    assert worker.say("heartbeat").json()["desired"] == "pause"
+    assert worker.post("heartbeat").json()["desired"] == "pause"
     refused(api.client.post(f"/v1/jobs/{job}/resume"), 409, None, "wrong-state")
-    worker.say("finish", outcome="paused")
+    worker.post("finish", outcome="paused")
     assert ask("resume") == (202, "queued", "run")
     assert ask("cancel") == (202, "cancelled", "cancel")
     for verb in ("pause", "resume"):
@@ -395,15 +395,15 @@ def with_checkpoint(api: Api, epochs: int = 4) -> tuple[dict[str, Any], str]:
     api.dataset()
     job = api.submit(train={"epochs": epochs}, tags={"team": "vision"})
     worker = api.start(job["id"])
-    started = worker.say("start").json()
-    answer = worker.say(
+    started = worker.post("start").json()
+    answer = worker.post(
         "checkpoints",
         step=20,
         epoch=2.0,
         uri=f"{started['artifacts_uri']}/checkpoints/step-20",
         files=[{"name": "a", "size": 1, "sha256": "0" * 64}],
     )
-    worker.say("finish", outcome="succeeded")
+    worker.post("finish", outcome="succeeded")
     return job, answer.json()["id"]
 
 
@@ -421,7 +421,7 @@ def test_clone_resumes_from_checkpoint_with_changed_settings(api: Api) -> None:
     assert clone["resolved"]["train"]["epochs"] == 6
     assert clone["resolved"]["train"]["batch_size"] == job["resolved"]["train"]["batch_size"]
     assert clone["resolved"]["dar"]["weight"] == 0.5
-    resume = api.start(clone["id"]).say("start").json()["resume"]
+    resume = api.start(clone["id"]).post("start").json()["resume"]
     assert (resume["checkpoint_id"], resume["branch"]) == (checkpoint, True)
 
     anew = api.client.post(path, json={"checkpoint": None}).json()
@@ -485,7 +485,7 @@ def test_clone_refuses_missing_job_or_checkpoint(api: Api) -> None:
 def test_pause_refuses_job_about_to_be_cancelled(api: Api) -> None:
     api.dataset()
     job = api.submit()["id"]
-    api.start(job).say("start")
+    api.start(job).post("start")
     api.client.post(f"/v1/jobs/{job}/cancel")
     problem = refused(api.client.post(f"/v1/jobs/{job}/pause"), 409, None, "wrong-state")
     assert problem["detail"].startswith("The job is about to be cancelled")

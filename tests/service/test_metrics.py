@@ -50,12 +50,12 @@ def test_metrics_report_jobs_and_attempts_from_the_database(api: Api) -> None:
     api.dataset()
     first, second, third = (api.submit()["id"] for _ in range(3))
     worker = api.start(first)
-    api.start(second).say("start")
-    worker.say("start")
-    worker.say("finish", outcome="failed", error={"type": "x", "message": "y"})
+    api.start(second).post("start")
+    worker.post("start")
+    worker.post("finish", outcome="failed", error={"type": "x", "message": "y"})
     with api.database.write() as session:
         lifecycle.requeue(session, first)
-    api.start(first).say("start")
+    api.start(first).post("start")
     with api.database.write() as session:
         long_ago = datetime.now(UTC) - timedelta(seconds=100)
         session.execute(

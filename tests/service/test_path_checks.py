@@ -56,7 +56,7 @@ def test_worker_start_includes_dataset_roots(api: Api, tmp_path: Path) -> None:
     api.dataset()
     api.settings.dataset_roots = (tmp_path,)
     worker = api.start(api.submit()["id"])
-    assert worker.say("start").json()["dataset_roots"] == [str(tmp_path)]
+    assert worker.post("start").json()["dataset_roots"] == [str(tmp_path)]
     dataset = api.dataset(name="other", state="pending")
     _, headers = api.ingest(dataset)
     start = api.client.post(f"/worker/v1/datasets/{dataset}/start", headers=headers)

@@ -19,7 +19,7 @@ from service.scheduling import repository as scheduling
 from service.server.app import create_app
 from service.settings import Settings
 from tests.support.api_under_test import Api, refused, snapshot
-from tests.support.outage import gone
+from tests.support.outage import database_outage
 
 
 def lease(api: Api, seconds: float) -> None:
@@ -90,7 +90,7 @@ def test_readyz_refuses_outdated_tables(api: Api) -> None:
 
 def test_probes_follow_database_outage_and_recovery(api: Api, database_url: str) -> None:
     assert checks(api)["database"] == "ok"
-    with gone(api.database, database_url):
+    with database_outage(api.database, database_url):
         said = checks(api)
         assert said["database"] == "cannot be read (OperationalError)"
         assert "unknown" in said["dispatcher"]

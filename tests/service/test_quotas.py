@@ -106,7 +106,7 @@ def test_requeue_and_resume_ignore_queue_quota(api: Api) -> None:
     worker = api.start(job)
     assert submit(api, limited).status_code == 201
     error = {"type": "OSError", "message": "disk"}
-    assert worker.say("finish", outcome="failed", error=error).status_code == 204
+    assert worker.post("finish", outcome="failed", error=error).status_code == 204
     with api.database.write() as session:
         assert lifecycle.requeue(session, job)
     assert api.client.post(f"/v1/jobs/{job}/pause").status_code == 202

@@ -17,7 +17,7 @@ def stored(api: Api) -> tuple[Worker, str, str]:
     """A checkpoint of two files and an artifact: the worker, and the URLs of file and artifact."""
     api.dataset()
     worker = api.start(api.submit()["id"])
-    worker.say("start")
+    worker.post("start")
     folder = Path(worker.uri.removeprefix("file://"))
     files = []
     for name, content in (("backbone.safetensors", CONTENT), ("empty.json", b"")):
@@ -29,11 +29,11 @@ def stored(api: Api) -> tuple[Worker, str, str]:
     (folder / "checkpoints" / "secret").write_text("not in a manifest")
     (folder / "checkpoints" / "10" / "unlisted").write_text("not in a manifest")
     (folder / "loss.png").write_bytes(CONTENT)
-    answer = worker.say(
+    answer = worker.post(
         "checkpoints", step=10, epoch=1, uri=f"{worker.uri}/checkpoints/10", files=files
     )
     artifact = {"uri": f"{worker.uri}/loss.png", "size": len(CONTENT), "sha256": SHA}
-    worker.say("artifacts", name="loss.png", content_type="image/png", **artifact)
+    worker.post("artifacts", name="loss.png", content_type="image/png", **artifact)
     folder_url = f"/v1/checkpoints/{answer.json()['id']}/files"
     return worker, folder_url, f"/v1/jobs/{worker.job_id}/artifacts/loss.png"
 

@@ -73,7 +73,7 @@ def test_request_log_names_route_job_and_attempt(
     logger.addHandler(listener)
     with caplog.at_level(logging.DEBUG, logger.name):
         api.client.get(f"/v1/jobs/{job}?secret=1", headers={"X-Request-ID": "r1"})
-        worker.say("start")
+        worker.post("start")
         api.client.get("/livez")
     logger.removeHandler(listener)
     levels = [record.levelname for record in caplog.records if record.name == logger.name]

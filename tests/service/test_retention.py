@@ -48,7 +48,7 @@ def sweep(garbage: Garbage) -> None:
 def running(api: Api, **checkpoints: Any) -> Worker:
     api.dataset()
     worker = api.start(api.submit(checkpoints=checkpoints)["id"])
-    worker.say("start")
+    worker.post("start")
     return worker
 
 
@@ -58,7 +58,7 @@ def save(worker: Worker, step: int, final: bool = False, **metrics: float) -> st
     folder.mkdir(parents=True)
     (folder / "weights").write_bytes(b"1")
     files = [{"name": "weights", "size": 1, "sha256": "0" * 64}]
-    answer = worker.say(
+    answer = worker.post(
         "checkpoints", step=step, epoch=1, uri=uri, files=files, metrics=metrics, final=final
     )
     made: str = answer.json()["id"]
@@ -135,7 +135,7 @@ def test_delete_refuses_checkpoint_the_next_attempt_resumes_from(
     assert api.client.get(f"/v1/checkpoints/{first}").json()["state"] == "deleted"
     refused(api.client.get(file), 410, None, "checkpoint-deleted")
     refused(api.client.patch(f"/v1/checkpoints/{first}", json={"pinned": True}), 410)
-    worker.say("finish", outcome="succeeded")
+    worker.post("finish", outcome="succeeded")
     assert api.client.delete(f"/v1/checkpoints/{second}").status_code == 204
 
 

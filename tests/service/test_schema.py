@@ -73,8 +73,8 @@ def test_upgrade_from_0002_keeps_runtime_and_settles_old_attempts(
     made = {}
     for hours in (1, 30):
         worker = api.start(api.submit()["id"])
-        worker.say("start")
-        worker.say("finish", outcome="succeeded")
+        worker.post("start")
+        worker.post("finish", outcome="succeeded")
         made[worker.job_id] = ended = now - timedelta(hours=hours)
         with database.write() as session:
             attempt = session.get_one(Attempt, (worker.job_id, 1))

@@ -105,7 +105,7 @@ class World:
 
 def _report(worker: Worker) -> str:
     """One of each thing that a worker reports; the checkpoint's id."""
-    assert worker.say("start").status_code == 200
+    assert worker.post("start").status_code == 200
     file = Path(worker.uri.removeprefix("file://")) / "checkpoints" / "model.json"
     file.parent.mkdir(parents=True)
     file.write_text("{}")
@@ -117,8 +117,8 @@ def _report(worker: Worker) -> str:
         "artifacts": {"uri": f"{worker.uri}/checkpoints/model.json", **entry},
     }
     for action, body in reports.items():
-        assert worker.say(action, **body).is_success
-    answer = worker.say(
+        assert worker.post(action, **body).is_success
+    answer = worker.post(
         "checkpoints", step=1, epoch=1, uri=f"{worker.uri}/checkpoints", files=[entry]
     )
     assert answer.is_success, answer.text

@@ -61,7 +61,7 @@ def following(
 def started(api: Api) -> Worker:
     api.dataset()
     worker = api.start(api.submit()["id"])
-    assert worker.say("start").status_code == 200
+    assert worker.post("start").status_code == 200
     return worker
 
 
@@ -75,7 +75,7 @@ def write_log(api: Api, job_id: str, number: int, text: str) -> None:
 def test_event_list_pages_in_order(api: Api) -> None:
     worker = started(api)
     for number in range(5):
-        worker.say("events", type="note", message=f"note {number}", data={"n": number})
+        worker.post("events", type="note", message=f"note {number}", data={"n": number})
     path = f"/v1/jobs/{worker.job_id}/events"
     seen, after = [], 0
     while True:
@@ -96,10 +96,10 @@ def test_event_stream_is_live_resumable_and_ends_with_the_job(api: Api, live: ht
     with following(live, path) as messages:
         first = [next(messages) for _ in range(3)]
         assert [message.id for message in first] == ["1", "2", "3"]
-        worker.say("events", type="note", message="line\none")
+        worker.post("events", type="note", message="line\none")
         note = next(messages)
         assert (note.event, note.id) == ("note", "4")
-        worker.say("finish", outcome="succeeded")
+        worker.post("finish", outcome="succeeded")
         assert [message.id for message in messages] == ["5"], "and the stream has ended"
     with following(live, path, last_id="3") as messages:
         assert [message.id for message in messages] == ["4", "5"]
@@ -125,8 +125,8 @@ def test_event_stream_sends_backlog_in_batches(api: Api, monkeypatch: pytest.Mon
     monkeypatch.setattr(streams, "_EVENTS_AT_ONCE", 3)
     worker = started(api)
     for number in range(7):
-        worker.say("events", type="note", message=str(number))
-    worker.say("finish", outcome="succeeded")
+        worker.post("events", type="note", message=str(number))
+    worker.post("finish", outcome="succeeded")
     with api.client.stream("GET", f"/v1/jobs/{worker.job_id}/events", headers=STREAM) as answer:
         messages = list(parse(answer.iter_bytes()))
     assert [message.id for message in messages] == [str(seq) for seq in range(1, 12)]
@@ -161,15 +161,15 @@ def test_log_stream_continues_through_a_restart(
         write_log(api, job_id, 1, "ee\nfour without an end")
         three = next(messages)
         assert three.data == "three"
-        worker.say("finish", outcome="failed", error={"type": "x", "message": "y"})
+        worker.post("finish", outcome="failed", error={"type": "x", "message": "y"})
         with api.database.write() as session:
             lifecycle.requeue(session, job_id)
         second = api.start(job_id)
-        second.say("start")
+        second.post("start")
         write_log(api, job_id, 2, "again\rprogress\r\nmore\n")
         rest = [next(messages).data for _ in range(2)]
         assert rest == ["four without an end", "again\nprogress\nmore"]
-        second.say("finish", outcome="succeeded")
+        second.post("finish", outcome="succeeded")
         assert list(messages) == []
     with following(live, path, last_id=three.id) as messages:
         assert [message.data for message in messages] == rest
@@ -205,7 +205,7 @@ def test_log_stream_continues_over_omitted_bytes(
         first = next(messages)
         assert first.data.split("\n") == lines[:20]
         write(20, 1000)
-        worker.say("finish", outcome="succeeded")
+        worker.post("finish", outcome="succeeded")
         rest = [line for message in messages for line in message.data.split("\n")]
         assert rest[-40:] == lines[-40:]
     # Who comes back gets what is still there, and is told how much is not.

@@ -16,7 +16,7 @@ SHA = "0" * 64
 def running(api: Api, **spec: Any) -> Worker:
     api.dataset()
     worker = api.start(api.submit(**spec)["id"])
-    assert worker.say("start").status_code == 200
+    assert worker.post("start").status_code == 200
     return worker
 
 
@@ -42,7 +42,7 @@ def test_start_returns_everything_and_is_idempotent(api: Api) -> None:
     held_out = api.dataset(name="held-out")
     submitted = api.submit(evaluate={"dataset": "held-out"})
     worker = api.start(submitted["id"])
-    first, again = worker.say("start").json(), worker.say("start").json()
+    first, again = worker.post("start").json(), worker.post("start").json()
     assert first == again
     assert first["spec"] == submitted["resolved"]
     assert (first["dataset"]["id"], first["evaluate_dataset"]["id"]) == (dataset, held_out)
@@ -64,39 +64,39 @@ def test_repeated_event_is_recorded_once_per_attempt(api: Api) -> None:
     first = running(api)
     for step in (1, 1, 2, 2, 1):
         words = {"type": "note", "message": "said", "data": {"step": step}}
-        assert first.say("events", **words).status_code == 204
+        assert first.post("events", **words).status_code == 204
     assert notes() == [1, 2, 1]
     failed = {"error": {"type": "node-lost", "message": "gone"}, "retryable": True}
-    assert first.say("finish", outcome="failed", **failed).status_code == 204
+    assert first.post("finish", outcome="failed", **failed).status_code == 204
     with api.database.write() as session:
         lifecycle.requeue(session, first.job_id)
     second = api.start(first.job_id)
-    assert second.say("start").status_code == 200
-    assert second.say("events", **words).status_code == 204
+    assert second.post("start").status_code == 200
+    assert second.post("events", **words).status_code == 204
     assert notes() == [1, 2, 1, 1], "another attempt's is another event"
 
 
 def test_heartbeat_stores_progress_and_returns_cancel(api: Api) -> None:
     worker = running(api)
     progress = {"step": 3, "total_steps": 90, "loss": 2.5, "knn": None}
-    assert worker.say("heartbeat", progress=progress).json() == {"desired": "run"}
-    assert worker.say("heartbeat").json() == {"desired": "run"}
+    assert worker.post("heartbeat", progress=progress).json() == {"desired": "run"}
+    assert worker.post("heartbeat").json() == {"desired": "run"}
     assert job(api, worker)["progress"] == progress
     cancelled = api.client.post(f"/v1/jobs/{worker.job_id}/cancel").json()
     assert (cancelled["status"], cancelled["desired"]) == ("running", "cancel")
-    assert worker.say("heartbeat").json() == {"desired": "cancel"}
-    assert worker.say("finish", outcome="cancelled").status_code == 204
+    assert worker.post("heartbeat").json() == {"desired": "cancel"}
+    assert worker.post("finish", outcome="cancelled").status_code == 204
     assert job(api, worker)["status"] == "cancelled"
 
 
 def test_finish_is_idempotent_and_ends_the_attempt(api: Api) -> None:
     worker = running(api)
     for _ in range(2):
-        assert worker.say("finish", outcome="succeeded").status_code == 204
+        assert worker.post("finish", outcome="succeeded").status_code == 204
     assert job(api, worker)["status"] == "succeeded"
-    refused(worker.say("finish", outcome="failed"), 409, None, "stale-attempt")
+    refused(worker.post("finish", outcome="failed"), 409, None, "stale-attempt")
     for action in ("start", "heartbeat"):
-        refused(worker.say(action), 409, None, "stale-attempt")
+        refused(worker.post(action), 409, None, "stale-attempt")
 
 
 def test_superseded_attempt_is_refused_everything(api: Api) -> None:
@@ -118,29 +118,29 @@ def test_superseded_attempt_is_refused_everything(api: Api) -> None:
         "finish": {"outcome": "succeeded"},
     }
     for action, body in reports.items():
-        refused(old.say(action, **body), 409, None, "stale-attempt")
+        refused(old.post(action, **body), 409, None, "stale-attempt")
     impostor = Worker(api, new.job_id, new.number, old.token)
-    refused(impostor.say("heartbeat"), 401, None, "unauthenticated")
-    refused(Worker(api, new.job_id, 3, new.token).say("heartbeat"), 401)
-    refused(Worker(api, new.job_id, 10**30, new.token).say("heartbeat"), 401)
+    refused(impostor.post("heartbeat"), 401, None, "unauthenticated")
+    refused(Worker(api, new.job_id, 3, new.token).post("heartbeat"), 401)
+    refused(Worker(api, new.job_id, 10**30, new.token).post("heartbeat"), 401)
     assert job(api, new)["status"] == "starting"
-    assert new.say("start").status_code == 200
+    assert new.post("start").status_code == 200
 
 
 def test_failure_retries_from_newest_checkpoint_then_shows_error(api: Api) -> None:
     worker = running(api, resources={"max_restarts": 1})
-    checkpoint = worker.say("checkpoints", **manifest(worker)).json()["id"]
+    checkpoint = worker.post("checkpoints", **manifest(worker)).json()["id"]
     error = {"type": "ValueError", "message": "loss is NaN", "traceback": "..."}
-    assert worker.say("finish", outcome="failed", error=error).status_code == 204
+    assert worker.post("finish", outcome="failed", error=error).status_code == 204
     assert job(api, worker)["status"] == "retry_wait"
     assert job(api, worker)["error"] is None
     with api.database.write() as session:
         assert lifecycle.requeue(session, worker.job_id)
     second = api.start(worker.job_id)
-    resume = second.say("start").json()["resume"]
+    resume = second.post("start").json()["resume"]
     assert (resume["checkpoint_id"], resume["step"]) == (checkpoint, 10)
     assert resume["files"] == manifest(worker)["files"]
-    assert second.say("finish", outcome="failed", error=error).status_code == 204
+    assert second.post("finish", outcome="failed", error=error).status_code == 204
     shown = job(api, second)
     assert (shown["status"], shown["error"], shown["restarts"]) == ("failed", error, 1)
     attempts = api.client.get(f"/v1/jobs/{worker.job_id}/attempts").json()["data"]
@@ -168,9 +168,9 @@ def test_worker_api_names_bad_fields(
     api: Api, action: str, body: dict[str, Any], field: str
 ) -> None:
     worker = running(api)
-    problem = refused(worker.say(action, **body), 422)
+    problem = refused(worker.post(action, **body), 422)
     assert problem["errors"][0]["field"].split(".")[0] == field
-    assert worker.say("heartbeat").status_code == 200
+    assert worker.post("heartbeat").status_code == 200
 
 
 def test_worker_api_refuses_non_finite_values(api: Api) -> None:
@@ -199,9 +199,9 @@ def test_worker_api_refuses_non_finite_values(api: Api) -> None:
 def test_worker_api_refuses_names_that_leave_their_folder(api: Api, name: str) -> None:
     worker = running(api)
     files = [{"name": name, "size": 1, "sha256": SHA}]
-    refused(worker.say("checkpoints", **manifest(worker, files=files)), 422)
+    refused(worker.post("checkpoints", **manifest(worker, files=files)), 422)
     artifact = {"name": name, "uri": f"{worker.uri}/x", "size": 1, "sha256": SHA}
-    refused(worker.say("artifacts", **artifact), 422)
+    refused(worker.post("artifacts", **artifact), 422)
 
 
 @pytest.mark.parametrize(
@@ -220,20 +220,20 @@ def test_worker_api_refuses_names_that_leave_their_folder(api: Api, name: str) -
 def test_worker_api_refuses_files_outside_the_attempt_folder(api: Api, uri: str) -> None:
     worker = running(api)
     uri = uri.format(uri=worker.uri)
-    refused(worker.say("checkpoints", **manifest(worker, uri=uri)), 422, "uri")
+    refused(worker.post("checkpoints", **manifest(worker, uri=uri)), 422, "uri")
     artifact = {"name": "x.png", "uri": uri, "size": 1, "sha256": SHA}
-    refused(worker.say("artifacts", **artifact), 422, "uri")
+    refused(worker.post("artifacts", **artifact), 422, "uri")
 
 
 def test_repeated_checkpoint_is_kept_and_repeated_artifact_replaced(api: Api) -> None:
     worker = running(api)
-    ids = {worker.say("checkpoints", **manifest(worker)).json()["id"] for _ in range(2)}
+    ids = {worker.post("checkpoints", **manifest(worker)).json()["id"] for _ in range(2)}
     assert len(ids) == 1
     twice = manifest(worker, step=20, files=manifest(worker)["files"] * 2)
-    refused(worker.say("checkpoints", **twice), 422, "files")
+    refused(worker.post("checkpoints", **twice), 422, "files")
     for size in (1, 2):
         body = {"name": "loss.png", "uri": f"{worker.uri}/loss.png", "size": size}
-        answer = worker.say("artifacts", sha256=f"{size}" * 64, content_type="image/png", **body)
+        answer = worker.post("artifacts", sha256=f"{size}" * 64, content_type="image/png", **body)
         assert answer.status_code == 204
     listed = api.client.get(f"/v1/jobs/{worker.job_id}/artifacts").json()["data"]
     assert [(entry["name"], entry["size"]) for entry in listed] == [("loss.png", 2)]
@@ -249,18 +249,18 @@ def test_metrics_of_newest_attempt_win_per_step(api: Api) -> None:
     point = {"time": 1.0, "values": {"loss": 1.0, "lr": 0.1}}
     points = [{"step": step, **point} for step in range(1, 6)]
     for _ in range(2):
-        assert first.say("metrics", points=points).status_code == 204
+        assert first.post("metrics", points=points).status_code == 204
     evaluation = {"step": 4, "epoch": 2, "subject": "backbone"}
-    first.say("evaluations", metrics={"knn": 0.1}, **evaluation)
+    first.post("evaluations", metrics={"knn": 0.1}, **evaluation)
     with api.database.write() as session:
         error = {"type": "x", "message": "y"}
         lifecycle.finish_attempt(session, first.job_id, 1, lifecycle.Ending("lost", error))
         lifecycle.requeue(session, first.job_id)
     second = api.start(first.job_id)
-    second.say("start")
-    second.say("metrics", points=[{"step": 4, "time": 2.0, "values": {"loss": 9.0}}])
+    second.post("start")
+    second.post("metrics", points=[{"step": 4, "time": 2.0, "values": {"loss": 9.0}}])
     for _ in range(2):
-        second.say("evaluations", metrics={"knn": 0.2}, **evaluation)
+        second.post("evaluations", metrics={"knn": 0.2}, **evaluation)
     path = f"/v1/jobs/{first.job_id}"
     assert api.client.get(f"{path}/metrics").json() == {
         "step": [1, 2, 3, 4, 5],
@@ -280,7 +280,7 @@ def test_heartbeat_time_is_recorded(api: Api) -> None:
     worker = running(api)
     with api.database.read() as session:
         before = session.get_one(Attempt, (worker.job_id, 1)).heartbeat_at
-    worker.say("heartbeat")
+    worker.post("heartbeat")
     with api.database.read() as session:
         after = session.get_one(Attempt, (worker.job_id, 1)).heartbeat_at
     assert before is not None
@@ -290,7 +290,7 @@ def test_heartbeat_time_is_recorded(api: Api) -> None:
 
 def next_attempt(api: Api, worker: Worker) -> Worker:
     """The worker's attempt fails, and the job's next one starts."""
-    assert worker.say("finish", outcome="failed").status_code == 204
+    assert worker.post("finish", outcome="failed").status_code == 204
     with api.database.write() as session:
         assert lifecycle.requeue(session, worker.job_id)
     return api.start(worker.job_id)
@@ -303,18 +303,18 @@ def damage_events(api: Api, worker: Worker) -> list[dict[str, Any]]:
 
 def test_damaged_checkpoint_is_replaced_by_the_previous_one(api: Api) -> None:
     first = running(api)
-    ids = [first.say("checkpoints", **manifest(first, step)).json()["id"] for step in (10, 20)]
+    ids = [first.post("checkpoints", **manifest(first, step)).json()["id"] for step in (10, 20)]
     second = next_attempt(api, first)
-    start = second.say("start").json()
+    start = second.post("start").json()
     assert start["resume"]["checkpoint_id"] == ids[1]
     # Only of the one that it goes on from an attempt may speak.
-    other = second.say("damaged-checkpoint", checkpoint_id=ids[0], damage="is missing")
+    other = second.post("damaged-checkpoint", checkpoint_id=ids[0], damage="is missing")
     assert other.json() == start
     for _ in range(2):  # an answer may be lost
-        told = second.say("damaged-checkpoint", checkpoint_id=ids[1], damage="a is missing")
+        told = second.post("damaged-checkpoint", checkpoint_id=ids[1], damage="a is missing")
         assert told.status_code == 200
         assert told.json()["resume"]["checkpoint_id"] == ids[0]
-    assert second.say("start").json() == told.json()
+    assert second.post("start").json() == told.json()
     [event] = damage_events(api, second)
     assert event["message"] == (
         f"Checkpoint {ids[1]} is damaged: a is missing. The attempt goes on from "
@@ -335,9 +335,9 @@ def test_damaged_checkpoint_is_replaced_by_the_previous_one(api: Api) -> None:
     problem = refused(clone, 422, "checkpoint")
     assert problem["detail"] == "checkpoint: is damaged"
     third = next_attempt(api, second)
-    assert third.say("start").json()["resume"]["checkpoint_id"] == ids[0]
+    assert third.post("start").json()["resume"]["checkpoint_id"] == ids[0]
     # Without any that is sound the training starts anew.
-    told = third.say("damaged-checkpoint", checkpoint_id=ids[0], damage="b is missing")
+    told = third.post("damaged-checkpoint", checkpoint_id=ids[0], damage="b is missing")
     assert told.json()["resume"] is None
     assert damage_events(api, third)[-1]["message"].endswith("is missing. The training starts anew")
     assert job(api, third)["restarts"] == 2, "a damaged checkpoint uses up no restart"
@@ -345,27 +345,27 @@ def test_damaged_checkpoint_is_replaced_by_the_previous_one(api: Api) -> None:
 
 def test_damaged_checkpoint_can_be_deleted(api: Api) -> None:
     first = running(api)
-    checkpoint = first.say("checkpoints", **manifest(first)).json()["id"]
+    checkpoint = first.post("checkpoints", **manifest(first)).json()["id"]
     second = next_attempt(api, first)
-    second.say("start")
-    second.say("damaged-checkpoint", checkpoint_id=checkpoint, damage="is missing")
+    second.post("start")
+    second.post("damaged-checkpoint", checkpoint_id=checkpoint, damage="is missing")
     assert api.client.delete(f"/v1/checkpoints/{checkpoint}").status_code == 204
     assert api.client.get(f"/v1/checkpoints/{checkpoint}").json()["state"] == "deleting"
 
 
 def test_damaged_start_checkpoint_of_clone_has_no_fallback(api: Api) -> None:
     source = running(api, train={"epochs": 5})
-    ids = [source.say("checkpoints", **manifest(source, step)).json()["id"] for step in (10, 20)]
+    ids = [source.post("checkpoints", **manifest(source, step)).json()["id"] for step in (10, 20)]
     body = {"checkpoint": ids[1], "changes": {}}
     clone = api.client.post(f"/v1/jobs/{source.job_id}/clone", json=body).json()
     worker = api.start(clone["id"])
-    assert worker.say("start").json()["resume"]["branch"]
-    told = worker.say("damaged-checkpoint", checkpoint_id=ids[1], damage="is missing").json()
+    assert worker.post("start").json()["resume"]["branch"]
+    told = worker.post("damaged-checkpoint", checkpoint_id=ids[1], damage="is missing").json()
     assert (told["resume"]["checkpoint_id"], told["resume"]["branch"]) == (ids[1], True)
     [event] = damage_events(api, worker)
     assert event["message"] == f"Checkpoint {ids[1]} is damaged: is missing"
     # The job that it is of does not go on from it either.
-    assert next_attempt(api, source).say("start").json()["resume"]["checkpoint_id"] == ids[0]
+    assert next_attempt(api, source).post("start").json()["resume"]["checkpoint_id"] == ids[0]
 
 
 @pytest.mark.parametrize("number", ["1", "0", "x", "9" * 5000])

@@ -1,4 +1,4 @@
-"""An API to test, with short words for what people, dispatcher and workers do to it."""
+"""An API under test, with helpers for what users, the dispatcher and workers do."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROBLEM = "application/problem+json"
 
 @dataclass
 class Api:
-    """A running API and short words for what tests do to it."""
+    """A running API with helpers that create tokens, datasets, jobs and attempts."""
 
     client: TestClient
     database: Database
@@ -36,7 +36,7 @@ class Api:
     def token(
         self, *scopes: credentials.Scope, tenant: str = "default", **quotas: int
     ) -> dict[str, str]:
-        """Headers of a new token."""
+        """Create a token and return its request headers."""
         limits = Quotas.model_validate(quotas)
         with self.database.write() as session:
             _, token = tokens.create(
@@ -47,7 +47,7 @@ class Api:
     def dataset(
         self, name: str = "emoji", state: str = "ready", tenant: str = "default", **facts: Any
     ) -> str:
-        """A data set in the given state."""
+        """Insert a dataset in the given state and return its id."""
         dataset_id = ids.new_id("ds")
         ready = state == "ready"
         folder = self.settings.home / "images" / name
@@ -72,7 +72,7 @@ class Api:
         return dataset_id
 
     def submit(self, **spec: Any) -> dict[str, Any]:
-        """A queued job on the data set `emoji`."""
+        """Submit a job on the dataset `emoji` and return it."""
         answer = self.client.post("/v1/jobs", json={"dataset": "emoji", **spec})
         assert answer.status_code == 201, answer.text
         job: dict[str, Any] = answer.json()
@@ -88,7 +88,7 @@ class Api:
         return Worker(self, job_id, number, token)
 
     def ingest(self, dataset_id: str) -> tuple[int, dict[str, str]]:
-        """Begin an ingest run, as the dispatcher does: its number and headers."""
+        """Start an ingest run, as the dispatcher does; return its number and headers."""
         token, hashed = credentials.new_token()
         with self.database.write() as session:
             number = datasets.begin_ingest(session, dataset_id, hashed)
@@ -107,11 +107,11 @@ class Worker:
 
     @property
     def uri(self) -> str:
-        """Where the attempt writes."""
+        """The folder that the attempt writes to."""
         return self.api.context.storage.attempt_uri(self.job_id, self.number)
 
-    def say(self, action: str, **body: Any) -> Any:
-        """Post to the worker's door."""
+    def post(self, action: str, **body: Any) -> Any:
+        """POST to an endpoint of the worker API."""
         return self.api.client.post(
             f"/worker/v1/jobs/{self.job_id}/attempts/{self.number}/{action}",
             json=body,
@@ -122,10 +122,10 @@ class Worker:
 def snapshot(
     api: Api, cpus: float, gpus: float = 0, others: Sequence[tuple[float, float]] = ()
 ) -> None:
-    """The dispatcher has seen a node, and others with so many (CPUs, GPUs)."""
+    """Save a cluster snapshot of one node, and of `others` with (CPUs, GPUs) each."""
     sizes = [(cpus, gpus), *others]
     with api.database.write() as session:
-        seen = ClusterSnapshot(
+        saved = ClusterSnapshot(
             at=datetime.now(UTC),
             alive=True,
             nodes=[
@@ -137,11 +137,11 @@ def snapshot(
             used_cpus=1,
             used_gpus=0,
         )
-        scheduling.save_snapshot(session, seen)
+        scheduling.save_snapshot(session, saved)
 
 
 def refused(answer: Any, status: int, field: str | None = None, type: str | None = None) -> Any:
-    """The problem of an answer, which must have this status and name this field."""
+    """Check that a response is a problem document with this status, field and type; return it."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == PROBLEM
     problem = answer.json()

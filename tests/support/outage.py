@@ -1,4 +1,4 @@
-"""A database that is away for a while."""
+"""A temporary database outage."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from service.db.session import Database
 
 
 @contextmanager
-def gone(database: Database, database_url: str) -> Iterator[None]:
-    """The database is not there any more, and then it is again."""
+def database_outage(database: Database, database_url: str) -> Iterator[None]:
+    """Make the database unavailable inside the `with` block and restore it afterwards."""
     database.dispose()
     url = make_url(database_url)
     if url.drivername.startswith("sqlite"):

@@ -159,8 +159,8 @@ class Story(RuleBasedStateMachine):
     @rule(job=jobs, death=moments)
     def speak(self, job: str, death: Moment = None) -> None:
         number = self.world.job(job).attempt
-        if self.world.executor.is_running(f"{job}-{number}") and self.say(job, "start", {}, death):
-            self.say(job, "heartbeat", {"progress": {"step": next(self.steps)}}, death)
+        if self.world.executor.is_running(f"{job}-{number}") and self.post(job, "start", {}, death):
+            self.post(job, "heartbeat", {"progress": {"step": next(self.steps)}}, death)
 
     @rule(job=jobs, death=moments)
     def save(self, job: str, death: Moment = None) -> None:
@@ -170,7 +170,7 @@ class Story(RuleBasedStateMachine):
             folder = self.api.context.storage.attempt_uri(job, number)
             file = {"name": "backbone.safetensors", "size": 1, "sha256": "0" * 64}
             body = {"step": step, "epoch": 1.0, "uri": f"{folder}/step-{step}", "files": [file]}
-            self.say(job, "checkpoints", body, death)
+            self.post(job, "checkpoints", body, death)
 
     @rule(job=jobs, outcome=st.sampled_from(["succeeded", "failed", "told"]), death=moments)
     def finish(self, job: str, outcome: str, death: Moment = None) -> None:
@@ -182,10 +182,10 @@ class Story(RuleBasedStateMachine):
         if outcome == "told":
             outcome = {"run": "succeeded", "pause": "paused", "cancel": "cancelled"}[now.desired]
         error = {"type": "x", "message": "broke"} if outcome == "failed" else None
-        if self.say(job, "finish", {"outcome": outcome, "error": error}, death):
+        if self.post(job, "finish", {"outcome": outcome, "error": error}, death):
             self.world.executor.end(name, 0)
 
-    def say(self, job: str, word: str, body: dict[str, Any], death: Moment) -> bool:
+    def post(self, job: str, word: str, body: dict[str, Any], death: Moment) -> bool:
         """A word of the job's newest driver; `False`: its attempt is over, and so it has ended."""
         number = self.world.job(job).attempt
         name = f"{job}-{number}"

@@ -13,7 +13,7 @@ import pytest
 from service.dispatcher.executor import Run
 from service.states import JobStatus
 from tests.support.dispatcher_world import World
-from tests.support.outage import gone
+from tests.support.outage import database_outage
 
 DEADLINE_SECONDS = 60.0
 
@@ -34,7 +34,7 @@ def test_a_database_that_goes_and_comes_back(
     thread = threading.Thread(
         target=world.dispatcher.run, args=(stop,), kwargs={"interval": 0.01}, daemon=True
     )
-    with gone(world.database, database_url):
+    with database_outage(world.database, database_url):
         thread.start()
         wait_for(lambda: "The database does not answer" in caplog.text)
     wait_for(lambda: "The database answers" in caplog.text)
@@ -53,7 +53,7 @@ def test_one_that_is_stopped_while_it_is_away_ends(
     world: World, database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     stop = threading.Event()
-    with gone(world.database, database_url):
+    with database_outage(world.database, database_url):
         thread = threading.Thread(target=world.dispatcher.run, args=(stop,), daemon=True)
         thread.start()
         wait_for(lambda: "The database does not answer" in caplog.text)
@@ -77,7 +77,7 @@ def test_an_outage_within_a_round_ends_the_round_and_loses_nothing(
     def status(submission_id: str) -> Run | None:
         # It goes while Ray is asked, which is where a round spends its time.
         monkeypatch.setattr(world.executor, "status", known)
-        outage.enter_context(gone(world.database, database_url))
+        outage.enter_context(database_outage(world.database, database_url))
         return known(submission_id)
 
     monkeypatch.setattr(world.executor, "status", status)
