@@ -3,7 +3,7 @@
     python -m benchmarks.bare_trainer TASK.json
 
 The task names the resolved spec, index, cache, storage, and the file for the time of the first step.
-Like workers.run, it imports only in the ranks what only they need.
+Like workers.driver, it imports only in the ranks what only they need.
 """
 
 from __future__ import annotations

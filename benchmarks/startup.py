@@ -32,7 +32,7 @@ from benchmarks.machine import machine
 from dasl_core.data.ingest import ingest_folder
 from service.client import Client
 from service.embedded.subreaper import descendants
-from workers.run import RAY_SETTINGS
+from workers.settings import RAY_SETTINGS
 
 LIMIT_SECONDS = 3.0
 RESULTS = Path(__file__).parent / "results" / "startup.json"
@@ -225,7 +225,7 @@ def until_idle(on: Service) -> None:
         lambda: (
             None
             if any(
-                "workers.run" in words or words[0].startswith("ray::RayTrain")
+                "workers.driver" in words or words[0].startswith("ray::RayTrain")
                 for words in commands(on).values()
             )
             else True

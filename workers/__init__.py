@@ -1,4 +1,4 @@
-"""What runs on the Ray cluster: the driver of an attempt, its training ranks, and ingest.
+"""The processes that run on the Ray cluster: the driver of a training attempt, its ranks, and ingest.
 
-Nothing imports this package; it is started by name. It reports home over HTTP and never touches SQL.
+Nothing imports this package; its modules are started by name. It reports over HTTP and never touches SQL.
 """

@@ -14,7 +14,7 @@ import fsspec
 
 from service.client.models import CheckpointFile
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 CHUNK = 1 << 20
 # Seconds before a store that failed is tried again.
@@ -54,7 +54,7 @@ def upload_folder(folder: Path, uri: str) -> list[dict[str, Any]]:
             if not pauses or error.errno in (errno.ENOSPC, errno.EDQUOT):
                 _remove(uri)
                 raise
-            log.warning("%s could not be written and is tried again: %s", uri, error)
+            logger.warning("%s could not be written and is tried again: %s", uri, error)
             time.sleep(pauses.pop(0))
 
 
@@ -63,7 +63,7 @@ def _remove(uri: str) -> None:
     try:
         system.rm(target, recursive=True)
     except OSError as error:  # what made the copy fail may well make this fail
-        log.warning("what was written of %s is left there: %s", uri, error)
+        logger.warning("what was written of %s is left there: %s", uri, error)
 
 
 def download(uri: str, files: Sequence[CheckpointFile], folder: Path) -> None:

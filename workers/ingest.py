@@ -1,6 +1,6 @@
 """Ingest of one data set: `python -m workers.ingest --dataset DS`.
 
-Reads every image once and reports which can be used; environment and token as for `workers.run`.
+Reads every image once and reports which can be used; environment and token as for `workers.driver`.
 """
 
 import argparse
@@ -17,17 +17,17 @@ from service.client import ApiError, StaleAttempt
 from service.client.attempt_token import own_token
 from service.client.worker import WorkerClient
 from workers.artifacts import upload
+from workers.failures import storable
 from workers.logs import log_to_stderr
-from workers.run import tellable
 from workers.settings import PATIENCE_SECONDS
 
-log = logging.getLogger("workers.ingest")
+logger = logging.getLogger("workers.ingest")
 
 INDEX = "index.json.gz"
 
 
 def main() -> int:
-    """Ingest the data set that the command line names; returns the exit code."""
+    """Ingest the data set that the command line names; return the exit code."""
     parser = argparse.ArgumentParser(description="Ingest of one data set.")
     parser.add_argument("--dataset", required=True)
     dataset = parser.parse_args().dataset
@@ -39,28 +39,28 @@ def main() -> int:
         try:
             index = ingest_folder(local_path(start.uri), allowed=start.dataset_roots)
         except ValueError as error:  # the folder is missing or holds nothing to train on
-            client.dataset_finish(dataset, state="failed", error=tellable(str(error)))
+            client.dataset_finish(dataset, state="failed", error=storable(str(error)))
             return 0
         with tempfile.TemporaryDirectory(prefix="dasl-") as folder:
             file = Path(folder) / INDEX
             index.save(file)
-            # A run that was taken to be gone may still write: each has a place of its own, and the
-            # report that counts names one.
-            place = f"{start.artifacts_uri}/{uuid.uuid4().hex}/{INDEX}"
-            upload(file, place)
+            # A superseded run may still write: each run has a folder of its own, and the accepted report
+            # names one.
+            index_uri = f"{start.artifacts_uri}/{uuid.uuid4().hex}/{INDEX}"
+            upload(file, index_uri)
         client.dataset_finish(
             dataset,
             state="ready",
             facts=index.facts().model_dump(),
             report=index.report(),
-            index_uri=place,
+            index_uri=index_uri,
         )
     except StaleAttempt as error:
-        log.warning("this ingest is no longer wanted: %s", error)
+        logger.warning("this ingest was superseded: %s", error)
     except ApiError as error:
         if error.status != 401:
             raise
-        log.warning("another run of this ingest has taken over: %s", error)
+        logger.warning("another run of this ingest has taken over: %s", error)
     finally:
         client.close()
     return 0

@@ -69,7 +69,7 @@ class Jobs:
                 return False
             with self.log(name).open("wb") as log:
                 self.processes[name] = subprocess.Popen(
-                    entrypoint.replace("workers.run", "benchmarks.standin.training"),
+                    entrypoint.replace("workers.driver", "benchmarks.standin.training"),
                     shell=True,
                     env=os.environ | variables,
                     stdin=subprocess.DEVNULL,

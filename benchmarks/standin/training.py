@@ -1,6 +1,6 @@
 """The real driver and reporter, with a rank that computes hashes instead of training.
 
-`python -m benchmarks.standin.training --job J --attempt N` is `workers.run` with other ranks. A step
+`python -m benchmarks.standin.training --job J --attempt N` is `workers.driver` with other ranks. A step
 depends on the one before it and on the seed, so a step that is lost or done twice changes the end.
 """
 
@@ -18,9 +18,9 @@ from typing import Any
 
 from benchmarks.history import FINAL_WEIGHTS
 from service.client.worker import AttemptStart, Desired, Outcome, WorkerClient
-from workers import run
+from workers import driver
 from workers.artifacts import download
-from workers.reporter import HomeReporter
+from workers.reporter import ApiReporter
 
 STEPS_AN_EPOCH = 4
 _STEP_SECONDS = 0.02
@@ -31,7 +31,7 @@ _ORPHANED_FOR_SECONDS = 1.0
 
 
 def ranks(start: AttemptStart, config: dict[str, object]) -> BaseException | None:
-    """Replace `workers.run.run_ranks`: run one rank in its own process."""
+    """Replace `workers.driver.run_ranks`: run one rank in its own process."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.standin.training", "--rank"],
         input=json.dumps(config),
@@ -47,10 +47,10 @@ def train(config: dict[str, Any]) -> None:
     client = WorkerClient(config["url"], config["token"], config["job"], config["attempt"])
     total = start.spec.train.epochs * STEPS_AN_EPOCH
     every = int(start.spec.train.checkpoint_every_epochs) * STEPS_AN_EPOCH
-    driver, seen = os.getppid(), time.monotonic()
+    parent, seen = os.getppid(), time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="dasl-") as scratch,
-        HomeReporter(client, start.artifacts_uri, start.heartbeat_seconds) as reporter,
+        ApiReporter(client, start.artifacts_uri, start.heartbeat_seconds) as reporter,
     ):
         first, weights = _state(start, Path(scratch))
         points: list[dict[str, Any]] = []
@@ -58,7 +58,7 @@ def train(config: dict[str, Any]) -> None:
         for step in range(first + 1, total + 1):
             weights = hashlib.sha256(f"{weights} {start.spec.train.seed}".encode()).hexdigest()
             time.sleep(_STEP_SECONDS)
-            if os.getppid() == driver:
+            if os.getppid() == parent:
                 seen = time.monotonic()
             elif time.monotonic() - seen > _ORPHANED_FOR_SECONDS:
                 os._exit(1)
@@ -108,8 +108,8 @@ def main() -> int:
     if "--rank" in sys.argv:
         train(json.load(sys.stdin))
         return 0
-    run.run_ranks = ranks
-    return run.main()
+    driver.run_ranks = ranks
+    return driver.main()
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def passed(since: datetime | None, now: datetime, interval: timedelta) -> bool:
 class Entrypoints:
     """Shell commands that Ray runs; `{job}`, `{attempt}` and `{dataset}` are filled in."""
 
-    job: str = "python -m workers.run --job {job} --attempt {attempt}"
+    job: str = "python -m workers.driver --job {job} --attempt {attempt}"
     ingest: str = "python -m workers.ingest --dataset {dataset}"
 
     @classmethod
@@ -50,7 +50,7 @@ class Entrypoints:
         # `-P`: what lies in the folder that the command happens to run in is not imported.
         python = f"{shlex.quote(sys.executable)} -P"
         return cls(
-            job=f"{python} -m workers.run --job {{job}} --attempt {{attempt}}",
+            job=f"{python} -m workers.driver --job {{job}} --attempt {{attempt}}",
             ingest=f"{python} -m workers.ingest --dataset {{dataset}}",
         )
 

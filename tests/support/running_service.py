@@ -73,7 +73,7 @@ class Served:
         return [
             pid
             for pid, words in self.processes().items()
-            if "workers.run" in words and job in words
+            if "workers.driver" in words and job in words
         ]
 
     def ranks(self) -> list[int]:

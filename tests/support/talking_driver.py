@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-import workers.loop
+import workers.rank
 from dasl_core.spec import DatasetFacts, JobSpec, resolve
 from service.client.attempt_token import own_token
 from service.client.worker import AttemptStart, WorkerDataset
-from workers.run import run_ranks
+from workers.driver import run_ranks
 
 FACTS = DatasetFacts(num_images=100, num_classes=None, median_size=32)
 
@@ -34,7 +34,7 @@ def talk(config: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    workers.loop.train_rank = talk
+    workers.rank.train_rank = talk
     spec = resolve(JobSpec.model_validate({"dataset": "none", "resources": {"workers": 2}}), FACTS)
     start = AttemptStart(
         spec=spec,

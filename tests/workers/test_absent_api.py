@@ -9,7 +9,8 @@ import pytest
 
 from service.client.worker import WorkerClient
 from tests.workers.test_reporter import DEADLINE, STALE, Home
-from workers import ingest, run
+from workers import driver as training_driver
+from workers import ingest
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def home() -> Iterator[Home]:
     made.down()
 
 
-@pytest.mark.parametrize("driver", ["run", "ingest"])
+@pytest.mark.parametrize("driver", ["driver", "ingest"])
 def test_a_driver_waits_for_an_api_that_is_away(
     home: Home, monkeypatch: pytest.MonkeyPatch, driver: str
 ) -> None:
@@ -33,11 +34,11 @@ def test_a_driver_waits_for_an_api_that_is_away(
     monkeypatch.setenv("DASL_API_URL", home.url)
     monkeypatch.setenv("DASL_WORKER_TOKEN", "token")
     words = {
-        "run": ["run", "--job", "job_1", "--attempt", "1"],
+        "driver": ["driver", "--job", "job_1", "--attempt", "1"],
         "ingest": ["ingest", "--dataset", "ds_1"],
     }
     monkeypatch.setattr("sys.argv", words[driver])
-    main = run.main if driver == "run" else ingest.main
+    main = training_driver.main if driver == "driver" else ingest.main
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(main()), daemon=True)
     thread.start()

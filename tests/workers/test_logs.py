@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from service import log_records
-from workers import ingest, run
+from workers import driver, ingest
 from workers.logs import log_to_stderr
-from workers.loop import train_rank
+from workers.rank import train_rank
 
 
 class Configured(Exception):
@@ -26,7 +26,7 @@ def a_rank() -> None:
 @pytest.mark.parametrize(
     ("begin", "command"),
     [
-        (run.main, ["run", "--job", "job_x", "--attempt", "1"]),
+        (driver.main, ["driver", "--job", "job_x", "--attempt", "1"]),
         (ingest.main, ["ingest", "--dataset", "ds_x"]),
         (a_rank, None),
     ],

@@ -16,8 +16,9 @@ import pytest
 
 from service.client import ApiError, StaleAttempt
 from service.client.worker import WorkerClient
+from workers import report_queue
 from workers import reporter as reporter_module
-from workers.reporter import HomeReporter
+from workers.reporter import ApiReporter
 
 DEADLINE = 10.0
 HEARTBEAT = 0.02
@@ -100,9 +101,9 @@ class Home:
 @pytest.fixture(autouse=True)
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """An outage is soon longer than one call, so that the loop around the calls is what is tested."""
-    monkeypatch.setattr(reporter_module, "CALL_PATIENCE_SECONDS", 0.05)
-    monkeypatch.setattr(reporter_module, "LEAVING_SECONDS", DEADLINE)
-    monkeypatch.setattr(reporter_module, "LAST_WORDS_SECONDS", DEADLINE)
+    monkeypatch.setattr(report_queue, "CALL_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(report_queue, "CLOSE_SECONDS", DEADLINE)
+    monkeypatch.setattr(report_queue, "FLUSH_SECONDS", DEADLINE)
 
 
 @pytest.fixture
@@ -114,13 +115,13 @@ def home() -> Iterator[Home]:
 
 
 @pytest.fixture
-def reporter(home: Home, tmp_path: Path) -> Iterator[HomeReporter]:
+def reporter(home: Home, tmp_path: Path) -> Iterator[ApiReporter]:
     """Not entered yet."""
     client = WorkerClient(home.url, "token", "job_1", 1)
-    made = HomeReporter(client, f"file://{tmp_path}/store", HEARTBEAT)
+    made = ApiReporter(client, f"file://{tmp_path}/store", HEARTBEAT)
     yield made
     client.close()
-    for thread in (made._mail, made._heart):
+    for thread in (made._queue._thread, made._heartbeats):
         assert not thread.is_alive()
 
 
@@ -149,13 +150,13 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def wait_until_over(reporter: HomeReporter) -> None:
+def wait_until_over(reporter: ApiReporter) -> None:
     """Until `desired` would raise."""
-    until(reporter._is_over)
+    until(reporter._queue._is_over)
 
 
 def test_two_checkpoints_of_one_step_have_a_place_each(
-    home: Home, reporter: HomeReporter, folder: Path
+    home: Home, reporter: ApiReporter, folder: Path
 ) -> None:
     """Before the final evaluation, and with its figures."""
     with reporter:
@@ -171,7 +172,7 @@ def test_two_checkpoints_of_one_step_have_a_place_each(
 
 
 def test_reports_arrive_in_the_order_they_were_made(
-    home: Home, reporter: HomeReporter, folder: Path
+    home: Home, reporter: ApiReporter, folder: Path
 ) -> None:
     with reporter:
         reporter.metrics(points(1, 2))
@@ -200,7 +201,7 @@ def test_reports_arrive_in_the_order_they_were_made(
 
 def test_the_log_tells_what_a_person_watches(
     home: Home,
-    reporter: HomeReporter,
+    reporter: ApiReporter,
     folder: Path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -229,7 +230,7 @@ def test_the_log_tells_what_a_person_watches(
 
 
 def test_an_outage_delays_reports_and_loses_none(
-    home: Home, reporter: HomeReporter, folder: Path, caplog: pytest.LogCaptureFixture
+    home: Home, reporter: ApiReporter, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with reporter:
         reporter.metrics(points(1))
@@ -250,7 +251,7 @@ def test_an_outage_delays_reports_and_loses_none(
 
 
 def test_a_nan_met_in_an_outage_is_told_once_after_it(
-    home: Home, reporter: HomeReporter, caplog: pytest.LogCaptureFixture
+    home: Home, reporter: ApiReporter, caplog: pytest.LogCaptureFixture
 ) -> None:
     home.refusals["events"] = (500, {})
     with reporter:
@@ -263,7 +264,7 @@ def test_a_nan_met_in_an_outage_is_told_once_after_it(
     assert steps(home) == [1, 2]
 
 
-def test_flush_waits_until_all_has_arrived(home: Home, reporter: HomeReporter) -> None:
+def test_flush_waits_until_all_has_arrived(home: Home, reporter: ApiReporter) -> None:
     home.refusals["events"] = (500, {"detail": "in trouble"})
     flushed = threading.Event()
 
@@ -286,10 +287,10 @@ def test_flush_waits_until_all_has_arrived(home: Home, reporter: HomeReporter) -
 
 
 def test_flush_gives_up_on_an_api_that_stays_away(
-    home: Home, reporter: HomeReporter, monkeypatch: pytest.MonkeyPatch
+    home: Home, reporter: ApiReporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reporter_module, "LAST_WORDS_SECONDS", 0.2)
-    monkeypatch.setattr(reporter_module, "LEAVING_SECONDS", 0.2)
+    monkeypatch.setattr(report_queue, "FLUSH_SECONDS", 0.2)
+    monkeypatch.setattr(report_queue, "CLOSE_SECONDS", 0.2)
     home.down()
     with reporter:
         reporter.event("note", "hello", {})
@@ -299,7 +300,7 @@ def test_flush_gives_up_on_an_api_that_stays_away(
 
 @pytest.mark.parametrize("door", ["heartbeat", "events"])
 def test_a_stale_attempt_stops_and_is_not_waited_for(
-    home: Home, reporter: HomeReporter, door: str
+    home: Home, reporter: ApiReporter, door: str
 ) -> None:
     home.refusals[door] = STALE
     with reporter:
@@ -313,14 +314,14 @@ def test_a_stale_attempt_stops_and_is_not_waited_for(
     assert time.monotonic() - left < DEADLINE / 2
 
 
-def test_what_a_person_wants_comes_with_the_heartbeat(home: Home, reporter: HomeReporter) -> None:
+def test_what_a_person_wants_comes_with_the_heartbeat(home: Home, reporter: ApiReporter) -> None:
     home.answers["heartbeat"] = {"desired": "cancel"}
     with reporter:
         until(lambda: reporter.desired() == "cancel")
 
 
 def test_reports_queued_when_the_run_fails_still_arrive(
-    home: Home, reporter: HomeReporter, folder: Path, caplog: pytest.LogCaptureFixture
+    home: Home, reporter: ApiReporter, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     home.down()
     back = threading.Timer(0.2, home.up)
@@ -341,11 +342,11 @@ def test_reports_queued_when_the_run_fails_still_arrive(
 
 def test_leaving_by_an_error_does_not_wait_for_ever(
     home: Home,
-    reporter: HomeReporter,
+    reporter: ApiReporter,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(reporter_module, "LEAVING_SECONDS", 0.3)
+    monkeypatch.setattr(report_queue, "CLOSE_SECONDS", 0.3)
     home.down()
 
     def run() -> None:
@@ -360,9 +361,7 @@ def test_leaving_by_an_error_does_not_wait_for_ever(
     assert "did not arrive" in caplog.text
 
 
-def test_a_refused_checkpoint_ends_the_run(
-    home: Home, reporter: HomeReporter, folder: Path
-) -> None:
+def test_a_refused_checkpoint_ends_the_run(home: Home, reporter: ApiReporter, folder: Path) -> None:
     home.refusals["checkpoints"] = REFUSED
     with reporter:
         reporter.checkpoint(folder, 2, 1.0, {}, final=True)
@@ -375,7 +374,7 @@ def test_a_refused_checkpoint_ends_the_run(
 
 
 def test_other_refused_reports_are_logged_and_dropped(
-    home: Home, reporter: HomeReporter, folder: Path, caplog: pytest.LogCaptureFixture
+    home: Home, reporter: ApiReporter, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     home.refusals |= dict.fromkeys(("metrics", "evaluations", "events", "artifacts"), REFUSED)
     with reporter:
@@ -390,7 +389,7 @@ def test_other_refused_reports_are_logged_and_dropped(
     assert caplog.text.count("the API refused a report") == 4
 
 
-def test_a_report_that_cannot_be_made_ends_the_run(home: Home, reporter: HomeReporter) -> None:
+def test_a_report_that_cannot_be_made_ends_the_run(home: Home, reporter: ApiReporter) -> None:
     with reporter:
         reporter.event("note", "no JSON", {"thing": object()})
         reporter.event("note", "said after it", {})
@@ -401,7 +400,7 @@ def test_a_report_that_cannot_be_made_ends_the_run(home: Home, reporter: HomeRep
     assert [body["message"] for _, body in home.reports] == ["said after it"]
 
 
-def test_a_heartbeat_answer_without_sense_ends_the_run(home: Home, reporter: HomeReporter) -> None:
+def test_a_heartbeat_answer_without_sense_ends_the_run(home: Home, reporter: ApiReporter) -> None:
     home.answers["heartbeat"] = {}
     with reporter:
         wait_until_over(reporter)
@@ -410,22 +409,23 @@ def test_a_heartbeat_answer_without_sense_ends_the_run(home: Home, reporter: Hom
 
 
 def test_a_long_outage_does_not_fill_the_memory(
-    home: Home, reporter: HomeReporter, monkeypatch: pytest.MonkeyPatch
+    home: Home, reporter: ApiReporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reporter_module, "METRIC_POINTS_KEPT", 100)
-    monkeypatch.setattr(reporter_module, "METRIC_POINTS_A_CALL", 10)
+    monkeypatch.setattr(report_queue, "METRIC_POINTS_KEPT", 100)
+    monkeypatch.setattr(report_queue, "METRIC_POINTS_A_CALL", 10)
     home.down()
     with reporter:
         for step in range(0, 1000, 5):
             reporter.metrics(points(*range(step, step + 5)))
             reporter.evaluation(step, 1.0, "backbone", {"knn": 0.5})
-            with reporter._changed:
-                sending = [] if reporter._sending is None else [reporter._sending]
-                batches = [e for e in (*sending, *reporter._queue) if isinstance(e, list)]
-                assert sum(len(batch) for batch in batches) == reporter._points <= 100
+            queue = reporter._queue
+            with queue._changed:
+                sending = [] if queue._sending is None else [queue._sending]
+                batches = [e for e in (*sending, *queue._queue) if isinstance(e, list)]
+                assert sum(len(batch) for batch in batches) == queue._points <= 100
         home.up()
         reporter.flush()
-        assert reporter._points == 0
+        assert reporter._queue._points == 0
     assert steps(home) == sorted(set(steps(home)))
     assert 40 <= len(steps(home)) <= 100
     assert steps(home)[-1] >= 998

@@ -12,9 +12,9 @@ from dasl_core.spec import DatasetFacts, JobSpec, resolve
 from service.client import StaleAttempt
 from service.client.worker import AttemptStart, WorkerClient
 from tests.workers.test_reporter import STALE, Home
-from workers import run
+from workers import driver
 from workers.artifacts import upload_folder
-from workers.run import announce, with_sound_checkpoint
+from workers.driver import announce, with_sound_checkpoint
 
 FACTS = DatasetFacts(num_images=100, num_classes=2, median_size=32)
 
@@ -93,7 +93,7 @@ def test_that_ranks_are_started_is_told_and_nothing_depends_on_it(
     monkeypatch: pytest.MonkeyPatch,
     refusal: tuple[int, dict[str, Any]] | None,
 ) -> None:
-    monkeypatch.setattr(run, "ANNOUNCE_SECONDS", 0.1)
+    monkeypatch.setattr(driver, "BEST_EFFORT_SECONDS", 0.1)
     if refusal is not None:
         home.refusals["events"] = refusal
     announce(client, 2)

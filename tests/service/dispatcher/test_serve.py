@@ -202,7 +202,7 @@ def test_a_second_start_goes_on_where_the_first_was_killed(home: Home) -> None:
 
     # kill -9 leaves nothing, not even what left its session.
     names = [Path(f"/proc/{pid}/cmdline").read_text() for pid in first.look()]
-    for part in ("gcs_server", "raylet", "dashboard.py", "workers.run", "sleep\x001000"):
+    for part in ("gcs_server", "raylet", "dashboard.py", "workers.driver", "sleep\x001000"):
         assert any(part in name for name in names), part
     first.process.kill()
     first.process.wait()

@@ -1,7 +1,7 @@
-"""What every rank of an attempt runs, inside Ray Train.
+"""A rank of a training attempt, inside Ray Train.
 
-The driver and Ray's controller import this module too, only to pass `train_rank` on, one after the
-other before any rank starts. What takes seconds to import is therefore imported in the functions.
+The driver and Ray's controller import this module as well, one after the other before any rank starts,
+only to pass `train_rank` on. So modules that take seconds to import are imported in the functions.
 """
 
 from __future__ import annotations
@@ -19,11 +19,15 @@ if TYPE_CHECKING:
     from dasl_core.data.index import DatasetIndex
     from service.client.worker import WorkerDataset
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def train_rank(config: dict[str, Any]) -> None:
-    """One rank of an attempt. `config`: job, attempt, url, token, and the API's `start` answer."""
+    """Train as one rank of an attempt.
+
+    Args:
+        config: job, attempt, url, token, and the API's answer to `start`.
+    """
     import ray.train.torch
 
     from dasl_core.distributed import rank, world_size
@@ -32,12 +36,12 @@ def train_rank(config: dict[str, Any]) -> None:
     from service.client.worker import AttemptStart, WorkerClient
     from workers.artifacts import download
     from workers.logs import log_to_stderr
-    from workers.reporter import HomeReporter
+    from workers.reporter import ApiReporter
     from workers.settings import PATIENCE_SECONDS
 
     log_to_stderr(config["token"], job=config["job"], attempt=config["attempt"], rank=rank())
     device, node = ray.train.torch.get_device(), ray.util.get_node_ip_address()
-    log.info("rank %d of %d is on %s, %s", rank(), world_size(), node, device)
+    logger.info("rank %d of %d is on %s, %s", rank(), world_size(), node, device)
     start = AttemptStart.model_validate(config["start"])
     roots = start.dataset_roots
     if start.resume is None:  # a checkpoint brings all weights
@@ -54,7 +58,7 @@ def train_rank(config: dict[str, Any]) -> None:
             client = WorkerClient(config["url"], config["token"], config["job"], config["attempt"])
             stack.callback(client.close)
             reporter = stack.enter_context(
-                HomeReporter(client, start.artifacts_uri, start.heartbeat_seconds)
+                ApiReporter(client, start.artifacts_uri, start.heartbeat_seconds)
             )
         cache = os.environ.get("DASL_CACHE_DIR") or os.path.expanduser("~/.cache/dasl")
         outcome = pretrain(
@@ -70,7 +74,7 @@ def train_rank(config: dict[str, Any]) -> None:
         )
         if client is not None and reporter is not None:
             reporter.flush()
-            # With its final checkpoint registered, an API that is away now must not make it a failure.
+            # The final checkpoint is registered: an API that is away now must not turn this into a failure.
             client.finish(outcome, patience=PATIENCE_SECONDS)
 
 
@@ -81,17 +85,17 @@ def _index(dataset: WorkerDataset, roots: Sequence[str], scratch: Path) -> Datas
 
     index = DatasetIndex.load(fetch(dataset.index_uri, scratch / f"{dataset.id}.json.gz"))
     root = index.root.resolve()
-    # Ingest follows links to the real folder; what must not happen is another folder's index.
+    # Ingest resolved links; the index of another folder must be refused.
     if root != local_path(dataset.uri).resolve():
         raise ValueError(f"the index of {dataset.name} belongs to {index.root}, not {dataset.uri}")
-    # Asked at ingest as well, but since then a part of the path may have become a link.
+    # Checked at ingest as well, but a part of the path may have become a link since.
     if not is_allowed(root, roots):
         raise ValueError(f"the folder of {dataset.name}, {dataset.uri}, {OUTSIDE}")
     return replace(index, root=root)
 
 
 def _check_weights(pretrained: str | None, roots: Sequence[str]) -> None:
-    """That the weights to start from may be read.
+    """Check that the pretrained weights may be read.
 
     Raises:
         ValueError: they lie, or lead, outside of the roots, or cannot be looked at.
@@ -102,7 +106,7 @@ def _check_weights(pretrained: str | None, roots: Sequence[str]) -> None:
         return
     path = local_path(pretrained)
     try:
-        # One after the other: the manifest is not opened before it is found to be allowed.
+        # One by one: the manifest is not opened before it is known to be allowed.
         allowed = all(is_allowed(place, roots) for place in _opened(path))
     except (OSError, ValueError) as error:
         raise ValueError(f"backbone.pretrained: {path} cannot be read: {error}") from error
@@ -111,7 +115,7 @@ def _check_weights(pretrained: str | None, roots: Sequence[str]) -> None:
 
 
 def _opened(path: Path) -> Iterator[Path]:
-    """All that is opened where weights are read; below a file there is nothing."""
+    """Yield every path that is opened when weights are read; below a file there is none."""
     from dasl_core.manifest import MANIFEST, digests_of
     from dasl_core.models.warm_start import MODEL, WEIGHTS
 

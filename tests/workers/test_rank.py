@@ -8,7 +8,7 @@ from PIL import Image
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.spec.locations import OUTSIDE
 from service.client.worker import WorkerDataset
-from workers.loop import _check_weights, _index
+from workers.rank import _check_weights, _index
 
 
 def registered(folder: Path, index_of: Path, scratch: Path) -> WorkerDataset:

@@ -18,14 +18,14 @@ from dasl_core.train.divergence import DivergedError
 from service.client import ConnectionFailed
 from service.client.worker import WorkerClient
 from service.worker_api.schemas import ErrorReport
-from workers.run import (
-    HOPELESS,
-    Pulse,
+from workers.driver import DriverHeartbeat
+from workers.failures import (
+    NON_RETRYABLE,
     RankDied,
-    _unwrap,
     cause_of,
     describe,
-    of_surroundings,
+    is_infrastructure_error,
+    unwrap,
 )
 
 
@@ -49,8 +49,8 @@ from workers.run import (
     ],
 )
 def test_what_may_be_met_again(error: Exception, hopeless: bool, surroundings: bool) -> None:
-    assert isinstance(error, HOPELESS) == hopeless
-    assert of_surroundings(error) == surroundings
+    assert isinstance(error, NON_RETRYABLE) == hopeless
+    assert is_infrastructure_error(error) == surroundings
 
 
 REMOTE = """\x1b[36mray::_RayTrainWorker.__init__()\x1b[39m (pid=7, ip=10.0.0.1)
@@ -86,7 +86,7 @@ RuntimeError: no device"""
     ],
 )
 def test_what_people_are_told_is_a_line(error: Exception, kind: str, message: str) -> None:
-    told = describe(_unwrap(error))
+    told = describe(unwrap(error))
     assert (told["type"], told["message"]) == (kind, message)
 
 
@@ -131,8 +131,8 @@ def test_a_rank_that_was_killed_is_told_with_its_number() -> None:
         "The process of rank 1 ended: The actor is dead because its worker has died."
     )
     assert "pid: 7" in told["traceback"]
-    assert of_surroundings(cause)
-    assert not isinstance(cause, HOPELESS)
+    assert is_infrastructure_error(cause)
+    assert not isinstance(cause, NON_RETRYABLE)
     raised = ValueError("no images")
     assert cause_of({0: peer, 1: RayTaskError("train", REMOTE, raised)}) is raised
     assert cause_of({}) is None
@@ -163,7 +163,7 @@ def test_a_heartbeat_that_fails_when_all_is_over_is_no_news(
     over: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     api = SlowApi()
-    pulse = Pulse(cast(WorkerClient, api), 0.01)
+    pulse = DriverHeartbeat(cast(WorkerClient, api), 0.01)
     with pulse:
         assert api.asked.wait(60)
         if not over:

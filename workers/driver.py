@@ -1,0 +1,200 @@
+"""The driver of one training attempt: `python -m workers.driver --job J --attempt N`.
+
+Ray's Jobs API starts it. The environment holds DASL_API_URL, and the metadata of Ray's job the token of
+the attempt. It asks the API what to train, runs the ranks under Ray Train, and reports a failure; the
+ranks report everything else. Exit code 0: the end of the attempt was reported, or the attempt was
+superseded.
+"""
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+
+from service.client import ApiError, ConnectionFailed, StaleAttempt
+from service.client.attempt_token import own_token
+from service.client.worker import AttemptStart, WorkerClient
+from workers.artifacts import exists, find_damage
+from workers.failures import NON_RETRYABLE, cause_of, describe, is_infrastructure_error
+from workers.logs import log_to_stderr
+from workers.settings import BEST_EFFORT_SECONDS, PATIENCE_SECONDS, RAY_SETTINGS
+
+logger = logging.getLogger("workers.driver")
+
+
+def main() -> int:
+    """Run the attempt that the command line names; return the exit code."""
+    parser = argparse.ArgumentParser(description="Driver of one training attempt.")
+    parser.add_argument("--job", required=True)
+    parser.add_argument("--attempt", required=True, type=int)
+    arguments = parser.parse_args()
+    url, token = os.environ["DASL_API_URL"], own_token()
+    log_to_stderr(token, job=arguments.job, attempt=arguments.attempt)
+    client = WorkerClient(url, token, arguments.job, arguments.attempt, patience=PATIENCE_SECONDS)
+    try:
+        start = client.start()
+        config: dict[str, object] = {
+            "job": arguments.job,
+            "attempt": arguments.attempt,
+            "url": url,
+            "token": token,
+        }
+        with DriverHeartbeat(client, start.heartbeat_seconds):
+            error = run(client, start, config)
+        if error is None:
+            return 0
+        logger.error("the attempt failed: %s", error)
+        client.finish(
+            "failed",
+            describe(error),
+            retryable=not isinstance(error, NON_RETRYABLE),
+            repeatable=not is_infrastructure_error(error),
+        )
+        return 1
+    except StaleAttempt as error:
+        logger.warning("this attempt was superseded: %s", error)
+        return 0
+    finally:
+        client.close()
+
+
+class DriverHeartbeat:
+    """Heartbeats from the start of the driver to its end: ranks may take long to come up."""
+
+    def __init__(self, client: WorkerClient, seconds: float) -> None:
+        self._client, self._seconds = client, seconds
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="driver-heartbeat", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop.set()
+        self._thread.join(timeout=self._seconds)
+
+    def _beat(self) -> None:
+        while not self._stop.wait(self._seconds):
+            try:
+                self._client.heartbeat(patience=self._seconds)
+            except StaleAttempt:
+                return  # rank 0 gets the same answer and stops the ranks
+            except (ConnectionFailed, ApiError) as error:
+                # After the end the connections may be closed under a slow heartbeat.
+                if not self._stop.is_set():
+                    logger.warning("no heartbeat, training continues: %s", error)
+
+
+def run(
+    client: WorkerClient, start: AttemptStart, config: dict[str, object]
+) -> BaseException | None:
+    """Run the attempt to its end; return the error that made it fail, or `None`."""
+    try:
+        start = with_sound_checkpoint(client, start)
+    except (OSError, ValueError) as error:
+        return error
+    announce(client, start.spec.resources.workers)
+    return run_ranks(start, config | {"start": start.model_dump(mode="json")})
+
+
+def announce(client: WorkerClient, workers: int) -> None:
+    """Report that the ranks are being started. Best effort.
+
+    Raises:
+        StaleAttempt: the attempt was superseded.
+    """
+    message = f"Starting {workers} rank{'s' if workers > 1 else ''}"
+    logger.info("%s", message)
+    try:
+        client.event("phase", message, {"phase": "ranks"}, patience=BEST_EFFORT_SECONDS)
+    except StaleAttempt:
+        raise
+    except (ConnectionFailed, ApiError) as error:
+        logger.warning("the event was not reported: %s", error)
+
+
+def with_sound_checkpoint(client: WorkerClient, start: AttemptStart) -> AttemptStart:
+    """Return `start` with a checkpoint whose files are those that were registered, or with none.
+
+    Each damaged checkpoint is reported, and the API names the one before it. That costs neither an
+    attempt nor a restart, so it is done before the ranks are started.
+
+    Raises:
+        OSError: the store cannot be read now.
+        ValueError: the checkpoint that a clone was made from is damaged.
+    """
+    while (resume := start.resume) is not None:
+        damage = find_damage(resume.uri, resume.files)
+        if damage is None:
+            break
+        if not exists(start.dataset.index_uri):
+            # A store that is away, such as a volume that is not mounted, must not cost a job all of
+            # its checkpoints.
+            raise OSError(f"the store of {start.dataset.index_uri} is not there")
+        logger.warning("checkpoint %s is damaged: %s", resume.checkpoint_id, damage)
+        start = client.damaged(resume.checkpoint_id, damage)
+        if resume.branch:
+            raise ValueError(
+                f"the checkpoint {resume.checkpoint_id} that this job was cloned from is damaged: {damage}"
+            )
+    return start
+
+
+def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException | None:
+    """Run all ranks to their end; return the error that made them fail, or `None`."""
+    os.environ.update({k: v for k, v in RAY_SETTINGS.items() if k not in os.environ})
+    # Imported late: these take seconds, and the job already shows as running.
+    import ray
+    from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+    from ray.train.v2.api.exceptions import TrainingFailedError, WorkerGroupError
+
+    from workers.process_group import OwnAddress
+    from workers.rank import train_rank
+
+    ray.init(
+        # Without the address of its dashboard, which readers of the log cannot reach.
+        logging_level=logging.WARNING,
+        # Ray Train would look for the cluster on its own node, where another Ray may run as well.
+        runtime_env={"env_vars": {"RAY_ADDRESS": os.environ["RAY_ADDRESS"]}},
+    )
+    # Ray's handler would write a stack to the log of a stopped job, as if it had crashed.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    resources = start.spec.resources
+    trainer = TorchTrainer(
+        train_rank,
+        train_loop_config=config,
+        torch_config=OwnAddress(backend="nccl" if resources.gpus_per_worker else "gloo"),
+        scaling_config=ScalingConfig(
+            num_workers=resources.workers,
+            use_gpu=bool(resources.gpus_per_worker),
+            resources_per_worker={
+                "CPU": resources.cpus_per_worker,
+                **({"GPU": 1} if resources.gpus_per_worker else {}),
+            },
+        ),
+        run_config=RunConfig(
+            name="ray-train",
+            # A folder that all nodes see; Ray writes only its own marker there. A local one is given
+            # as a plain path: pyarrow fails on a space or an umlaut in a URI.
+            storage_path=start.artifacts_uri.removeprefix("file://"),
+            # Every failure ends the attempt: the dispatcher starts the next one.
+            failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
+            # Its warnings contain tracebacks of harmless events; the ranks log for themselves.
+            logging_config=LoggingConfig(log_level="ERROR"),
+        ),
+    )
+    try:
+        trainer.fit()
+    except WorkerGroupError as error:
+        return cause_of(error.worker_failures) or error
+    except TrainingFailedError as error:
+        failed: BaseException = error
+        return failed
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

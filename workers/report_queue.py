@@ -1,0 +1,216 @@
+"""Deliver reports to the API in order, in the background, and retry while it is away."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from service.client import ApiError, ConnectionFailed, StaleAttempt
+
+logger = logging.getLogger(__name__)
+
+# How long one call is retried before the queue checks whether the run has ended.
+CALL_PATIENCE_SECONDS = 10.0
+# After its last step a run waits this long for an absent API to take its reports, then gives up: the
+# dispatcher sees the process end, and the job resumes from its last registered checkpoint.
+FLUSH_SECONDS = 600.0
+# A run that fails waits only this long: the failure must be reported and retried soon, but every
+# checkpoint that is registered before is work that the next attempt need not repeat.
+CLOSE_SECONDS = 60.0
+METRIC_POINTS_A_CALL = 1000
+# While the API is away for days, every second metric point is dropped above this number.
+METRIC_POINTS_KEPT = 100_000
+
+Points = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """One call of the API, given how many seconds it may be retried."""
+
+    send: Callable[[float], object]
+    # The run fails if the API refuses this report.
+    required: bool = False
+
+
+class ReportQueue:
+    """Reports and metric points, delivered in order by a thread.
+
+    Args:
+        send_points: sends metric points; the second argument is as for `Report.send`.
+        retry_seconds: pause between two attempts to deliver a report.
+    """
+
+    def __init__(
+        self, send_points: Callable[[Points, float], object], retry_seconds: float
+    ) -> None:
+        self._send_points, self._retry_seconds = send_points, retry_seconds
+        # Metric points stay data, so that they can be joined and thinned.
+        self._queue: deque[Report | Points] = deque()
+        # Taken out of the queue and not delivered yet.
+        self._sending: Report | Points | None = None
+        self._points = 0  # in both
+        self._changed = threading.Condition()
+        self._close_by: float | None = None
+        self._stale: StaleAttempt | None = None
+        self._failure: Exception | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._deliver_all, name="reports", daemon=True)
+
+    def start(self) -> None:
+        """Start delivering."""
+        self._thread.start()
+
+    def put(self, send: Callable[[float], object], *, required: bool = False) -> None:
+        """Append a report."""
+        with self._changed:
+            self._queue.append(Report(send, required))
+            self._changed.notify_all()
+
+    def put_points(self, points: Points) -> None:
+        """Append metric points, joined with those at the end of the queue."""
+        with self._changed:
+            if self._queue and isinstance(last := self._queue[-1], list):
+                last += points
+            else:
+                self._queue.append(list(points))
+            self._points += len(points)
+            if self._points > METRIC_POINTS_KEPT:
+                self._thin()
+            self._changed.notify_all()
+
+    @property
+    def stale(self) -> bool:
+        """Whether the API said that the attempt was superseded or its job has ended."""
+        return self._stale is not None
+
+    def raise_if_over(self) -> None:
+        """Raise what ends the run, if anything does.
+
+        Raises:
+            StaleAttempt: the attempt was superseded, or its job has ended.
+            ApiError: the API refused a required report.
+            Exception: any other error that made a report impossible.
+        """
+        # A superseded attempt has no failure to report.
+        if self._stale is not None:
+            raise self._stale
+        if self._failure is not None:
+            raise self._failure
+
+    def flush(self) -> None:
+        """Wait until all reports are delivered.
+
+        Raises:
+            TimeoutError: the API stayed away for `FLUSH_SECONDS`.
+            Exception: as `raise_if_over`.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._is_over() or not self._undelivered(), timeout=FLUSH_SECONDS
+            )
+            self.raise_if_over()
+            if self._undelivered():
+                raise TimeoutError(f"reports did not arrive within {FLUSH_SECONDS:.0f} s")
+
+    def close(self) -> None:
+        """Deliver what is left for up to `CLOSE_SECONDS`, then stop."""
+        with self._changed:
+            self._close_by = time.monotonic() + CLOSE_SECONDS
+            self._changed.notify_all()
+        # With a limit: a call that hangs must not keep the process.
+        self._thread.join(timeout=CLOSE_SECONDS + CALL_PATIENCE_SECONDS)
+        self._stop.set()
+        with self._changed:
+            if self._undelivered() and self._stale is None:
+                logger.error("the run has ended, and some of its reports did not arrive")
+
+    def deliver(self, report: Report) -> bool:
+        """Send a report now; whether it was delivered, or never will be and was logged."""
+        try:
+            report.send(self._patience())
+        except StaleAttempt as error:
+            with self._changed:
+                self._stale = error
+                self._changed.notify_all()
+            return False
+        except ConnectionFailed as error:
+            logger.warning("the API does not answer, training continues: %s", error)
+            return False
+        except ApiError as error:
+            if error.status >= 500:
+                logger.warning("the API has a problem, training continues: %s", error)
+                return False
+            logger.error("the API refused a report: %s", error)
+            if report.required:
+                self._fail(error)
+        except Exception as error:
+            logger.exception("a report cannot be made")
+            self._fail(error)
+        return True
+
+    def _is_over(self) -> bool:
+        return self._stale is not None or self._failure is not None
+
+    def _undelivered(self) -> bool:
+        return self._sending is not None or bool(self._queue)
+
+    def _thin(self) -> None:
+        """Drop every second of the metric points in the queue, counted across its batches."""
+        thinned: deque[Report | Points] = deque()
+        total = kept = 0
+        for entry in self._queue:
+            if isinstance(entry, list):
+                half = entry[(total + 1) % 2 :: 2]
+                total += len(entry)
+                kept += len(half)
+                if half:
+                    thinned.append(half)
+            else:
+                thinned.append(entry)
+        self._queue = thinned
+        self._points -= total - kept
+
+    def _deliver_all(self) -> None:
+        while (entry := self._next()) is not None:
+            if isinstance(entry, list):
+                delivered = self.deliver(Report(partial(self._send_points, entry)))
+            else:
+                delivered = self.deliver(entry)
+            if delivered:
+                with self._changed:
+                    self._sending = None
+                    self._points -= len(entry) if isinstance(entry, list) else 0
+                    self._changed.notify_all()
+            elif self._stale is None:
+                self._stop.wait(min(self._retry_seconds, self._patience()))
+
+    def _next(self) -> Report | Points | None:
+        """Wait for something to send; `None` when nothing more will come."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._undelivered() or self._close_by is not None)
+            late = self._close_by is not None and time.monotonic() >= self._close_by
+            if self._stale is not None or late or not self._undelivered():
+                return None
+            if self._sending is None:
+                first = self._queue.popleft()
+                if isinstance(first, list) and len(first) > METRIC_POINTS_A_CALL:
+                    self._queue.appendleft(first[METRIC_POINTS_A_CALL:])
+                    first = first[:METRIC_POINTS_A_CALL]
+                self._sending = first
+            return self._sending
+
+    def _patience(self) -> float:
+        """Seconds for which a call may be retried."""
+        if self._close_by is None:
+            return CALL_PATIENCE_SECONDS
+        return min(CALL_PATIENCE_SECONDS, max(0.0, self._close_by - time.monotonic()))
+
+    def _fail(self, error: Exception) -> None:
+        with self._changed:
+            self._failure = self._failure or error
+            self._changed.notify_all()
