@@ -5,9 +5,13 @@ from __future__ import annotations
 import io
 import os
 import re
+import shutil
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -81,6 +85,48 @@ class Served:
         return [
             pid for pid, words in self.processes().items() if words[0].startswith("ray::RayTrain")
         ]
+
+
+@contextmanager
+def serving(folder: Path, home: Path, **settings: str) -> Iterator[tuple[int, str, str]]:
+    """`dasl serve` on a home, with what it writes elsewhere in `folder`: its process, URL and token."""
+    output = folder / "serve.out"
+    env = {
+        **{name: value for name, value in os.environ.items() if name[:5] != "DASL_"},
+        "XDG_CONFIG_HOME": str(folder / "config"),
+        "DASL_HOME": str(home),
+        "DASL_CACHE_DIR": str(folder / "cache"),
+        "DASL_PORT": "0",
+        "DASL_HEARTBEAT_SECONDS": "0.5",
+        **settings,
+    }
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "service.cli", "serve"],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=env,
+        )
+
+    def line(start: str) -> str | None:
+        assert process.poll() is None, output.read_text()
+        lines = [x for x in output.read_text().splitlines() if x.startswith(start)]
+        return lines[-1].removeprefix(start) if lines else None
+
+    try:
+        url = until(lambda: line("DASL serves at "), "the API")
+        token = until(lambda: line("Token: "), "the token").split()[0]
+        yield process.pid, url, token
+        process.send_signal(signal.SIGINT)
+        assert process.wait(120) == 0, output.read_text()
+        assert "Traceback" not in output.read_text(), output.read_text()
+    finally:
+        process.kill()
+        process.wait()
+        session = home / "ray"
+        if session.is_symlink():
+            shutil.rmtree(session.readlink().parent, ignore_errors=True)
 
 
 def until(found: Callable[[], T | None], what: str, pause: float = 0.2) -> T:

@@ -257,7 +257,7 @@ def test_a_nan_met_in_an_outage_is_told_once_after_it(
     with reporter:
         reporter.metrics([{"step": 1, "time": 0.0, "values": {"loss": float("nan"), "lr": 0.1}}])
         reporter.metrics([{"step": 2, "time": 0.0, "values": {"loss": float("nan"), "lr": 0.1}}])
-        until(lambda: "the API is in trouble" in caplog.text)
+        until(lambda: "the API has a problem" in caplog.text)
         del home.refusals["events"]
         reporter.flush()
     assert [body["type"] for what, body in home.reports if what == "events"] == ["nan"]

@@ -1,0 +1,163 @@
+"""A service's files and database as an older version left them, put where this version can open them.
+
+`tests/fixtures/make_v0_1.py` makes them and records what the API answered; the tests compare.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import lzma
+import platform
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine, create_engine, text
+
+FOLDER = Path(__file__).parents[1] / "fixtures" / "v0_1"
+FILES, DUMP, RECORD = (
+    FOLDER / name for name in ("files.tar.xz", "postgresql.sql.xz", "record.json.xz")
+)
+
+# Where paths of the machine are stored that a moved service needs. All else (reports, errors, logs) tells
+# what was.
+_STORED_PATHS = (
+    ("datasets", "uri"),
+    ("datasets", "index_uri"),
+    ("checkpoints", "uri"),
+    ("artifacts", "uri"),
+)
+_JOB_LISTS = ("attempts", "events", "metrics", "evaluations", "checkpoints", "artifacts")
+
+
+@dataclass(frozen=True)
+class OldService:
+    """An unpacked service: its home, its images, and what was recorded about it."""
+
+    root: Path
+    record: dict[str, Any]
+
+    @property
+    def home(self) -> Path:
+        """`DASL_HOME`."""
+        return self.root / "home"
+
+    def original(self, answer: dict[str, Any]) -> Any:
+        """An answer with the paths that the service had when it was recorded."""
+        return json.loads(json.dumps(answer).replace(str(self.root), self.record["root"]))
+
+
+def unpack(folder: Path) -> OldService:
+    """Unpack home and images into an empty folder. The databases still name the old paths."""
+    record = json.loads(lzma.decompress(RECORD.read_bytes()))
+    with lzma.open(FILES) as stream, tarfile.open(fileobj=stream) as archive:
+        archive.extractall(folder)  # `filter` is newer than Debian's Python 3.11.2
+    for path in folder.glob("home/artifacts/datasets/*/*/index.json.gz"):
+        index = json.loads(gzip.decompress(path.read_bytes()))
+        index["root"] = index["root"].replace(record["root"], str(folder))
+        path.write_bytes(gzip.compress(json.dumps(index).encode()))
+    return OldService(folder, record)
+
+
+def restore_postgresql(url: str) -> None:
+    """Replace all that a PostgreSQL database holds by the dump."""
+    statements = lzma.decompress(DUMP.read_bytes()).decode()
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text("DROP SCHEMA public CASCADE"))
+        connection.execute(text("CREATE SCHEMA public"))
+        # Of several statements at once, and with no parameters in them.
+        raw = connection.connection.driver_connection
+        assert raw is not None
+        raw.execute(statements)
+    engine.dispose()
+
+
+def relocate(engine: Engine, service: OldService) -> None:
+    """Replace the old root in every stored path."""
+    with engine.begin() as connection:
+        for table, column in _STORED_PATHS:
+            connection.execute(
+                text(f"UPDATE {table} SET {column} = replace({column}, :old, :new)"),
+                {"old": service.record["root"], "new": str(service.root)},
+            )
+
+
+def answers(client: TestClient, admin_token: str, token: str) -> dict[str, Any]:
+    """What every list and get endpoint answers, by path; of files, the SHA-256."""
+    found: dict[str, Any] = {}
+    reader = {"Authorization": f"Bearer {token}"}
+    admin = {"Authorization": f"Bearer {admin_token}"}
+
+    def get(path: str, headers: dict[str, str] = reader) -> Any:
+        answer = client.get(path, headers=headers)
+        body = answer.json() if "json" in answer.headers.get("content-type", "") else answer.text
+        found[path] = {"status": answer.status_code, "body": body}
+        return body
+
+    def get_file(path: str) -> None:
+        answer = client.get(path, headers=reader)
+        digest = hashlib.sha256(answer.content).hexdigest()
+        found[path] = {"status": answer.status_code, "sha256": digest}
+
+    jobs = get("/v1/jobs?limit=100")["data"]
+    get("/v1/jobs?limit=2")
+    get("/v1/jobs?status=succeeded&status=paused")
+    get("/v1/jobs?method=simclr&tag=kind:small")
+    for job in jobs:
+        path = f"/v1/jobs/{job['id']}"
+        get(path)
+        lists = {name: get(f"{path}/{name}").get("data") for name in _JOB_LISTS}
+        for attempt in lists["attempts"]:
+            get(f"{path}/logs?attempt={attempt['number']}")
+        for artifact in lists["artifacts"]:
+            get_file(f"{path}/artifacts/{artifact['name']}")
+        for checkpoint in lists["checkpoints"]:
+            get(f"/v1/checkpoints/{checkpoint['id']}")
+            for file in checkpoint["files"]:
+                get_file(f"/v1/checkpoints/{checkpoint['id']}/files/{file['name']}")
+    for dataset in get("/v1/datasets")["data"]:
+        get(f"/v1/datasets/{dataset['id']}")
+    get("/v1/tokens", admin)
+    get("/v1/tokens/current")
+    get("/v1/audit?limit=100", admin)
+    cluster = get("/v1/cluster")
+    for waiting in cluster["queue"]:
+        waiting.pop("starts_by", None)  # reckoned from now
+        waiting.pop("reason", None)
+    return found
+
+
+def differences(old: object, new: object, where: str = "") -> Iterator[str]:
+    """Places where two JSON values differ."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(old.keys() | new.keys()):
+            if key not in old or key not in new:
+                yield f"{where}/{key}: only in the {'old' if key in old else 'new'} one"
+            else:
+                yield from differences(old[key], new[key], f"{where}/{key}")
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for number, pair in enumerate(zip(old, new, strict=True)):
+            yield from differences(*pair, f"{where}/{number}")
+    elif old != new:
+        yield f"{where}: {old!r} != {new!r}"
+
+
+def machine() -> dict[str, str]:
+    """What losses depend on in their last bits."""
+    names = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    return {
+        "torch": str(torch.__version__),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "processor": names[0] if names else platform.processor(),
+    }
