@@ -42,7 +42,11 @@ def without_prose(schema: Any, *, names: bool = False) -> Any:
         names: the keys of `schema` are names of fields, which may be called `title`.
     """
     if isinstance(schema, list):
-        return [without_prose(item) for item in schema]
+        items = [without_prose(item) for item in schema]
+        # The order of parameters, and of the methods in a union, means nothing.
+        if all(isinstance(item, dict) and ("in" in item or "$ref" in item) for item in items):
+            items.sort(key=lambda item: [item.get(key, "") for key in ("in", "name", "$ref")])
+        return items
     if not isinstance(schema, Mapping):
         return schema
     return {
