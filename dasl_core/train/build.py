@@ -17,14 +17,14 @@ from dasl_core.models.batchnorm import synchronize_batchnorm
 from dasl_core.models.checkpointing import checkpoint_blocks
 from dasl_core.seeds import derive_seed
 from dasl_core.spec import ResolvedJobSpec
-from dasl_core.train.checkpointing import Checkpointer, TrainingState
+from dasl_core.train.checkpointing import Checkpointer, TrainingState, deciding_settings
 from dasl_core.train.criterion import Criterion
-from dasl_core.train.data import TrainingData
+from dasl_core.train.data import TrainingData, field_that_needs_classes
 from dasl_core.train.divergence import DivergenceGuard
 from dasl_core.train.evaluation import Evaluator
 from dasl_core.train.gradients import GradientComputer
 from dasl_core.train.optim import build_optimizer, learning_rate_factors
-from dasl_core.train.precision import autocast
+from dasl_core.train.precision import autocast, weight_dtype
 from dasl_core.train.progress import Progress, RunLength
 from dasl_core.train.pseudo_labels import PseudoLabels
 from dasl_core.train.reporter import Reporter
@@ -32,7 +32,7 @@ from dasl_core.train.step_metrics import StepMetrics
 from dasl_core.train.trainer import Outcome, Trainer
 from dasl_core.train.update import Updater
 from dasl_core.train.validation import Validator
-from dasl_core.train.views import ViewMaker
+from dasl_core.train.views import ViewMaker, views_of
 
 CPU = torch.device("cpu")
 
@@ -112,13 +112,34 @@ def build_trainer(
     Raises:
         ValueError: the spec cannot run on this data; the message says why.
     """
-    dtype = torch.float64 if spec.train.precision == "fp64" else torch.float32
+    seed, precision = spec.train.seed, spec.train.precision
+    dtype = weight_dtype(precision)
     reporter.phase("reading", f"Reading {len(index)} images of {spec.dataset}")
-    data = TrainingData.open(spec, index, evaluate_on, files.cache, threads)
+    data = TrainingData.open(
+        spec.dataset,
+        index,
+        evaluate_on,
+        spec.backbone,
+        spec.train,
+        spec.evaluate,
+        needs_classes=field_that_needs_classes(spec.method.supervised, spec.dar),
+        cache=files.cache,
+        threads=threads,
+    )
     loader = data.loader
     evaluator: Evaluator | None = None
     if len(data.held_out):
-        evaluator = Evaluator(spec, data.train, data.held_out, device, dtype, reporter.keepalive)
+        evaluator = Evaluator(
+            spec.evaluate,
+            spec.augment.of_view(0),
+            data.train,
+            data.held_out,
+            image_size=spec.backbone.image_size,
+            precision=precision,
+            seed=seed,
+            device=device,
+            keepalive=reporter.keepalive,
+        )
 
     # A checkpoint brings all weights: those to start from need not exist any more.
     method = _build_method(
@@ -129,13 +150,13 @@ def build_trainer(
     )
     model = _wrap_ddp(method, device)
     pseudo_labels = _build_pseudo_labels(spec, data)
-    criterion = Criterion(spec, method, device, pseudo_labels)
+    criterion = Criterion(spec.method.name, method, spec.dar, spec.sec, seed, device, pseudo_labels)
     updater = Updater(
         optimizer,
         spec.train.clip,
         [*method.buffers(), *criterion.buffers()],
         device,
-        scaled=spec.train.precision == "fp16",
+        scaled=precision == "fp16",
     )
     gradients = GradientComputer(
         model,
@@ -143,7 +164,7 @@ def build_trainer(
         criterion,
         micro_batches=spec.train.micro_batches,
         is_mean=criterion.is_mean,
-        autocast=partial(autocast, spec, device),
+        autocast=partial(autocast, precision, device),
         scale=updater.scaler.scale,
     )
 
@@ -160,7 +181,7 @@ def build_trainer(
         flush=metrics.report,
     )
     state = TrainingState(
-        spec,
+        deciding_settings(spec),
         len(data.train),
         data.digest(),
         length.total_steps,
@@ -177,7 +198,13 @@ def build_trainer(
         length=length,
         data=data,
         method=method,
-        view_maker=ViewMaker(spec, device, dtype),
+        view_maker=ViewMaker(
+            views_of(spec.method, spec.augment, spec.backbone.image_size),
+            seed,
+            device,
+            dtype,
+            channels_last=spec.train.channels_last,
+        ),
         criterion=criterion,
         pseudo_labels=pseudo_labels,
         gradients=gradients,
@@ -185,7 +212,9 @@ def build_trainer(
         metrics=metrics,
         guard=guard,
         validator=Validator(
-            spec,
+            spec.name,
+            spec.evaluate,
+            spec.method.supervised,
             evaluator,
             method,
             data,

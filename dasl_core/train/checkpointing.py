@@ -126,11 +126,12 @@ class TrainingState:
     their state.
 
     Attributes:
+        settings: of the spec that decide every step (`deciding_settings`), JSON-ready.
         images_digest: of the names and sizes of the training images, in order: an image is known by
             its position.
     """
 
-    spec: ResolvedJobSpec
+    settings: dict[str, Any]
     train_images: int
     images_digest: str
     total_steps: int
@@ -163,11 +164,7 @@ class TrainingState:
 
     def fingerprint(self) -> dict[str, Any]:
         """The settings and images that decide every step, JSON-ready."""
-        parts = {"method", "backbone", "augment", "dar", "sec", "train"}
-        return self.spec.model_dump(mode="json", include=parts) | {
-            "train_images": self.train_images,
-            "images": self.images_digest,
-        }
+        return self.settings | {"train_images": self.train_images, "images": self.images_digest}
 
     def load(self, folder: Path, *, branch: bool) -> None:
         """Restore a checkpoint: exactly, or, as a branch, what still fits of another run's.
@@ -203,7 +200,7 @@ class TrainingState:
         sizes = [len(group["params"]) for group in state["optimizer"]["param_groups"]]
         before = state["spec"]["train"]["optimizer"]["name"]
         # Another optimizer, or other groups for layer-wise decay, starts without state.
-        if before == self.spec.train.optimizer.name and sizes == [
+        if before == self.settings["train"]["optimizer"]["name"] and sizes == [
             len(g["params"]) for g in settings
         ]:
             self.optimizer.load_state_dict(state["optimizer"])
@@ -211,7 +208,7 @@ class TrainingState:
                 # The state is the checkpoint's; momentum and other options are the spec's.
                 kept = {"params", "lr", "weight_decay"}  # set at each step by the schedules
                 group.update({name: requested[name] for name in requested.keys() - kept})
-        if state["spec"]["train"]["precision"] == self.spec.train.precision:
+        if state["spec"]["train"]["precision"] == self.settings["train"]["precision"]:
             self.scaler.load_state_dict(state["scaler"])
         if len(ranks) == world_size():
             mine = ranks[rank()]
@@ -235,7 +232,7 @@ class TrainingState:
         if step >= self.total_steps:
             raise ValueError(
                 f"train.epochs: the checkpoint is of step {step}, and "
-                f"{self.spec.train.epochs} epochs end with step {self.total_steps}"
+                f"{self.settings['train']['epochs']} epochs end with step {self.total_steps}"
             )
         shapes = {name: tensor.shape for name, tensor in self.method.state_dict().items()}
         saved = {name: tensor.shape for name, tensor in state["method"].items()}
@@ -246,6 +243,13 @@ class TrainingState:
             raise ValueError(
                 f"the checkpoint does not fit this method and backbone: {differing} differs"
             )
+
+
+def deciding_settings(spec: ResolvedJobSpec) -> dict[str, Any]:
+    """The settings of a spec that decide every step, JSON-ready."""
+    return spec.model_dump(
+        mode="json", include={"method", "backbone", "augment", "dar", "sec", "train"}
+    )
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from dasl_core.regularizers import (
     weight_at,
 )
 from dasl_core.seeds import stream
-from dasl_core.spec import ResolvedDAR, ResolvedJobSpec
+from dasl_core.spec import ResolvedDAR, ResolvedSEC
 from dasl_core.tensors import full_precision
 from dasl_core.train.pseudo_labels import PseudoLabels
 
@@ -28,26 +28,29 @@ class Criterion:
     one process.
 
     Args:
+        name: of the method, for its term.
+        seed: of DAR's chain.
         pseudo_labels: for DAR on clusters of k-means.
     """
 
     def __init__(
         self,
-        spec: ResolvedJobSpec,
+        name: str,
         method: Method,
+        dar: ResolvedDAR | None,
+        sec: ResolvedSEC | None,
+        seed: int,
         device: torch.device,
-        pseudo_labels: PseudoLabels | None,
+        pseudo_labels: PseudoLabels | None = None,
     ) -> None:
-        self.method, self.pseudo_labels = method, pseudo_labels
-        self.name, self.seed, self.sec = spec.method.name, spec.train.seed, spec.sec
-        self.dar = spec.dar if spec.dar is not None and spec.dar.active else None
+        self.name, self.method, self.pseudo_labels = name, method, pseudo_labels
+        self.seed, self.sec = seed, sec
+        self.dar = dar if dar is not None and dar.active else None
         # Pairs that DAR took from the last batch: the columns of its matrix.
         self.columns: int | None = None
         self.constraint: SphericalEmbeddingConstraint | None = None
-        if spec.sec is not None and spec.sec.weight > 0:
-            self.constraint = SphericalEmbeddingConstraint(spec.sec.target, spec.sec.momentum).to(
-                device
-            )
+        if sec is not None and sec.weight > 0:
+            self.constraint = SphericalEmbeddingConstraint(sec.target, sec.momentum).to(device)
 
     @property
     def is_mean(self) -> bool:

@@ -15,7 +15,7 @@ from dasl_core.data.loader import Canvases, EpochLoader
 from dasl_core.data.split import split
 from dasl_core.data.unreadable import notice, refusal, too_many
 from dasl_core.distributed import gather_objects
-from dasl_core.spec import ResolvedJobSpec
+from dasl_core.spec import ResolvedBackbone, ResolvedDAR, ResolvedEvaluate, ResolvedTrain
 from dasl_core.train.reporter import Reporter
 
 
@@ -43,54 +43,67 @@ class TrainingData:
     @classmethod
     def open(
         cls,
-        spec: ResolvedJobSpec,
+        name: str,
         index: DatasetIndex,
         evaluate_on: DatasetIndex | None,
+        backbone: ResolvedBackbone,
+        train: ResolvedTrain,
+        evaluate: ResolvedEvaluate,
+        *,
+        needs_classes: str | None,
         cache: Path,
         threads: int,
     ) -> "TrainingData":
-        """Open the data sets of a resolved spec; images that `cache` lacks are decoded into it.
+        """Open the data sets; images that `cache` lacks are decoded into it.
+
+        Args:
+            name: of the data set to train on.
+            evaluate_on: the data set that `evaluate.dataset` names.
+            backbone: its image size and channels.
+            train: batches and their order.
+            evaluate: which images are held out.
+            needs_classes: the field of the spec that makes the run learn from classes, if any.
 
         Raises:
             ValueError: fewer images are left for training than a batch has, or fewer than two classes
-                for what learns from classes.
+                where a field needs them.
         """
-        batch_size, per_class = spec.train.batch_size, spec.train.samples_per_class
-        size, channels = spec.backbone.image_size, spec.backbone.in_channels
+        size, channels = backbone.image_size, backbone.in_channels
 
         def open_canvases(index: DatasetIndex) -> Canvases:
             return Canvases(index, size, channels, cache=cache, threads=threads)
 
         canvases = open_canvases(index)
-        sets = {spec.dataset: canvases}
+        sets = {name: canvases}
         if evaluate_on is None:
-            halves = split(index, spec.evaluate.holdout)
-            train, held_out = ImageSet(canvases, halves.train), ImageSet(canvases, halves.held_out)
+            halves = split(index, evaluate.holdout)
+            trained = ImageSet(canvases, halves.train)
+            held_out = ImageSet(canvases, halves.held_out)
         else:
-            assert spec.evaluate.dataset is not None, "evaluate_on is the index of this data set"
-            other = sets[spec.evaluate.dataset] = open_canvases(evaluate_on)
-            train = ImageSet(canvases, np.arange(len(index)))
+            assert evaluate.dataset is not None, "evaluate_on is the index of this data set"
+            other = sets[evaluate.dataset] = open_canvases(evaluate_on)
+            trained = ImageSet(canvases, np.arange(len(index)))
             held_out = ImageSet(other, np.arange(len(evaluate_on)))
 
         labels, num_classes, of_train = None, None, None
         if index.labels is not None:
-            indices = torch.from_numpy(train.indices)
+            indices = torch.from_numpy(trained.indices)
             classes, numbers = np.unique(
-                np.asarray(index.labels)[train.indices], return_inverse=True
+                np.asarray(index.labels)[trained.indices], return_inverse=True
             )
             num_classes, of_train = len(classes), torch.from_numpy(numbers)
             labels = torch.full((len(index),), -1)
             labels[indices] = of_train
-        check_classes(spec, num_classes)
+        check_classes(needs_classes, num_classes)
         loader = EpochLoader(
             canvases,
-            train.indices,
-            batch_size,
-            spec.train.seed,
+            trained.indices,
+            train.batch_size,
+            train.seed,
             labels=of_train,
-            samples_per_class=per_class,
+            samples_per_class=train.samples_per_class,
         )
-        return cls(index, train, held_out, loader, labels, num_classes, sets)
+        return cls(index, trained, held_out, loader, labels, num_classes, sets)
 
     def check_images(self, reporter: Reporter, control: dist.ProcessGroup | None) -> None:
         """Report images that can no longer be read; fail when there are too many.
@@ -139,17 +152,23 @@ class TrainingData:
             canvases.close()
 
 
-def check_classes(spec: ResolvedJobSpec, classes: int | None) -> None:
-    """Check that enough classes are left to learn from, now that the held-out ones are known.
+def field_that_needs_classes(supervised: bool, dar: ResolvedDAR | None) -> str | None:
+    """The field of the spec that makes a run learn from classes; None if none does."""
+    if supervised:
+        return "method.name"
+    if dar is not None and dar.labels == "class" and dar.active:
+        return "dar.labels"
+    return None
+
+
+def check_classes(field: str | None, classes: int | None) -> None:
+    """Check that at least two classes are left to train on, if a field of the spec needs them.
 
     Raises:
         ValueError: one class or none is left; the message names the field.
     """
-    by_class = spec.dar is not None and spec.dar.labels == "class" and spec.dar.active
-    if (classes or 0) >= 2 or not (spec.method.supervised or by_class):
-        return
-    field = "method.name" if spec.method.supervised else "dar.labels"
-    raise ValueError(
-        f"{field}: learns from at least two classes, and evaluate.holdout leaves {classes or 0} of "
-        "them to train on. Hold out less, or add images of other classes"
-    )
+    if field is not None and (classes or 0) < 2:
+        raise ValueError(
+            f"{field}: learns from at least two classes, and evaluate.holdout leaves {classes or 0} "
+            "of them to train on. Hold out less, or add images of other classes"
+        )

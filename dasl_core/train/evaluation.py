@@ -26,8 +26,8 @@ from dasl_core.evaluate import (
 )
 from dasl_core.evaluate.finetune import Reader, own_share
 from dasl_core.seeds import stream
-from dasl_core.spec import FineTune, LinearProbe, ResolvedJobSpec
-from dasl_core.train.precision import autocast, autocast_dtype
+from dasl_core.spec import FineTune, LinearProbe, ResolvedEvaluate, ViewAugment
+from dasl_core.train.precision import Precision, autocast, autocast_dtype, weight_dtype
 
 # Most training images in the k-NN bank, evenly spaced: its features are computed again at every
 # evaluation, which must stay cheap beside the training.
@@ -50,17 +50,28 @@ class Evaluator:
 
     def __init__(
         self,
-        spec: ResolvedJobSpec,
+        settings: ResolvedEvaluate,
+        augment: ViewAugment,
         train: ImageSet,
         held_out: ImageSet,
+        *,
+        image_size: int,
+        precision: Precision,
+        seed: int,
         device: torch.device,
-        dtype: torch.dtype,
         keepalive: Callable[[], None] = lambda: None,
     ) -> None:
-        """`keepalive` is called repeatedly during long computations."""
-        self.spec, self.device, self.dtype = spec, device, dtype
+        """Nothing is read yet.
+
+        Args:
+            augment: of the random views for alignment and fine-tuning.
+            keepalive: called repeatedly during long computations.
+        """
+        self.settings, self.augment, self.seed = settings, augment, seed
+        self.precision, self.dtype = precision, weight_dtype(precision)
+        self.device = device
         self.keepalive = keepalive
-        self.image_size = spec.backbone.image_size
+        self.image_size = image_size
         self.train = train
         self.bank = train.at_most(BANK_LIMIT)
         self.held_out = held_out
@@ -96,7 +107,7 @@ class Evaluator:
     @property
     def trains_at_end(self) -> bool:
         """Whether the final evaluation trains a probe, or the network."""
-        settings = self.spec.evaluate
+        settings = self.settings
         trains = bool(settings.linear) or bool(settings.finetune)
         return trains and self.labels is not None and self.train_labels is not None
 
@@ -130,12 +141,12 @@ class Evaluator:
                 # Drawn for all images: views do not depend on the number of ranks.
                 all_hw = torch.ones(count, 2, dtype=valid_hw.dtype)
                 all_hw[positions] = valid_hw
-                generator = stream(self.spec.train.seed, "evaluate", view)
-                drawn = draw_view(all_hw, self.spec.augment.of_view(0), generator)
+                generator = stream(self.seed, "evaluate", view)
+                drawn = draw_view(all_hw, self.augment, generator)
                 parameters = drawn.rows(torch.from_numpy(positions))
             # Pixels keep their precision: only the network runs under autocast, as in training.
             rendered = self._render(canvases, valid_hw, parameters)
-            with torch.no_grad(), autocast(self.spec, self.device):
+            with torch.no_grad(), autocast(self.precision, self.device):
                 features = encode(rendered).float()
             # To the CPU batch by batch: all features may not fit into GPU memory beside the training.
             gathered = gather(features).view(ranks, len(features), -1)
@@ -150,7 +161,7 @@ class Evaluator:
         return render(canvases.to(self.device), valid_hw, view, self.image_size, self.dtype)
 
     def _metrics(self, encode: Encoder, *, health: bool) -> dict[str, float]:
-        settings = self.spec.evaluate
+        settings = self.settings
         held_out = self._on_device(self.features(encode, self.held_out))
         metrics: dict[str, float] = {}
         if self.labels is not None:
@@ -199,7 +210,7 @@ class Evaluator:
 
     def _linear(self, encode: Encoder, train_y: Tensor, y: Tensor) -> dict[str, float]:
         """Train and test a linear probe on all training images."""
-        settings = self.spec.evaluate.linear
+        settings = self.settings.linear
         if not isinstance(settings, LinearProbe):
             return {}
         result = linear_probe(
@@ -210,7 +221,7 @@ class Evaluator:
             learning_rates=settings.learning_rates,
             epochs=settings.epochs,
             batch_size=settings.batch_size,
-            seed=self.spec.train.seed,
+            seed=self.seed,
             device=self.device,
             on_epoch=self.keepalive,
         )
@@ -223,7 +234,7 @@ class Evaluator:
 
     def _fine_tune(self, backbone: nn.Module, train_y: Tensor, y: Tensor) -> dict[str, float]:
         """Fine-tune and test a copy of the network on all training images."""
-        settings = self.spec.evaluate.finetune
+        settings = self.settings.finetune
         if not isinstance(settings, FineTune):
             return {}
         result = fine_tune(
@@ -235,14 +246,14 @@ class Evaluator:
             epochs=settings.epochs,
             lr=settings.lr,
             batch_size=settings.batch_size,
-            seed=self.spec.train.seed,
-            precision=autocast_dtype(self.spec),
+            seed=self.seed,
+            precision=autocast_dtype(self.precision),
         )
         return {"finetune_top1": result.top1, "finetune_top5": result.top5}
 
     def _reader(self, images: ImageSet) -> Reader:
         """A function that reads images: random crops and flips for training, central views for testing."""
-        augment = self.spec.augment.of_view(0).model_copy(
+        augment = self.augment.model_copy(
             update={"jitter_probability": 0.0, "grayscale": 0.0, "blur": 0.0, "solarize": 0.0}
         )
 
@@ -256,7 +267,7 @@ class Evaluator:
             first = rank() * len(mine)
             all_hw = torch.ones(len(positions), 2, dtype=valid_hw.dtype)
             all_hw[first : first + len(mine)] = valid_hw
-            generator = stream(self.spec.train.seed, "fine-tune views", step)
+            generator = stream(self.seed, "fine-tune views", step)
             view = draw_view(all_hw, augment, generator).rows(slice(first, first + len(mine)))
             return self._render(canvases, valid_hw, view)
 

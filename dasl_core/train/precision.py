@@ -1,16 +1,23 @@
-"""Mixed precision: the autocast context of a resolved spec."""
+"""Mixed precision: the autocast context of `train.precision`."""
+
+from typing import Literal
 
 import torch
 
-from dasl_core.spec import ResolvedJobSpec
+Precision = Literal["fp32", "bf16", "fp16", "fp64"]
 
 
-def autocast(spec: ResolvedJobSpec, device: torch.device) -> torch.autocast:
-    """The mixed-precision context of a resolved spec; does nothing for fp32 and fp64."""
-    dtype = autocast_dtype(spec)
+def autocast(precision: Precision, device: torch.device) -> torch.autocast:
+    """The mixed-precision context; does nothing for fp32 and fp64."""
+    dtype = autocast_dtype(precision)
     return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
 
 
-def autocast_dtype(spec: ResolvedJobSpec) -> torch.dtype | None:
+def autocast_dtype(precision: Precision) -> torch.dtype | None:
     """The dtype in which the network runs under autocast; None without autocast."""
-    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(spec.train.precision)
+    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+
+
+def weight_dtype(precision: Precision) -> torch.dtype:
+    """The dtype of the weights."""
+    return torch.float64 if precision == "fp64" else torch.float32

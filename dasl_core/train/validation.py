@@ -9,7 +9,7 @@ from dasl_core.distributed import rank
 from dasl_core.evaluate import NotFiniteError
 from dasl_core.methods import Method
 from dasl_core.models.backbone import feature_width
-from dasl_core.spec import ResolvedJobSpec
+from dasl_core.spec import ResolvedEvaluate
 from dasl_core.train.data import TrainingData
 from dasl_core.train.divergence import DivergenceGuard
 from dasl_core.train.evaluation import Evaluator
@@ -23,11 +23,15 @@ class Validator:
     """Runs the evaluations of a run, and records and reports their metrics.
 
     Attributes:
+        name: of the run, for the title of its plots.
+        supervised: whether the method learns from classes.
         evaluator: None when no images are held out; then nothing is measured.
         scratch: folder in which the plots are drawn.
     """
 
-    spec: ResolvedJobSpec
+    name: str
+    settings: ResolvedEvaluate
+    supervised: bool
     evaluator: Evaluator | None
     method: Method
     data: TrainingData
@@ -45,7 +49,7 @@ class Validator:
 
     def is_due(self, epochs: int) -> bool:
         """Whether the backbone is evaluated after this many epochs."""
-        return epochs % self.spec.evaluate.every_epochs == 0
+        return epochs % self.settings.every_epochs == 0
 
     def evaluate_baselines(self) -> None:
         """Evaluate the raw pixels and the untrained network; report what will not be measured."""
@@ -83,7 +87,7 @@ class Validator:
                 feature_width(self.method.representation), len(self.data.held_out)
             ),
         }
-        if self.spec.method.supervised and self.data.num_classes is not None:
+        if self.supervised and self.data.num_classes is not None:
             watched["num_classes"] = self.data.num_classes
         self.metrics.watch_collapse(watched)
         self.metrics.reset_timer()
@@ -106,7 +110,7 @@ class Validator:
             # writable folder of its own.
             from dasl_core.train.plots import draw_curves, draw_neighbors
 
-            draw_curves(losses, self.progress.evaluations, self.spec.name, curves)
+            draw_curves(losses, self.progress.evaluations, self.name, curves)
             self.reporter.artifact(curves)
             if features is not None:
                 draw_neighbors(features, self.data.held_out, neighbors)
@@ -125,7 +129,7 @@ class Validator:
 
     def _report_unmeasured(self) -> None:
         """Report what this run will not measure, and why."""
-        settings = self.spec.evaluate
+        settings = self.settings
         if self.evaluator is None:
             images, fraction = len(self.data.index), settings.holdout.fraction
             self.reporter.event(

@@ -9,7 +9,8 @@ from dasl_core.data.augment import draw_view, render
 from dasl_core.data.loader import Batch
 from dasl_core.distributed import rank
 from dasl_core.seeds import stream
-from dasl_core.spec import ResolvedJobSpec, ViewAugment
+from dasl_core.spec import ResolvedAugment, ViewAugment
+from dasl_core.spec.methods import ResolvedMethodSettings
 from dasl_core.spec.methods.config import ResolvedMultiCropConfig
 
 
@@ -21,10 +22,11 @@ class View:
     augment: ViewAugment
 
 
-def views_of(spec: ResolvedJobSpec) -> list[View]:
-    """The views of a resolved spec: global ones first, then the local crops."""
-    method, size = spec.method, spec.backbone.image_size
-    views = [View(size, spec.augment.of_view(view)) for view in range(method.num_views)]
+def views_of(
+    method: ResolvedMethodSettings, augment: ResolvedAugment, image_size: int
+) -> list[View]:
+    """The views that a method compares: global ones first, then the local crops."""
+    views = [View(image_size, augment.of_view(view)) for view in range(method.num_views)]
     if isinstance(method, ResolvedMultiCropConfig):
         for view in range(2, method.num_views):
             local = views[view].augment.model_copy(update={"crop_scale": method.local_scale})
@@ -35,14 +37,17 @@ def views_of(spec: ResolvedJobSpec) -> list[View]:
 class ViewMaker:
     """Draws and renders the views of a rank's images, on the device."""
 
-    def __init__(self, spec: ResolvedJobSpec, device: torch.device, dtype: torch.dtype) -> None:
-        self.views, self.seed, self.device, self.dtype = (
-            views_of(spec),
-            spec.train.seed,
-            device,
-            dtype,
-        )
-        self.layout = torch.channels_last if spec.train.channels_last else torch.contiguous_format
+    def __init__(
+        self,
+        views: list[View],
+        seed: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        channels_last: bool,
+    ) -> None:
+        self.views, self.seed, self.device, self.dtype = views, seed, device, dtype
+        self.layout = torch.channels_last if channels_last else torch.contiguous_format
 
     def make(self, batch: Batch, step: int) -> list[Tensor]:
         """Render one tensor (B, C, H, W) per view.

@@ -45,7 +45,10 @@ CLASSES = torch.tensor([0, 1, 0, 0, 0, 2])
 def criterion(pseudo_labels: PseudoLabels | None = None, **changes: Any) -> Criterion:
     facts = DatasetFacts(num_images=27, num_classes=3, median_size=20)
     spec = resolve(JobSpec.model_validate(settings(**changes)), facts)
-    return Criterion(spec, build_method(spec, 3).double(), CPU, pseudo_labels)
+    method = build_method(spec, 3).double()
+    return Criterion(
+        spec.method.name, method, spec.dar, spec.sec, spec.train.seed, CPU, pseudo_labels
+    )
 
 
 def outputs(seed: int = 0, scale: float = 1.0) -> Outputs:

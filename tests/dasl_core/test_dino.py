@@ -372,7 +372,7 @@ def large(index: DatasetIndex, **changes: Any) -> ResolvedJobSpec:
 
 def test_the_recipe_is_the_papers(pictures: DatasetIndex) -> None:
     spec = large(pictures, train={"batch_size": 8, "optimizer": {"name": "adamw"}})
-    views = views_of(spec)
+    views = views_of(spec.method, spec.augment, spec.backbone.image_size)
     assert [view.augment.blur for view in views] == [1.0, 0.1, 0.5, 0.5]
     assert [view.augment.solarize for view in views] == [0.0, 0.2, 0.0, 0.0]
     assert [view.augment.crop_scale for view in views] == [(0.4, 1.0)] * 2 + [(0.05, 0.4)] * 2

@@ -168,7 +168,14 @@ def half_gradient(loss: str, embeddings: np.ndarray) -> np.ndarray:
     changes: dict[str, Any] = {"dar": {"weight": 1.0}, "sec": {"weight": 1.0, "ramp": False}}
     facts = DatasetFacts(num_images=64, num_classes=3, median_size=20)
     spec = resolve(JobSpec.model_validate(settings(**changes)), facts)
-    criterion = Criterion(spec, build_method(spec, 3), torch.device("cpu"), None)
+    criterion = Criterion(
+        spec.method.name,
+        build_method(spec, 3),
+        spec.dar,
+        spec.sec,
+        spec.train.seed,
+        torch.device("cpu"),
+    )
     terms = criterion({"embeddings": own}, Step(0, 9, 3, samples, None))
     (terms[loss] / (dist.get_world_size() if dist.is_initialized() else 1)).backward()
     return own.grad.float().numpy()

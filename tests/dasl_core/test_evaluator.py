@@ -11,12 +11,32 @@ from torch import Tensor, nn
 from dasl_core import evaluate
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import Canvases
+from dasl_core.spec import ResolvedJobSpec
 from dasl_core.train import evaluation
 from dasl_core.train.evaluation import DISTANCES, RAW_SIDE, Evaluator, ImageSet
 from tests.support.gloo_pool import GlooPool
 from tests.support.training_world import ingest, picture_folder, resolved
 
 Build = Callable[..., Evaluator]
+
+
+def evaluator_of(
+    spec: ResolvedJobSpec,
+    train: ImageSet,
+    held_out: ImageSet,
+    kind: type[Evaluator] = Evaluator,
+) -> Evaluator:
+    """An evaluator as a run builds it."""
+    return kind(
+        spec.evaluate,
+        spec.augment.of_view(0),
+        train,
+        held_out,
+        image_size=spec.backbone.image_size,
+        precision=spec.train.precision,
+        seed=spec.train.seed,
+        device=torch.device("cpu"),
+    )
 
 
 @pytest.mark.parametrize(("image_size", "side"), [(16, 16), (96, RAW_SIDE)])
@@ -35,7 +55,7 @@ def test_raw_pixels_are_compared_at_a_small_side(
             widths.append(features.shape[1])
             return features
 
-    evaluator = Recording(spec, images, images, torch.device("cpu"), torch.float32)
+    evaluator = evaluator_of(spec, images, images, Recording)
     metrics = evaluator.raw_pixels()
     canvases.close()
     assert set(widths) == {3 * side * side}
@@ -54,8 +74,7 @@ def build(tmp_path: Path) -> Iterator[Build]:
         everything = np.arange(len(index))
         train, held_out = everything[everything % 3 > 0], everything[::3]
         images = [ImageSet(opened[-1], samples) for samples in (train, held_out)]
-        dtype = torch.float64 if precision == "fp64" else torch.float32
-        return Evaluator(spec, images[0], images[1], torch.device("cpu"), dtype)
+        return evaluator_of(spec, images[0], images[1])
 
     yield evaluator
     for canvases in opened:
@@ -169,7 +188,7 @@ def features_on_some_ranks(root: str, view: int | None) -> np.ndarray:
     index = DatasetIndex.load(Path(root) / "index")
     canvases = Canvases(index, 16, 3, cache=Path(root) / "cache", threads=1)
     images = ImageSet(canvases, np.arange(len(index)))
-    evaluator = Evaluator(resolved(index), images, images, torch.device("cpu"), torch.float32)
+    evaluator = evaluator_of(resolved(index), images, images)
     with (
         pytest.MonkeyPatch.context() as patch,
         evaluation.eval_mode(network_with_a_head()) as network,

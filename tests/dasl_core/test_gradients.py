@@ -84,7 +84,9 @@ def gradients(
     model: nn.Module = method
     if dist.is_initialized():
         model = DistributedDataParallel(method, gradient_as_bucket_view=True)
-    criterion = Criterion(spec, method, torch.device("cpu"), None)
+    criterion = Criterion(
+        "contrastive", method, spec.dar, spec.sec, spec.train.seed, torch.device("cpu")
+    )
     assert criterion.is_mean == is_mean
     computer = GradientComputer(
         model,
@@ -184,7 +186,9 @@ class Recorded(nn.Module):
 
 def computer(method: Contrastive, parts: int) -> GradientComputer:
     spec = resolve(JobSpec.model_validate(settings()), FACTS)
-    criterion = Criterion(spec, method, torch.device("cpu"), None)
+    criterion = Criterion(
+        "contrastive", method, spec.dar, spec.sec, spec.train.seed, torch.device("cpu")
+    )
 
     def no_autocast() -> AbstractContextManager[None]:
         return nullcontext()

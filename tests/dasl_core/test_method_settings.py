@@ -231,7 +231,7 @@ def observe(spec: ResolvedJobSpec) -> dict[str, Any]:
     factors = learning_rate_factors(spec.train.optimizer, method)
     seen: dict[str, Any] = {
         "network": {key: value.clone() for key, value in method.state_dict().items()},
-        "views": views_of(spec),
+        "views": views_of(spec.method, spec.augment, spec.backbone.image_size),
         "rates": {
             key: factors.get(key, 1.0)
             for key, weight in method.named_parameters()
