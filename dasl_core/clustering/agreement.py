@@ -72,38 +72,41 @@ def normalized_mutual_information(a: Tensor | np.ndarray, b: Tensor | np.ndarray
 
 
 def pairwise_f1(clusters: Tensor | np.ndarray, classes: Tensor | np.ndarray) -> float:
-    """F1 over all pairs of samples (N,): a pair is found if it shares a cluster, right if a class.
+    """F1 over all pairs of samples (N,): pairs in one cluster predict pairs in one class.
 
-    ``2 TP / (pairs in one cluster + pairs in one class)``, from 0 to 1, counted in whole numbers; 1
+    ``2 TP / (pairs in one cluster + pairs in one class)``, from 0 to 1, computed from integer counts; 1
     if neither labeling joins any two samples.
 
     Raises:
         ValueError: when they are not integer vectors of one length.
     """
-    right, found, wanted = _pair_counts(clusters, classes)
-    return 2 * right / (found + wanted) if found + wanted else 1.0
+    in_both, in_cluster, in_class = _pair_counts(clusters, classes)
+    return 2 * in_both / (in_cluster + in_class) if in_cluster + in_class else 1.0
 
 
 def pairwise_precision_recall(
     clusters: Tensor | np.ndarray, classes: Tensor | np.ndarray
 ) -> tuple[float, float]:
-    """Of the pairs in one cluster, the share in one class; and of those in one class, in one cluster.
+    """Precision and recall of the pairs in one cluster as predictions of the pairs in one class.
 
     A share of no pairs at all is 0; both are 1 if neither labeling joins any two samples.
 
     Raises:
         ValueError: when they are not integer vectors of one length.
     """
-    right, found, wanted = _pair_counts(clusters, classes)
-    if not found and not wanted:
+    in_both, in_cluster, in_class = _pair_counts(clusters, classes)
+    if not in_cluster and not in_class:
         return 1.0, 1.0
-    return (right / found if found else 0.0), (right / wanted if wanted else 0.0)
+    return (
+        in_both / in_cluster if in_cluster else 0.0,
+        in_both / in_class if in_class else 0.0,
+    )
 
 
 def _pair_counts(
     clusters: Tensor | np.ndarray, classes: Tensor | np.ndarray
 ) -> tuple[int, int, int]:
-    """Pairs that share both, a cluster, a class."""
+    """Numbers of pairs that share both, a cluster, and a class."""
     joint, _, sizes, class_sizes = _contingency(clusters, classes, ("clusters", "classes"))
 
     def pairs(counts: Tensor) -> int:
@@ -115,9 +118,9 @@ def _pair_counts(
 def _contingency(
     a: Tensor | np.ndarray, b: Tensor | np.ndarray, names: tuple[str, str]
 ) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor, Tensor]:
-    """Counts of the pairs of values that occur, the two values (from 0) of each, and their own counts.
+    """Sparse contingency table: counts of the occurring pairs, their two values (from 0), and marginals.
 
-    A full table is never made: that of Stanford Online Products would have 10^8 entries.
+    A dense table would be too large: that of Stanford Online Products would have 10^8 entries.
     """
     if a.ndim != 1 or a.shape[0] == 0:
         raise ValueError(f"{names[0]} must have the shape (N,) with N >= 1; given {tuple(a.shape)}")

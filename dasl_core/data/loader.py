@@ -304,7 +304,7 @@ class EpochLoader:
             batch_size: global.
             labels: (len(indices),) int64 classes, for `samples_per_class`.
             samples_per_class: images of each class in a global batch (`class_balanced_order`); None
-                takes each image once an epoch, whatever its class.
+                takes each image once an epoch.
         """
         if batch_size > len(indices):
             raise ValueError(

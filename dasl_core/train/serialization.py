@@ -32,7 +32,7 @@ def load_state(folder: Path) -> dict[str, Any]:
         structure = json.loads((folder / STRUCTURE).read_text(encoding="utf-8"))
         tensors = load_file(folder / TENSORS)
         state: dict[str, Any] = dict(_put_tensors(structure, tensors))
-    except Exception as error:  # safetensors raises a type of its own that is no ValueError
+    except Exception as error:  # safetensors raises an error that is no ValueError
         raise ValueError(f"{folder} holds no readable training state: {error}") from error
     return state
 
