@@ -32,6 +32,17 @@ from dasl_core.train.reporter import NullReporter
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and train; returns the exit code."""
+    parser = build_parser()
+    given = parser.parse_args(arguments)
+    if not given.spec.is_file():
+        parser.error(f"SPEC.yaml: there is no file {given.spec}")
+    if given.data is not None and not given.data.is_dir():
+        parser.error(f"--data: there is no folder {given.data}")
+    return train(given.spec, given.data, given.output, given.overrides, resume=given.resume)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line, with the options of `dasl train`."""
     parser = argparse.ArgumentParser(
         prog="python -m dasl_core.standalone",
         description="Train without a service: alone, or on several ranks with "
@@ -66,12 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="store_true",
         help="Continue from the newest checkpoint in the output folder.",
     )
-    given = parser.parse_args(arguments)
-    if not given.spec.is_file():
-        parser.error(f"SPEC.yaml: there is no file {given.spec}")
-    if given.data is not None and not given.data.is_dir():
-        parser.error(f"--data: there is no folder {given.data}")
-    return train(given.spec, given.data, given.output, given.overrides, resume=given.resume)
+    return parser
 
 
 def train(

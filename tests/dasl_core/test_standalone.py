@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import typer
 import yaml
 from safetensors.torch import load_file
 
@@ -24,6 +25,7 @@ from dasl_core.standalone import main as standalone
 from dasl_core.standalone.ranks import leave_ranks
 from dasl_core.standalone.run_dir import RunDirectory
 from dasl_core.train.trainer import Trainer
+from service.cli.app import app
 from tests.support.training_world import picture_folder, settings
 
 REPOSITORY = Path(__file__).parents[2]
@@ -352,6 +354,34 @@ def test_a_bad_spec_ends_the_command_with_a_message(folder: Path) -> None:
     assert "train.epochs: is out of range (given 0; expected a number >= 1)" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (folder / "build").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["none.yaml"], "SPEC.yaml: there is no file none.yaml"),
+        (["spec.yaml", "--data", "nowhere"], "--data: there is no folder nowhere"),
+    ],
+)
+def test_missing_file_is_wrong_usage(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(SystemExit) as raised:
+        standalone.main(arguments)
+    assert raised.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_options_are_those_of_dasl_train() -> None:
+    ours = {name for action in standalone.build_parser()._actions for name in action.option_strings}
+    command = typer.main.get_command(app).commands["train"]  # type: ignore[attr-defined]
+    theirs = {name for option in command.params for name in option.opts if name.startswith("-")}
+    assert ours - {"-h", "--help"} == theirs - {"--help"}
 
 
 @pytest.mark.usefixtures("without_pictures")
