@@ -34,7 +34,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs draw nothing at their end, which takes longer than a tiny run itself."""
     monkeypatch.setattr(Validator, "publish_plots", lambda validator: None)
 

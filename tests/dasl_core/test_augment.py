@@ -83,7 +83,7 @@ def test_central_view_at_native_resolution_is_the_image(channels: int) -> None:
     close(pixels(images, central_view(whole(images)), 16), images.double() / 255)
 
 
-def test_normalisation_is_the_recorded_one() -> None:
+def test_normalization_equals_recorded_statistics() -> None:
     images = canvases()
     rendered = render(images, whole(images), central_view(whole(images)), 16, torch.float32)
     mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in statistics(3))
@@ -109,14 +109,14 @@ def test_central_view_is_the_largest_central_square(height: int, width: int) -> 
 # --- crops and flips
 
 
-def test_a_view_without_changes_is_the_image_and_a_flip_mirrors_it() -> None:
+def test_flip_mirrors_unchanged_view() -> None:
     images = canvases()
     close(pixels(images, draw(STILL, whole(images)), 16), images.double() / 255)
     mirrored = pixels(images, draw(changed(flip=1), whole(images)), 16)
     close(mirrored, images.flip(3).double() / 255)
 
 
-def test_a_flip_takes_the_same_crop() -> None:
+def test_flip_keeps_crop() -> None:
     images = canvases()
     crops = [draw(changed(crop_scale=(0.2, 0.5), flip=flip), whole(images)) for flip in (0, 1)]
     plain, flipped = (pixels(images, crop, 16) for crop in crops)
@@ -129,7 +129,7 @@ def test_half_of_the_views_are_flipped() -> None:
 
 
 @pytest.mark.parametrize("size", [5, 16, 40])
-def test_what_lies_outside_the_image_is_never_seen(size: int) -> None:
+def test_views_contain_no_pixels_outside_image(size: int) -> None:
     generator = torch.Generator().manual_seed(3)
     valid_hw = torch.randint(1, 17, (256, 2), generator=generator)
     inside = (
@@ -147,7 +147,7 @@ def test_what_lies_outside_the_image_is_never_seen(size: int) -> None:
     assert results[0].max() < 1 + 1e-9
 
 
-def test_crops_are_distributed_as_torchvisions() -> None:
+def test_crops_are_distributed_as_in_torchvision() -> None:
     scale, ratio = (0.2, 1.0), (3 / 4, 4 / 3)
     for height, width in ((20, 20), (10, 30)):
         torch.manual_seed(0)
@@ -172,7 +172,7 @@ def test_crops_are_distributed_as_torchvisions() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_jitter_of_no_strength_or_no_probability_leaves_colours(channels: int) -> None:
+def test_zero_jitter_keeps_colors(channels: int) -> None:
     images = canvases(channels=channels)
     for augment in (
         changed(jitter=0, jitter_probability=1),
@@ -190,7 +190,7 @@ def test_grayscale_makes_channels_equal_to_the_luminance() -> None:
     close(gray[:, 0], luminance)
 
 
-def test_hue_and_saturation_keep_luminance_and_grey() -> None:
+def test_hue_and_saturation_keep_luminance_and_gray() -> None:
     strength = 0.5
     color = draw(changed(jitter=strength, jitter_probability=1), torch.full((4000, 2), 9)).color
     luma = torch.tensor(LUMA)
@@ -206,7 +206,7 @@ def test_hue_and_saturation_keep_luminance_and_grey() -> None:
     assert (red[:, 2] > 0.05).any()
 
 
-def test_a_grey_picture_is_jittered_alike_in_one_channel_and_in_three() -> None:
+def test_jitter_of_gray_image_does_not_depend_on_channels() -> None:
     gray = canvases(64, channels=1)
     augment = changed(jitter=0.5, jitter_probability=1)
     one = pixels(gray, draw(augment, whole(gray)), 16)
@@ -241,7 +241,7 @@ def test_blur_keeps_flat_images_and_the_mean_and_smooths() -> None:
     close(pixels(flat, draw(changed(blur=1), whole(flat)), 40), flat.double() / 255)
 
 
-def test_blur_is_a_normalised_gaussian() -> None:
+def test_blur_is_normalized_gaussian() -> None:
     point = torch.zeros(1, 1, 41, 41, dtype=torch.uint8)
     point[0, 0, 20, 20] = 255
     box = torch.tensor([[0.0, 0.0, 1.0, 1.0]])
@@ -254,7 +254,7 @@ def test_blur_is_a_normalised_gaussian() -> None:
     close(spread, spread.T, atol=1e-12)
 
 
-def test_only_the_drawn_samples_are_blurred() -> None:
+def test_only_drawn_images_are_blurred() -> None:
     images = canvases(32)
     view = draw(changed(blur=0.5), whole(images))
     assert view.sigma is not None
@@ -269,7 +269,7 @@ def test_only_the_drawn_samples_are_blurred() -> None:
 # --- whose random numbers
 
 
-def test_a_share_of_the_global_draw_needs_no_other_extents() -> None:
+def test_share_of_global_draw_does_not_depend_on_other_sizes() -> None:
     valid_hw = torch.randint(5, 30, (8, 2))
     augment = drawn(blur=0.5)
     everything = draw(augment, valid_hw)
@@ -282,7 +282,7 @@ def test_a_share_of_the_global_draw_needs_no_other_extents() -> None:
     assert share.box.shape == (3, 4)
 
 
-def test_views_are_decided_by_the_seed_alone() -> None:
+def test_views_depend_only_on_seed() -> None:
     images = canvases()
     first = pixels(images, draw(drawn(blur=0.5), whole(images), seed=1), 16)
     torch.rand(10)
@@ -292,7 +292,7 @@ def test_views_are_decided_by_the_seed_alone() -> None:
     assert not torch.equal(first, other)
 
 
-def test_one_pixel_and_needle_shaped_images_can_be_viewed() -> None:
+def test_views_of_extreme_image_shapes() -> None:
     valid_hw = torch.tensor([[1, 1], [1, 16], [16, 1], [2, 16]])
     for view in (draw(drawn(blur=1.0), valid_hw), central_view(valid_hw)):
         assert pixels(canvases(), view, 8, valid_hw).isfinite().all()

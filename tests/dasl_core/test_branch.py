@@ -18,7 +18,7 @@ from dasl_core.train.serialization import load_state, save_state
 from dasl_core.train.validation import Validator
 from tests.support.training_world import SMALL, Recorder, assert_same, resolved, run
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
+pytestmark = pytest.mark.usefixtures("without_plots")
 SOURCE: dict[str, Any] = {
     "method": {"name": "byol", "hidden_dim": 8, "projection_dim": 4},
     "sec": {"weight": 0.5, "momentum": 0.4},
@@ -61,7 +61,7 @@ def changed(**parts: Any) -> dict[str, Any]:
     ],
     ids=str,
 )
-def test_it_goes_on_with_the_weights_at_the_step(
+def test_branch_continues_with_weights_and_step(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, source: Recorder, changes: dict[str, Any]
 ) -> None:
     spec = resolved(pictures, **changed(**changes))
@@ -93,7 +93,7 @@ def test_it_goes_on_with_the_weights_at_the_step(
         assert began["optimizer"]["state"] == {}
 
 
-def test_with_nothing_changed_it_is_exact(
+def test_branch_without_changes_is_exact(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     spec = resolved(pictures, **SOURCE | {"dar": {"weight": 0.1, "labels": "cluster"}})
@@ -117,7 +117,7 @@ def test_with_nothing_changed_it_is_exact(
     ],
     ids=["epochs", "width", "channels", "data"],
 )
-def test_what_cannot_go_on_says_why(
+def test_branch_that_does_not_fit_is_refused(
     pictures: DatasetIndex,
     cache: Path,
     tmp_path: Path,
@@ -145,7 +145,7 @@ def test_what_cannot_go_on_says_why(
         ({"evaluate": {"holdout": {"fraction": 0.5}}}, ["evaluate.holdout"]),
     ],
 )
-def test_what_cannot_change_is_named(
+def test_branch_names_setting_that_fixes_shapes(
     pictures: DatasetIndex, changes: dict[str, Any], fields: list[str]
 ) -> None:
     spec = changed(**changes)
@@ -156,7 +156,7 @@ def test_what_cannot_change_is_named(
     assert all(problem.expected for problem in problems)
 
 
-def test_it_may_have_another_number_of_ranks(
+def test_branch_may_change_number_of_ranks(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, source: Recorder
 ) -> None:
     state = load_state(source.last_checkpoint)

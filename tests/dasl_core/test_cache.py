@@ -34,7 +34,7 @@ def reserve(folder: CacheFolder, size: int = SIZE) -> Path:
     return file
 
 
-def test_what_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
+def test_eviction_is_least_recently_used_first(tmp_path: Path) -> None:
     paths = [filled(tmp_path, name, at) for name, at in (("a", 200.0), ("b", 100.0), ("c", 300.0))]
     new = CacheFolder(tmp_path / "new")
     reserve(new)
@@ -42,7 +42,7 @@ def test_what_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
     new.close()
 
 
-def test_opening_a_folder_is_a_use(tmp_path: Path) -> None:
+def test_opening_folder_counts_as_use(tmp_path: Path) -> None:
     paths = [filled(tmp_path, name, at) for name, at in (("a", 100.0), ("b", 200.0), ("c", 300.0))]
     CacheFolder(paths[0]).close()
     new = CacheFolder(tmp_path / "new")
@@ -51,7 +51,7 @@ def test_opening_a_folder_is_a_use(tmp_path: Path) -> None:
     new.close()
 
 
-def test_a_folder_that_somebody_uses_stays(tmp_path: Path) -> None:
+def test_folder_in_use_is_not_evicted(tmp_path: Path) -> None:
     paths = [filled(tmp_path, name, at) for name, at in (("a", 100.0), ("b", 200.0), ("c", 300.0))]
     user, new = CacheFolder(paths[1]), CacheFolder(tmp_path / "new")
     reserve(new, 2 * SIZE)
@@ -60,7 +60,7 @@ def test_a_folder_that_somebody_uses_stays(tmp_path: Path) -> None:
     new.close()
 
 
-def test_what_does_not_fit_evicts_nobody(tmp_path: Path) -> None:
+def test_too_large_file_evicts_nothing(tmp_path: Path) -> None:
     path = filled(tmp_path, "a", 100.0)
     new = CacheFolder(tmp_path / "new")
     with pytest.raises(OSError, match=MAX_BYTES_VARIABLE):
@@ -81,7 +81,7 @@ def test_other_files_are_never_removed(tmp_path: Path) -> None:
     new.close()
 
 
-def test_a_reserved_file_counts_before_it_is_written(tmp_path: Path) -> None:
+def test_reserved_file_counts_before_it_is_written(tmp_path: Path) -> None:
     first, second = CacheFolder(tmp_path / "first"), CacheFolder(tmp_path / "second")
     reserve(first, 2 * SIZE)
     with pytest.raises(OSError, match="in use"):
@@ -90,7 +90,7 @@ def test_a_reserved_file_counts_before_it_is_written(tmp_path: Path) -> None:
     second.close()
 
 
-def test_the_bound_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_size_limit_comes_from_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max_bytes() == 3 * SIZE
     monkeypatch.delenv(MAX_BYTES_VARIABLE)
     assert max_bytes() == MAX_BYTES

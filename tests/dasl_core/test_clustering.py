@@ -36,7 +36,7 @@ def start_of(x: Tensor, k: int, seed: int) -> Tensor:
 
 
 @pytest.mark.parametrize("k", [1, 4, 9])
-def test_euclidean_equals_scikit_learn_from_the_same_start(k: int) -> None:
+def test_euclidean_equals_scikit_learn(k: int) -> None:
     x = clouds(spread=0.8)
     found = cluster(x, k, metric="euclidean", seed=3, max_iterations=300)
     theirs = KMeans(k, init=start_of(x, k, 3).numpy(), n_init=1, tol=0, algorithm="lloyd").fit(x)
@@ -45,7 +45,7 @@ def test_euclidean_equals_scikit_learn_from_the_same_start(k: int) -> None:
     assert found.inertia == pytest.approx(theirs.inertia_)
 
 
-def test_spherical_equals_a_naive_loop_from_the_same_start() -> None:
+def test_spherical_equals_naive_loop() -> None:
     x = clouds(spread=0.8)
     unit = F.normalize(x, dim=1)
     centres, assigned = start_of(unit, 5, 1), torch.zeros(0)
@@ -63,7 +63,7 @@ def test_spherical_equals_a_naive_loop_from_the_same_start() -> None:
     assert found.inertia == pytest.approx(float((2 - 2 * cosines).sum()))
 
 
-def test_spherical_sees_directions_only_and_euclidean_lengths_too() -> None:
+def test_spherical_ignores_lengths() -> None:
     x = clouds(spread=0.8)
     lengths = torch.rand(len(x), 1, generator=torch.Generator().manual_seed(2)).double() * 9 + 1
     same = torch.equal(cluster(x, 6).assignments, cluster(lengths * x, 6).assignments)
@@ -82,7 +82,7 @@ def test_clear_clusters_are_found(metric: Any) -> None:
     assert found.iterations <= 3
 
 
-def test_seed_alone_decides() -> None:
+def test_clustering_depends_only_on_seed() -> None:
     x = clouds(spread=1.5)
     state = torch.get_rng_state()
     first, again, other = (cluster(x, 12, seed=seed) for seed in (0, 0, 1))
@@ -100,7 +100,7 @@ def test_half_precision_is_computed_in_float32() -> None:
     assert torch.equal(found.assignments, cluster(x.float(), 6).assignments)
 
 
-def test_tiles_change_nothing_and_bound_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiles_bound_memory_without_changing_result(monkeypatch: pytest.MonkeyPatch) -> None:
     x = clouds(clusters=10, each=40, width=3, spread=1.0)
     whole = cluster(x, 50, metric="euclidean")
     monkeypatch.setattr(clustering, "_SCORE_ENTRIES", 500)
@@ -112,7 +112,7 @@ def test_tiles_change_nothing_and_bound_the_memory(monkeypatch: pytest.MonkeyPat
     assert largest.entries <= 5 * 400
 
 
-def test_the_start_of_a_large_bank_is_drawn_from_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_of_large_bank_is_drawn_from_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clustering, "_START_POINTS", 4)
     x = clouds(clusters=5, each=2000, width=2, spread=0.01)
     monkeypatch.setattr(clustering, "_SCORE_ENTRIES", 1000)
@@ -126,7 +126,7 @@ def test_the_start_of_a_large_bank_is_drawn_from_a_sample(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("metric", ["spherical", "euclidean"])
-def test_clusters_without_points_get_the_farthest_ones(metric: Any) -> None:
+def test_empty_clusters_get_farthest_points(metric: Any) -> None:
     x = torch.tensor([[1.0, 0.0], [1.0, 0.1], [1.0, -0.1], [-1.0, 0.0], [0.0, 1.0]])
     x = x.double()
     centres = torch.tensor([[1.0, 0.0], [-9.0, -9.0], [-9.5, -9.0]]).double()
@@ -166,7 +166,7 @@ def test_corner_cases() -> None:
         ({"positions": torch.arange(3)}, "positions must name each of the 4 rows"),
     ],
 )
-def test_wrong_arguments_are_named(change: dict[str, Any], expected: str) -> None:
+def test_invalid_arguments_are_named(change: dict[str, Any], expected: str) -> None:
     arguments: dict[str, Any] = {"bank": torch.eye(4), "k": 2} | change
     with pytest.raises(ValueError, match=expected):
         cluster(**arguments)
@@ -221,7 +221,7 @@ def reports_nan(x: np.ndarray) -> str:
 
 @pytest.mark.parametrize("metric", ["spherical", "euclidean"])
 @pytest.mark.parametrize("k", [3, 20])  # with 3, the start is drawn from 96 of the 101 rows
-def test_ranks_find_what_one_process_finds(pool: GlooPool, metric: Any, k: int) -> None:
+def test_clustering_on_ranks_equals_one_process(pool: GlooPool, metric: Any, k: int) -> None:
     x = clouds(spread=1.0)[:101].numpy()
     expected, centres, inertia, _ = shared(x, None, k, metric)
     for ranks in (2, 4):
@@ -234,7 +234,7 @@ def test_ranks_find_what_one_process_finds(pool: GlooPool, metric: Any, k: int) 
             assert result[2] == pytest.approx(inertia, rel=1e-12)
 
 
-def test_it_does_not_matter_who_holds_which_row(pool: GlooPool) -> None:
+def test_clustering_does_not_depend_on_distribution_of_rows(pool: GlooPool) -> None:
     x = clouds(spread=1.0)[:101].numpy()
     expected = shared(x, None, 7, "spherical")[0]
     order = np.random.default_rng(0).permutation(101)
@@ -245,7 +245,7 @@ def test_it_does_not_matter_who_holds_which_row(pool: GlooPool) -> None:
         )
 
 
-def test_the_farthest_points_are_those_of_all_ranks(pool: GlooPool) -> None:
+def test_farthest_points_are_of_all_ranks(pool: GlooPool) -> None:
     # Whole numbers: every sum is exact, and there are many equal distances to break.
     x = np.random.default_rng(1).integers(-4, 5, (61, 2)).astype(np.float64)
     expected, centres, _, reseeded = from_bad_start(x, 9)
@@ -266,13 +266,13 @@ def test_more_ranks_than_rows(pool: GlooPool) -> None:
     )
 
 
-def test_a_whole_bank_on_every_rank(pool: GlooPool) -> None:
+def test_whole_bank_on_every_rank(pool: GlooPool) -> None:
     x = clouds().numpy()
     for found in pool.call(2, alone, x):
         np.testing.assert_array_equal(found, alone(x))
 
 
-def test_all_ranks_refuse_what_one_holds(pool: GlooPool) -> None:
+def test_all_ranks_refuse_invalid_rows_of_one(pool: GlooPool) -> None:
     answers = pool.call(2, reports_nan, clouds().numpy())
     assert answers == ["bank holds NaN or infinite numbers in 1 rows"] * 2
 

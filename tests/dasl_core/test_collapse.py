@@ -134,13 +134,13 @@ def two_dimensions(a: Tensor, b: Tensor, names: Tensor) -> Tensor:
     return (a - b).square().sum(dim=1).mean() + alive + both[:, 2:].norm(dim=1).mean()
 
 
-def test_healthy_simclr_raises_nothing() -> None:
+def test_healthy_simclr_raises_no_alarm() -> None:
     alarm, raised = watch(train(simclr))
     assert raised == []
     assert alarm.active == []
 
 
-def test_mild_alignment_raises_nothing() -> None:
+def test_mild_alignment_raises_no_alarm() -> None:
     def loss(a: Tensor, b: Tensor, names: Tensor) -> Tensor:
         both = torch.cat([a, b])
         return simclr(a, b, names) + 0.003 * difference_alignment(both, names.repeat(2))
@@ -148,7 +148,7 @@ def test_mild_alignment_raises_nothing() -> None:
     assert watch(train(loss))[1] == []
 
 
-def test_heavy_elementwise_alignment_is_named_constant_output() -> None:
+def test_heavy_alignment_is_constant_output() -> None:
     alarm, raised = watch(train(with_heavy_alignment))
     assert [one.cause for one in raised] == ["constant_output"]
     assert alarm.active == ["constant_output"]
@@ -156,13 +156,13 @@ def test_heavy_elementwise_alignment_is_named_constant_output() -> None:
     assert raised[0].metrics["share_of_even_spread"] < 0.1
 
 
-def test_few_dimensions_are_named() -> None:
+def test_few_dimensions_are_dimensional_collapse() -> None:
     _, raised = watch(train(two_dimensions))
     assert [one.cause for one in raised] == ["dimensional_collapse"]
     assert raised[0].metrics["effective_rank"] < 3
 
 
-def test_exploding_norms_are_named() -> None:
+def test_exploding_norms_are_norm_explosion() -> None:
     # Of a cosine loss, whose gradient is across the embedding: every step makes it longer.
     _, raised = watch(train(simclr, lr=1e4, optimizer=torch.optim.SGD))
     (one,) = [one for one in raised if one.cause == "norm_explosion"]
@@ -173,7 +173,7 @@ def only(names: str, points: Iterator[Figures]) -> Iterator[Figures]:
     return ({name: point[name] for name in names.split()} for point in points)
 
 
-def test_sharp_targets_without_a_centre_are_named_constant_output() -> None:
+def test_sharp_targets_without_center_are_constant_output() -> None:
     points = list(train_assignments(0.02, centred=False, noise=3.0))
     _, raised = watch(iter(points))
     assert [one.cause for one in raised] == ["constant_output"]
@@ -184,7 +184,7 @@ def test_sharp_targets_without_a_centre_are_named_constant_output() -> None:
     assert [one.cause for one in raised] == ["constant_output"]
 
 
-def test_a_centre_without_sharp_targets_is_named_uniform_output() -> None:
+def test_center_without_sharp_targets_is_uniform_output() -> None:
     points = list(train_assignments(1.0, centred=True))
     for names in ("output_entropy output_usage num_outputs", "loss_dino num_outputs"):
         _, raised = watch(only(names, iter(points)))
@@ -192,7 +192,7 @@ def test_a_centre_without_sharp_targets_is_named_uniform_output() -> None:
         assert raised[0].metrics["ln_outputs"] == pytest.approx(math.log(OUTPUTS))
 
 
-def test_healthy_assignments_raise_nothing_though_their_loss_is_near_nothing() -> None:
+def test_healthy_assignments_with_low_loss_raise_no_alarm() -> None:
     points = list(train_assignments(0.04, centred=True))
     assert points[-1]["loss_dino"] < 0.02 * math.log(OUTPUTS)
     assert watch(iter(points))[1] == []
@@ -211,7 +211,7 @@ def causes(alarm: CollapseAlarm, figures: Figures, times: int, progress: float =
     return [one.cause for _ in range(times) for one in alarm.observe(figures, progress)]
 
 
-def test_it_must_persist_and_is_told_once() -> None:
+def test_alarm_needs_persistence_and_is_raised_once() -> None:
     alarm, patience = CollapseAlarm(), PATIENCE["constant_output"]
     for _ in range(3):  # a good report in between starts the count anew
         assert causes(alarm, spread(0.05), patience - 1) == []
@@ -219,7 +219,7 @@ def test_it_must_persist_and_is_told_once() -> None:
     assert causes(alarm, spread(0.05), 100) == ["constant_output"]
 
 
-def test_it_is_told_again_only_after_a_recovery() -> None:
+def test_alarm_is_raised_again_only_after_recovery() -> None:
     alarm, patience = CollapseAlarm(), PATIENCE["constant_output"]
     assert causes(alarm, spread(0.05), patience) == ["constant_output"]
     # Between bad and good is no recovery, nor is a short one.
@@ -232,7 +232,7 @@ def test_it_is_told_again_only_after_a_recovery() -> None:
     assert causes(alarm, spread(0.05), patience) == ["constant_output"]
 
 
-def test_a_start_that_looks_collapsed_is_given_time() -> None:
+def test_collapsed_start_has_grace_period() -> None:
     uniform = {"loss_dino": math.log(1024), "num_outputs": 1024.0}
     for figures, cause in ((spread(0.02), "constant_output"), (uniform, "uniform_output")):
         alarm = CollapseAlarm()
@@ -240,13 +240,13 @@ def test_a_start_that_looks_collapsed_is_given_time() -> None:
         assert causes(alarm, figures, 100, progress=GRACE) == [cause]
 
 
-def test_who_has_been_healthy_is_not_given_time() -> None:
+def test_healthy_run_has_no_grace_period() -> None:
     alarm = CollapseAlarm()
     assert causes(alarm, spread(0.9), 1, progress=0.01) == []
     assert causes(alarm, spread(0.02), 10, progress=0.02) == ["constant_output"]
 
 
-def test_a_loss_near_nothing_needs_more_evidence_when_embeddings_are_spread() -> None:
+def test_low_loss_with_spread_embeddings_raises_no_alarm() -> None:
     met = {"loss_dino": 0.001, "num_outputs": 1024.0}
     assert causes(CollapseAlarm(), met, 20) == ["constant_output"]
     assert causes(CollapseAlarm(), met | spread(0.9), 20) == []
@@ -256,7 +256,7 @@ def test_a_loss_near_nothing_needs_more_evidence_when_embeddings_are_spread() ->
     assert causes(CollapseAlarm(), unused, 20) == ["constant_output"]
 
 
-def test_a_loss_above_uniform_is_not_uniform_when_targets_are_sharp() -> None:
+def test_high_loss_with_sharp_targets_is_not_uniform_output() -> None:
     figures = {"loss_dino": 12.0, "num_outputs": 1024.0, "output_entropy": 2.0}
     assert causes(CollapseAlarm(), figures, 20) == []
     assert causes(CollapseAlarm(), {"loss_swav": 3.0445, "num_outputs": 21.0}, 20) == [
@@ -266,7 +266,7 @@ def test_a_loss_above_uniform_is_not_uniform_when_targets_are_sharp() -> None:
     assert causes(CollapseAlarm(), {"loss_simclr": 3.0445, "num_outputs": 21.0}, 20) == []
 
 
-def test_rank_is_judged_by_its_fall_and_by_what_is_needed() -> None:
+def test_rank_is_judged_by_its_fall_and_number_of_classes() -> None:
     def rank(value: float, **more: float) -> Figures:
         return {"effective_rank": value, "embedding_dim": 512.0} | more
 
@@ -288,7 +288,7 @@ def test_rank_is_judged_by_its_fall_and_by_what_is_needed() -> None:
     assert causes(CollapseAlarm(), {"effective_rank": 1.9, "embedding_dim": 2.0}, 20) == []
 
 
-def test_norms_may_grow_by_orders_at_first_but_not_later() -> None:
+def test_norms_may_grow_only_at_start() -> None:
     def norm(value: float) -> Figures:
         return {"embedding_norm": value}
 
@@ -306,14 +306,14 @@ def test_norms_may_grow_by_orders_at_first_but_not_later() -> None:
     assert causes(late, norm(1e5), 20, progress=0.5) == []
 
 
-def test_what_is_missing_or_not_a_number_is_not_judged() -> None:
+def test_missing_or_nan_metrics_are_not_judged() -> None:
     alarm = CollapseAlarm()
     assert causes(alarm, {}, 20) == []
     assert causes(alarm, {"loss": 1.0, "embedding_std": 0.0}, 20) == []
     assert causes(alarm, dict.fromkeys(spread(1) | {"embedding_norm": 1.0}, math.nan), 20) == []
 
 
-def test_state_is_plain_json_and_restores_the_count() -> None:
+def test_alarm_state_is_json_and_restores_counts() -> None:
     points = [spread(0.9) | {"embedding_norm": 3.0, "effective_rank": 50.0}] * 3
     points += [spread(0.02) | {"embedding_norm": 1e4, "effective_rank": 4.0}] * 12
     straight, through = CollapseAlarm(), CollapseAlarm()

@@ -89,7 +89,7 @@ def assert_alike(term: Tensor, expected: Tensor, embeddings: Tensor) -> None:
 # --- DAR
 
 
-def test_every_setting_of_the_regularizers_is_looked_at_here() -> None:
+def test_every_regularizer_setting_has_a_test() -> None:
     """A new one needs a test that it changes the loss."""
     assert DAR.model_fields.keys() == {*USUAL, "weight", "labels", "clusters", "schedule"}
     assert SEC.model_fields.keys() == {"weight", "target", "momentum", "ramp"}
@@ -98,7 +98,7 @@ def test_every_setting_of_the_regularizers_is_looked_at_here() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), OTHERS)
-def test_a_setting_of_dar_reaches_the_loss(name: str, value: Any) -> None:
+def test_dar_setting_changes_loss(name: str, value: Any) -> None:
     given = outputs()
     embeddings = given["embeddings"]
     # Of distances, single numbers, every norm is the same.
@@ -113,7 +113,7 @@ def test_a_setting_of_dar_reaches_the_loss(name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("weight", [1e-3, 2.0])
-def test_the_weight_of_dar_multiplies_it_and_leaves_the_methods_loss(weight: float) -> None:
+def test_dar_weight_multiplies_only_dar(weight: float) -> None:
     given = outputs()
     terms = criterion(dar={"weight": weight})(given, at(4))
     expected = weight * alignment(given["embeddings"], SAMPLES).item()
@@ -123,7 +123,7 @@ def test_the_weight_of_dar_multiplies_it_and_leaves_the_methods_loss(weight: flo
 
 @pytest.mark.parametrize("kind", ["instance", "class", "kmeans", "prototypes"])
 @pytest.mark.parametrize("estimator", ["chain", "full"])
-def test_the_labels_of_dar_say_which_pairs_enter(kind: str, estimator: str) -> None:
+def test_dar_labels_select_pairs(kind: str, estimator: str) -> None:
     given = outputs()
     dar: dict[str, Any] = {"weight": WEIGHT, "estimator": estimator}
     if kind in ("instance", "class"):
@@ -153,7 +153,7 @@ def test_the_labels_of_dar_say_which_pairs_enter(kind: str, estimator: str) -> N
         assert term.item() != pytest.approx(expected["instance"].item(), rel=1e-3)
 
 
-def test_the_chain_is_drawn_from_the_seed_and_the_step() -> None:
+def test_dar_chain_depends_on_seed_and_step() -> None:
     given = outputs()
     terms: list[float] = []
     for seed, index in ((3, 4), (3, 5), (8, 4)):
@@ -167,7 +167,7 @@ def test_the_chain_is_drawn_from_the_seed_and_the_step() -> None:
 
 @pytest.mark.parametrize("labels", ["instance", "class"])
 @pytest.mark.parametrize("estimator", get_args(DAR.model_fields["estimator"].annotation))
-def test_the_columns_of_the_last_batch_are_counted(labels: str, estimator: str) -> None:
+def test_dar_columns_are_counted(labels: str, estimator: str) -> None:
     this = criterion(dar={"weight": WEIGHT, "labels": labels, "estimator": estimator})
     assert this.metrics() == {}
     this(outputs(), at(4))
@@ -209,7 +209,7 @@ def naive_constraint(batches: list[Tensor], target: str, rho: float) -> list[flo
 
 
 @pytest.mark.parametrize(("target", "rho"), [("mean", 1.0), ("mean", 0.25), ("zero", 1.0)])
-def test_target_and_momentum_of_sec_reach_the_loss(target: str, rho: float) -> None:
+def test_sec_target_and_momentum_change_loss(target: str, rho: float) -> None:
     batches = [outputs(0), outputs(1, scale=3.0)]
     embeddings = [batch["embeddings"].detach() for batch in batches]
     sec = {"weight": WEIGHT, "target": target, "momentum": rho, "ramp": False}
@@ -224,7 +224,7 @@ def test_target_and_momentum_of_sec_reach_the_loss(target: str, rho: float) -> N
         assert terms[1] != pytest.approx(WEIGHT * another, rel=1e-3)
 
 
-def test_the_gradient_of_sec_is_radial() -> None:
+def test_sec_gradient_is_radial() -> None:
     """(2/N)(r - mu) f/r for each embedding f of norm r, times the weight."""
     given = outputs()
     embeddings = given["embeddings"]
@@ -235,7 +235,7 @@ def test_the_gradient_of_sec_is_radial() -> None:
     torch.testing.assert_close(slope, expected, rtol=1e-10, atol=1e-14)
 
 
-def test_the_mean_norm_goes_on_after_a_restart_and_can_be_put_back() -> None:
+def test_sec_mean_is_saved_and_restored() -> None:
     sec = {"weight": WEIGHT, "momentum": 0.25, "ramp": False}
     whole, resumed = criterion(sec=sec), criterion(sec=sec)
     whole(outputs(0), at(4))
@@ -264,7 +264,7 @@ def share(schedule: str, index: int, total: int) -> float:
 
 
 @pytest.mark.parametrize("schedule", get_args(DAR.model_fields["schedule"].annotation))
-def test_the_weight_of_dar_grows_as_its_schedule_says(schedule: str) -> None:
+def test_dar_weight_follows_schedule(schedule: str) -> None:
     given = outputs()
     this = criterion(dar={"weight": WEIGHT, "schedule": schedule})
     factors = []
@@ -277,7 +277,7 @@ def test_the_weight_of_dar_grows_as_its_schedule_says(schedule: str) -> None:
 
 
 @pytest.mark.parametrize("ramp", [True, False])
-def test_the_weight_of_sec_grows_at_an_even_pace_if_asked(ramp: bool) -> None:
+def test_sec_weight_ramps_linearly(ramp: bool) -> None:
     given = outputs()
     (raw,) = naive_constraint([given["embeddings"].detach()], "mean", 1.0)
     this = criterion(sec={"weight": WEIGHT, "ramp": ramp})
@@ -289,7 +289,7 @@ def test_the_weight_of_sec_grows_at_an_even_pace_if_asked(ramp: bool) -> None:
 @pytest.mark.parametrize(
     ("schedule", "ramp"), [("constant", False), ("linear", True), ("cosine", True)]
 )
-def test_in_a_run_weights_start_with_its_first_step_and_are_full_at_its_last(
+def test_weight_schedules_span_whole_run(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, schedule: str, ramp: bool
 ) -> None:
     """The terms that a run reports, against the regularizers of the embeddings that it made."""

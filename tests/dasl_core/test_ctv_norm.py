@@ -259,6 +259,6 @@ def test_float32_under_autocast_and_for_half_inputs(norm: Norm) -> None:
         (([[1.0]],), r"columns must be a tensor of shape \(H, h\); given list"),
     ],
 )
-def test_wrong_arguments_are_named(arguments: tuple, expected: str) -> None:
+def test_invalid_arguments_are_named(arguments: tuple, expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
         ctv_norm(*arguments)

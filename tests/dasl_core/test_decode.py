@@ -43,7 +43,7 @@ def test_lossless_formats(format_: str) -> None:
 @pytest.mark.parametrize(
     ("mode", "format_"), [("CMYK", "JPEG"), ("CMYK", "TIFF"), ("YCbCr", "JPEG")]
 )
-def test_colour_spaces_become_rgb(mode: str, format_: str) -> None:
+def test_color_spaces_become_rgb(mode: str, format_: str) -> None:
     options = {"quality": 100, "subsampling": 0} if format_ == "JPEG" else {}
     pixels = decode_image(stored(gradient(mode), format_, **options))
     assert pixels.shape == (8, 12, 3)
@@ -134,7 +134,7 @@ def test_exif_orientation_is_applied_once(format_: str, orientation: int) -> Non
     assert np.abs(pixels.astype(int) - np.asarray(upright)).mean() < 8
 
 
-def test_damaged_exif_does_not_cost_the_image() -> None:
+def test_damaged_exif_is_ignored() -> None:
     broken = stored(gradient(), "JPEG", exif=b"Exif\x00\x00II*\x00\xff\xff\xff\xff")
     assert decode_image(broken).shape == (8, 12, 3)
 
@@ -174,7 +174,7 @@ def png_that_claims(width: int, height: int) -> bytes:
     ],
     ids=["empty", "text", "postscript", "large", "bomb", "too little data"],
 )
-def test_broken_content_says_why(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_damaged_content_is_explained(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "broken.png"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=reason) as raised:
@@ -191,7 +191,7 @@ def test_truncated_files_are_refused(format_: str, kept: float) -> None:
         decode_image(io.BytesIO(whole[: int(len(whole) * kept)]))
 
 
-def test_paths_that_are_no_readable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_paths_are_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="the file does not exist"):
         decode_image(tmp_path / "absent.png")
     with pytest.raises(ValueError, match="it is a folder"):

@@ -304,7 +304,7 @@ def test_computed_in_float32_under_autocast() -> None:
         ({"reduction": "none"}, r"reduction must be one of 'sum', 'mean'; given 'none'"),
     ],
 )
-def test_wrong_arguments_are_named(change: dict, expected: str) -> None:
+def test_invalid_arguments_are_named(change: dict, expected: str) -> None:
     arguments = {"embeddings": torch.zeros(4, 2), "labels": torch.arange(4)} | change
     with pytest.raises(ValueError, match=expected):
         difference_alignment(**arguments)

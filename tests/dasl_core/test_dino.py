@@ -321,7 +321,7 @@ def last_layer(folder: Path) -> Tensor:
 
 
 def test_the_last_layer_stays_for_the_first_epoch(
-    pictures: DatasetIndex, cache: Path, tmp_path: Path, without_pictures: None
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, without_plots: None
 ) -> None:
     spec = resolved(pictures, method={"name": "dino"}, train={"optimizer": {"name": "adamw"}})
     assert spec.train.optimizer.weight_decay > 0  # which does not reach it either

@@ -84,7 +84,7 @@ def gather_and_weigh(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarra
     return gathered.detach().numpy(), own.grad.numpy()
 
 
-def test_gather_is_in_rank_order_and_its_backward_sums_over_ranks(pool: GlooPool) -> None:
+def test_gather_keeps_rank_order_and_sums_gradients(pool: GlooPool) -> None:
     random = np.random.default_rng(0)
     values, weights = random.normal(size=(8, 3)), random.normal(size=(4, 8, 3))
     results = pool.call(4, gather_and_weigh, values, weights)
@@ -111,7 +111,7 @@ def sum_and_mean(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return total.detach().numpy(), own.grad.numpy(), mean_over_ranks(own).numpy()
 
 
-def test_sum_over_ranks_and_its_gradient(pool: GlooPool) -> None:
+def test_all_reduce_sum_and_its_gradient(pool: GlooPool) -> None:
     values = np.arange(4.0).reshape(4, 1)
     for total, gradient, mean in pool.call(4, sum_and_mean, values):
         assert (total.item(), gradient.item(), mean.item()) == (6.0, 10.0, 1.5)
@@ -182,7 +182,7 @@ def half_gradient(loss: str, embeddings: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("loss", ["loss_simclr", "loss_dar", "loss_sec"])
-def test_half_precision_is_gathered_in_full(pool: GlooPool, loss: str) -> None:
+def test_half_precision_is_gathered_in_float32(pool: GlooPool, loss: str) -> None:
     """The summed backward of bfloat16 would be rounded once a rank. (Of 2 or 4 ranks that have the same
     loss it would not: their shares are exact halves.)"""
     embeddings = np.random.default_rng(5).normal(size=(2, 12, 8))
@@ -228,7 +228,7 @@ def own_slice_simclr(embeddings: np.ndarray) -> np.ndarray:
         simclr.gather_views = right
 
 
-def test_a_gather_with_own_slice_backward_is_wrong_and_ours_is_not(pool: GlooPool) -> None:
+def test_gather_without_summed_backward_is_wrong(pool: GlooPool) -> None:
     embeddings = np.random.default_rng(3).normal(size=(2, 16, 8))
     world = 4
 
@@ -355,7 +355,7 @@ def whole_run(spec: dict[str, Any], index: DatasetIndex, cache: Path, kept: Path
 
 
 @pytest.mark.parametrize("method", REGISTRY)
-def test_a_run_on_two_ranks_is_the_run_on_one(
+def test_run_on_two_ranks_equals_run_on_one(
     pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path, method: str
 ) -> None:
     changes = {"dar": {"weight": 0.1}, "sec": {"weight": 0.5, "momentum": 0.5}}
@@ -380,7 +380,7 @@ def test_a_run_on_two_ranks_is_the_run_on_one(
             assert theirs[name] == pytest.approx(ours[name], abs=1e-5), (subject, name)
 
 
-def test_a_checkpoint_of_two_ranks_is_not_for_one(
+def test_checkpoint_of_two_ranks_is_refused_on_one(
     pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     spec = method_spec(pictures, "simclr", 2)

@@ -40,9 +40,7 @@ def evaluator_of(
 
 
 @pytest.mark.parametrize(("image_size", "side"), [(16, 16), (96, RAW_SIDE)])
-def test_raw_pixels_are_compared_at_a_small_side(
-    tmp_path: Path, image_size: int, side: int
-) -> None:
+def test_raw_pixels_are_downsampled(tmp_path: Path, image_size: int, side: int) -> None:
     index = ingest(picture_folder(tmp_path / "pictures", size=(100, 120)))
     spec = resolved(index, backbone={"name": "test_resnet", "image_size": image_size})
     canvases = Canvases(index, image_size, 3, cache=tmp_path / "cache", threads=1)
@@ -88,9 +86,7 @@ def network_with_a_head() -> nn.Module:
     return nn.Sequential(*layers)
 
 
-def test_probe_and_fine_tuning_come_with_the_final_evaluation_only(
-    build: Build, pictures: DatasetIndex
-) -> None:
+def test_probe_and_fine_tuning_run_only_at_end(build: Build, pictures: DatasetIndex) -> None:
     evaluator = build(
         pictures,
         linear={"epochs": 20, "learning_rates": [0.1, 3], "batch_size": 8},
@@ -118,7 +114,7 @@ def test_probe_and_fine_tuning_come_with_the_final_evaluation_only(
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "fp64"])
-def test_all_is_measured_in_every_precision(
+def test_evaluator_supports_every_precision(
     build: Build, pictures: DatasetIndex, precision: str
 ) -> None:
     evaluator = build(pictures, precision, linear={"epochs": 20}, finetune={"epochs": 1})
@@ -128,7 +124,7 @@ def test_all_is_measured_in_every_precision(
     assert 0 <= metrics["finetune_top1"] <= 1
 
 
-def test_figures_are_those_of_the_measures(build: Build, pictures: DatasetIndex) -> None:
+def test_evaluator_metrics_equal_measures(build: Build, pictures: DatasetIndex) -> None:
     evaluator = build(pictures, clustering=True)
     network = network_with_a_head().eval()
     metrics = evaluator.backbone(network)
@@ -150,7 +146,7 @@ def test_figures_are_those_of_the_measures(build: Build, pictures: DatasetIndex)
     assert metrics["distance_max_difference"] > metrics["class_distance_max_difference"]
 
 
-def test_a_sample_of_the_held_out_images_has_all_classes(
+def test_subset_of_held_out_images_has_all_classes(
     build: Build, pictures: DatasetIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # In the order of the index the first three are of one class.
@@ -174,7 +170,7 @@ def test_a_sample_of_the_held_out_images_has_all_classes(
     assert metrics["knn_top1"] == expected
 
 
-def test_without_labels_all_that_needs_them_is_left_out(build: Build, tmp_path: Path) -> None:
+def test_evaluator_without_labels_skips_label_metrics(build: Build, tmp_path: Path) -> None:
     index = ingest(picture_folder(tmp_path / "pictures", classes=0, per_class=12))
     evaluator = build(index, linear=True, finetune=True, clustering=True)
     metrics = evaluator.backbone(network_with_a_head(), final=True)
@@ -200,7 +196,7 @@ def features_on_some_ranks(root: str, view: int | None) -> np.ndarray:
 
 
 @pytest.mark.parametrize("view", [None, 1])
-def test_features_are_in_the_order_of_the_images_on_any_number_of_ranks(
+def test_feature_order_does_not_depend_on_ranks(
     pool: GlooPool, pictures: DatasetIndex, tmp_path: Path, view: int | None
 ) -> None:
     """Those of random views, too, which are the same whatever the ranks."""

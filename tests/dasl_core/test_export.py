@@ -64,7 +64,7 @@ def test_printed_code_loads_backbones_without_this_project(
 
 
 def test_what_a_run_hands_over_is_the_backbone_it_trained(
-    pictures: DatasetIndex, cache: Path, tmp_path: Path, without_pictures: None
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, without_plots: None
 ) -> None:
     spec = resolved(pictures, train={"precision": "fp64"}, dar={"weight": 0.1}, sec={})
     reporter = Recorder(tmp_path)
@@ -107,7 +107,7 @@ def test_nothing_in_a_checkpoint_is_pickled_and_reading_it_unpickles_nothing(
     pictures: DatasetIndex,
     cache: Path,
     tmp_path: Path,
-    without_pictures: None,
+    without_plots: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     backbone = {"name": "test_vit", "image_size": 16}

@@ -203,7 +203,7 @@ def test_ranks_train_as_one_process_with_the_whole_batch(pool: GlooPool, world: 
         np.testing.assert_allclose(rank["head"], alone["head"], atol=1e-9)
 
 
-def test_wrong_arguments_are_named() -> None:
+def test_invalid_arguments_are_named() -> None:
     images, y = pictures(6)
     network = small_network()
     with_batchnorm = nn.Sequential(nn.Flatten(), nn.LazyLinear(4), nn.BatchNorm1d(4))

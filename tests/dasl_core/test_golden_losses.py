@@ -71,7 +71,7 @@ def curves(
     }
 
 
-@pytest.mark.usefixtures("without_pictures")
+@pytest.mark.usefixtures("without_plots")
 @pytest.mark.parametrize(("method", "variant", "regularizers"), CASES)
 def test_losses_equal_recorded_ones(
     method: str, variant: str, regularizers: dict[str, Any], pictures: DatasetIndex, tmp_path: Path

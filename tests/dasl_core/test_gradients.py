@@ -133,21 +133,19 @@ TERMS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("terms", TERMS)
 @pytest.mark.parametrize("parts", [2, 4])
-def test_cached_gradients_are_those_of_the_whole_batch(parts: int, terms: str) -> None:
+def test_cached_gradients_equal_whole_batch(parts: int, terms: str) -> None:
     whole = gradients(Contrastive, 1, TERMS[terms])
     assert_equal(whole, gradients(Contrastive, parts, TERMS[terms]))
 
 
 @pytest.mark.parametrize("terms", TERMS)
-def test_cached_gradients_on_two_ranks_are_those_of_the_whole_batch_on_one(
-    pool: GlooPool, terms: str
-) -> None:
+def test_cached_gradients_on_two_ranks_equal_whole_batch_on_one(pool: GlooPool, terms: str) -> None:
     whole = gradients(Contrastive, 1, TERMS[terms])
     for part in pool.call(2, gradients, Contrastive, 2, TERMS[terms]):
         assert_equal(whole, part)
 
 
-def test_accumulating_a_contrastive_loss_would_be_wrong() -> None:
+def test_accumulation_of_contrastive_loss_differs() -> None:
     """Each part would see its own samples only; algorithms.md measured a cosine of 0.95."""
     whole = gradients(Contrastive, 1, {})[1]
 
@@ -160,14 +158,14 @@ def test_accumulating_a_contrastive_loss_would_be_wrong() -> None:
     assert cosine < 0.99
 
 
-def test_a_mean_over_samples_adds_up(pool: GlooPool) -> None:
+def test_mean_loss_is_accumulated(pool: GlooPool) -> None:
     whole = gradients(Mean, 1, {}, is_mean=True)
     assert_equal(whole, gradients(Mean, 4, {}, is_mean=True))
     for part in pool.call(2, gradients, Mean, 2, {}, True):
         assert_equal(whole, part)
 
 
-def test_a_mean_over_samples_with_a_regularizer_is_cached() -> None:
+def test_mean_loss_with_regularizer_is_cached() -> None:
     whole = gradients(Mean, 1, TERMS["dar"])
     assert_equal(whole, gradients(Mean, 4, TERMS["dar"]))
 
@@ -204,7 +202,7 @@ def computer(method: Contrastive, parts: int) -> GradientComputer:
     )
 
 
-def test_the_second_forward_drops_what_the_first_dropped() -> None:
+def test_second_forward_repeats_dropout() -> None:
     recorded = Recorded()
     method = made(Contrastive, nn.Dropout(0.5), recorded)
     views, step = a_batch()
@@ -215,7 +213,7 @@ def test_the_second_forward_drops_what_the_first_dropped() -> None:
     assert not torch.equal(first[0] == 0, first[1] == 0)  # the parts draw differently
 
 
-def test_a_batch_counts_once_in_running_statistics() -> None:
+def test_running_statistics_count_batch_once() -> None:
     views = [torch.from_numpy(view) for view in a_batch()[0]]
     method = made(Contrastive, nn.BatchNorm1d(6))
     computer(method, 4).backward(views, a_batch()[1])
@@ -226,7 +224,7 @@ def test_a_batch_counts_once_in_running_statistics() -> None:
         assert torch.equal(buffer, method.get_buffer(name)), name
 
 
-def test_parts_of_a_step_are_cut_from_every_ranks_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_micro_batch_takes_part_of_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dasl_core.methods.base.world_size", lambda: 2)
     monkeypatch.setattr("dasl_core.methods.base.rank", lambda: 1)
     step = Step(0, 1, 1, torch.arange(12), torch.arange(12) + 100)

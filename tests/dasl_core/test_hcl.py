@@ -170,7 +170,7 @@ def test_the_bound_and_the_correction_are_of_the_global_batch(
         ({"beta": -1.0}, "beta must be a finite number of at least 0"),
     ],
 )
-def test_wrong_arguments_are_named(change: dict[str, Any], expected: str) -> None:
+def test_invalid_arguments_are_named(change: dict[str, Any], expected: str) -> None:
     arguments: dict[str, Any] = {
         "embeddings": torch.ones(2, 3, 4),
         "temperature": 0.5,

@@ -25,7 +25,7 @@ def reasons(index: DatasetIndex) -> dict[str, str]:
     return {skipped.path: skipped.reason for skipped in index.skipped}
 
 
-def test_labels_are_first_level_folders(tmp_path: Path) -> None:
+def test_labels_are_names_of_first_level_folders(tmp_path: Path) -> None:
     for name in ("dog/z.png", "cat/deep/er/b.JPG", "cat/a.webp", "bird/c.gif"):
         picture(tmp_path / name)
     index = ingest_folder(tmp_path, workers=2)
@@ -37,7 +37,7 @@ def test_labels_are_first_level_folders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [("a.png", "b.png"), ("cat/a.png", "b.png"), ("only/a.png",)])
-def test_no_labels_without_a_folder_each_or_two_classes(
+def test_labels_need_a_folder_per_image_and_two_classes(
     tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     for name in names:
@@ -49,7 +49,7 @@ def test_no_labels_without_a_folder_each_or_two_classes(
     assert index.facts().num_images == len(names)
 
 
-def test_splits_are_data_sets_of_their_own(tmp_path: Path) -> None:
+def test_folder_of_splits_is_refused(tmp_path: Path) -> None:
     for name in ("train/cat/a.png", "train/dog/b.png", "Test/cat/c.png"):
         picture(tmp_path / name)
     with pytest.raises(ValueError, match="register each as a data set of its own") as raised:
@@ -76,7 +76,7 @@ def test_splits_are_data_sets_of_their_own(tmp_path: Path) -> None:
         (["val/a", "test/b"], ["test", "val"]),
     ],
 )
-def test_splits_are_refused_whatever_lies_beside_them(
+def test_splits_beside_other_folders_are_refused(
     tmp_path: Path, names: list[str], splits: list[str]
 ) -> None:
     for name in names:
@@ -99,15 +99,13 @@ def test_splits_are_refused_whatever_lies_beside_them(
         ["train_red", "train_blue"],
     ],
 )
-def test_classes_may_be_called_like_splits(tmp_path: Path, names: list[str]) -> None:
+def test_classes_may_be_named_like_splits(tmp_path: Path, names: list[str]) -> None:
     for name in names:
         picture(tmp_path / name / "a.png")
     assert ingest_folder(tmp_path).class_names == sorted(names)
 
 
-def test_an_empty_path_is_not_the_current_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_empty_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     picture(tmp_path / "a.png")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="root is empty"):
@@ -153,7 +151,7 @@ def test_broken_files_are_skipped_and_listed(tmp_path: Path) -> None:
     assert len(found) == 5
 
 
-def test_nothing_leaves_the_folder(tmp_path: Path) -> None:
+def test_links_out_of_folder_are_skipped(tmp_path: Path) -> None:
     outside = picture(tmp_path / "outside" / "secret.png")
     root = tmp_path / "root"
     inside = picture(root / "real.png")
@@ -175,7 +173,7 @@ def test_nothing_leaves_the_folder(tmp_path: Path) -> None:
     assert ingest_folder(tmp_path / "alias").paths == index.paths
 
 
-def test_only_allowed_folders_are_read(tmp_path: Path) -> None:
+def test_folder_must_be_allowed(tmp_path: Path) -> None:
     data, secret = tmp_path / "data", tmp_path / "secret"
     picture(data / "birds" / "a.png")
     picture(secret / "a.png")
@@ -191,7 +189,7 @@ def test_only_allowed_folders_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("swapped", ["the image", "its folder", "the data set's folder"])
-def test_a_link_that_is_swapped_later_is_not_followed(tmp_path: Path, swapped: str) -> None:
+def test_link_changed_after_ingest_is_not_followed(tmp_path: Path, swapped: str) -> None:
     picture(tmp_path / "secret" / "owl" / "a.png")
     root = tmp_path / "birds"
     image = picture(root / "owl" / "a.png")
@@ -311,7 +309,9 @@ def test_report_is_cut_but_counts_all(tmp_path: Path) -> None:
         ({"sizes": "none"}, "is not a data set index"),
     ],
 )
-def test_doctored_index_is_refused(tmp_path: Path, change: dict[str, object], reason: str) -> None:
+def test_manipulated_index_is_refused(
+    tmp_path: Path, change: dict[str, object], reason: str
+) -> None:
     picture(tmp_path / "a.png")
     path = tmp_path / "index.json.gz"
     ingest_folder(tmp_path).save(path)
@@ -324,7 +324,7 @@ def test_doctored_index_is_refused(tmp_path: Path, change: dict[str, object], re
         DatasetIndex.load(path)
 
 
-def test_a_report_names_a_bounded_number_of_classes(tmp_path: Path) -> None:
+def test_report_limits_number_of_classes(tmp_path: Path) -> None:
     for number in range(4):
         picture(tmp_path / f"class-{number}" / "a.png")
     index = ingest_folder(tmp_path, workers=1)
@@ -355,7 +355,7 @@ def test_a_report_names_a_bounded_number_of_classes(tmp_path: Path) -> None:
         ({"root": 5}, "is not a data set index"),
     ],
 )
-def test_an_index_of_wrong_types_is_refused(
+def test_index_with_wrong_types_is_refused(
     tmp_path: Path, change: dict[str, object], expected: str
 ) -> None:
     for name in ("cat/a.png", "dog/b.png"):
@@ -370,7 +370,7 @@ def test_an_index_of_wrong_types_is_refused(
 
 
 @pytest.mark.parametrize("content", [b"[]", b"null", b"[" * 100_000, b"\xff", b"{}"])
-def test_a_damaged_index_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_damaged_index_is_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "index.json.gz"
     whole = gzip.compress(content)
     corrupt = bytearray(gzip.compress(os.urandom(1000)))

@@ -172,7 +172,7 @@ def test_probe_repeats_itself_and_takes_arrays_tiles_and_both_precisions(
     assert [rate.top1 for rate in tiled.rates] == [rate.top1 for rate in expected.rates]
 
 
-def test_wrong_arguments_are_named() -> None:
+def test_invalid_arguments_are_named() -> None:
     x, y, _, _ = clouds()
     for call, expected in (
         (

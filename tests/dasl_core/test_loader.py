@@ -57,7 +57,7 @@ def samples_of(*arguments: object) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(("batch_size", "steps"), [(1, 27), (4, 6), (9, 3), (20, 1), (27, 1)])
-def test_an_epoch_has_each_image_at_most_once(
+def test_epoch_has_each_image_at_most_once(
     pictures: DatasetIndex, cache: Path, batch_size: int, steps: int
 ) -> None:
     batches = epoch_of(pictures, cache, batch_size, 0)
@@ -66,7 +66,7 @@ def test_an_epoch_has_each_image_at_most_once(
     assert len(samples) == len(set(samples)) == steps * batch_size
 
 
-def test_a_batch_is_the_images_it_names(pictures: DatasetIndex, cache: Path) -> None:
+def test_batch_contains_images_of_its_indices(pictures: DatasetIndex, cache: Path) -> None:
     for batch in epoch_of(pictures, cache, 8, 2):
         for canvas, extent, sample in zip(
             batch.canvases.numpy(), batch.valid_hw.tolist(), batch.indices.tolist(), strict=True
@@ -78,7 +78,7 @@ def test_a_batch_is_the_images_it_names(pictures: DatasetIndex, cache: Path) -> 
             )
 
 
-def test_only_the_given_samples_are_drawn(pictures: DatasetIndex, cache: Path) -> None:
+def test_only_given_indices_are_drawn(pictures: DatasetIndex, cache: Path) -> None:
     canvases = open_canvases(pictures, cache)
     chosen = np.array([2, 3, 5, 7, 11, 13])
     batches = EpochLoader(canvases, chosen, 3, 0)
@@ -86,7 +86,7 @@ def test_only_the_given_samples_are_drawn(pictures: DatasetIndex, cache: Path) -
     canvases.close()
 
 
-def test_order_depends_on_seed_and_epoch_alone(pictures: DatasetIndex, cache: Path) -> None:
+def test_order_depends_only_on_seed_and_epoch(pictures: DatasetIndex, cache: Path) -> None:
     first = samples_of(pictures, cache, 9, 0)
     assert samples_of(pictures, cache, 9, 0) == first
     assert samples_of(pictures, cache, 9, 1) != first
@@ -95,7 +95,7 @@ def test_order_depends_on_seed_and_epoch_alone(pictures: DatasetIndex, cache: Pa
     assert samples_of(pictures, cache, 27, 0) == [list(chain(*first))]
 
 
-def test_an_epoch_is_resumed_at_the_same_batches(pictures: DatasetIndex, cache: Path) -> None:
+def test_epoch_resumes_with_same_batches(pictures: DatasetIndex, cache: Path) -> None:
     undisturbed = epoch_of(pictures, cache, 4, 3)
     for first_step in range(7):
         resumed = epoch_of(pictures, cache, 4, 3, first_step)
@@ -111,7 +111,7 @@ def samples_and_canvases(index: DatasetIndex, cache: Path) -> list[tuple[list[in
 
 
 @pytest.mark.parametrize("world", [2, 4])
-def test_ranks_shares_make_up_the_global_batch(
+def test_shares_of_ranks_form_global_batch(
     pool: GlooPool, pictures: DatasetIndex, cache: Path, world: int
 ) -> None:
     shares = pool.call(world, samples_and_canvases, pictures, cache)
@@ -121,7 +121,7 @@ def test_ranks_shares_make_up_the_global_batch(
         np.testing.assert_array_equal(np.concatenate([s[step][1] for s in shares]), canvases)
 
 
-def test_an_epoch_left_early_leaves_no_thread_at_work(pictures: DatasetIndex, cache: Path) -> None:
+def test_abandoned_epoch_leaves_no_thread(pictures: DatasetIndex, cache: Path) -> None:
     canvases = open_canvases(pictures, cache)
     batches = EpochLoader(canvases, np.arange(len(pictures)), 2, 0).epoch(0)
     next(batches)
@@ -129,7 +129,7 @@ def test_an_epoch_left_early_leaves_no_thread_at_work(pictures: DatasetIndex, ca
     canvases.close()
 
 
-def test_a_batch_larger_than_the_data_is_refused(pictures: DatasetIndex, cache: Path) -> None:
+def test_batch_larger_than_data_is_refused(pictures: DatasetIndex, cache: Path) -> None:
     canvases = open_canvases(pictures, cache)
     with pytest.raises(ValueError, match=r"train\.batch_size is 28, but only 27 images"):
         EpochLoader(canvases, np.arange(27), 28, 0)
@@ -139,7 +139,7 @@ def test_a_batch_larger_than_the_data_is_refused(pictures: DatasetIndex, cache: 
 # --- canvases
 
 
-def test_large_images_are_scaled_down_and_small_ones_never_up(tmp_path: Path) -> None:
+def test_images_are_scaled_down_but_never_up(tmp_path: Path) -> None:
     for name, size in (("large", (200, 100)), ("needle", (300, 1)), ("small", (6, 9))):
         Image.new("RGB", size, (10, 200, 90)).save(tmp_path / f"{name}.png")
     canvases = open_canvases(ingest(tmp_path), tmp_path / "cache", size=16)
@@ -152,14 +152,14 @@ def test_large_images_are_scaled_down_and_small_ones_never_up(tmp_path: Path) ->
     canvases.close()
 
 
-def test_canvases_are_no_larger_than_the_largest_image(pictures: DatasetIndex, cache: Path) -> None:
+def test_canvas_is_no_larger_than_largest_image(pictures: DatasetIndex, cache: Path) -> None:
     for size, side in ((8, 16), (12, 24), (100, 24)):
         canvases = open_canvases(pictures, cache, size=size)
         assert canvases.read([0])[0].shape == (1, 3, side, side)
         canvases.close()
 
 
-def test_one_channel_is_the_luminance(pictures: DatasetIndex, cache: Path) -> None:
+def test_single_channel_is_luminance(pictures: DatasetIndex, cache: Path) -> None:
     canvases = open_canvases(pictures, cache, channels=1)
     pixels, _ = canvases.read([3])
     expected = decode_image(pictures.path(3), channels=1)
@@ -170,7 +170,7 @@ def test_one_channel_is_the_luminance(pictures: DatasetIndex, cache: Path) -> No
 # --- the cache
 
 
-def test_the_cache_is_read_again_and_equals_decoding(tmp_path: Path) -> None:
+def test_cache_equals_decoding(tmp_path: Path) -> None:
     index = ingest(picture_folder(tmp_path / "pictures", per_class=4))
     with_cache = open_canvases(index, tmp_path / "cache")
     assert cache_files(tmp_path / "cache") == [".lock", ".npy"]
@@ -185,7 +185,7 @@ def test_the_cache_is_read_again_and_equals_decoding(tmp_path: Path) -> None:
     again.close()
 
 
-def test_other_images_sizes_or_channels_have_a_cache_of_their_own(tmp_path: Path) -> None:
+def test_cache_depends_on_images_size_and_channels(tmp_path: Path) -> None:
     index = ingest(picture_folder(tmp_path / "pictures", per_class=2))
     fewer = ingest(picture_folder(tmp_path / "fewer", per_class=1))
     for which, size, channels in ((index, 8, 3), (index, 4, 3), (index, 8, 1), (fewer, 8, 3)):
@@ -211,7 +211,7 @@ def read_and_count_builds(index: DatasetIndex, cache: Path) -> tuple[np.ndarray,
         Canvases._build_cache = build
 
 
-def test_processes_that_build_one_cache_at_once_all_get_it(pool: GlooPool, tmp_path: Path) -> None:
+def test_concurrent_processes_share_one_cache(pool: GlooPool, tmp_path: Path) -> None:
     index = ingest(picture_folder(tmp_path / "pictures", per_class=60))
     results = pool.call(4, read_and_count_builds, index, tmp_path / "cache")
     expected = read_everything(index, tmp_path / "other")
@@ -231,14 +231,14 @@ def read_with_small_files(index: DatasetIndex, cache: Path) -> tuple[np.ndarray,
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_failed_write_falls_back_to_decoding(pool: GlooPool, tmp_path: Path) -> None:
+def test_failed_cache_write_falls_back_to_decoding(pool: GlooPool, tmp_path: Path) -> None:
     index = ingest(picture_folder(tmp_path / "pictures"))
     ((pixels, files),) = pool.call(1, read_with_small_files, index, tmp_path / "cache")
     assert files == [".lock"]
     np.testing.assert_array_equal(pixels, read_everything(index, tmp_path / "other"))
 
 
-def test_a_cache_takes_no_more_than_its_share_of_the_disk(
+def test_cache_is_limited_to_share_of_disk(
     pictures: DatasetIndex,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -252,7 +252,7 @@ def test_a_cache_takes_no_more_than_its_share_of_the_disk(
     assert cache_files(tmp_path) == [".lock"]
 
 
-def test_what_a_killed_process_left_half_built_is_written_over(
+def test_partial_cache_of_killed_process_is_overwritten(
     pictures: DatasetIndex, tmp_path: Path
 ) -> None:
     expected = read_everything(pictures, tmp_path)
@@ -265,7 +265,7 @@ def test_what_a_killed_process_left_half_built_is_written_over(
 
 
 @pytest.mark.parametrize("spoilt", ["cut", "empty", "no-list"])
-def test_a_cache_that_a_disk_has_damaged_is_made_anew(
+def test_damaged_cache_is_rebuilt(
     pictures: DatasetIndex, tmp_path: Path, spoilt: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = read_everything(pictures, tmp_path)
@@ -284,7 +284,7 @@ def test_a_cache_that_a_disk_has_damaged_is_made_anew(
 
 
 @pytest.mark.parametrize("cached", [True, False])
-def test_an_image_that_breaks_after_ingest_is_black_and_does_not_end_the_run(
+def test_image_damaged_after_ingest_is_black(
     tmp_path: Path, cached: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = picture_folder(tmp_path / "pictures", per_class=2)
@@ -303,7 +303,7 @@ def test_an_image_that_breaks_after_ingest_is_black_and_does_not_end_the_run(
     canvases.close()
 
 
-def test_an_image_replaced_by_one_of_another_size_is_fitted(tmp_path: Path) -> None:
+def test_image_replaced_by_another_size_is_fitted(tmp_path: Path) -> None:
     index = ingest(picture_folder(tmp_path / "pictures", per_class=1))
     Image.new("RGB", (50, 70), (9, 9, 9)).save(index.path(0))
     canvases = open_canvases(index, tmp_path / "cache")

@@ -23,7 +23,7 @@ def checkpoint(tmp_path: Path) -> Path:
     return made
 
 
-def test_files_that_are_as_they_were_written(checkpoint: Path) -> None:
+def test_intact_files_are_not_damaged(checkpoint: Path) -> None:
     assert digests_of(checkpoint) == DIGESTS
     assert damage_of(checkpoint) is None
     # On this machine alone a checkpoint's files may lie elsewhere.
@@ -35,7 +35,7 @@ def test_files_that_are_as_they_were_written(checkpoint: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "../secret", "/etc/passwd", "folder/file", "a\0b", "\ud800", ".hidden"]
 )
-def test_a_name_that_may_lead_elsewhere_is_not_looked_up(checkpoint: Path, name: str) -> None:
+def test_unsafe_name_is_not_read(checkpoint: Path, name: str) -> None:
     (checkpoint / MANIFEST).write_text(json.dumps({"sha256": DIGESTS | {name: ""}}))
     with pytest.raises(ValueError, match=r"manifest\.json is damaged"):
         digests_of(checkpoint)
@@ -47,7 +47,7 @@ def test_a_name_that_may_lead_elsewhere_is_not_looked_up(checkpoint: Path, name:
     ["[]", '{"sha256": ["weights"]}', "{", "[" * 100_000],
     ids=["no settings", "no digests", "cut off", "deep"],
 )
-def test_a_manifest_that_lists_nothing_is_damaged(checkpoint: Path, content: str) -> None:
+def test_manifest_without_files_is_damaged(checkpoint: Path, content: str) -> None:
     (checkpoint / MANIFEST).write_text(content)
     assert damage_of(checkpoint) == f"{checkpoint / MANIFEST} is damaged"
 
@@ -55,7 +55,7 @@ def test_a_manifest_that_lists_nothing_is_damaged(checkpoint: Path, content: str
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["weights", MANIFEST])
 @pytest.mark.parametrize("kind", ["device", "pipe"])
-def test_what_never_ends_is_not_read(checkpoint: Path, name: str, kind: str) -> None:
+def test_special_files_are_not_read(checkpoint: Path, name: str, kind: str) -> None:
     (checkpoint / name).unlink()
     if kind == "pipe":
         os.mkfifo(checkpoint / name)  # to open it would wait for who writes to it

@@ -411,7 +411,7 @@ def test_measures_are_exact_within_a_run_that_allows_less() -> None:
     assert found == expected
 
 
-def test_wrong_arguments_are_named() -> None:
+def test_invalid_arguments_are_named() -> None:
     x, y = clouds()
     for call, expected in (
         (lambda: evaluate.knn_accuracy(x, y, x[:, :3], y), "test_x must have as many columns"),

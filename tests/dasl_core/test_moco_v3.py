@@ -139,7 +139,7 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole(pictures: DatasetIndex)
 
 @pytest.mark.parametrize("frozen", [True, False])
 def test_a_vits_first_layer_may_stay_as_it_was_drawn(
-    pictures: DatasetIndex, cache: Path, tmp_path: Path, without_pictures: None, frozen: bool
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, without_plots: None, frozen: bool
 ) -> None:
     spec = resolved(
         pictures,

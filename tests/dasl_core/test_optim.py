@@ -39,7 +39,7 @@ class Part(nn.Module):
 
 
 @pytest.mark.parametrize("name", ["sgd", "lars", "adamw"])
-def test_biases_and_what_timm_exempts_are_not_decayed(name: str) -> None:
+def test_biases_and_exempt_parameters_are_not_decayed(name: str) -> None:
     model = nn.ModuleDict({"backbone": Part(), "norm": nn.BatchNorm1d(4)})
     chosen = train_settings(name=name, weight_decay=0.25).optimizer
     optimizer = build_optimizer(chosen, model, {})
@@ -55,7 +55,7 @@ def test_biases_and_what_timm_exempts_are_not_decayed(name: str) -> None:
 
 
 @pytest.mark.parametrize("decay", [0.0, 1e-6])
-def test_lars_adapts_weights_and_not_biases(decay: float) -> None:
+def test_lars_adapts_only_weights(decay: float) -> None:
     model = nn.Linear(3, 2)
     optimizer = build_optimizer(
         train_settings(name="lars", lr=1.0, weight_decay=decay, momentum=0.0).optimizer, model, {}
@@ -83,7 +83,7 @@ def test_schedule_warms_up_then_falls_to_zero() -> None:
     assert 0 < rates[-1] < 0.01
 
 
-def test_a_warm_up_as_long_as_the_run_reaches_the_peak() -> None:
+def test_warm_up_of_whole_run_reaches_peak() -> None:
     train = train_settings(lr=1.0).model_copy(update={"epochs": 1, "warmup_epochs": 1.0})
     assert [learning_rate(step, 3, train) for step in range(3)] == pytest.approx([1 / 3, 2 / 3, 1])
 
@@ -91,7 +91,7 @@ def test_a_warm_up_as_long_as_the_run_reaches_the_peak() -> None:
 # --- schedules and factors
 
 
-def test_the_rate_ends_where_it_is_told() -> None:
+def test_learning_rate_ends_at_lr_end() -> None:
     train = train_settings(lr_end=0.1)
     rates = [learning_rate(step, 5, train) for step in range(50)]
     assert max(rates) == rates[10] == 0.5
@@ -107,7 +107,7 @@ def test_weight_decay_follows_a_half_cosine() -> None:
     assert all(earlier < later for earlier, later in pairwise(decays))
 
 
-def test_schedules_reach_every_group_and_decay_only_those_that_decay() -> None:
+def test_schedules_are_applied_to_every_group() -> None:
     model = nn.Linear(3, 2)
     train = train_settings()
     optimizer = build_optimizer(train.optimizer, model, {"bias": 100.0})
@@ -119,7 +119,7 @@ def test_schedules_reach_every_group_and_decay_only_those_that_decay() -> None:
     assert by_size[1]["weight_decay"] == 0
 
 
-def test_layer_decay_slows_early_blocks_and_not_the_head() -> None:
+def test_layer_decay_slows_blocks_but_not_head() -> None:
     spec = resolve(
         JobSpec.model_validate(
             {

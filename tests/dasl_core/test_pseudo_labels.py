@@ -11,7 +11,7 @@ from dasl_core.train.pseudo_labels import PseudoLabels
 IMAGES, BATCH, STEPS, K = 10, 4, 2, 2
 
 
-def test_images_share_a_label_only_where_the_last_clustering_put_both() -> None:
+def test_images_share_label_only_in_last_clustering() -> None:
     """Each epoch leaves two images out, and numbers its clusters in its own way."""
     truth = torch.arange(IMAGES) % K
     embeddings = torch.eye(K)[truth].repeat(2, 1, 1)  # (V, N, h)

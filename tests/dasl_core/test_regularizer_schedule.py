@@ -30,7 +30,7 @@ def test_weight_zero_stays_zero(schedule: str) -> None:
 
 
 @pytest.mark.parametrize("progress", [-0.1, 1.01, float("nan")])
-def test_wrong_arguments_are_named(progress: float) -> None:
+def test_invalid_arguments_are_named(progress: float) -> None:
     with pytest.raises(ValueError, match="progress must be a number from 0 to 1; given"):
         weight_at(1.0, "linear", progress)
     with pytest.raises(ValueError, match="schedule must be one of 'constant', 'linear', 'cosine'"):

@@ -21,7 +21,7 @@ from dasl_core.train.reporter import Desired
 from dasl_core.train.serialization import load_state
 from tests.support.training_world import Recorder, assert_same, ingest, resolved, run
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
+pytestmark = pytest.mark.usefixtures("without_plots")
 STEPS, TOTAL = 3, 9  # of `training_world.settings` on `pictures`: 24 images, batch 8, 3 epochs
 
 
@@ -77,7 +77,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         *((method, random.Random(f"stop {method}").randrange(1, TOTAL)) for method in REGISTRY),
     ],
 )
-def test_a_cancelled_run_resumes_bit_for_bit(
+def test_cancelled_run_resumes_bit_exactly(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, variant: str, stop: int
 ) -> None:
     spec = resolved(pictures, **VARIANTS[variant])
@@ -105,7 +105,7 @@ def test_a_cancelled_run_resumes_bit_for_bit(
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
-def test_what_a_network_draws_goes_on_too(
+def test_random_state_of_network_is_resumed(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forward = SimCLR.forward
@@ -123,7 +123,7 @@ def test_what_a_network_draws_goes_on_too(
     assert stopped.curve() + resumed.curve() == undisturbed.curve()
 
 
-def test_a_killed_run_resumes_from_the_last_epochs_checkpoint(
+def test_killed_run_resumes_from_last_checkpoint(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     class Killed(BaseException):
@@ -146,9 +146,7 @@ def test_a_killed_run_resumes_from_the_last_epochs_checkpoint(
     assert_same_state(undisturbed.last_checkpoint, resumed.last_checkpoint)
 
 
-def test_a_run_may_be_stopped_again_and_again(
-    pictures: DatasetIndex, cache: Path, tmp_path: Path
-) -> None:
+def test_run_can_be_stopped_repeatedly(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
     spec = resolved(pictures, dar={"weight": 0.1})
     undisturbed = Recorder(tmp_path / "undisturbed")
     run(spec, pictures, cache, undisturbed)
@@ -163,7 +161,7 @@ def test_a_run_may_be_stopped_again_and_again(
     assert_same_state(undisturbed.last_checkpoint, at)
 
 
-def test_resuming_a_finished_run_has_nothing_left_to_do(
+def test_resuming_finished_run_does_nothing(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     spec = resolved(pictures)
@@ -196,7 +194,7 @@ def test_resuming_a_finished_run_has_nothing_left_to_do(
         ),
     ],
 )
-def test_a_checkpoint_of_other_settings_is_refused(
+def test_checkpoint_with_other_settings_is_refused(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, changes: dict[str, Any], named: str
 ) -> None:
     stopped = Recorder(tmp_path / "stopped", stop_at(1))
@@ -207,7 +205,7 @@ def test_a_checkpoint_of_other_settings_is_refused(
         run(other, pictures, cache, None, stopped.last_checkpoint)
 
 
-def test_a_checkpoint_of_other_images_is_refused(
+def test_checkpoint_with_other_images_is_refused(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     """As many as before, of other names: which of them are held out is another choice."""
@@ -225,7 +223,7 @@ def test_a_checkpoint_of_other_images_is_refused(
 
 
 @pytest.mark.parametrize("change", ["lost", "added"])
-def test_images_that_are_held_out_may_change_before_a_run_goes_on(
+def test_held_out_images_may_change_before_resume(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, change: str
 ) -> None:
     """They stand before those that are trained on, whose clusters must not move with them."""
@@ -254,9 +252,7 @@ def test_images_that_are_held_out_may_change_before_a_run_goes_on(
     assert stopped.curve() + resumed.curve() == undisturbed.curve()
 
 
-def test_a_damaged_checkpoint_is_refused(
-    pictures: DatasetIndex, cache: Path, tmp_path: Path
-) -> None:
+def test_damaged_checkpoint_is_refused(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
     stopped = Recorder(tmp_path / "stopped", stop_at(1))
     spec = resolved(pictures)
     run(spec, pictures, cache, stopped)
@@ -270,7 +266,7 @@ def test_a_damaged_checkpoint_is_refused(
 
 
 @pytest.mark.parametrize(("how", "outcome"), [("cancel", "cancelled"), ("pause", "paused")])
-def test_a_stop_is_obeyed_at_the_next_step_and_saves(
+def test_stop_takes_effect_at_next_step_and_saves(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, how: Desired, outcome: str
 ) -> None:
     reporter = Recorder(tmp_path, stop_at(4, how))
@@ -279,7 +275,7 @@ def test_a_stop_is_obeyed_at_the_next_step_and_saves(
     assert [(step, final) for step, _, final in reporter.checkpoints] == [(3, False), (4, False)]
 
 
-def test_a_stop_right_after_a_checkpoint_writes_no_second_one(
+def test_stop_after_checkpoint_saves_once(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     reporter = Recorder(tmp_path, stop_at(STEPS))

@@ -61,7 +61,7 @@ def recorded(
     return outcome, [] if reporter is None else reporter.curve()
 
 
-def test_a_run_on_two_ranks_resumes_bit_for_bit_within_an_epoch(
+def test_two_ranks_resume_bit_exactly_within_epoch(
     pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     stop, banked = STEPS + 2, 2 * 4  # in the second epoch, with clusters of the first and a bank
@@ -98,7 +98,7 @@ def draws(spec: dict[str, Any], index: DatasetIndex, cache: Path, scratch: Path)
     return np.stack([torch.rand(4, dtype=torch.float64).numpy(), weight.numpy()])
 
 
-def test_each_rank_draws_from_a_stream_of_its_own_and_all_start_from_the_same_weights(
+def test_ranks_share_initial_weights_but_not_random_streams(
     pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     ranks = pool.call(4, draws, spec_of(pictures, 4), pictures, cache, tmp_path)
@@ -111,7 +111,7 @@ def test_each_rank_draws_from_a_stream_of_its_own_and_all_start_from_the_same_we
     assert not (draws(other, pictures, cache, tmp_path) == alone).any()
 
 
-def test_the_clusters_of_two_ranks_are_those_of_one(
+def test_clusters_on_two_ranks_equal_those_on_one(
     pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     one, two = tmp_path / "one", tmp_path / "two"

@@ -53,7 +53,7 @@ def full_disk(room: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_one_process_at_a_time(tmp_path: Path) -> None:
+def test_run_dir_is_locked(tmp_path: Path) -> None:
     with (
         RunDirectory(tmp_path / "out"),
         pytest.raises(ValueError, match="another run is writing to --output"),
@@ -65,7 +65,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "fails"), [(errno.ENOLCK, False), (errno.EIO, True)])
-def test_a_file_system_without_locks_will_do(
+def test_file_system_without_locks_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, fails: bool
 ) -> None:
     def flock(file: int, how: int) -> None:
@@ -77,7 +77,7 @@ def test_a_file_system_without_locks_will_do(
         add_checkpoint(folder, 3)
 
 
-def test_checkpoints_may_lie_on_another_disk(tmp_path: Path) -> None:
+def test_checkpoints_may_be_link_to_another_disk(tmp_path: Path) -> None:
     with (
         TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as other,
         RunDirectory(tmp_path) as folder,
@@ -88,7 +88,7 @@ def test_checkpoints_may_lie_on_another_disk(tmp_path: Path) -> None:
         assert folder.start(resume=True) == tmp_path / CHECKPOINTS / "step-000000003"
 
 
-def test_checkpoints_on_a_disk_that_is_away_are_not_begun_again(tmp_path: Path) -> None:
+def test_dangling_link_of_checkpoints_is_refused(tmp_path: Path) -> None:
     (tmp_path / CHECKPOINTS).symlink_to(tmp_path / "not mounted")
     with RunDirectory(tmp_path) as folder:
         for resume in (True, False):
@@ -98,14 +98,14 @@ def test_checkpoints_on_a_disk_that_is_away_are_not_begun_again(tmp_path: Path) 
                 folder.start(resume)
 
 
-def test_what_json_cannot_say_is_damaged_of_the_figures(tmp_path: Path) -> None:
+def test_non_finite_metrics_are_not_written(tmp_path: Path) -> None:
     with RunDirectory(tmp_path) as folder:
         values = {"loss": math.nan, "lr": 0.5, "gradient_norm": math.inf}
         folder.add_metrics([{"step": 1, "values": values}])
     assert json.loads(figures_text(tmp_path)) == {"step": 1, "values": {"lr": 0.5}}
 
 
-def test_what_is_there_is_not_written_over_unasked(tmp_path: Path) -> None:
+def test_existing_run_is_not_overwritten(tmp_path: Path) -> None:
     with RunDirectory(tmp_path) as folder:
         folder.write_spec("{}")
         assert folder.start(resume=False) is None, "a run that died before its first step"
@@ -137,7 +137,7 @@ def spoilt(file: Path) -> None:
         ),
     ],
 )
-def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(
+def test_start_falls_back_to_previous_checkpoint(
     tmp_path: Path, name: str, spoil: Callable[[Path], Any], told: str
 ) -> None:
     with RunDirectory(tmp_path) as folder:
@@ -153,7 +153,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(
             folder.start(resume=True)
 
 
-def test_a_checkpoint_that_cannot_be_read_now_is_not_given_up(tmp_path: Path) -> None:
+def test_unreadable_checkpoint_raises(tmp_path: Path) -> None:
     with RunDirectory(tmp_path) as folder:
         add_checkpoint(folder, 3)
         newer = add_checkpoint(folder, 6)
@@ -163,7 +163,7 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_given_up(tmp_path: Path) ->
             folder.start(resume=True)
 
 
-def test_figures_of_steps_that_come_again_are_dropped(tmp_path: Path) -> None:
+def test_metrics_of_repeated_steps_are_dropped(tmp_path: Path) -> None:
     with RunDirectory(tmp_path) as folder:
         folder.add_metrics([point(step) for step in range(1, 6)])
         add_checkpoint(folder, 3)
@@ -177,7 +177,7 @@ def test_figures_of_steps_that_come_again_are_dropped(tmp_path: Path) -> None:
     assert figures(tmp_path) == [1, 2, 3, 4, 5]
 
 
-def test_figures_that_no_checkpoint_goes_with_are_kept_beside(tmp_path: Path) -> None:
+def test_metrics_without_checkpoint_are_renamed(tmp_path: Path) -> None:
     """Those of each run that died before its first one, or whose checkpoints are gone."""
     for run in range(1, 5):
         with RunDirectory(tmp_path) as folder:
@@ -191,7 +191,7 @@ def figures_text(path: Path) -> str:
     return (path / METRICS).read_text()
 
 
-def test_figures_that_find_no_room_come_with_the_next_ones(tmp_path: Path) -> None:
+def test_metrics_on_full_disk_are_written_later(tmp_path: Path) -> None:
     with RunDirectory(tmp_path) as folder:
         folder.add_metrics([point(1)])
         before = figures_text(tmp_path)
@@ -208,7 +208,7 @@ def test_figures_that_find_no_room_come_with_the_next_ones(tmp_path: Path) -> No
         assert figures(tmp_path) == [1, 2, 3]
 
 
-def test_a_checkpoint_that_finds_no_room_leaves_nothing(tmp_path: Path) -> None:
+def test_checkpoint_on_full_disk_leaves_nothing(tmp_path: Path) -> None:
     with RunDirectory(tmp_path) as folder:
         first = add_checkpoint(folder, 3)
         made = folder.scratch / "large"
@@ -220,7 +220,7 @@ def test_a_checkpoint_that_finds_no_room_leaves_nothing(tmp_path: Path) -> None:
         assert folder.start(resume=True) == first
 
 
-def test_a_name_is_given_when_what_it_names_is_on_the_disk(
+def test_checkpoint_is_synced_before_rename(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a machine that loses its power has the name of a checkpoint, and not its bytes."""
@@ -258,9 +258,7 @@ def test_a_name_is_given_when_what_it_names_is_on_the_disk(
     ]
 
 
-def test_the_names_of_folders_that_are_made_are_on_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_created_folders_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = []
     monkeypatch.setattr(output, "sync", synced.append)
     with RunDirectory(tmp_path / "a" / "b"):
@@ -275,7 +273,7 @@ class DiskGone(OSError):
 
 
 @pytest.mark.parametrize("operation", ["rename", "sync"])
-def test_a_checkpoint_that_cannot_take_its_place_leaves_what_was_there(
+def test_failed_replacement_keeps_previous_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
     with RunDirectory(tmp_path) as folder:
@@ -305,7 +303,7 @@ class Died(BaseException):
     """The process ends here; nothing after it runs."""
 
 
-def test_death_between_any_two_operations_leaves_a_whole_checkpoint(
+def test_kill_between_operations_keeps_intact_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = 0

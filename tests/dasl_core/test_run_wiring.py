@@ -85,9 +85,7 @@ def lengths(moved: dict[str, Tensor]) -> dict[str, float]:
 # --- clipping
 
 
-def test_gradients_are_clipped_by_the_norm_of_all(
-    pictures: DatasetIndex, first_step: FirstStep
-) -> None:
+def test_clipping_uses_global_norm(pictures: DatasetIndex, first_step: FirstStep) -> None:
     plain = first_step(resolved(pictures, train=PLAIN | {"clip": None}))
     whole = math.hypot(*lengths(plain).values()) / RATE
     limit = whole / 8
@@ -98,9 +96,7 @@ def test_gradients_are_clipped_by_the_norm_of_all(
     assert_scaled(roomy, plain, dict.fromkeys(plain, 1.0))
 
 
-def test_dino_clips_the_gradient_of_each_weight_to_three(
-    pictures: DatasetIndex, first_step: FirstStep
-) -> None:
+def test_dino_clips_each_gradient_to_three(pictures: DatasetIndex, first_step: FirstStep) -> None:
     """As its paper's code does. The low temperature makes gradients large enough."""
     method = {"name": "dino", **SMALL["dino"], "student_temperature": 2e-3}
     usual = resolved(pictures, method=method, train=PLAIN)
@@ -120,7 +116,7 @@ def test_dino_clips_the_gradient_of_each_weight_to_three(
 # --- learning rates
 
 
-def test_proxies_learn_a_hundred_times_as_fast(
+def test_proxies_have_hundredfold_learning_rate(
     pictures: DatasetIndex, first_step: FirstStep
 ) -> None:
     assert ProxyAnchor().proxy_lr == 100.0
@@ -132,9 +128,7 @@ def test_proxies_learn_a_hundred_times_as_fast(
     assert_scaled(usual, plain, dict.fromkeys(plain, 1.0) | {"criterion.proxies": 100.0})
 
 
-def test_earlier_blocks_learn_more_slowly_under_layer_decay(
-    pictures: DatasetIndex, first_step: FirstStep
-) -> None:
+def test_layer_decay_slows_earlier_blocks(pictures: DatasetIndex, first_step: FirstStep) -> None:
     """By half from each to the one before it; the embedding of the patches comes before all."""
 
     def spec(decay: float) -> ResolvedJobSpec:
@@ -175,7 +169,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[ViewAugment, ViewParame
     return calls
 
 
-def test_byols_views_are_blurred_and_solarized_differently(
+def test_byol_blurs_and_solarizes_views_differently(
     pictures: DatasetIndex,
     cache: Path,
     tmp_path: Path,
@@ -198,7 +192,7 @@ def test_byols_views_are_blurred_and_solarized_differently(
     assert 0 < second.solarized.sum() < 12
 
 
-def test_dinos_local_crops_are_small_parts_of_the_image(
+def test_dino_local_crops_are_small(
     pictures: DatasetIndex,
     cache: Path,
     tmp_path: Path,
@@ -219,7 +213,7 @@ def test_dinos_local_crops_are_small_parts_of_the_image(
     assert all(((area >= 0.05 - 1e-6) & (area <= 0.4 + 1e-6)).all() for area in areas[2:])
 
 
-def test_a_setting_of_one_view_is_seen_in_its_pixels_only(
+def test_per_view_setting_changes_only_that_view(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     """The same whole image twice, but that the second view is inverted above one half."""
@@ -242,7 +236,7 @@ def test_a_setting_of_one_view_is_seen_in_its_pixels_only(
 # --- what is looked at beside the training
 
 
-def test_a_look_at_the_network_leaves_it_in_training(
+def test_probe_leaves_network_in_training_mode(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     """At the tenth of an epoch's twelve steps some images are embedded as evaluation would."""
@@ -286,7 +280,7 @@ def test_a_look_at_the_network_leaves_it_in_training(
         ("fp16", "simclr", 1),
     ],
 )
-def test_the_network_runs_in_the_precision_that_is_asked_for(
+def test_network_runs_in_requested_precision(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, precision: str, method: str, parts: int
 ) -> None:
     """In training, in the look at it, and in an evaluation; weights and losses keep theirs."""

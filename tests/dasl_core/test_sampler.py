@@ -38,7 +38,7 @@ def order_of(labels: Tensor, per_class: int, batch_size: int, epoch: int = 0) ->
     st.integers(1, 4),
     st.integers(0, 1000),
 )
-def test_each_batch_has_so_many_images_of_different_classes(
+def test_batch_has_per_class_images_of_different_classes(
     counts: list[int], per_class: int, groups: int, epoch: int
 ) -> None:
     labels, batch_size = labels_of(counts), per_class * groups
@@ -54,13 +54,13 @@ def test_each_batch_has_so_many_images_of_different_classes(
             assert len(set(own)) == min(per_class, counts[number])
 
 
-def test_every_image_of_equal_classes_comes_once() -> None:
+def test_images_of_equal_classes_appear_once() -> None:
     labels = labels_of([8] * 15)
     order = order_of(labels, 4, 24)
     assert order.flatten().sort().values.equal(torch.arange(120))
 
 
-def test_over_epochs_all_images_of_unequal_classes_come_equally_often() -> None:
+def test_images_of_unequal_classes_appear_equally_often_over_epochs() -> None:
     counts = [1, 2, 3, 5, 9, 13, 17, 20, 25, 25]
     labels, epochs = labels_of(counts), 400
     used = torch.zeros(len(labels))
@@ -78,7 +78,7 @@ def test_over_epochs_all_images_of_unequal_classes_come_equally_often() -> None:
     assert mean.std() < 0.1
 
 
-def test_a_class_too_large_for_its_share_is_in_every_batch_once() -> None:
+def test_largest_class_is_in_every_batch_once() -> None:
     labels = labels_of([100, 10, 10])
     order = order_of(labels, 2, 4)
     for batch in order:
@@ -91,7 +91,7 @@ def test_a_class_too_large_for_its_share_is_in_every_batch_once() -> None:
 
 
 @pytest.mark.parametrize("counts", [[9, 9, 6], [2, 1], [40]])
-def test_with_few_classes_every_batch_holds_all_of_them(counts: list[int]) -> None:
+def test_few_classes_are_all_in_every_batch(counts: list[int]) -> None:
     labels = labels_of([count * 8 for count in counts])
     for batch in order_of(labels, 2, 8):
         held = torch.bincount(labels[batch], minlength=len(counts))
@@ -100,7 +100,7 @@ def test_with_few_classes_every_batch_holds_all_of_them(counts: list[int]) -> No
         assert len(batch.unique()) == 8
 
 
-def test_classes_meet_in_ever_other_combinations() -> None:
+def test_combinations_of_classes_vary() -> None:
     labels = labels_of([20] * 10)
     met = torch.zeros(10, 10)
     for epoch in range(20):
@@ -112,13 +112,13 @@ def test_classes_meet_in_ever_other_combinations() -> None:
     assert pairs.max() < 2.5 * pairs.mean()
 
 
-def test_a_batch_is_shuffled() -> None:
+def test_class_balanced_batch_is_shuffled() -> None:
     labels = labels_of([16] * 8)
     halves = [labels[batch].view(2, -1).sort(dim=1).values for batch in order_of(labels, 4, 16)]
     assert any(len(half[0].unique()) > 2 for half in halves)
 
 
-def test_the_order_is_a_function_of_its_generator() -> None:
+def test_class_balanced_order_depends_only_on_generator() -> None:
     labels = labels_of([5, 8, 13, 21])
     assert order_of(labels, 2, 8, 3).equal(order_of(labels, 2, 8, 3))
     assert not order_of(labels, 2, 8, 3).equal(order_of(labels, 2, 8, 4))
@@ -126,7 +126,7 @@ def test_the_order_is_a_function_of_its_generator() -> None:
     assert order_of(labels * 7 - 5, 2, 8, 3).equal(order_of(labels, 2, 8, 3))
 
 
-def test_a_batch_that_does_not_divide_is_refused() -> None:
+def test_indivisible_batch_is_refused() -> None:
     with pytest.raises(ValueError, match=r"multiple of per_class, which is 3; given 8"):
         order_of(labels_of([5, 5]), 3, 8)
     for per_class in (0, -2):
@@ -151,9 +151,7 @@ def samples_of(index: DatasetIndex, cache: Path, first_step: int = 0) -> list[li
         canvases.close()
 
 
-def test_batches_of_a_loader_have_four_images_of_two_classes(
-    pictures: DatasetIndex, cache: Path
-) -> None:
+def test_loader_batches_are_class_balanced(pictures: DatasetIndex, cache: Path) -> None:
     labels = torch.tensor(pictures.labels)
     batches = samples_of(pictures, cache)
     assert len(batches) == 3

@@ -14,7 +14,7 @@ from dasl_core.train.validation import Validator
 from tests.support.gloo_pool import GlooPool
 from tests.support.training_world import Recorder, resolved, run
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
+pytestmark = pytest.mark.usefixtures("without_plots")
 STEPS, TOTAL = 3, 9  # of `training_world.settings` on `pictures`: 24 images, batch 8, 3 epochs
 
 
@@ -35,7 +35,7 @@ class FullDisk(Recorder):
         return [message for type, message, _ in self.events if type == "checkpoint_failed"]
 
 
-def test_a_save_that_fails_is_told_of_and_tried_again(
+def test_failed_save_is_reported_and_retried(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     undisturbed, disk = Recorder(tmp_path / "undisturbed"), FullDisk(tmp_path / "full", 3)
@@ -49,7 +49,7 @@ def test_a_save_that_fails_is_told_of_and_tried_again(
     assert disk.curve() == undisturbed.curve()
 
 
-def test_scratch_that_is_full_is_the_same(
+def test_full_scratch_is_reported_and_retried(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, calls = checkpointing.save_state, []
@@ -67,7 +67,7 @@ def test_scratch_that_is_full_is_the_same(
 
 
 @pytest.mark.parametrize(("full", "stop_at"), [(TOTAL, None), (4, 4)], ids=["end", "pause"])
-def test_where_nothing_follows_it_fails(
+def test_failed_required_save_fails_run(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, full: int, stop_at: int | None
 ) -> None:
     reporter = FullDisk(tmp_path, full, stop_at=stop_at)
@@ -76,7 +76,7 @@ def test_where_nothing_follows_it_fails(
     assert [step for step, _, _ in reporter.checkpoints] == [s for s in (3, 6) if s < full]
 
 
-def test_a_pause_right_after_a_failed_save_saves_again(
+def test_pause_after_failed_save_saves_again(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     reporter = FullDisk(tmp_path, 3, stop_at=3)
@@ -97,7 +97,7 @@ def with_a_full_disk(root: str) -> list[int]:
     return [] if reporter is None else [step for step, _, _ in reporter.checkpoints]
 
 
-def test_all_ranks_know_that_a_save_failed(
+def test_failed_save_is_known_on_all_ranks(
     pool: GlooPool, pictures: DatasetIndex, tmp_path: Path
 ) -> None:
     pictures.save(tmp_path / "index")

@@ -56,7 +56,7 @@ def spoil(run: Trainer, where: str, value: float) -> None:
     ],
 )
 @pytest.mark.parametrize("method", REGISTRY)
-def test_a_step_left_out_moves_nothing_that_a_good_one_moves(
+def test_skipped_step_leaves_state_unchanged(
     pictures: DatasetIndex,
     cache: Path,
     tmp_path: Path,

@@ -150,7 +150,7 @@ def test_computed_in_float32_under_autocast_and_finite_at_zero() -> None:
     assert bool(gradient.isfinite().all())
 
 
-def test_wrong_arguments_are_named() -> None:
+def test_invalid_arguments_are_named() -> None:
     with pytest.raises(ValueError, match="target must be one of 'mean', 'zero'; given 'max'"):
         SphericalEmbeddingConstraint("max")  # type: ignore[arg-type]
     with pytest.raises(

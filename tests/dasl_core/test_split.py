@@ -31,7 +31,7 @@ def index_of(labels: list[int] | None, count: int | None = None) -> DatasetIndex
 
 
 @given(st.integers(0, 300), FRACTIONS)
-def test_images_are_split_once_each(count: int, fraction: float) -> None:
+def test_split_is_a_partition(count: int, fraction: float) -> None:
     parts = split(index_of(None, count), Holdout(fraction=fraction))
     everything = np.concatenate([parts.train, parts.held_out])
     assert sorted(everything.tolist()) == list(range(count))
@@ -42,7 +42,7 @@ def test_images_are_split_once_each(count: int, fraction: float) -> None:
 
 
 @given(st.integers(1, 200), FRACTIONS, FRACTIONS)
-def test_a_larger_fraction_contains_a_smaller(count: int, one: float, other: float) -> None:
+def test_larger_fraction_contains_smaller(count: int, one: float, other: float) -> None:
     index = index_of(None, count)
     small, large = (
         set(split(index, Holdout(fraction=f)).held_out.tolist()) for f in sorted((one, other))
@@ -51,7 +51,7 @@ def test_a_larger_fraction_contains_a_smaller(count: int, one: float, other: flo
 
 
 @given(st.lists(st.integers(0, 9), min_size=2, max_size=100), FRACTIONS)
-def test_by_class_whole_classes_are_held_out(labels: list[int], fraction: float) -> None:
+def test_split_by_class_holds_out_whole_classes(labels: list[int], fraction: float) -> None:
     index = index_of(labels)
     if len(index.class_names) < 2:
         return
@@ -62,7 +62,7 @@ def test_by_class_whole_classes_are_held_out(labels: list[int], fraction: float)
     assert len(parts.train) + len(parts.held_out) == len(labels)
 
 
-def test_the_choice_follows_the_name_of_an_image_not_its_place() -> None:
+def test_split_depends_on_names_not_order() -> None:
     whole = index_of(None, 100)
     names = {whole.paths[i] for i in split(whole, Holdout(fraction=0.3)).held_out}
     turned = DatasetIndex(
@@ -79,15 +79,15 @@ def test_the_choice_follows_the_name_of_an_image_not_its_place() -> None:
     assert few.tolist() == [3, 6, 12, 16]
 
 
-def test_without_classes_none_can_be_held_out() -> None:
+def test_split_by_class_needs_classes() -> None:
     with pytest.raises(ValueError, match=r"evaluate\.holdout\.by is 'class'"):
         split(index_of(None, 10), Holdout(by="class"))
     with pytest.raises(ValueError, match="no classes"):
         split(index_of([0, 0, 0]), Holdout(by="class"))
 
 
-@pytest.mark.usefixtures("without_pictures")
-def test_a_run_that_holds_nothing_out_says_so(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("without_plots")
+def test_run_without_held_out_images_reports_it(tmp_path: Path) -> None:
     index = ingest(picture_folder(tmp_path / "pictures", classes=0, per_class=3))
     reporter = Recorder(tmp_path / "out")
     run(resolved(index, train={"batch_size": 2}), index, tmp_path / "cache", reporter)
@@ -97,8 +97,8 @@ def test_a_run_that_holds_nothing_out_says_so(tmp_path: Path) -> None:
     assert reporter.evaluations == []
 
 
-@pytest.mark.usefixtures("without_pictures")
-def test_a_probe_that_nothing_can_be_probed_with_is_told_of(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("without_plots")
+def test_probe_without_shared_classes_is_reported(tmp_path: Path) -> None:
     index = ingest(picture_folder(tmp_path / "pictures", classes=4, per_class=4))
     by_class = {"holdout": {"fraction": 0.5, "by": "class"}, "linear": True, "finetune": True}
     for number, (evaluate, told) in enumerate(

@@ -75,7 +75,7 @@ def weights(output: Path, step: int = 9) -> dict[str, torch.Tensor]:
     return load_file(output / "checkpoints" / f"step-{step:09d}" / "backbone.safetensors")
 
 
-def test_a_folder_is_trained_on_from_the_command_line(folder: Path) -> None:
+def test_command_line_trains_on_folder(folder: Path) -> None:
     done = command(folder, "spec.yaml", "-o", "out", "--set", "train.epochs=2")
     assert done.returncode == 0, done.stderr
     assert "skipped class-0/broken.png" in done.stderr
@@ -96,8 +96,8 @@ def test_a_folder_is_trained_on_from_the_command_line(folder: Path) -> None:
     ]
 
 
-@pytest.mark.usefixtures("without_pictures")
-def test_resume_goes_on_from_the_newest_checkpoint(
+@pytest.mark.usefixtures("without_plots")
+def test_resume_continues_from_newest_checkpoint(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert train(folder, output="undisturbed") == 0
@@ -127,8 +127,8 @@ def test_resume_goes_on_from_the_newest_checkpoint(
     assert all(torch.equal(expected[name], resumed[name]) for name in expected)
 
 
-@pytest.mark.usefixtures("without_pictures")
-def test_a_run_is_not_mixed_with_an_earlier_one(
+@pytest.mark.usefixtures("without_plots")
+def test_output_of_earlier_run_is_refused_without_resume(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(folder, "train.epochs=1") == 0
@@ -152,9 +152,7 @@ def test_a_run_is_not_mixed_with_an_earlier_one(
     assert [point["step"] for point in points] == [1, 2, 3]
 
 
-def test_two_runs_do_not_write_to_one_folder(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_output_of_active_run_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with RunDirectory(folder / "out"):
         assert train(folder) == 1
         assert train(folder, resume=True) == 1
@@ -177,10 +175,8 @@ class Interrupting(io.RawIOBase):
         return len(line)
 
 
-@pytest.mark.usefixtures("without_pictures")
-def test_ctrl_c_while_a_line_is_written_saves_too(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("without_plots")
+def test_ctrl_c_during_print_saves(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python's buffer refuses a second writer: the handler must not print."""
     reader = Interrupting()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(reader)))
@@ -190,17 +186,15 @@ def test_ctrl_c_while_a_line_is_written_saves_too(
     assert list((folder / "out" / "checkpoints").iterdir())
 
 
-@pytest.mark.usefixtures("without_pictures")
-def test_names_of_files_do_not_steer_the_terminal(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("without_plots")
+def test_file_names_are_escaped(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "pictures" / "class-0" / "a\x1b[2J\nepoch 9.png").write_bytes(b"no image")
     assert train(folder, "train.epochs=1") == 0
     assert r"skipped class-0/a\x1b[2J\nepoch 9.png: " in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("without_pictures")
-def test_a_last_checkpoint_without_room_names_its_step(
+@pytest.mark.usefixtures("without_plots")
+def test_failed_final_checkpoint_names_its_step(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(*_: Any) -> Path:
@@ -212,9 +206,9 @@ def test_a_last_checkpoint_without_room_names_its_step(
     assert "The checkpoint of step 3 could not be written: [Errno 28] No space left" in told
 
 
-@pytest.mark.usefixtures("without_pictures")
+@pytest.mark.usefixtures("without_plots")
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_a_terminal_that_is_gone_does_not_end_the_run(
+def test_closed_terminal_does_not_end_run(
     folder: Path, monkeypatch: pytest.MonkeyPatch, stream: str
 ) -> None:
     (folder / "pictures" / "class-0" / "none.png").write_bytes(b"no image")  # told on stderr
@@ -229,8 +223,8 @@ def test_a_terminal_that_is_gone_does_not_end_the_run(
     assert weights(folder / "out")
 
 
-@pytest.mark.usefixtures("without_pictures")
-def test_figures_wait_for_a_disk_that_is_full(
+@pytest.mark.usefixtures("without_plots")
+def test_metrics_are_written_after_full_disk(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def until_step_5(output: RunDirectory, points: list[dict[str, Any]]) -> None:
@@ -247,9 +241,9 @@ def test_figures_wait_for_a_disk_that_is_full(
     assert [point["step"] for point in points] == list(range(1, 10))
 
 
-@pytest.mark.usefixtures("without_pictures")
+@pytest.mark.usefixtures("without_plots")
 @pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_who_asks_it_to_end_gets_a_checkpoint_and_the_run_goes_on_from_there(
+def test_signal_saves_checkpoint_that_resumes(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -273,8 +267,8 @@ def test_who_asks_it_to_end_gets_a_checkpoint_and_the_run_goes_on_from_there(
     assert all(torch.equal(expected[name], resumed[name]) for name in expected)
 
 
-@pytest.mark.usefixtures("without_pictures")
-def test_a_signal_that_is_ignored_stays_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("without_plots")
+def test_ignored_signal_stays_ignored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As nohup does it, and a shell to what it starts in the background."""
     step = Trainer.step
 
@@ -297,10 +291,8 @@ def handled(number: signal.Signals, handler: Any) -> Iterator[None]:
         signal.signal(number, before)
 
 
-@pytest.mark.usefixtures("without_pictures")
-def test_resume_leaves_out_what_is_damaged(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("without_plots")
+def test_resume_skips_damaged_checkpoint(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(folder) == 0
     expected = weights(folder / "out")
     checkpoints = folder / "out" / "checkpoints"
@@ -317,9 +309,7 @@ def test_resume_leaves_out_what_is_damaged(
     assert [point["step"] for point in points] == list(range(1, 10))
 
 
-def test_an_output_among_the_images_is_refused(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_output_inside_images_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(folder, output="pictures/out") == 1
     assert "lies among the images of" in capsys.readouterr().err
     assert not (folder / "pictures" / "out").exists()
@@ -338,8 +328,8 @@ BAD: list[tuple[list[str], str]] = [
 
 
 @pytest.mark.parametrize(("overrides", "message"), BAD)
-@pytest.mark.usefixtures("without_pictures")
-def test_what_cannot_be_run_is_said_in_a_line(
+@pytest.mark.usefixtures("without_plots")
+def test_invalid_run_prints_one_line(
     folder: Path, capsys: pytest.CaptureFixture[str], overrides: list[str], message: str
 ) -> None:
     assert train(folder, *overrides) == 1
@@ -348,7 +338,7 @@ def test_what_cannot_be_run_is_said_in_a_line(
     assert "Traceback" not in error
 
 
-def test_a_bad_spec_ends_the_command_with_a_message(folder: Path) -> None:
+def test_invalid_spec_fails_with_message(folder: Path) -> None:
     done = command(folder, "spec.yaml", "--set", "train.epochs=0")
     assert done.returncode == 1
     assert "train.epochs: is out of range (given 0; expected a number >= 1)" in done.stderr
@@ -384,8 +374,8 @@ def test_options_are_those_of_dasl_train() -> None:
     assert ours - {"-h", "--help"} == theirs - {"--help"}
 
 
-@pytest.mark.usefixtures("without_pictures")
-def test_resources_are_those_of_the_machine(folder: Path) -> None:
+@pytest.mark.usefixtures("without_plots")
+def test_resources_come_from_machine(folder: Path) -> None:
     """Also where the batch could not be divided by the workers that the spec asks the service for."""
     write_spec(folder, resources={"workers": 3, "max_hours": 1})
     assert train(folder, "train.epochs=1") == 0
@@ -393,7 +383,7 @@ def test_resources_are_those_of_the_machine(folder: Path) -> None:
     assert (settled["workers"], settled["cpus_per_worker"]) == (1, 1)
 
 
-def test_ranks_must_share_a_batch_evenly(
+def test_batch_must_be_divisible_by_ranks(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "3")  # as torchrun says it
@@ -405,7 +395,7 @@ def test_ranks_must_share_a_batch_evenly(
 
 
 @pytest.mark.slow
-def test_torchrun_with_two_ranks_trains_what_one_does(folder: Path) -> None:
+def test_torchrun_on_two_ranks_equals_one(folder: Path) -> None:
     changes: dict[str, Any] = {
         "train": {"precision": "fp64"},
         "evaluate": {"finetune": {"epochs": 1}},
@@ -426,7 +416,7 @@ def test_torchrun_with_two_ranks_trains_what_one_does(folder: Path) -> None:
     assert losses[1] == pytest.approx(losses[0], abs=1e-10)
 
 
-def test_no_thread_of_a_process_group_outlives_the_run(tmp_path: Path) -> None:
+def test_leave_ranks_ends_threads_of_process_group(tmp_path: Path) -> None:
     """One that drops a tensor while the interpreter ends aborts the rank (torch 2.11 with gloo)."""
 
     def threads() -> int:

@@ -18,7 +18,7 @@ from dasl_core.distributed import rank
 from tests.support.gloo_pool import GlooPool
 from tests.support.training_world import Recorder, ingest, picture_folder, resolved, run
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
+pytestmark = pytest.mark.usefixtures("without_plots")
 
 
 def read_all(index: DatasetIndex, cache: Path) -> tuple[np.ndarray, dict[int, str]]:
@@ -64,7 +64,7 @@ def index(tmp_path: Path) -> DatasetIndex:
         (10**6, 10**4),
     ],
 )
-def test_how_many_are_too_many(images: int, bearable: int) -> None:
+def test_tolerated_number_of_unreadable_images(images: int, bearable: int) -> None:
     assert not too_many(bearable, images)
     assert too_many(bearable + 1, images)
 
@@ -72,9 +72,7 @@ def test_how_many_are_too_many(images: int, bearable: int) -> None:
 # --- the cache
 
 
-def test_a_cache_never_keeps_black_images_as_if_they_were_images(
-    index: DatasetIndex, tmp_path: Path
-) -> None:
+def test_unreadable_images_are_read_again_into_cache(index: DatasetIndex, tmp_path: Path) -> None:
     everything, _ = read_all(index, tmp_path / "whole")
     cache = tmp_path / "cache"
     hide(index, 4, 7)
@@ -102,7 +100,7 @@ def test_a_cache_never_keeps_black_images_as_if_they_were_images(
 
 
 @pytest.mark.parametrize("cached", [True, False])
-def test_an_image_that_became_a_link_out_of_the_folder_is_black(
+def test_image_that_became_link_out_of_folder_is_black(
     index: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cached: bool
 ) -> None:
     if not cached:
@@ -116,7 +114,7 @@ def test_an_image_that_became_a_link_out_of_the_folder_is_black(
     assert unreadable == {4: "it is a link that leads out of the data set's folder"}
 
 
-def test_nothing_is_kept_when_too_few_files_are_there(index: DatasetIndex, tmp_path: Path) -> None:
+def test_no_cache_with_too_many_missing_files(index: DatasetIndex, tmp_path: Path) -> None:
     moved = index.root.rename(tmp_path / "unmounted")
     pixels, unreadable = read_all(index, tmp_path / "cache")
     assert not pixels.any()
@@ -133,7 +131,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("mending", [False, True])
-def test_a_kill_between_any_two_steps_loses_no_image(
+def test_kill_during_cache_build_loses_no_image(
     index: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mending: bool
 ) -> None:
     """Killed before each call that reaches the disk, in turn, until one run gets through."""
@@ -178,9 +176,7 @@ def test_a_kill_between_any_two_steps_loses_no_image(
 # --- runs
 
 
-def test_a_few_unreadable_images_are_told_of_and_trained_without(
-    index: DatasetIndex, tmp_path: Path
-) -> None:
+def test_few_unreadable_images_are_reported(index: DatasetIndex, tmp_path: Path) -> None:
     hide(index, 4, 7)
     reporter = Recorder(tmp_path / "out")
     assert run(resolved(index), index, tmp_path / "cache", reporter) == "succeeded"
@@ -193,9 +189,7 @@ def test_a_few_unreadable_images_are_told_of_and_trained_without(
     assert metrics["unreadable_images"] == 2
 
 
-def test_without_a_cache_broken_images_are_counted_as_they_are_found(
-    index: DatasetIndex, tmp_path: Path
-) -> None:
+def test_unreadable_images_are_counted_without_cache(index: DatasetIndex, tmp_path: Path) -> None:
     index.path(4).write_bytes(index.path(4).read_bytes()[:200])
     reporter = Recorder(tmp_path / "out")
     no_folder = index.path(0) / "cache"
@@ -205,7 +199,7 @@ def test_without_a_cache_broken_images_are_counted_as_they_are_found(
 
 
 @pytest.mark.parametrize("cached", [True, False])
-def test_too_many_unreadable_images_end_the_run_before_its_first_step(
+def test_too_many_unreadable_images_fail_run_at_start(
     index: DatasetIndex, tmp_path: Path, cached: bool
 ) -> None:
     hide(index, 3, 4, 5, 7)
@@ -220,7 +214,7 @@ def test_too_many_unreadable_images_end_the_run_before_its_first_step(
     assert reporter.points == reporter.evaluations == reporter.checkpoints == []
 
 
-def test_a_folder_that_is_gone_ends_the_run(index: DatasetIndex, tmp_path: Path) -> None:
+def test_missing_folder_fails_run(index: DatasetIndex, tmp_path: Path) -> None:
     shutil.rmtree(index.root)
     with pytest.raises(ValueError, match="the folder of the data set 'pictures' is gone"):
         run(resolved(index), index, tmp_path / "cache", Recorder(tmp_path / "out"))
@@ -236,7 +230,7 @@ def refused(index: DatasetIndex, caches: list[Path], out: Path) -> str:
     return "no error"
 
 
-def test_all_ranks_end_when_one_machine_lacks_the_images(
+def test_all_ranks_fail_when_one_lacks_images(
     pool: GlooPool, index: DatasetIndex, tmp_path: Path
 ) -> None:
     caches = [tmp_path / "first", tmp_path / "second"]

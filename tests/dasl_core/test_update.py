@@ -19,7 +19,7 @@ from dasl_core.train.serialization import load_state
 from dasl_core.train.update import Updater, clip_each
 from tests.support.training_world import Recorder, assert_same, resolved, run
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
+pytestmark = pytest.mark.usefixtures("without_plots")
 
 
 def updater(model: nn.Module, clip: Clip | None = None, scaled: bool = False) -> Updater:
@@ -40,7 +40,7 @@ def moved(model: nn.Module) -> list[list[float]]:
     return [[-x for x in weight.tolist()] for weight in model.parameters()]
 
 
-def test_the_norm_of_all_gradients_is_clipped() -> None:
+def test_updater_clips_global_norm() -> None:
     model = with_gradients([3.0, 0.0], [0.0, 4.0])
     norm, updated = updater(model, Clip(norm=1.0)).apply()
     assert (float(norm), updated) == (5.0, True)
@@ -53,7 +53,7 @@ def test_the_norm_of_all_gradients_is_clipped() -> None:
     assert moved(model) == [[3.0, 0.0], [0.0, 4.0]]
 
 
-def test_each_gradient_is_clipped_by_itself() -> None:
+def test_updater_clips_each_gradient() -> None:
     gradients = [torch.tensor([3.0, 4.0]), torch.tensor([0.3, 0.4]), torch.zeros(2)]
     clip_each(gradients, 1.0)
     assert gradients[0].tolist() == pytest.approx([0.6, 0.8], rel=1e-5)
@@ -61,7 +61,7 @@ def test_each_gradient_is_clipped_by_itself() -> None:
     assert gradients[2].tolist() == [0, 0]
 
 
-def test_a_gradient_that_is_not_finite_moves_nothing_and_buffers_go_back() -> None:
+def test_non_finite_gradient_restores_buffers() -> None:
     model = with_gradients([1.0, float("nan")], [1.0, 1.0])
     model.register_buffer("statistics", torch.tensor([2.0]))
     applied = updater(model)
@@ -75,7 +75,7 @@ def test_a_gradient_that_is_not_finite_moves_nothing_and_buffers_go_back() -> No
     assert all(weight.grad is None for weight in model.parameters())
 
 
-def test_a_scaled_loss_gives_the_same_step_and_an_overflow_halves_the_scale() -> None:
+def test_scaled_loss_gives_same_step_and_overflow_halves_scale() -> None:
     model = nn.Linear(2, 1, bias=False)
     before = model.weight.detach().clone()
     applied = updater(model, Clip(norm=0.5), scaled=True)
@@ -110,7 +110,7 @@ def poisoned(steps: set[int]) -> Any:
     return broken
 
 
-def test_a_bad_step_is_left_out_and_told_with_its_images(
+def test_skipped_step_is_reported_with_its_images(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SimCLR, "forward", poisoned({5}))
@@ -130,7 +130,7 @@ def test_a_bad_step_is_left_out_and_told_with_its_images(
     assert all(loss == loss for loss in state["progress"]["losses"])  # the mean of the others
 
 
-def test_a_step_left_out_leaves_the_weights_as_they_were(
+def test_skipped_step_leaves_weights_unchanged(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = resolved(pictures, train={"optimizer": {"name": "sgd", "lr": 0.01}})
@@ -146,7 +146,7 @@ def test_a_step_left_out_leaves_the_weights_as_they_were(
 
 
 @pytest.mark.parametrize("limit", [0, 2])
-def test_too_many_bad_steps_in_a_row_end_the_run_and_name_images(
+def test_too_many_skipped_steps_fail_run_and_name_images(
     pictures: DatasetIndex,
     cache: Path,
     tmp_path: Path,
@@ -161,7 +161,7 @@ def test_too_many_bad_steps_in_a_row_end_the_run_and_name_images(
     assert reporter.events[-1][2]["step"] == (2 if limit == 0 else 6)
 
 
-def test_float16_trains_and_resumes_with_its_scale(
+def test_float16_resumes_with_its_loss_scale(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     spec = resolved(pictures, dar={"weight": 0.1}, train={"precision": "fp16"})
@@ -175,7 +175,7 @@ def test_float16_trains_and_resumes_with_its_scale(
     assert states[0]["scaler"] == states[1]["scaler"] != {}
 
 
-def test_a_step_left_out_is_not_in_the_bank_of_clusters(
+def test_skipped_step_is_not_in_cluster_bank(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SimCLR, "forward", poisoned({5}))
@@ -191,7 +191,7 @@ def test_a_step_left_out_is_not_in_the_bank_of_clusters(
     assert sizes[1] == pytest.approx(16 * sums[1])
 
 
-def test_the_search_for_a_loss_scale_is_no_bad_step(
+def test_search_for_loss_scale_does_not_count_as_skipped(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     """The first scale is too large for so small a network; that says nothing of the images."""
@@ -203,7 +203,7 @@ def test_the_search_for_a_loss_scale_is_no_bad_step(
     assert 1 <= scale < 65536
 
 
-def test_an_epoch_without_a_good_step_clusters_nothing(
+def test_epoch_of_skipped_steps_does_not_cluster(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SimCLR, "forward", poisoned({1, 2, 3}))
@@ -213,7 +213,7 @@ def test_an_epoch_without_a_good_step_clusters_nothing(
     assert len(reporter.curve("clusters_size_max")) == 2
 
 
-def test_a_run_in_which_no_step_counted_fails(
+def test_run_of_skipped_steps_fails(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SimCLR, "forward", poisoned({1, 2, 3}))
@@ -224,7 +224,7 @@ def test_a_run_in_which_no_step_counted_fails(
     assert not reporter.checkpoints
 
 
-def test_a_run_that_never_found_a_loss_scale_fails(
+def test_run_without_loss_scale_fails(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SimCLR, "forward", poisoned({1, 2, 3}))

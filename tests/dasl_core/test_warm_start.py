@@ -19,7 +19,7 @@ from dasl_core.models.backbone import build_backbone
 from dasl_core.spec import Backbone
 from tests.support.training_world import Recorder, resolved, run
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
+pytestmark = pytest.mark.usefixtures("without_plots")
 
 
 def backbone(**changes: Any) -> Backbone:

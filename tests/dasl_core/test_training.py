@@ -34,7 +34,7 @@ from tests.support.training_world import (
     run,
 )
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
+pytestmark = pytest.mark.usefixtures("without_plots")
 STEPS, TOTAL = 3, 9  # of `training_world.settings` on `pictures`: 24 images, batch 8, 3 epochs
 # Figures that only the last step of a report has.
 SELDOM = {"angular_update", "embedding_distance", "embedding_distance_std", "embedding_rank"}
@@ -44,7 +44,7 @@ SELDOM = {"angular_update", "embedding_distance", "embedding_distance_std", "emb
 
 
 @pytest.mark.parametrize("method", REGISTRY)
-def test_weight_zero_is_bit_identical_to_none(
+def test_zero_regularizer_weight_is_bit_identical_to_none(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, method: str
 ) -> None:
     plain, zero = Recorder(tmp_path / "plain"), Recorder(tmp_path / "zero")
@@ -58,9 +58,7 @@ def test_weight_zero_is_bit_identical_to_none(
     assert plain.points[0]["values"].keys() == zero.points[0]["values"].keys()
 
 
-def test_the_loss_is_the_sum_of_its_reported_terms(
-    pictures: DatasetIndex, cache: Path, tmp_path: Path
-) -> None:
+def test_loss_is_sum_of_reported_terms(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
     reporter = Recorder(tmp_path)
     spec = resolved(pictures, dar={"weight": 0.1}, sec={"weight": 0.5}, train={"precision": "fp64"})
     run(spec, pictures, cache, reporter)
@@ -84,7 +82,7 @@ def test_the_loss_is_the_sum_of_its_reported_terms(
     assert reporter.curve("loss_sec")[-1] > 0
 
 
-def test_views_differ_from_each_other_and_from_step_to_step(
+def test_views_differ_within_and_between_steps(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     spec = resolved(pictures)
@@ -100,7 +98,7 @@ def test_views_differ_from_each_other_and_from_step_to_step(
     this.close()
 
 
-def test_every_weight_is_trained(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
+def test_run_trains_every_weight(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
     reporter = Recorder(tmp_path)
     run(resolved(pictures), pictures, cache, reporter)
     first, last = (load_state(folder)["method"] for _, folder, _ in reporter.checkpoints[::2])
@@ -108,7 +106,7 @@ def test_every_weight_is_trained(pictures: DatasetIndex, cache: Path, tmp_path: 
     assert unchanged == []
 
 
-def test_training_finds_what_makes_images_differ(tmp_path: Path, cache: Path) -> None:
+def test_training_lowers_loss(tmp_path: Path, cache: Path) -> None:
     root = picture_folder(tmp_path / "pictures", classes=4, per_class=12)
     reporter = Recorder(tmp_path / "kept")
     index = ingest(root)
@@ -145,7 +143,7 @@ def test_progress_and_schedule(pictures: DatasetIndex, cache: Path, tmp_path: Pa
     )
 
 
-def test_evaluations_of_pixels_untrained_and_trained(
+def test_evaluations_cover_pixels_untrained_and_trained(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     reporter = Recorder(tmp_path)
@@ -169,9 +167,7 @@ def test_evaluations_of_pixels_untrained_and_trained(
     assert len(content["epoch_losses"]) == 3
 
 
-def test_a_folder_without_labels_gets_the_figures_that_need_none(
-    tmp_path: Path, cache: Path
-) -> None:
+def test_evaluation_without_labels_has_label_free_metrics(tmp_path: Path, cache: Path) -> None:
     index = ingest(picture_folder(tmp_path / "pictures", classes=0, per_class=20))
     reporter = Recorder(tmp_path / "kept")
     assert run(resolved(index), index, cache, reporter) == "succeeded"
@@ -181,9 +177,7 @@ def test_a_folder_without_labels_gets_the_figures_that_need_none(
         assert not any(name.startswith(("knn", "recall")) for name in metrics)
 
 
-def test_held_out_classes_give_retrieval_and_no_nearest_neighbour_vote(
-    tmp_path: Path, cache: Path
-) -> None:
+def test_held_out_classes_have_retrieval_but_no_knn(tmp_path: Path, cache: Path) -> None:
     index = ingest(picture_folder(tmp_path / "pictures", classes=6, per_class=5))
     reporter = Recorder(tmp_path / "kept")
     spec = resolved(index, evaluate={"holdout": {"by": "class", "fraction": 0.34}})
@@ -193,9 +187,7 @@ def test_held_out_classes_give_retrieval_and_no_nearest_neighbour_vote(
         assert "knn_top1" not in metrics
 
 
-def test_a_class_that_only_the_held_out_images_have_does_not_cost_the_vote(
-    tmp_path: Path, cache: Path
-) -> None:
+def test_knn_tolerates_class_without_training_images(tmp_path: Path, cache: Path) -> None:
     root = picture_folder(tmp_path / "pictures", classes=2, per_class=10)
     # 12 lonely classes of an image each: some are held out.
     for number in range(12):
@@ -208,7 +200,7 @@ def test_a_class_that_only_the_held_out_images_have_does_not_cost_the_vote(
     assert all("knn_top1" in metrics for _, _, _, metrics in reporter.evaluations)
 
 
-def test_another_data_set_to_evaluate_on(
+def test_evaluation_on_another_data_set(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     other = ingest(picture_folder(tmp_path / "other", per_class=4, size=(30, 10)))
@@ -226,7 +218,7 @@ def test_another_data_set_to_evaluate_on(
         ({"dar": {"weight": 0.1, "labels": "class"}}, "dar.labels"),
     ],
 )
-def test_one_class_that_is_left_is_not_enough_to_learn_from(
+def test_single_training_class_is_refused(
     tmp_path: Path, cache: Path, parts: dict[str, Any], field: str
 ) -> None:
     folder = picture_folder(tmp_path / "pictures", classes=2, per_class=12)
@@ -244,7 +236,7 @@ def test_one_class_that_is_left_is_not_enough_to_learn_from(
         run(spec, index, cache, Recorder(tmp_path / "kept"))
 
 
-def test_checkpoints_hold_no_pickle(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
+def test_checkpoints_contain_no_pickle(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
     reporter = Recorder(tmp_path)
     run(resolved(pictures), pictures, cache, reporter)
     assert [(step, final) for step, _, final in reporter.checkpoints] == [
@@ -269,7 +261,7 @@ def test_checkpoints_hold_no_pickle(pictures: DatasetIndex, cache: Path, tmp_pat
 
 
 @pytest.mark.parametrize("batch_size", [8, 24])  # seen by a later loss, or by an evaluation first
-def test_a_diverged_run_names_the_learning_rate(
+def test_divergence_error_names_learning_rate(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, batch_size: int
 ) -> None:
     spec = resolved(
@@ -286,7 +278,7 @@ def test_a_diverged_run_names_the_learning_rate(
     assert not any(final for _, _, final in reporter.checkpoints)
 
 
-def test_data_that_shrank_below_a_batch_is_refused(
+def test_batch_larger_than_data_set_is_refused(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     spec = resolved(pictures, train={"batch_size": 24})
@@ -296,7 +288,7 @@ def test_data_that_shrank_below_a_batch_is_refused(
 
 
 @pytest.mark.parametrize(("estimator", "columns"), [("chain", 15), ("unbiased", 15), ("full", 112)])
-def test_the_number_of_pairs_is_reported(
+def test_number_of_dar_pairs_is_reported(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, estimator: str, columns: int
 ) -> None:
     """Of 16 views of 8 images, where two views of one image are no pair."""
@@ -309,7 +301,7 @@ def test_the_number_of_pairs_is_reported(
 # --- collapse
 
 
-def test_a_collapse_is_told_and_ends_the_run_if_asked(
+def test_collapse_is_reported_and_stops_run_if_requested(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     """Elementwise DAR with far too large a weight pulls all embeddings into one point."""
@@ -344,13 +336,15 @@ def test_a_collapse_is_told_and_ends_the_run_if_asked(
     assert ignored.curve() == told.curve()
 
 
-def test_a_healthy_run_raises_no_alarm(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
+def test_healthy_run_raises_no_collapse_alarm(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
     reporter = Recorder(tmp_path)
     run(resolved(pictures, train={"epochs": 20}), pictures, cache, reporter)
     assert reporter.events == []
 
 
-def test_images_of_a_class_may_become_a_point_where_the_method_asks_for_it(
+def test_supervised_class_collapse_raises_no_alarm(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three classes span two dimensions: a collapse of what is trained without classes, and the aim of
@@ -376,7 +370,7 @@ def test_images_of_a_class_may_become_a_point_where_the_method_asks_for_it(
 # --- cluster labels
 
 
-def test_clusters_become_labels_after_the_first_epoch(
+def test_clusters_become_labels_after_first_epoch(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     spec = resolved(pictures, dar={"weight": 0.1, "labels": "cluster", "clusters": {"k": 3}})
@@ -395,7 +389,7 @@ def test_clusters_become_labels_after_the_first_epoch(
     assert set(state["labels"][state["labels"] < 3].tolist()) == {0, 1, 2}
 
 
-def test_what_fails_after_the_last_step_costs_none(
+def test_failure_in_final_evaluation_loses_no_step(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A probe and fine-tuning may take hours, and memory; the training lies before them."""
@@ -435,7 +429,7 @@ def test_what_fails_after_the_last_step_costs_none(
     assert complete.evaluations == complete.checkpoints == [], "nothing is left to do"
 
 
-def test_a_collapsed_run_that_died_in_its_last_evaluation_makes_up_for_it(
+def test_collapsed_run_killed_in_final_evaluation_repeats_it(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(27):
@@ -470,7 +464,7 @@ def test_a_collapsed_run_that_died_in_its_last_evaluation_makes_up_for_it(
     assert second.checkpoints[-1][2], "final"
 
 
-def test_a_disk_that_is_full_before_the_last_evaluation_costs_a_checkpoint_and_not_the_run(
+def test_full_disk_before_final_evaluation_does_not_fail_run(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     class FullForAWhile(Recorder):
@@ -489,9 +483,7 @@ def test_a_disk_that_is_full_before_the_last_evaluation_costs_a_checkpoint_and_n
     assert reporter.checkpoints[-1][::2] == (9, True)
 
 
-def test_a_run_tells_that_it_works_while_something_is_evaluated(
-    pictures: DatasetIndex, cache: Path, tmp_path: Path
-) -> None:
+def test_evaluation_sends_keepalives(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
     """Else a long evaluation would be taken for a run that hangs."""
     plain, thorough = Recorder(tmp_path / "plain"), Recorder(tmp_path / "thorough")
     run(resolved(pictures), pictures, cache, plain)

@@ -57,14 +57,14 @@ VALUE = st.recursive(
 
 @settings(deadline=None, max_examples=150)
 @given(st.dictionaries(KEY, VALUE, max_size=4))
-def test_round_trip(state: dict[str, Any]) -> None:
+def test_state_round_trip(state: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         save_state(state, Path(folder))
         assert_same(state, load_state(Path(folder)), "state")
 
 
 @pytest.mark.parametrize("name", ["sgd", "lars", "adamw"])
-def test_an_optimizer_goes_on_exactly(tmp_path: Path, name: str) -> None:
+def test_optimizer_resumes_exactly(tmp_path: Path, name: str) -> None:
     def build() -> tuple[nn.Module, torch.optim.ResolvedOptimizer]:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
@@ -99,7 +99,7 @@ def test_an_optimizer_goes_on_exactly(tmp_path: Path, name: str) -> None:
     assert_same(dict(model.state_dict()), dict(other.state_dict()), "model")
 
 
-def test_views_of_one_memory_are_saved_apart(tmp_path: Path) -> None:
+def test_tensors_that_share_memory_are_saved(tmp_path: Path) -> None:
     whole = torch.arange(6.0).view(2, 3)
     save_state({"whole": whole, "turned": whole.T, "row": whole[0]}, tmp_path)
     whole.zero_()
@@ -118,7 +118,7 @@ def test_files_are_safetensors_and_json(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [STRUCTURE, TENSORS])
 @pytest.mark.parametrize("damage", ["missing", "empty", "cut", "other"])
-def test_damage_is_a_value_error(tmp_path: Path, name: str, damage: str) -> None:
+def test_damaged_state_raises_value_error(tmp_path: Path, name: str, damage: str) -> None:
     save_state({"a": torch.ones(100), "b": 1}, tmp_path)
     file = tmp_path / name
     content = file.read_bytes()
@@ -135,7 +135,7 @@ def test_damage_is_a_value_error(tmp_path: Path, name: str, damage: str) -> None
         load_state(tmp_path)
 
 
-def test_random_state_is_put_back() -> None:
+def test_random_state_is_restored() -> None:
     device = torch.device("cpu")
     state = random_state(device)
     drawn = torch.rand(3)

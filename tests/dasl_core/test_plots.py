@@ -21,7 +21,7 @@ from tests.support.training_world import Recorder, resolved, run
 
 
 @pytest.mark.parametrize(("fraction", "held_out"), [(0.01, 0), (0.04, 1), (0.075, 2)])
-def test_few_or_no_held_out_images(
+def test_plots_with_few_or_no_held_out_images(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, fraction: float, held_out: int
 ) -> None:
     reporter = Recorder(tmp_path)
@@ -37,7 +37,7 @@ def test_few_or_no_held_out_images(
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_pictures_are_pngs_with_something_to_see(
+def test_plots_are_non_empty_pngs(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, channels: int
 ) -> None:
     reporter = Recorder(tmp_path)
@@ -67,7 +67,7 @@ def test_pictures_are_pngs_with_something_to_see(
         [2.0, 1e300, 1.0],
     ],
 )
-def test_losses_of_any_size_are_drawn(
+def test_curves_draw_losses_of_any_size(
     tmp_path: Path, losses: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     draw_curves(losses, [], "a run", tmp_path / "curves.png")
@@ -75,7 +75,7 @@ def test_losses_of_any_size_are_drawn(
     assert not caplog.records
 
 
-def test_what_cannot_be_drawn_is_said_and_fails_nothing(
+def test_plot_that_cannot_be_drawn_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken: Any = None
@@ -91,7 +91,7 @@ def test_what_cannot_be_drawn_is_said_and_fails_nothing(
         assert f"{name} could not be drawn" in caplog.text
 
 
-def test_a_disk_without_room_for_pictures_does_not_fail_a_finished_run(
+def test_full_disk_for_plots_does_not_fail_finished_run(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     class FullDisk(Recorder):
@@ -106,7 +106,7 @@ def test_a_disk_without_room_for_pictures_does_not_fail_a_finished_run(
     assert "No space left on device" in message
 
 
-def test_matplotlib_without_a_folder_to_write_to_does_not_fail_a_finished_run(
+def test_matplotlib_without_writable_folder_does_not_fail_finished_run(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load = builtins.__import__

@@ -14,7 +14,7 @@ from dasl_core.train.serialization import load_state
 from dasl_core.train.validation import Validator
 from tests.support.training_world import Recorder, assert_same, resolved, run
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
+pytestmark = pytest.mark.usefixtures("without_plots")
 TRAIN = {"precision": "fp64", "epochs": 2, "optimizer": {"name": "sgd", "lr": 0.05}}
 
 
@@ -40,7 +40,7 @@ def plain(
     ],
     ids=lambda option: next(iter(option)),
 )
-def test_an_option_leaves_the_run_as_it_is(
+def test_option_does_not_change_results(
     pictures: DatasetIndex,
     cache: Path,
     tmp_path: Path,
@@ -62,16 +62,14 @@ def test_an_option_leaves_the_run_as_it_is(
         torch.testing.assert_close(ours[name], value, rtol=0, atol=1e-9, msg=name)
 
 
-def test_deterministic_mode_is_left_again(
-    pictures: DatasetIndex, cache: Path, tmp_path: Path
-) -> None:
+def test_deterministic_mode_is_reset(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
     run(resolved(pictures, train={"deterministic": True}), pictures, cache, None)
     assert torch.are_deterministic_algorithms_enabled()
     run(resolved(pictures), pictures, cache, None)
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_micro_batches_resume_bit_for_bit(
+def test_micro_batches_resume_bit_exactly(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     spec = resolved(pictures, train={"micro_batches": 2, "epochs": 2}, dar={"weight": 0.1})
@@ -85,9 +83,7 @@ def test_micro_batches_resume_bit_for_bit(
     assert_same(states[0]["method"], states[1]["method"], "method")
 
 
-def test_every_option_is_seen_by_the_network(
-    pictures: DatasetIndex, cache: Path, tmp_path: Path
-) -> None:
+def test_options_reach_network(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
     """The equalities above could not fail if an option did nothing."""
     spec = resolved(pictures, train={"channels_last": True, "checkpoint_activations": True})
     files = RunFiles(cache=cache, scratch=tmp_path)
