@@ -3,30 +3,17 @@
 Imports no torch, so that an API process which only validates jobs starts in about a second.
 """
 
+from dasl_core.spec.augment import Augment
+from dasl_core.spec.backbone import Backbone
 from dasl_core.spec.backbones import BACKBONES, BackboneInfo
 from dasl_core.spec.branch import branch_problems
 from dasl_core.spec.errors import field_problems
-from dasl_core.spec.job import (
-    DAR,
-    SEC,
-    Augment,
-    Backbone,
-    Checkpoints,
-    Clip,
-    Clusters,
-    Evaluate,
-    FineTune,
-    Holdout,
-    JobSpec,
-    Knn,
-    LinearProbe,
-    Optimizer,
-    Resources,
-    Train,
-)
+from dasl_core.spec.evaluate import Evaluate, FineTune, Holdout, Knn, LinearProbe
+from dasl_core.spec.job import Checkpoints, JobSpec, Resources
 from dasl_core.spec.methods import METHODS, MethodConfig, MethodSettings
 from dasl_core.spec.methods.simclr import SimCLR
 from dasl_core.spec.problems import FieldProblem, SpecError
+from dasl_core.spec.regularizers import DAR, SEC, Clusters
 from dasl_core.spec.resolve import DatasetFacts, Estimate, estimate, resolve
 from dasl_core.spec.resolved import (
     ResolvedAugment,
@@ -40,6 +27,7 @@ from dasl_core.spec.resolved import (
     ResolvedTrain,
     ViewAugment,
 )
+from dasl_core.spec.train import Clip, Optimizer, Train
 from dasl_core.spec.yaml import apply_overrides, load_spec
 
 __all__ = [

@@ -6,32 +6,26 @@ class narrows those fields of its base that may be "auto", and adds what is know
 
 from typing import Literal
 
-from dasl_core.spec.job import (
-    DAR,
-    SEC,
-    Augment,
-    Backbone,
-    Clip,
+from dasl_core.spec.augment import Augment
+from dasl_core.spec.backbone import Backbone
+from dasl_core.spec.evaluate import Evaluate, FineTune, LinearProbe
+from dasl_core.spec.fields import (
     ClusterCount,
-    Clusters,
     Decay,
-    Evaluate,
-    FineTune,
     GlobalBatch,
     ImageSize,
     JitterStrength,
-    JobSpec,
-    LinearProbe,
-    Optimizer,
     PerView,
     PositiveInt,
     Probability,
     Rate,
-    Train,
     WarmupEpochs,
     Weight,
 )
+from dasl_core.spec.job import JobSpec
 from dasl_core.spec.methods import ResolvedMethodSettings
+from dasl_core.spec.regularizers import DAR, SEC, Clusters
+from dasl_core.spec.train import Clip, Optimizer, Train
 
 
 class ResolvedBackbone(Backbone):

@@ -88,7 +88,7 @@ def dataset_name(name: str | None, path: str) -> str:
     from pydantic import TypeAdapter, ValidationError
 
     from dasl_core.spec import field_problems
-    from dasl_core.spec.job import Name
+    from dasl_core.spec.fields import Name
 
     chosen = folder_name(path) if name is None else utf8(name)
     try:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator
 
 from dasl_core.spec import Estimate, JobSpec, SpecError, field_problems
-from dasl_core.spec.job import Name, Tag
+from dasl_core.spec.fields import Name, Tag
 from service.db.models import Job
 
 

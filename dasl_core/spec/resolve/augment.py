@@ -1,6 +1,6 @@
 """Resolve the augmentations: what the method prescribes, fitted to the image size."""
 
-from dasl_core.spec.job import Augment
+from dasl_core.spec.augment import Augment
 from dasl_core.spec.methods import MethodConfig
 from dasl_core.spec.resolve.backbone import SMALL_STEM_UP_TO
 from dasl_core.spec.resolved import ResolvedAugment

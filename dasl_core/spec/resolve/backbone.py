@@ -2,8 +2,8 @@
 
 from typing import Literal
 
+from dasl_core.spec.backbone import Backbone
 from dasl_core.spec.backbones import BACKBONES
-from dasl_core.spec.job import Backbone
 from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.resolve.facts import DatasetFacts
 

@@ -1,10 +1,13 @@
 """Checks that span several parts of a spec."""
 
-from dasl_core.spec.job import Clusters, Holdout, JobSpec, Optimizer
+from dasl_core.spec.evaluate import Holdout
+from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.regularizers import Clusters
 from dasl_core.spec.resolve.facts import DatasetFacts, training_classes, training_images
 from dasl_core.spec.resolve.regularizers import UNUSED_CLUSTERS, resolve_clusters
 from dasl_core.spec.resolve.train import optimizer_name
+from dasl_core.spec.train import Optimizer
 
 
 def check_ignored(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> None:

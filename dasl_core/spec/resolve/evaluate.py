@@ -1,6 +1,7 @@
 """Resolve and check what is evaluated, and when."""
 
-from dasl_core.spec.job import FineTune, Holdout, JobSpec, LinearProbe
+from dasl_core.spec.evaluate import FineTune, Holdout, LinearProbe
+from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.resolve.facts import DatasetFacts
 from dasl_core.spec.resolved import ResolvedEvaluate

@@ -2,9 +2,10 @@
 
 import math
 
-from dasl_core.spec.job import Clusters, JobSpec
+from dasl_core.spec.job import JobSpec
 from dasl_core.spec.methods import MethodConfig
 from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.regularizers import Clusters
 from dasl_core.spec.resolved import ResolvedClusters, ResolvedDAR, ResolvedSEC
 
 # lambda by norm, or for distances, as `benchmarks.sweep` measured it (docs/spec.md): 0.5 is the best of

@@ -3,9 +3,11 @@
 from typing import Literal
 
 from dasl_core.spec.backbones import BACKBONES
-from dasl_core.spec.job import LARGEST_RATE, Clip, JobSpec
+from dasl_core.spec.fields import LARGEST_RATE
+from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.resolved import ResolvedOptimizer, ResolvedTrain
+from dasl_core.spec.train import Clip
 
 # Peak learning rate at a global batch of 256, scaled linearly with the batch (Goyal et al. 2017).
 # sgd: lightly's CIFAR SimCLR (0.06 at 128). lars: SimCLR's 0.3. adamw: MoCo v3's ViT 1.5e-4 is for

@@ -1,0 +1,57 @@
+"""Settings of the random views."""
+
+from pydantic import Field, field_validator
+
+from dasl_core.spec.base import Auto, SpecModel
+from dasl_core.spec.fields import JitterStrength, PerView, Probability
+from dasl_core.spec.methods.config import range_of_areas
+
+
+class Augment(SpecModel):
+    """Random views, drawn for each sample (Chen et al. 2020, appendix A; Grill et al. 2020, B).
+
+    "auto" is what the method's paper prescribes.
+    """
+
+    crop_scale: tuple[float, float] | Auto = Field(
+        "auto",
+        description=(
+            "Smallest and largest fraction of the image area that a crop keeps; 0 < low <= "
+            'high <= 1. "auto": the method\'s.'
+        ),
+    )
+    flip: float = Field(0.5, ge=0, le=1, description="Probability of a horizontal flip.")
+    jitter: JitterStrength | Auto = Field(
+        "auto",
+        description=(
+            'Strength of the color jitter; 1 is SimCLR\'s value for ImageNet. "auto": 0.5; 0 '
+            "for supervised methods."
+        ),
+    )
+    jitter_probability: float = Field(
+        0.8, ge=0, le=1, description="Probability that a view is jittered."
+    )
+    grayscale: Probability | Auto = Field(
+        "auto",
+        description='Probability of removing all color. "auto": 0.2; 0 for supervised methods.',
+    )
+    blur: Probability | PerView | Auto = Field(
+        "auto",
+        description=(
+            "Probability of a Gaussian blur: one number, or a list with one for each view, "
+            'whose last entry applies to all remaining views. "auto": the method\'s for an '
+            "`image_size` above 64, else 0."
+        ),
+    )
+    solarize: Probability | PerView | Auto = Field(
+        "auto",
+        description=(
+            "Probability of inverting the pixels above one half; one number or a list, as for "
+            '`blur`. "auto": the method\'s for an `image_size` above 64, else 0.'
+        ),
+    )
+
+    @field_validator("crop_scale")
+    @classmethod
+    def _ordered(cls, scale: tuple[float, float] | Auto) -> tuple[float, float] | Auto:
+        return scale if scale == "auto" else range_of_areas(scale)

@@ -1,0 +1,66 @@
+"""Settings of the network that is pretrained."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from dasl_core.spec.backbones import BACKBONES
+from dasl_core.spec.base import Auto, SpecModel, problem
+from dasl_core.spec.errors import closest
+from dasl_core.spec.fields import ImageSize
+
+
+class Backbone(SpecModel):
+    """The network that is pretrained: a timm ResNet or ViT."""
+
+    name: str = Field(
+        "resnet18",
+        max_length=200,
+        description=(
+            "A timm ResNet-like or VisionTransformer model; `GET /v1/catalog/backbones` lists them."
+        ),
+    )
+    image_size: ImageSize | Auto = Field(
+        "auto",
+        description=(
+            'Height and width of the network\'s input, in pixels. "auto": the median of the '
+            "images' shorter sides, rounded down to a multiple of 32, at least 32 and at most "
+            "224; for a ViT, rounded down further to a multiple of its patch size."
+        ),
+    )
+    in_channels: Literal[1, 3] = Field(3, description="3 reads all images as RGB, 1 as luminance.")
+    stem: Literal["standard", "small"] | Auto = Field(
+        "auto",
+        description=(
+            '"standard" is timm\'s own stem. "small" keeps the resolution of small images: the '
+            "first convolution of a ResNet gets stride 1 and its max-pooling is removed; a "
+            'ViT gets patches of an eighth of the image side. "auto": "small" up to an '
+            '`image_size` of 64, else "standard".'
+        ),
+    )
+    pretrained: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
+        None,
+        description=(
+            "Weights to start from: a path or file:// URI on the workers. Either the folder "
+            "of a downloaded checkpoint of the same network, or a file of timm weights "
+            "(.safetensors, .pth, .pt, .bin), which timm adapts to `in_channels` and to the "
+            "image size of a ViT. null: random weights."
+        ),
+    )
+    drop_path: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Stochastic depth: fraction of residual branches dropped in training.",
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in BACKBONES:
+            raise problem(
+                "is not a backbone this version can train" + closest(name, BACKBONES),
+                name,
+                "a timm ResNet or VisionTransformer name, such as 'resnet50' or 'vit_small_patch16_224'",
+            )
+        return name

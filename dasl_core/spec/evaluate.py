@@ -1,0 +1,123 @@
+"""Settings of the evaluations on held-out images."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from dasl_core.spec.base import Auto, SpecModel
+from dasl_core.spec.fields import Name, PositiveInt, Rate
+
+
+class Knn(SpecModel):
+    """Weighted k-nearest-neighbour classification of held-out images (Wu et al. 2018)."""
+
+    k: int = Field(20, ge=1, le=10_000, description="Number of neighbors that vote.")
+    temperature: float = Field(
+        0.07, ge=1e-3, le=1000, description="A vote has the weight exp(similarity / temperature)."
+    )
+
+
+class Holdout(SpecModel):
+    """Images kept out of training, to evaluate on. Drawn by a hash: the same in every run."""
+
+    fraction: float = Field(
+        0.1,
+        gt=0,
+        lt=1,
+        description="Fraction of the images, or of the classes, that is kept out of training.",
+    )
+    by: Literal["image", "class"] = Field(
+        "image",
+        description=(
+            '"class" holds out whole classes: retrieval is then zero-shot, and there is no '
+            "k-NN accuracy, linear probe or fine-tuning."
+        ),
+    )
+
+
+class LinearProbe(SpecModel):
+    """A linear classifier on frozen features, one for each learning rate, trained together."""
+
+    epochs: int = Field(100, ge=1, le=10_000, description="Epochs of training.")
+    batch_size: int = Field(256, ge=1, le=1_000_000, description="Images in a batch.")
+    learning_rates: Annotated[
+        tuple[Rate, ...], Field(min_length=1, max_length=100, fail_fast=True)
+    ] = Field(
+        (
+            0.01,
+            0.03,
+            0.1,
+            0.3,
+            1.0,
+            3.0,
+            10.0,
+        ),
+        description="Learning rates to try, one linear head each.",
+    )
+
+
+class FineTune(SpecModel):
+    """Training of the whole network with labels, from the pretrained weights."""
+
+    epochs: int = Field(10, ge=1, le=10_000, description="Epochs of training.")
+    batch_size: int = Field(
+        128,
+        ge=2,
+        le=1_000_000,
+        description="Global batch: all ranks together; at least `resources.workers`.",
+    )
+    lr: Rate = Field(0.001, description="Peak learning rate of AdamW.")
+
+
+class Evaluate(SpecModel):
+    """What is measured on held-out images while training."""
+
+    dataset: Name | None = Field(
+        None,
+        description=(
+            "Another registered data set to evaluate on; must differ from `dataset`. null: "
+            "hold out images of the training set."
+        ),
+    )
+    holdout: Holdout = Field(default_factory=Holdout)
+    knn: Knn | None = Field(
+        default_factory=Knn, description="k-NN classification. null: off. Needs labels."
+    )
+    linear: LinearProbe | bool = Field(
+        False,
+        description=(
+            "Linear probe after the last epoch: softmax regression on frozen features of all "
+            "training images, with one head for each learning rate, trained together; a tenth "
+            "of the training images selects the rate. true: with the defaults below. Needs "
+            "labels."
+        ),
+    )
+    finetune: FineTune | bool = Field(
+        False,
+        description=(
+            "Fine-tuning after the last epoch: a copy of the network and a linear head, "
+            "trained with AdamW on crops and flips. true: with the defaults below. Needs "
+            "labels."
+        ),
+    )
+    clustering: bool = Field(
+        False,
+        description=(
+            "NMI and pairwise F1 of k-means with as many clusters as classes, on held-out "
+            "images. Needs labels."
+        ),
+    )
+    retrieval: tuple[PositiveInt, ...] = Field(
+        (1, 5),
+        max_length=100,
+        fail_fast=True,
+        description="The values of K for R@K; [] for none. Needs labels.",
+    )
+    every_epochs: PositiveInt | Auto = Field(
+        "auto",
+        description=(
+            "Epochs between evaluations. Raw pixels (at most 32 a side, if there are labels) "
+            "and the initial backbone are evaluated before the first step, and the backbone "
+            'always after the last epoch. "auto": a tenth of the epochs, rounded, at least 1.'
+        ),
+    )

@@ -1,0 +1,25 @@
+"""Constrained types of fields that several parts of a spec share."""
+
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from dasl_core.spec.errors import LINE_PATTERN, NAME_PATTERN
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NAME_PATTERN)]
+Tag = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=LINE_PATTERN)]
+PositiveInt = Annotated[int, Field(ge=1, le=1_000_000_000)]
+# Far above any rate, decay or weight that trains. Larger ones overflow float32 soon, which would show
+# only after a run has started.
+LARGEST_RATE, LARGEST_DECAY, LARGEST_WEIGHT = 1e4, 100.0, 1e6
+Weight = Annotated[float, Field(ge=0, le=LARGEST_WEIGHT)]
+Rate = Annotated[float, Field(gt=0, le=LARGEST_RATE)]
+Decay = Annotated[float, Field(ge=0, le=LARGEST_DECAY)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+# fail_fast: report only the first invalid entry of what may be many.
+PerView = Annotated[tuple[Probability, ...], Field(min_length=1, max_length=100, fail_fast=True)]
+ImageSize = Annotated[int, Field(ge=8, le=1024)]
+JitterStrength = Annotated[float, Field(ge=0, le=2)]
+ClusterCount = Annotated[int, Field(ge=2, le=1_000_000)]
+GlobalBatch = Annotated[int, Field(ge=2, le=1_000_000_000)]
+WarmupEpochs = Annotated[float, Field(ge=0, le=100_000)]

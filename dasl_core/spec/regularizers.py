@@ -1,0 +1,150 @@
+"""Settings of the regularizers: difference alignment (DAR) and spherical embedding (SEC)."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from dasl_core.spec.base import Auto, SpecModel, problem
+from dasl_core.spec.fields import ClusterCount, PositiveInt, Weight
+
+
+class Clusters(SpecModel):
+    """Where the labels of cluster-used DAR come from."""
+
+    source: Literal["kmeans", "prototypes"] | Auto = Field(
+        "auto",
+        description=(
+            'For `labels: cluster`. "kmeans" clusters the embeddings of the last epoch; '
+            '"prototypes" uses the method\'s own prototypes (swav). "auto": "prototypes" for '
+            'swav, else "kmeans".'
+        ),
+    )
+    k: ClusterCount | Auto = Field(
+        "auto",
+        description=(
+            'Number of k-means clusters. "auto": the square root of the number of training '
+            "images, from 2 to 10,000; 2 if clusters are not used."
+        ),
+    )
+    metric: Literal["spherical", "euclidean"] = Field(
+        "spherical", description="k-means by cosine, or by Euclidean distance of raw embeddings."
+    )
+    every_epochs: PositiveInt = Field(
+        1,
+        description=(
+            "Epochs between two runs of k-means; must be less than `train.epochs`. Until the "
+            "first run, each image is its own cluster; so is later each image that was not "
+            "part of the clustered epoch (the incomplete last batch)."
+        ),
+    )
+
+
+class DAR(SpecModel):
+    """Difference alignment regularization (Chen et al., ICLR 2024), added to the method's loss."""
+
+    weight: Weight | Auto = Field(
+        "auto",
+        description=(
+            "The factor lambda. 0 leaves the run bit-identical to one without DAR. "
+            '`reduction: sum` requires a number. "auto": 0.5 for `difference: distance`; '
+            "otherwise 0.003 for `norm: l1`, and 0.03 for `l2` and `sq_l2`."
+        ),
+    )
+    labels: Literal["instance", "cluster", "class"] = Field(
+        "instance",
+        description=(
+            'Which samples may form a pair: those of different images ("instance", the '
+            'paper\'s cluster-free), of different clusters ("cluster", cluster-used), or of '
+            'different classes of the data set ("class", supervised). Two views of one image '
+            "never form a pair."
+        ),
+    )
+    clusters: Clusters = Field(
+        default_factory=Clusters, description="Settings for `labels: cluster`."
+    )
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="How the weight grows from 0 over the training, unless constant."
+    )
+    norm: Literal["l1", "l2", "sq_l2"] = Field(
+        "l1",
+        description=(
+            "G, the norm that measures how far two differences are apart. `sq_l2` is not a "
+            "norm; it is there for ablations. `l2` of elementwise differences takes time "
+            "quadratic in the batch."
+        ),
+    )
+    difference: Literal["abs", "signed", "distance"] = Field(
+        "distance",
+        description=(
+            'The difference of a pair: "abs" is the absolute difference of each coordinate, '
+            '"signed" the signed one, "distance" the Euclidean distance, a single number, for '
+            "which `l1` and `l2` are the same."
+        ),
+    )
+    estimator: Literal["chain", "unbiased", "full"] = Field(
+        "chain",
+        description=(
+            '"chain" takes consecutive pairs of a random order of the batch, as in the paper. '
+            '"unbiased" reweights its column pairs, those that share a sample and those that '
+            'do not, to their frequencies among all pairs of the batch. "full" takes all '
+            "pairs, of at most 1,024 embeddings, or 128 with `norm: l2` and elementwise "
+            "differences."
+        ),
+    )
+    reduction: Literal["mean", "sum"] = Field(
+        "mean",
+        description=(
+            '"mean" divides by the number of column pairs, so that a weight has the same '
+            'meaning at every batch size. "sum" is the literal form of the paper.'
+        ),
+    )
+    normalize: bool = Field(
+        True,
+        description=(
+            "L2-normalize embeddings first. Without it, shrinking all norms drives the term "
+            "to 0, which risks collapse."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _sum_has_a_weight(self) -> Self:
+        if self.weight == "auto" and self.reduction == "sum":
+            raise problem(
+                "grows with the square of the batch under dar.reduction: sum, so that no default fits",
+                self.weight,
+                "a number",
+                field="dar.weight",
+            )
+        return self
+
+
+class SEC(SpecModel):
+    """Spherical embedding constraint (Zhang et al., NeurIPS 2020) on the raw embedding norms."""
+
+    weight: Weight = Field(
+        0.5,
+        description=(
+            "The factor eta. The authors' contrastive loss has a factor temperature/0.07 that "
+            "plain NT-Xent lacks: divide their eta by 7.14."
+        ),
+    )
+    target: Literal["mean", "zero"] = Field(
+        "mean",
+        description=(
+            "The norm that all norms are pulled to: their mean, or 0, which is plain L2 "
+            "regularization."
+        ),
+    )
+    momentum: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="rho, of the moving average of the mean norm. 1 uses the mean of the batch.",
+    )
+    ramp: bool | Auto = Field(
+        "auto",
+        description=(
+            'Increase the weight linearly from 0 over the whole training. "auto": true for '
+            "self-supervised methods, as its authors do, false for supervised ones."
+        ),
+    )

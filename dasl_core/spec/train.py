@@ -1,0 +1,208 @@
+"""Settings of the training run and its optimizer."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from dasl_core.spec.base import Auto, SpecModel, problem
+from dasl_core.spec.fields import Decay, GlobalBatch, PositiveInt, Rate, WarmupEpochs
+
+
+class Optimizer(SpecModel):
+    """How weights are updated."""
+
+    name: Literal["adamw", "sgd", "lars"] | Auto = Field(
+        "auto",
+        description=(
+            "timm's implementations, without weight decay on biases and 1-D parameters. "
+            '"auto": adamw for a ViT, and for supervised methods with `backbone.pretrained`; '
+            "otherwise sgd up to a batch of 1024 and lars above."
+        ),
+    )
+    lr: Rate | Auto = Field(
+        "auto",
+        description=(
+            'Peak learning rate for the global batch. "auto": `base_lr` x `batch_size` / 256, '
+            "or x its square root (`lr_scaling`)."
+        ),
+    )
+    base_lr: Rate | Auto = Field(
+        "auto",
+        description=(
+            'Peak learning rate at a global batch of 256; used if `lr` is "auto". "auto": '
+            "0.12 (sgd), 0.3 (lars), 0.0005 (adamw), or the method's."
+        ),
+    )
+    lr_scaling: Literal["linear", "sqrt"] = Field(
+        "linear", description="How `base_lr` grows with `batch_size` / 256."
+    )
+    lr_end: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Final learning rate of the cosine schedule, as a fraction of the peak.",
+    )
+    layer_decay: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description=(
+            "Factor on the learning rate from each block of the backbone to the one before it."
+        ),
+    )
+    weight_decay: Decay | Auto = Field(
+        "auto",
+        description=(
+            'Weight decay; never applied to biases and norms. "auto": 0.0005 (sgd), 0.000001 '
+            "(lars), 0.05 (adamw), or the method's."
+        ),
+    )
+    weight_decay_end: Decay | Auto = Field(
+        "auto",
+        description=(
+            'Final weight decay, reached along a half cosine. "auto": `weight_decay` if that '
+            "is a number, else the method's, or no change."
+        ),
+    )
+    momentum: float = Field(
+        0.9, ge=0, lt=1, description="Momentum of SGD and LARS; has no effect on AdamW."
+    )
+
+
+class Clip(SpecModel):
+    """Clipping of gradients."""
+
+    norm: float = Field(gt=0, le=1e9, description="Largest L2 norm of the gradient.")
+    each: bool = Field(
+        False,
+        description="true clips each parameter separately, as DINO does; false clips all together.",
+    )
+
+
+class Train(SpecModel):
+    """The training run. `batch_size` is global: all ranks together."""
+
+    epochs: int = Field(100, ge=1, le=100_000, description="Passes over the training images.")
+    batch_size: GlobalBatch | Auto = Field(
+        "auto",
+        description=(
+            "Global batch: all ranks together; divisible by `resources.workers` x "
+            '`micro_batches`. The incomplete last batch of an epoch is dropped. "auto": an '
+            "eighth of the training images, for at least eight steps an epoch, but at most "
+            "256, rounded down to a multiple of `resources.workers` x `micro_batches` and of "
+            "`samples_per_class`; never less than two images, two for each micro-batch, or "
+            "two classes of `samples_per_class` images."
+        ),
+    )
+    micro_batches: PositiveInt = Field(
+        1,
+        description=(
+            "Number of micro-batches in which a rank computes its share, for batches larger "
+            "than its memory. Gradients are those of the whole batch: accumulated if the loss "
+            "is a mean over samples (byol, and dino without regularizers), otherwise by "
+            "gradient caching, which costs one more forward pass. Batch statistics are those "
+            "of a micro-batch."
+        ),
+    )
+    samples_per_class: PositiveInt | Auto | None = Field(
+        "auto",
+        description=(
+            "Images of each class in a batch; needs classes. null: batches ignore classes. "
+            '"auto": 4 for supervised methods (2 for npair), else null.'
+        ),
+    )
+    precision: Literal["fp32", "bf16", "fp16", "fp64"] | Auto = Field(
+        "auto",
+        description=(
+            "bf16 and fp16 are autocast with float32 weights, fp16 with a loss scale; fp64 is "
+            'for proofs. "auto": bf16 on GPUs, fp32 on CPUs.'
+        ),
+    )
+    channels_last: bool | Auto = Field(
+        "auto",
+        description=(
+            'Channels-last memory layout of images and convolutions. "auto": true for a '
+            "ResNet, else false."
+        ),
+    )
+    compile: bool = Field(False, description="Compile the backbone with torch.compile.")
+    checkpoint_activations: bool = Field(
+        False,
+        description=(
+            "Recompute each block in the backward pass: less memory, about a third slower. "
+            "Cannot be combined with `compile`."
+        ),
+    )
+    deterministic: bool = Field(
+        False,
+        description=(
+            "Use only kernels whose result is the same in every run; slower on GPUs. On CPUs, "
+            "runs with the same number of threads are bit-identical without it."
+        ),
+    )
+    seed: int = Field(
+        0,
+        ge=0,
+        le=2**63 - 1,
+        description=(
+            "Determines initial weights, order of images, views and DAR's chains. It does not "
+            "determine which images are held out."
+        ),
+    )
+    optimizer: Optimizer = Field(default_factory=Optimizer)
+    clip: Clip | Auto | None = Field(
+        "auto", description='Gradient clipping. null: none. "auto": the method\'s, or none.'
+    )
+    skip_not_finite: int = Field(
+        10,
+        ge=0,
+        le=1000,
+        description=(
+            "Skip up to this many consecutive steps whose gradients are NaN or infinite; one "
+            "more fails the job. Each skipped step is reported as an event that names its "
+            "images."
+        ),
+    )
+    collapse: Literal["warn", "stop", "ignore"] = Field(
+        "warn",
+        description=(
+            'When the representation collapses: "warn" reports an event that names the cause, '
+            '"stop" also ends the job, "ignore" does nothing.'
+        ),
+    )
+    warmup_epochs: WarmupEpochs | Auto = Field(
+        "auto",
+        description=(
+            'Epochs of linear warm-up, at most `epochs`; a half cosine follows. "auto": a '
+            "tenth of the epochs, at most 10."
+        ),
+    )
+    checkpoint_every_epochs: PositiveInt | Auto = Field(
+        "auto",
+        description=(
+            'Epochs between checkpoints; the last epoch is always saved. "auto": a tenth of '
+            "the epochs, rounded, at least 1."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _warms_up_within(self) -> Self:
+        if self.warmup_epochs != "auto" and self.warmup_epochs > self.epochs:
+            raise problem(
+                f"is longer than the training: train.epochs is {self.epochs}",
+                self.warmup_epochs,
+                f"at most {self.epochs}",
+                field="train.warmup_epochs",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _compiles(self) -> Self:
+        if self.compile and self.checkpoint_activations:
+            raise problem(
+                "does not go together with train.compile",
+                True,
+                "false, or train.compile: false",
+                field="train.checkpoint_activations",
+            )
+        return self
