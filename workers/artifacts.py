@@ -12,7 +12,7 @@ from typing import Any
 
 import fsspec
 
-from service.client.models import CheckpointFile
+from service.protocol import FileEntry
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def _remove(uri: str) -> None:
         logger.warning("what was written of %s is left there: %s", uri, error)
 
 
-def download(uri: str, files: Sequence[CheckpointFile], folder: Path) -> None:
+def download(uri: str, files: Sequence[FileEntry], folder: Path) -> None:
     """Fetch the files of a manifest into `folder`, checking each.
 
     Raises:
@@ -83,7 +83,7 @@ def download(uri: str, files: Sequence[CheckpointFile], folder: Path) -> None:
             raise OSError(f"{uri}/{file.name} is damaged: its sha256 is not the registered one")
 
 
-def find_damage(uri: str, files: Sequence[CheckpointFile]) -> str | None:
+def find_damage(uri: str, files: Sequence[FileEntry]) -> str | None:
     """What is wrong with the files of a manifest, in words; `None`: they are what was registered.
 
     Raises:

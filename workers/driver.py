@@ -15,7 +15,8 @@ import threading
 
 from service.client import ApiError, ConnectionFailed, StaleAttempt
 from service.client.attempt_token import own_token
-from service.client.worker import AttemptStart, WorkerClient
+from service.client.worker import WorkerClient
+from service.protocol import AttemptStart
 from workers.artifacts import exists, find_damage
 from workers.failures import NON_RETRYABLE, cause_of, describe, is_infrastructure_error
 from workers.logs import log_to_stderr
@@ -95,7 +96,7 @@ def run(
         start = with_sound_checkpoint(client, start)
     except (OSError, ValueError) as error:
         return error
-    announce(client, start.spec.resources.workers)
+    announce(client, start.job_spec().resources.workers)
     return run_ranks(start, config | {"start": start.model_dump(mode="json")})
 
 
@@ -162,7 +163,7 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
     )
     # Ray's handler would write a stack to the log of a stopped job, as if it had crashed.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    resources = start.spec.resources
+    resources = start.job_spec().resources
     trainer = TorchTrainer(
         train_rank,
         train_loop_config=config,

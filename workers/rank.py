@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dasl_core.data.index import DatasetIndex
-    from service.client.worker import WorkerDataset
+    from service.protocol import WorkerDataset
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,8 @@ def train_rank(config: dict[str, Any]) -> None:
     from dasl_core.distributed import rank, world_size
     from dasl_core.train.build import RunFiles, pretrain
     from dasl_core.train.reporter import NullReporter
-    from service.client.worker import AttemptStart, WorkerClient
+    from service.client.worker import WorkerClient
+    from service.protocol import AttemptStart
     from workers.artifacts import download
     from workers.logs import log_to_stderr
     from workers.reporter import ApiReporter
@@ -43,9 +44,10 @@ def train_rank(config: dict[str, Any]) -> None:
     device, node = ray.train.torch.get_device(), ray.util.get_node_ip_address()
     logger.info("rank %d of %d is on %s, %s", rank(), world_size(), node, device)
     start = AttemptStart.model_validate(config["start"])
+    spec = start.job_spec()
     roots = start.dataset_roots
     if start.resume is None:  # a checkpoint brings all weights
-        _check_weights(start.spec.backbone.pretrained, roots)
+        _check_weights(spec.backbone.pretrained, roots)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dasl-")))
         resume, branch = None, False
@@ -62,7 +64,7 @@ def train_rank(config: dict[str, Any]) -> None:
             )
         cache = os.environ.get("DASL_CACHE_DIR") or os.path.expanduser("~/.cache/dasl")
         outcome = pretrain(
-            start.spec,
+            spec,
             _index(start.dataset, roots, scratch),
             reporter or NullReporter(),
             RunFiles(Path(cache) / start.dataset.id, scratch, resume, branch),
@@ -70,7 +72,7 @@ def train_rank(config: dict[str, Any]) -> None:
                 _index(start.evaluate_dataset, roots, scratch) if start.evaluate_dataset else None
             ),
             device=device,
-            threads=start.spec.resources.cpus_per_worker,
+            threads=spec.resources.cpus_per_worker,
         )
         if client is not None and reporter is not None:
             reporter.flush()

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.history import FINAL_WEIGHTS
-from service.client.worker import AttemptStart, Desired, Outcome, WorkerClient
+from service.client.worker import WorkerClient
+from service.protocol import AttemptStart, Desired, Outcome
 from workers import driver
 from workers.artifacts import download
 from workers.reporter import ApiReporter
@@ -44,9 +45,10 @@ def ranks(start: AttemptStart, config: dict[str, object]) -> BaseException | Non
 def train(config: dict[str, Any]) -> None:
     """Run as a rank."""
     start = AttemptStart.model_validate(config["start"])
+    spec = start.job_spec()
     client = WorkerClient(config["url"], config["token"], config["job"], config["attempt"])
-    total = start.spec.train.epochs * STEPS_AN_EPOCH
-    every = int(start.spec.train.checkpoint_every_epochs) * STEPS_AN_EPOCH
+    total = spec.train.epochs * STEPS_AN_EPOCH
+    every = int(spec.train.checkpoint_every_epochs) * STEPS_AN_EPOCH
     parent, seen = os.getppid(), time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="dasl-") as scratch,
@@ -56,7 +58,7 @@ def train(config: dict[str, Any]) -> None:
         points: list[dict[str, Any]] = []
         desired: Desired = "run"
         for step in range(first + 1, total + 1):
-            weights = hashlib.sha256(f"{weights} {start.spec.train.seed}".encode()).hexdigest()
+            weights = hashlib.sha256(f"{weights} {spec.train.seed}".encode()).hexdigest()
             time.sleep(_STEP_SECONDS)
             if os.getppid() == parent:
                 seen = time.monotonic()

@@ -5,23 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field
 
-# A plain name in a flat folder, valid for every file system, shell and client.
-FILE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$"
-FileName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=FILE_NAME)]
-Size = Annotated[int, Field(ge=0, le=2**63 - 1)]
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-
-
-class FileEntry(BaseModel):
-    """A file of a checkpoint's manifest."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    name: FileName
-    size: Size
-    sha256: Sha256
+from service.protocol import FileEntry
 
 
 class CheckpointPatch(BaseModel):

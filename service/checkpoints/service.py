@@ -10,9 +10,9 @@ from service import ids
 from service.api.problems import Problem, field_problem, not_found
 from service.api.ranged_file import StoredFile
 from service.checkpoints import repository, retention
-from service.checkpoints.schemas import FILE_NAME
 from service.db.locks import lock_job
 from service.db.models import Checkpoint
+from service.protocol import FILE_NAME
 
 
 def get(session: Session, tenant: str, checkpoint_id: str) -> Checkpoint:

@@ -10,63 +10,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
-from dasl_core.spec import DatasetFacts, ResolvedJobSpec
 from service.client.config import resolve_connection
-from service.client.models import CheckpointFile
 from service.client.transport import Transport
-
-Desired = Literal["run", "cancel", "pause"]
-Outcome = Literal["succeeded", "failed", "cancelled", "paused"]
-
-
-class _Answer(BaseModel):
-    # A newer API may send fields that this worker does not know.
-    model_config = ConfigDict(extra="ignore")
-
-
-class WorkerDataset(_Answer):
-    """A data set: images below `uri`, their index at `index_uri`."""
-
-    id: str
-    name: str
-    uri: str
-    index_uri: str
-    facts: DatasetFacts
-
-
-class Resume(_Answer):
-    """The checkpoint to resume from."""
-
-    checkpoint_id: str
-    uri: str
-    files: list[CheckpointFile]
-    step: int
-    branch: bool = False
-
-
-class AttemptStart(_Answer):
-    """Everything an attempt needs to train.
-
-    Only files below `dataset_roots` may be read; an empty list allows all files.
-    """
-
-    spec: ResolvedJobSpec
-    dataset: WorkerDataset
-    evaluate_dataset: WorkerDataset | None = None
-    resume: Resume | None = None
-    artifacts_uri: str
-    heartbeat_seconds: float
-    dataset_roots: list[str] = []
-
-
-class IngestStart(_Answer):
-    """Folder that an ingest run reads, and the folder for its index."""
-
-    uri: str
-    artifacts_uri: str
-    dataset_roots: list[str] = []
+from service.protocol import AttemptStart, Desired, IngestStart, Outcome, Subject
 
 
 class WorkerClient:
@@ -133,7 +79,7 @@ class WorkerClient:
         *,
         step: int,
         epoch: float,
-        subject: Literal["raw", "untrained", "backbone"],
+        subject: Subject,
         metrics: Mapping[str, Any],
         patience: float | None = None,
     ) -> None:

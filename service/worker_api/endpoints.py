@@ -13,8 +13,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from service.api.auth import WorkerToken
 from service.api.transaction import RelaxedWriteSession, Route, WithContext, WriteSession
-from service.worker_api import service
-from service.worker_api.schemas import (
+from service.protocol import (
     ArtifactReport,
     AttemptStart,
     CheckpointAnswer,
@@ -29,6 +28,7 @@ from service.worker_api.schemas import (
     IngestStart,
     MetricBatch,
 )
+from service.worker_api import service
 
 router = APIRouter(prefix="/worker/v1", tags=["workers"], route_class=Route)
 _ATTEMPT = "/jobs/{job_id}/attempts/{number}"

@@ -17,10 +17,7 @@ from service.checkpoints import retention
 from service.datasets import repository as datasets
 from service.db.models import Artifact, Checkpoint, Dataset, Evaluation
 from service.lifecycle import Ending, Retry
-from service.settings import Settings
-from service.states import StaleAttempt
-from service.worker_api import repository
-from service.worker_api.schemas import (
+from service.protocol import (
     ArtifactReport,
     AttemptStart,
     CheckpointReport,
@@ -28,6 +25,7 @@ from service.worker_api.schemas import (
     ErrorReport,
     EvaluationReport,
     EventReport,
+    FileEntry,
     FinishReport,
     IngestReport,
     IngestStart,
@@ -35,6 +33,9 @@ from service.worker_api.schemas import (
     Resume,
     WorkerDataset,
 )
+from service.settings import Settings
+from service.states import StaleAttempt
+from service.worker_api import repository
 
 _NUMBER = re.compile("[1-9][0-9]{0,9}")
 
@@ -63,7 +64,7 @@ class AttemptSession:
             resume = Resume(
                 checkpoint_id=checkpoint.id,
                 uri=checkpoint.uri,
-                files=checkpoint.files,
+                files=[FileEntry.model_validate(file) for file in checkpoint.files],
                 step=checkpoint.step,
                 branch=checkpoint.job_id != job.id,
             )

@@ -9,11 +9,10 @@ from typing import Any
 
 from sqlalchemy import event, text
 
-from service.checkpoints.schemas import FileEntry
 from service.db.session import Database
 from service.jobs import service
 from service.jobs.schemas import JobPatch
-from service.worker_api.schemas import CheckpointReport
+from service.protocol import CheckpointReport, FileEntry
 from service.worker_api.service import AttemptSession
 from tests.support.api_under_test import Api
 

@@ -7,7 +7,7 @@ import sys
 import workers.rank
 from dasl_core.spec import DatasetFacts, JobSpec, resolve
 from service.client.attempt_token import own_token
-from service.client.worker import AttemptStart, WorkerDataset
+from service.protocol import AttemptStart, WorkerDataset
 from workers.driver import run_ranks
 
 FACTS = DatasetFacts(num_images=100, num_classes=None, median_size=32)
@@ -37,8 +37,11 @@ if __name__ == "__main__":
     workers.rank.train_rank = talk
     spec = resolve(JobSpec.model_validate({"dataset": "none", "resources": {"workers": 2}}), FACTS)
     start = AttemptStart(
-        spec=spec,
-        dataset=WorkerDataset(id="ds", name="none", uri="", index_uri="", facts=FACTS),
+        spec=spec.model_dump(mode="json"),
+        dataset=WorkerDataset(id="ds", name="none", uri="", index_uri="", facts=FACTS.model_dump()),
+        evaluate_dataset=None,
+        resume=None,
+        dataset_roots=[],
         artifacts_uri=f"file://{sys.argv[1]}",
         heartbeat_seconds=2,
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.client.models import CheckpointFile
+from service.protocol import FileEntry
 from workers import artifacts
 
 
@@ -39,7 +39,7 @@ def test_a_store_that_fails_is_tried_again(
     assert waits == [1.0, 2.0]
     back = tmp_path / "back"
     back.mkdir()
-    files = [CheckpointFile.model_validate(entry) for entry in manifest]
+    files = [FileEntry.model_validate(entry) for entry in manifest]
     artifacts.download(f"file://{store}", files, back)
     assert (back / "weights").read_bytes() == b"weights"
 

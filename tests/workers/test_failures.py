@@ -17,7 +17,7 @@ from ray.train.v2.api.exceptions import ControllerError
 from dasl_core.train.divergence import DivergedError
 from service.client import ConnectionFailed
 from service.client.worker import WorkerClient
-from service.worker_api.schemas import ErrorReport
+from service.protocol import ErrorReport
 from workers.driver import DriverHeartbeat
 from workers.failures import (
     NON_RETRYABLE,

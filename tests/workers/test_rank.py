@@ -7,7 +7,7 @@ from PIL import Image
 
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.spec.locations import OUTSIDE
-from service.client.worker import WorkerDataset
+from service.protocol import WorkerDataset
 from workers.rank import _check_weights, _index
 
 
@@ -19,7 +19,7 @@ def registered(folder: Path, index_of: Path, scratch: Path) -> WorkerDataset:
         name="birds",
         uri=str(folder),
         index_uri=f"file://{scratch}/index.json.gz",
-        facts=index.facts(),
+        facts=index.facts().model_dump(),
     )
 
 

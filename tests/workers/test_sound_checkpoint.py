@@ -10,7 +10,8 @@ import pytest
 
 from dasl_core.spec import DatasetFacts, JobSpec, resolve
 from service.client import StaleAttempt
-from service.client.worker import AttemptStart, WorkerClient
+from service.client.worker import WorkerClient
+from service.protocol import AttemptStart
 from tests.workers.test_reporter import STALE, Home
 from workers import driver
 from workers.artifacts import upload_folder
@@ -69,6 +70,8 @@ class Store:
         return {
             "spec": resolve(JobSpec(dataset="birds"), FACTS).model_dump(mode="json"),
             "dataset": dataset,
+            "evaluate_dataset": None,
+            "dataset_roots": [],
             "resume": resume,
             "artifacts_uri": f"file://{self.folder}/own",
             "heartbeat_seconds": 1.0,

@@ -73,7 +73,7 @@ def _json(*arguments: object, code: int = 0) -> Any:
 def _train(worker: WorkerClient) -> str:
     """What a worker reports of a short training; the id of its final checkpoint."""
     start = worker.start()
-    assert start.spec.train.batch_size == 64
+    assert start.job_spec().train.batch_size == 64
     points = [
         {"step": step, "time": time.time(), "values": {"loss": 5.0 - step, "lr": 0.1}}
         for step in range(3)

@@ -1,4 +1,7 @@
-"""What workers say, and what they are told."""
+"""Messages between workers and the worker API, used by both sides.
+
+Requests refuse unknown keys. Answers ignore them: a newer API may say more than a worker understands.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,23 @@ from pydantic import (
     model_validator,
 )
 
-from dasl_core.spec import DatasetFacts
-from service.checkpoints.schemas import FileEntry, FileName, Sha256, Size
+from dasl_core.spec import DatasetFacts, ResolvedJobSpec
+
+Desired = Literal["run", "pause", "cancel"]
+Outcome = Literal["succeeded", "failed", "cancelled", "paused"]
+Subject = Literal["raw", "untrained", "backbone"]
+
+# A plain name in a flat folder, which every file system, shell and client accepts.
+FILE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$"
+FileName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=FILE_NAME)]
+Size = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 Step = Annotated[int, Field(ge=0, le=2**63 - 1, strict=True)]
 Finite = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 Epoch = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 SeriesName = Annotated[str, StringConstraints(min_length=1, max_length=100)]
+Values = Annotated[dict[SeriesName, Any], Field(max_length=200)]
 Text = Annotated[str, StringConstraints(max_length=20_000)]
 Uri = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 
@@ -30,25 +43,38 @@ def _not_reserved(type: str) -> str:
     return type
 
 
-Figures = Annotated[dict[SeriesName, Any], Field(max_length=200)]
+class FileEntry(BaseModel):
+    """A file of a checkpoint's manifest."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: FileName
+    size: Size
+    sha256: Sha256
 
 
 class WorkerRequest(BaseModel):
-    """Base of what a worker says: unknown keys are refused."""
+    """Base of requests: unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
 
+class WorkerAnswer(BaseModel):
+    """Base of answers: unknown keys are ignored."""
+
+    model_config = ConfigDict(extra="ignore", from_attributes=True)
+
+
 class Heartbeat(WorkerRequest):
-    """A sign of life, with what is known of the progress."""
+    """A sign of life; from rank 0 with its progress."""
 
-    progress: Figures = {}
+    progress: Values = {}
 
 
-class HeartbeatAnswer(BaseModel):
+class HeartbeatAnswer(WorkerAnswer):
     """What a person wants of the job."""
 
-    desired: Literal["run", "pause", "cancel"]
+    desired: Desired
 
 
 class MetricPoint(WorkerRequest):
@@ -66,16 +92,16 @@ class MetricBatch(WorkerRequest):
 
 
 class EvaluationReport(WorkerRequest):
-    """Figures of one subject on held-out images."""
+    """Metrics of one subject on held-out images."""
 
     step: Step
     epoch: Epoch
-    subject: Literal["raw", "untrained", "backbone"]
-    metrics: Figures
+    subject: Subject
+    metrics: Values
 
 
 class EventReport(WorkerRequest):
-    """Something worth knowing. `status` events are the service's own."""
+    """An entry of the job's history. `status` events are the service's own."""
 
     type: Annotated[
         str,
@@ -93,18 +119,18 @@ class CheckpointReport(WorkerRequest):
     epoch: Epoch
     uri: Uri
     files: Annotated[list[FileEntry], Field(min_length=1, max_length=10_000, fail_fast=True)]
-    metrics: Figures = {}
+    metrics: Values = {}
     final: bool = False
 
 
-class CheckpointAnswer(BaseModel):
-    """The id by which people know the checkpoint."""
+class CheckpointAnswer(WorkerAnswer):
+    """The id of a registered checkpoint."""
 
     id: str
 
 
 class DamageReport(WorkerRequest):
-    """The checkpoint to go on from is not what was registered."""
+    """The checkpoint to resume from differs from what was registered."""
 
     checkpoint_id: Annotated[str, StringConstraints(max_length=40)]
     damage: Annotated[str, StringConstraints(min_length=1, max_length=2000)]
@@ -132,18 +158,20 @@ class ErrorReport(BaseModel):
 
 
 class FinishReport(WorkerRequest):
-    """How the attempt ended."""
+    """How an attempt ended.
 
-    outcome: Literal["succeeded", "failed", "cancelled", "paused"]
+    A failure that is not `retryable` fails the job at once; one that is `repeatable` does so when it
+    comes twice in a row without a step in between.
+    """
+
+    outcome: Outcome
     error: ErrorReport | None = None
     retryable: bool = True
     repeatable: bool = False
 
 
-class WorkerDataset(BaseModel):
-    """A data set as a worker needs it."""
-
-    model_config = ConfigDict(from_attributes=True)
+class WorkerDataset(WorkerAnswer):
+    """A data set to read: images below `uri`, their index at `index_uri`."""
 
     id: str
     name: str
@@ -152,19 +180,26 @@ class WorkerDataset(BaseModel):
     facts: dict[str, Any]
 
 
-class Resume(BaseModel):
-    """The checkpoint to go on from."""
+class Resume(WorkerAnswer):
+    """The checkpoint to resume from.
+
+    Attributes:
+        branch: it is of another job, whose settings may differ.
+    """
 
     checkpoint_id: str
     uri: str
     files: list[FileEntry]
     step: int
-    # Of another job, whose settings may be others.
     branch: bool
 
 
-class AttemptStart(BaseModel):
-    """All that an attempt needs."""
+class AttemptStart(WorkerAnswer):
+    """All that an attempt needs to train.
+
+    Attributes:
+        dataset_roots: folders outside of which nothing may be read; empty: everything may.
+    """
 
     spec: dict[str, Any]
     dataset: WorkerDataset
@@ -172,12 +207,15 @@ class AttemptStart(BaseModel):
     resume: Resume | None
     artifacts_uri: str
     heartbeat_seconds: float
-    # Folders outside of which nothing may be read; none: everything may.
     dataset_roots: list[str]
 
+    def job_spec(self) -> ResolvedJobSpec:
+        """Return the spec, checked."""
+        return ResolvedJobSpec.model_validate(self.spec)
 
-class IngestStart(BaseModel):
-    """What an ingest run reads and where its index goes."""
+
+class IngestStart(WorkerAnswer):
+    """What an ingest run reads, and the folder for its index."""
 
     uri: str
     artifacts_uri: str
