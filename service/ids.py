@@ -1,6 +1,6 @@
 """Identifiers: a type prefix and a UUIDv7 (RFC 9562) as 26 lowercase Crockford base-32 digits.
 
-They sort by time of creation, so lists page over the primary key alone.
+They sort by time of creation, so lists are paged by the primary key alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 def new_id(prefix: Prefix) -> str:
-    """Return a new id, greater than all that this process made before."""
+    """Return a new id, greater than all earlier ones of this process."""
     number = uuid7().int
     digits = (_ALPHABET[(number >> shift) & 31] for shift in range(125, -1, -5))
     return f"{prefix}_{''.join(digits)}"
@@ -31,8 +31,8 @@ def is_id(prefix: Prefix, value: str) -> bool:
     return match is not None and match[1] == prefix
 
 
-def made_at(value: str) -> datetime:
-    """When an id of ours was made, to the millisecond."""
+def created_at(value: str) -> datetime:
+    """The time at which an id was created, to the millisecond."""
     number = 0
     for digit in value.partition("_")[2]:
         number = number << 5 | _ALPHABET.index(digit)

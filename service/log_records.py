@@ -1,6 +1,6 @@
-"""Log records as lines, text for people or JSON for programs, with what is known of their surroundings.
+"""Log records as lines of text or JSON, with context fields such as the job, and without secrets.
 
-Standard library only: the training processes use it, too.
+Uses the standard library only, as the training processes import it too.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Literal
 LogFormat = Literal["text", "json"]
 Fields = Mapping[str, object]
 
-_NOTHING: Fields = MappingProxyType({})
-_surroundings: ContextVar[Fields] = ContextVar("surroundings", default=_NOTHING)
+_NO_FIELDS: Fields = MappingProxyType({})
+_context: ContextVar[Fields] = ContextVar("log_context", default=_NO_FIELDS)
 REQUESTS = "service.requests"
-"""The logger of requests that were answered."""
+"""Name of the logger of answered requests."""
 _CHATTY = ("httpx", "alembic", "uvicorn.error")
-# What could stand in the text of an exception. Tokens of ours are told by their form.
+# Secrets that the text of an exception may contain. DASL's own tokens are recognized by their form.
 _SECRETS = (
     (re.compile(r"\bdasl_[A-Za-z0-9_-]{43}"), "dasl_***"),
     (re.compile(r"(?i)\b(bearer\s+)[^\s\"',]+"), r"\1***"),
@@ -35,25 +35,25 @@ _SECRETS = (
 
 @contextmanager
 def about(**fields: object) -> Iterator[None]:
-    """Every record made in this block, and in what it calls, carries these fields."""
-    token = _surroundings.set({**_surroundings.get(), **fields})
+    """Add these fields to every record that is made within the block."""
+    token = _context.set({**_context.get(), **fields})
     try:
         yield
     finally:
-        _surroundings.reset(token)
+        _context.reset(token)
 
 
-def set_surroundings(fields: Fields) -> None:
-    """As `about`, until the current task ends. A mapping that changes is read at each record."""
-    _surroundings.set(fields)
+def set_context(fields: Fields) -> None:
+    """Set the fields of all records of the current task; the mapping is read at each record."""
+    _context.set(fields)
 
 
 def configure(style: LogFormat, *, secrets: Iterable[str] = (), **fields: object) -> None:
-    """Write records of this process to stderr, and nothing else anywhere.
+    """Write the log records of this process to stderr, and only there.
 
     Args:
-        secrets: texts that must never appear, whoever logs them.
-        fields: go with every record.
+        secrets: texts to mask in every record.
+        fields: added to every record.
     """
     handler = logging.StreamHandler(sys.stderr)
     kind = JsonLines if style == "json" else TextLines
@@ -62,12 +62,12 @@ def configure(style: LogFormat, *, secrets: Iterable[str] = (), **fields: object
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.WARNING)
     if style == "text":
-        # Who reads along wants to see what went wrong, not that somebody watches a job.
+        # A person who watches the log needs the failed requests, not every poll.
         logging.getLogger(REQUESTS).setLevel(logging.WARNING)
 
 
 class _Lines(logging.Formatter):
-    """Makes a line of a record, without any secret."""
+    """Format a record as a line, with its fields and without secrets."""
 
     def __init__(self, secrets: Iterable[str] = (), fields: Fields | None = None) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
@@ -75,27 +75,27 @@ class _Lines(logging.Formatter):
         self._fields = dict(fields or {})
 
     def fields_of(self, record: logging.LogRecord) -> dict[str, object]:
-        """What is known beside the message: of the process, of the task, and of the record."""
-        own = getattr(record, "fields", {})
-        fields = {**self._fields, **_surroundings.get(), **own}
+        """All fields of a record: the process's, the task's and its own."""
+        record_fields = getattr(record, "fields", {})
+        fields = {**self._fields, **_context.get(), **record_fields}
         return {name: value for name, value in fields.items() if value is not None}
 
     def without_secrets(self, text: str) -> str:
-        """Put `***` in the place of every secret."""
+        """Replace every secret by `***`."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
-        for pattern, harmless in _SECRETS:
-            text = pattern.sub(harmless, text)
+        for pattern, replacement in _SECRETS:
+            text = pattern.sub(replacement, text)
         return text
 
 
 class TextLines(_Lines):
-    """`2026-01-31 12:00:00,000 WARNING message [job=job_... attempt=2]`, tracebacks below."""
+    """Text: `2026-01-31 12:00:00,000 WARNING message [job=job_... attempt=2]`, tracebacks below."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter.formatMessage`."""
-        known = " ".join(f"{name}={value}" for name, value in self.fields_of(record).items())
-        return super().formatMessage(record) + (f" [{known}]" if known else "")
+        fields = " ".join(f"{name}={value}" for name, value in self.fields_of(record).items())
+        return super().formatMessage(record) + (f" [{fields}]" if fields else "")
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter.format`."""
@@ -103,7 +103,7 @@ class TextLines(_Lines):
 
 
 class JsonLines(_Lines):
-    """One JSON object: `time`, `level`, `logger`, `message`, the fields, `exception` if there is one."""
+    """JSON: `time`, `level`, `logger`, `message`, the fields, and `exception` if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter.format`."""
@@ -116,7 +116,7 @@ class JsonLines(_Lines):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps({name: self._plain(value) for name, value in line.items()})
+        return json.dumps({name: self._json_value(value) for name, value in line.items()})
 
-    def _plain(self, value: object) -> object:
+    def _json_value(self, value: object) -> object:
         return value if isinstance(value, int | float) else self.without_secrets(str(value))

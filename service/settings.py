@@ -14,17 +14,17 @@ from service.log_records import LogFormat
 
 
 class Settings(BaseSettings):
-    """Everything the API and the dispatcher need to know about their surroundings.
+    """Settings of the API and the dispatcher; each field reads the variable `DASL_<FIELD>`.
 
-    `home` carries the defaults of the embedded service; a deployment sets `database_url` and
-    `artifacts_uri` and needs no home. Every field reads the variable `DASL_<FIELD>`.
+    The embedded service keeps its data in `home`; a deployment sets `database_url` and `artifacts_uri`
+    and needs no home.
     """
 
     model_config = SettingsConfigDict(
         env_prefix="DASL_",
         extra="ignore",
         populate_by_name=True,
-        # An error shows what was given to all fields, passwords among it.
+        # Errors would otherwise show the values of all fields, passwords included.
         hide_input_in_errors=True,
     )
 
@@ -41,29 +41,29 @@ class Settings(BaseSettings):
     """Address of Ray's Jobs API."""
     ray_auth_token: SecretStr | None = Field(default=None, validation_alias="RAY_AUTH_TOKEN")
     check_paths: bool = True
-    """The API sees the workers' file system: a data set path that does not exist is refused."""
+    """Whether the API sees the workers' file system and refuses paths that do not exist."""
     dataset_roots: Annotated[tuple[Path, ...], NoDecode] = ()
-    """Folders that images and pretrained weights may lie in, with `:` between them; empty: any."""
+    """Folders that may hold images and pretrained weights, separated by `:`; empty: any folder."""
     heartbeat_seconds: Annotated[float, Field(gt=0, le=60)] = 2.0
     lease_seconds: Annotated[float, Field(gt=0)] = 30.0
-    """An attempt, or the dispatcher, silent for longer than this is taken to be gone."""
+    """An attempt or a dispatcher without a heartbeat for this long is considered dead."""
     hang_seconds: Annotated[float, Field(gt=0)] = 1800.0
-    """An attempt whose rank 0 says for longer than this that it got no further is taken to hang."""
+    """If rank 0 reports no progress for this long, the attempt is killed and restarted."""
     cancel_grace_seconds: Annotated[float, Field(ge=0)] = 30.0
-    """How long an attempt that is cancelled or paused may take to stop at a step before its processes are ended."""
+    """How long a cancelled or paused attempt may take to stop before its processes are killed."""
     log_max_bytes: Annotated[int, Field(ge=4096)] = 64 * 1024 * 1024
-    """How much of an attempt's log is kept: its beginning and its end, half of it each."""
+    """Maximum size of an attempt's stored log: half for its beginning, half for its end."""
     log_format: LogFormat = "text"
-    """How log records of all processes are written: lines of text, or of JSON."""
+    """Format of the log records of all processes: lines of text or of JSON."""
     metrics_token: SecretStr | None = None
-    """`/metrics` needs this bearer token; none: whoever reaches the API may read it."""
+    """Bearer token that `/metrics` requires; unset: `/metrics` needs no token."""
     max_body_bytes: Annotated[int, Field(gt=0)] = 4 * 1024 * 1024
     auth_failures_per_minute: Annotated[int, Field(ge=1)] = 20
-    """Failed authentications from one address that are let pass before they are answered with 429."""
+    """Failed authentications per address and minute before further ones are answered with 429."""
     trusted_proxies: str = ""
-    """Addresses or networks, with commas, of proxies whose X-Forwarded-For is believed."""
+    """Proxies whose X-Forwarded-For is trusted: addresses or networks, separated by commas."""
     stream_poll_seconds: Annotated[float, Field(gt=0)] = 0.5
-    """How often a live stream (server-sent events) looks for something new."""
+    """Interval at which a live stream (server-sent events) polls the database."""
     stream_heartbeat_seconds: Annotated[float, Field(gt=0)] = 15.0
 
     @field_validator("dataset_roots", mode="before")
@@ -74,19 +74,21 @@ class Settings(BaseSettings):
     @field_validator("dataset_roots")
     @classmethod
     def _absolute(cls, roots: tuple[Path, ...]) -> tuple[Path, ...]:
-        # An empty text too: a deployment whose list got lost must not let everything be read.
+        # An empty string is refused too: a deployment that lost its list must not allow every folder.
         if not all(root.is_absolute() for root in roots):
-            raise ValueError("must be absolute paths with ':' between them; unset, any may be read")
+            raise ValueError(
+                "must be absolute paths separated by ':'; leave it unset to allow every folder"
+            )
         return roots
 
     @model_validator(mode="after")
     def _derive(self) -> Self:
         home = self.home.expanduser().absolute()
         self.home = home
-        if hostile := [mark for mark in ("?", "#", "%", "::") if mark in str(home)]:
-            # Database and artifact URLs are made of it, where these mean something else.
+        if reserved := [mark for mark in ("?", "#", "%", "::") if mark in str(home)]:
+            # The path becomes part of the database and artifact URLs, where these have a meaning.
             raise ValueError(
-                f"home must be a path without {' or '.join(hostile)}; given {str(home)!r}"
+                f"home must be a path without {' or '.join(reserved)}; given {str(home)!r}"
             )
         self.database_url = self.database_url or f"sqlite:///{home / 'dasl.db'}"
         if self.artifacts_uri and "://" not in self.artifacts_uri:
@@ -95,7 +97,7 @@ class Settings(BaseSettings):
                     "DASL_ARTIFACTS_URI must be an absolute path, or a URI such as file:///shared/dasl"
                 )
             self.artifacts_uri = f"file://{self.artifacts_uri}"
-        # Not `Path.as_uri()`: fsspec takes the path of a file URI as it stands, without unquoting.
+        # Not `Path.as_uri()`: fsspec does not unquote the path of a file URI.
         self.artifacts_uri = (self.artifacts_uri or f"file://{home}/artifacts").rstrip("/")
         self.api_url = (self.api_url or f"http://{self.host}:{self.port}").rstrip("/")
         self.ray_address = self.ray_address.rstrip("/")
@@ -103,29 +105,29 @@ class Settings(BaseSettings):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must stand in no log."""
+        """Values that must never appear in a log."""
         tokens = [self.ray_auth_token, self.metrics_token]
-        known = [token.get_secret_value() for token in tokens if token is not None]
-        return (*known, make_url(self.database_url).password or "")
+        values = [token.get_secret_value() for token in tokens if token is not None]
+        return (*values, make_url(self.database_url).password or "")
 
 
 def read_settings() -> Settings:
-    """The settings of the environment.
+    """Read the settings from the environment.
 
     Raises:
-        ValueError: names each variable that is wrong, with what it was, unless that may be secret.
+        ValueError: names each invalid variable, with its value unless it may be secret.
     """
     try:
         return Settings()
     except ValidationError as error:
-        wrong = []
-        for each in error.errors():
-            field = str(each["loc"][0]) if each["loc"] else ""
-            text = each["msg"].removeprefix("Value error, ")
-            known = Settings.model_fields.get(field)
-            name = f"DASL_{field.upper()}" if known else field
-            given = os.environ.get(name)
-            if known is not None and known.repr and given is not None:
-                text += f"; given {given!r}"
-            wrong.append(f"{name}: {text}" if name else text)
-        raise ValueError("; ".join(wrong)) from None
+        messages = []
+        for problem in error.errors():
+            field = str(problem["loc"][0]) if problem["loc"] else ""
+            message = problem["msg"].removeprefix("Value error, ")
+            setting = Settings.model_fields.get(field)
+            variable = f"DASL_{field.upper()}" if setting else field
+            value = os.environ.get(variable)
+            if setting is not None and setting.repr and value is not None:
+                message += f"; given {value!r}"
+            messages.append(f"{variable}: {message}" if variable else message)
+        raise ValueError("; ".join(messages)) from None

@@ -49,7 +49,7 @@ from service import lifecycle
 from service.db.migrate import upgrade
 from service.db.models import Job
 from service.db.session import Database
-from service.server.tuning import spare_what_stays
+from service.server.tuning import freeze_garbage_collection
 from service.settings import Settings
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -288,7 +288,7 @@ def main() -> int:
         print(f"History written in {time.monotonic() - began:.0f} s", flush=True)
         with serving(settings, database, server_logs, options.job_seconds) as servers:
             # Pauses of this process would be charged to the service.
-            spare_what_stays()
+            freeze_garbage_collection()
             load = asyncio.run(run(servers, token, known, options))
             trouble = servers.trouble()
         database.dispose()

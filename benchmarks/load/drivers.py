@@ -16,7 +16,7 @@ from multiprocessing.queues import Queue
 from typing import Any
 
 from benchmarks.load.traffic import Sender, Tallies
-from service.server.tuning import spare_what_stays
+from service.server.tuning import freeze_garbage_collection
 
 HEARTBEAT_SECONDS = 2.0
 STEPS_PER_SECOND = 2.0
@@ -121,7 +121,7 @@ def drive(
     questions: Connection,
 ) -> None:
     """Simulate drivers until the process is ended; each request returns a `Tallies`."""
-    spare_what_stays()  # As the submitting process does.
+    freeze_garbage_collection()  # As the submitting process does.
     asyncio.run(_drive(url, launched, ended, lasts, questions))
 
 

@@ -27,7 +27,7 @@ from service import log_records
 from service.db.session import Database
 from service.server.listener import bind_listener
 from service.server.thread import ApiThread
-from service.server.tuning import spare_what_stays, stay_on_one_core
+from service.server.tuning import freeze_garbage_collection, stay_on_one_core
 from service.settings import Settings
 
 _SPAWN = multiprocessing.get_context("spawn")
@@ -175,7 +175,7 @@ def _serve(settings: Settings, log: Path, listener: socket.socket) -> None:
         stay_on_one_core()  # As `python -m service.server`; with SQLite this stands for `dasl serve`.
     api = ApiThread(settings, database, listener)
     api.start()
-    spare_what_stays()
+    freeze_garbage_collection()
     stop.wait()
     api.stop()
     database.dispose()

@@ -126,7 +126,7 @@ class JobSpec(SpecModel):
     def _evaluates_on_others(self) -> Self:
         if self.evaluate.dataset == self.dataset:
             raise problem(
-                "is what is trained on: each image would find itself",
+                "must differ from `dataset`: the model would be evaluated on its training images",
                 self.dataset,
                 "another data set, or null, which holds images out",
                 field="evaluate.dataset",

@@ -20,9 +20,9 @@ _TOKEN = re.compile(r"dasl_[\w-]{20,}")
 
 
 def record_change(session: Session, request: Request) -> None:
-    """Add a row in the transaction of a successful request.
+    """Add a row in the transaction of a successful request of a user.
 
-    Workers leave none: what they report is in the job's own events.
+    Reports of workers add none, as they are in the events of their job.
     """
     caller = getattr(request.state, "caller", None)
     if caller is not None and request.method in _CHANGES:

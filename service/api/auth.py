@@ -21,13 +21,13 @@ _RANK: dict[str, int] = {"read": 0, "submit": 1, "admin": 2}
 
 @dataclass(frozen=True)
 class Caller:
-    """The token behind a request, and what it may do."""
+    """The token of a request, with its tenant and scopes."""
 
     token_id: str
     tenant: str
     scopes: tuple[str, ...]
     has_queue_limit: bool
-    """Whether its queued jobs are limited: its submissions are then serialized."""
+    """Whether its queued jobs are limited; its submissions are then serialized."""
 
     def may(self, scope: Scope) -> bool:
         """Whether the caller's scopes include this one."""
@@ -35,10 +35,10 @@ class Caller:
 
 
 def bearer_token(request: Request) -> str:
-    """The token of the request.
+    """Return the bearer token of a request.
 
     Raises:
-        Problem: 401, there is none.
+        Problem: 401, the request has no token.
     """
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
@@ -49,11 +49,11 @@ def bearer_token(request: Request) -> str:
 
 
 def unauthenticated(detail: str) -> Problem:
-    """401, with the header that says how to authenticate."""
+    """A 401 problem with a `WWW-Authenticate` header."""
     return Problem(401, "unauthenticated", detail, headers={"WWW-Authenticate": "Bearer"})
 
 
-# For the OpenAPI document only; `bearer_token` gives better errors.
+# For the OpenAPI document only, as `bearer_token` raises better errors.
 _documented = HTTPBearer(auto_error=False, description="A token made by `dasl tokens create`")
 _documented_worker = HTTPBearer(
     auto_error=False,
@@ -67,12 +67,12 @@ def _require(scope: Scope) -> Callable[..., Caller]:
         request: Request, context: WithContext, _: Annotated[object, Depends(_documented)]
     ) -> Caller:
         token = bearer_token(request)
-        # A session of its own: the endpoint's transaction has not begun, and may be a writing one.
+        # A separate session, as the endpoint's transaction has not begun and may be a writing one.
         with context.database.autocommit() as session:
             row = repository.token_by_hash(session, hash_token(token))
-            known = row is not None and token_matches(token, row.hash) and row.revoked_at is None
-            if row is None or not known:
-                raise unauthenticated("The token is not known here, or was revoked")
+            valid = row is not None and token_matches(token, row.hash) and row.revoked_at is None
+            if row is None or not valid:
+                raise unauthenticated("The token is unknown or was revoked")
             caller = Caller(row.id, row.tenant, tuple(row.scopes), row.max_queued_jobs is not None)
         request.state.caller = caller
         if not caller.may(scope):
@@ -84,8 +84,9 @@ def _require(scope: Scope) -> Callable[..., Caller]:
                 )
             with context.database.write() as session:
                 audit_log.record(session, request, caller.tenant, caller.token_id, 403)
-            has = ", ".join(caller.scopes) or "none"
-            raise Problem(403, "forbidden", f"This needs the scope {scope!r}; the token has: {has}")
+            scopes = ", ".join(caller.scopes) or "none"
+            detail = f"This needs the scope {scope!r}; the token has: {scopes}"
+            raise Problem(403, "forbidden", detail)
         return caller
 
     return authenticate

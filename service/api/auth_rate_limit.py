@@ -1,8 +1,8 @@
-"""A limit on what is refused: failed authentication, by the address that it comes from.
+"""A rate limit on failed authentication, by client address.
 
-It does not protect the tokens, whose 256 random bits nobody guesses. It keeps one broken or hostile
-client from filling logs and makes it visible. A good token therefore works from any address, always:
-behind one address there may be a whole office, and one broken client in it must not lock out the rest.
+Its purpose is not to protect tokens, whose 256 random bits cannot be guessed, but to keep a broken or
+hostile client from filling logs, and to make it visible. Valid tokens are never limited: a whole office
+may share one address, and one broken client must not lock out the others.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api.json_body import client_address
 from service.api.problems import Problem
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _WINDOW_SECONDS = 60.0
-# Of more addresses than this, those that failed longest ago are forgotten.
-_ADDRESSES = 10_000
+# Beyond this many addresses, those with the oldest failures are dropped.
+_MAX_ADDRESSES = 10_000
 
 
 class Failures:
-    """Failures of each address, or of each token, within the last minute.
+    """Counts the failures of each address, or of each token, within the last minute.
 
     Args:
-        limit: how many are let pass.
-        clock: seconds from any beginning.
+        limit: failures allowed per minute.
+        clock: returns seconds since an arbitrary start.
     """
 
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit, self._clock = limit, clock
         self._times: OrderedDict[str, deque[float]] = OrderedDict()
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._lock = threading.Lock()
 
     def count(self, address: str) -> float | None:
-        """Count one more failure, unless there were too many: then the seconds until one may be."""
+        """Count a failure; above the limit it is not counted, and the seconds to wait are returned."""
         with self._lock:
             return self._count(address)
 
@@ -47,20 +47,20 @@ class Failures:
         now = self._clock()
         times = self._times.setdefault(address, deque())
         self._times.move_to_end(address)
-        if len(self._times) > _ADDRESSES:
-            forgotten, _ = self._times.popitem(last=False)
-            self._told.discard(forgotten)
+        if len(self._times) > _MAX_ADDRESSES:
+            dropped, _ = self._times.popitem(last=False)
+            self._warned.discard(dropped)
         while times and now - times[0] >= _WINDOW_SECONDS:
             times.popleft()
         if not times:
-            self._told.discard(address)
+            self._warned.discard(address)
         if len(times) >= self._limit:
             return _WINDOW_SECONDS - (now - times[0])
         times.append(now)
-        if len(times) == self._limit and address not in self._told:
-            self._told.add(address)
-            _logger.warning(
-                "%s was refused %d times within a minute; what follows is answered with 429",
+        if len(times) == self._limit and address not in self._warned:
+            self._warned.add(address)
+            logger.warning(
+                "%s was refused %d times within a minute; further failures are answered with 429",
                 address,
                 self._limit,
             )
@@ -68,14 +68,14 @@ class Failures:
 
 
 class FailedAuthLimit:
-    """ASGI middleware: a 401 too many from one address becomes a 429, whichever door it came to."""
+    """ASGI middleware that turns too many 401 answers to one address into 429, for all endpoints."""
 
     def __init__(self, app: ASGIApp, failures: Failures) -> None:
         self.app = app
         self.failures = failures
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Look at each answer's status."""
+        """Pass the request on, and replace its 401 by a 429 above the limit."""
         replaced = False
 
         async def watched(message: Message) -> None:
@@ -85,8 +85,7 @@ class FailedAuthLimit:
                 if wait is not None:
                     replaced = True
                     problem = too_many(
-                        "The request has no token that is good here, like too many before it from "
-                        "this address",
+                        "The request has no valid token, like too many before it from this address",
                         wait,
                     )
                     await problem.response()(scope, receive, send)
@@ -97,5 +96,5 @@ class FailedAuthLimit:
 
 
 def too_many(detail: str, wait: float) -> Problem:
-    """429, with the seconds to wait for."""
+    """A 429 problem with a `Retry-After` header."""
     return Problem(429, "too-many-failures", detail, headers={"Retry-After": str(int(wait) + 1)})

@@ -1,4 +1,4 @@
-"""Requests as this service takes them: JSON that can be stored, bodies of bounded size."""
+"""Strict JSON request bodies of bounded size, whose text every database can store."""
 
 from __future__ import annotations
 
@@ -16,27 +16,26 @@ from dasl_core.spec.base import shorten
 from dasl_core.spec.errors import shorten_name
 from service.api.problems import Problem, field_problem
 
-# NUL cannot be stored by PostgreSQL, and half a surrogate pair is no character.
+# PostgreSQL cannot store NUL, and a lone surrogate is not a character.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 _JSON = re.compile(r"application/([\w.+-]+\+)?json\s*(;|$)", re.ASCII | re.IGNORECASE)
 
-# What is stored must also be shown again, by serializers that recurse.
-_DEEPEST = 50
+# Stored values are serialized again later, by recursive functions.
+_MAX_DEPTH = 50
 
-# What is wrong with each takes a kilobyte to tell, before all but some of it is left out. No object of ours
-# has nearly as many.
-_MOST_KEYS = 2000
+# Each invalid key takes a kilobyte of error text before it is shortened. No valid object has nearly as many.
+_MAX_KEYS = 2000
 
 
 class StrictRequest(Request):
-    """A request whose body is RFC 8259's JSON, and text that a database can store."""
+    """A request whose body is strict RFC 8259 JSON, with text that every database can store."""
 
     async def body(self) -> bytes:
-        """The body as it came.
+        """Return the raw body.
 
         Raises:
-            Problem: 415, it says that it is something other than JSON.
+            Problem: 415, its headers declare something other than plain JSON.
         """
         body = await super().body()
         if body and self.headers.get("content-encoding", "identity") != "identity":
@@ -48,14 +47,14 @@ class StrictRequest(Request):
         return body
 
     async def json(self) -> Any:
-        """The body.
+        """Parse the body.
 
         Raises:
-            Problem: 400 or 422, where Python's parser would be more lenient than the standard.
+            Problem: 400 or 422, also where Python's parser is more lenient than the standard.
         """
         body = await self.body()
         try:
-            # Left to itself Python would read UTF-16 and UTF-32 as well.
+            # Decoded here, as `json.loads` would also accept UTF-16 and UTF-32.
             value = json.loads(
                 body.decode(),
                 parse_constant=_refuse_constant,
@@ -73,10 +72,10 @@ class StrictRequest(Request):
 
 
 class StrictRoute(APIRoute):
-    """Gives every endpoint of a router a `StrictRequest`."""
+    """A route whose endpoint gets a `StrictRequest`."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler that the router calls."""
+        """Return the handler that the router calls."""
         handler = super().get_route_handler()
 
         async def strict(request: Request) -> Response:
@@ -86,7 +85,7 @@ class StrictRoute(APIRoute):
 
 
 class BodyLimit:
-    """ASGI middleware: a body larger than `limit` bytes is answered with 413."""
+    """ASGI middleware that answers a body larger than `limit` bytes with 413."""
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self.app = app
@@ -99,10 +98,10 @@ class BodyLimit:
             return
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if not declared.isdigit():
-            problem = Problem(400, "bad-request", "Content-Length is no number")
+            problem = Problem(400, "bad-request", "Content-Length is not a number")
             await problem.response()(scope, receive, send)
             return
-        # Python refuses to read numbers of very many digits.
+        # Python refuses to parse numbers with very many digits.
         if len(declared) > 19 or int(declared) > self.limit:
             await self._problem().response()(scope, receive, send)
             return
@@ -123,7 +122,7 @@ class BodyLimit:
 
 
 def client_address(scope: Scope) -> str | None:
-    """The address that a request comes from; of a proxy's client only if the proxy is trusted."""
+    """The address of the client; behind a proxy that is not trusted, the proxy's."""
     client = scope.get("client")
     return str(client[0])[:100] if client else None
 
@@ -140,36 +139,36 @@ def _finite(digits: str) -> float:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(pairs) > _MOST_KEYS:
-        raise Problem(400, "bad-request", f"An object of the body has more than {_MOST_KEYS} keys")
-    found: dict[str, Any] = {}
+    if len(pairs) > _MAX_KEYS:
+        raise Problem(400, "bad-request", f"An object of the body has more than {_MAX_KEYS} keys")
+    unique: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
-            named = f"The body names the key {shorten(key)} twice in one object"
-            raise Problem(400, "bad-request", named)
-        found[key] = value
-    return found
+        if key in unique:
+            detail = f"The body names the key {shorten(key)} twice in one object"
+            raise Problem(400, "bad-request", detail)
+        unique[key] = value
+    return unique
 
 
 def _check_content(value: Any) -> None:
-    # A stack of its own: the interpreter's would end before the check of its depth does. It holds
-    # iterators, and keys only of where it stands: a body may have millions of values.
-    place: list[object] = []
+    # An explicit stack, as recursion could exceed the interpreter's limit before the depth is checked.
+    # It holds iterators and the current path only: a body may have millions of values.
+    path: list[object] = []
     levels: list[Iterator[tuple[object, Any]]] = [iter([("body", value)])]
     while levels:
         for key, item in levels[-1]:
-            if len(levels) - 1 > _DEEPEST:
+            if len(levels) - 1 > _MAX_DEPTH:
                 raise _too_deep()
             if isinstance(item, str):
-                _check_text(item, [*place, key])
+                _check_text(item, [*path, key])
             elif isinstance(item, dict | list):
-                place.append(key)
+                path.append(key)
                 levels.append(_entries(item))
                 break
         else:
             levels.pop()
-            if place:
-                place.pop()
+            if path:
+                path.pop()
 
 
 def _entries(item: dict[str, Any] | list[Any]) -> Iterator[tuple[object, Any]]:
@@ -180,13 +179,12 @@ def _entries(item: dict[str, Any] | list[Any]) -> Iterator[tuple[object, Any]]:
     return iter(item.items())
 
 
-def _check_text(text: str, place: Sequence[object]) -> None:
+def _check_text(text: str, path: Sequence[object]) -> None:
     if _UNSTORABLE.search(text):
-        # All of it is in the body.
-        names = place[1:] or place
-        field = ".".join(map(shorten_name, names))
+        # Without the leading "body", unless the body itself is the text.
+        field = ".".join(map(shorten_name, path[1:] or path))
         raise field_problem(field, "has a NUL or half a surrogate pair", text, "plain text")
 
 
 def _too_deep() -> Problem:
-    return Problem(400, "bad-request", f"The JSON body is nested deeper than {_DEEPEST} levels")
+    return Problem(400, "bad-request", f"The JSON body is nested deeper than {_MAX_DEPTH} levels")

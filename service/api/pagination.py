@@ -14,16 +14,18 @@ from service.ids import Prefix, is_id
 Row = TypeVar("Row")
 Item = TypeVar("Item")
 
-After = Annotated[str | None, Query(description="`next` of the page before.")]
+After = Annotated[str | None, Query(description="`next` of the previous page.")]
 Limit = Annotated[int, Query(ge=1, le=200)]
 
 
 def position(kind: Prefix) -> AfterValidator:
-    """Validate the `after` of a list of ids of this kind."""
+    """Validate the `after` parameter of a list as an id of this kind."""
 
     def check(after: str | None) -> str | None:
         if after is not None and not is_id(kind, after):
-            raise problem("is no place in this list", after, "the `next` of the page before")
+            raise problem(
+                "is not a position in this list", after, "the `next` of the previous page"
+            )
         return after
 
     return AfterValidator(check)
@@ -40,9 +42,9 @@ class Page(BaseModel, Generic[Item]):
 def page(
     rows: Sequence[Row], limit: int, show: Callable[[Row], Item], key: Callable[[Row], str]
 ) -> Page[Item]:
-    """A page of at most `limit` rows, from `limit + 1` rows that were queried."""
-    kept = rows[:limit]
+    """Build a page of at most `limit` rows from a query of up to `limit + 1` rows."""
+    shown = rows[:limit]
     more = len(rows) > limit
     return Page(
-        data=[show(row) for row in kept], has_more=more, next=key(kept[-1]) if more else None
+        data=[show(row) for row in shown], has_more=more, next=key(shown[-1]) if more else None
     )

@@ -25,12 +25,12 @@ from service.states import StaleAttempt
 MEDIA_TYPE = "application/problem+json"
 REQUEST_ID = "X-Request-ID"
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
-"""Id of the current request, also in its log records."""
+"""The id of the current request, which its log records have too."""
 logger = logging.getLogger(__name__)
 
 
 class FieldError(BaseModel):
-    """What is wrong with one field of the request."""
+    """A problem with one field of the request."""
 
     field: str
     message: str
@@ -53,7 +53,7 @@ class ProblemDocument(BaseModel):
 
 _DOCUMENT = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}
 UNAVAILABLE: dict[int | str, dict[str, Any]] = {
-    503: {"description": "Something is away that is needed; ask again.", "content": _DOCUMENT}
+    503: {"description": "A dependency is unavailable; retry later.", "content": _DOCUMENT}
 }
 PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
     "4XX": {
@@ -65,15 +65,15 @@ PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
 
 
 class Problem(HTTPException):
-    """An error that becomes a problem document.
+    """An HTTP error that is answered with a problem document.
 
     Args:
         status: the HTTP status.
         type: stable identifier of the kind of problem, e.g. `dataset-not-ready`.
-        detail: a sentence on this occurrence.
-        errors: the fields at fault, if fields are.
-        headers: further headers of the answer.
-        extra: further members of the document.
+        detail: a sentence about this occurrence.
+        errors: the invalid fields, if any.
+        headers: additional headers of the response.
+        extra: additional members of the document.
     """
 
     def __init__(
@@ -116,24 +116,24 @@ def field_problem(
 
 
 def spec_problem(problems: Sequence[FieldProblem]) -> Problem:
-    """A job's spec that cannot be accepted."""
+    """A 422 problem for an invalid job spec."""
     detail = "; ".join(f"{problem.field}: {problem.message}" for problem in problems)
     return Problem(422, "validation", detail, errors=problems)
 
 
 def not_found(kind: str, name: str) -> Problem:
-    """404 for what does not exist or belongs to another tenant; the answers are the same."""
+    """A 404 problem, the same for a missing object and for another tenant's."""
     return Problem(404, "not-found", f"No {kind} {_shorten(name)}")
 
 
 def install(app: FastAPI) -> None:
-    """Turn every error of `app` into a problem document, including those of the framework."""
+    """Answer every error of `app`, the framework's included, with a problem document."""
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(RequestValidationError, _on_validation)
     app.add_exception_handler(StaleAttempt, _on_stale_attempt)
     for kind in AWAY:
         app.add_exception_handler(kind, _on_database)
-    app.add_exception_handler(Exception, _on_defect)
+    app.add_exception_handler(Exception, _on_unexpected)
 
 
 async def _on_http(_: Request, error: Exception) -> JSONResponse:
@@ -159,14 +159,14 @@ async def _on_validation(request: Request, error: Exception) -> JSONResponse:
             message = f"is not JSON: {detail['ctx']['error']}"
             problems.append(FieldProblem("body", message, "", "a JSON object"))
         else:
-            place = {"loc": detail["loc"][1:] or detail["loc"]}
-            details.append(cast(ErrorDetails, {**detail, **place}))
+            location = {"loc": detail["loc"][1:] or detail["loc"]}
+            details.append(cast(ErrorDetails, {**detail, **location}))
     problems += translate(details, _body_model(request))
     return spec_problem(problems).response()
 
 
 def _body_model(request: Request) -> type[BaseModel] | None:
-    """The model that the body of the request is validated as."""
+    """The model that validates the body of the request."""
     field = getattr(request.scope.get("route"), "body_field", None)
     model = getattr(getattr(field, "field_info", None), "annotation", None)
     return model if isinstance(model, type) and issubclass(model, BaseModel) else None
@@ -185,9 +185,11 @@ async def _on_database(request: Request, error: Exception) -> JSONResponse:
     return problem.response()
 
 
-async def _on_defect(_: Request, error: Exception) -> JSONResponse:
+async def _on_unexpected(_: Request, error: Exception) -> JSONResponse:
     # The framework raises the error again after this response, so the server logs it.
-    return Problem(500, "internal-error", "A defect of the service; it was logged").response()
+    return Problem(
+        500, "internal-error", "An internal error of the service; it was logged"
+    ).response()
 
 
 def _title(kind: str) -> str:

@@ -1,4 +1,4 @@
-"""A file as an answer: `Range`, `ETag`, `Content-Disposition` (RFC 9110, RFC 6266)."""
+"""File downloads with `Range`, `ETag` and `Content-Disposition` (RFC 9110, RFC 6266)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
     206: {"description": "The part that `Range` names."},
     304: {"description": "The client has it (`If-None-Match`)."},
 }
-"""Of an endpoint that returns `answer`, for OpenAPI."""
+"""OpenAPI responses of an endpoint that returns `answer`."""
 _RANGE = re.compile(r"bytes=\s*(\d*)-(\d*)\s*", re.ASCII)
-# No file is as large, and Python refuses to read numbers of very many digits.
-_BEYOND = 10**19
+# Larger than any file; Python refuses to parse numbers with very many digits.
+_TOO_LARGE = 10**19
 
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file whose content never changes: its hash is its entity tag."""
+    """An immutable file in the artifact store; its hash is its entity tag."""
 
     name: str
     uri: str
@@ -41,17 +41,17 @@ class StoredFile:
 
 
 def answer(request: Request, storage: Storage, file: StoredFile) -> Response:
-    """The file or the part that the request asks for; 304 when the client has it.
+    """Answer with the file or the requested part of it; 304 if the client already has it.
 
     Raises:
-        Problem: 404 when the store has lost the file, 416 for a range outside of it.
+        Problem: 404, the store has lost the file; 416, the range lies outside of the file.
     """
     headers = {
         "ETag": file.etag,
         "Accept-Ranges": "bytes",
         "Cache-Control": "private, no-cache",
         "Content-Disposition": f"attachment; filename*=UTF-8''{quote(file.name, safe='')}",
-        # What a job wrote is never run in the browser of who looks at it.
+        # A browser must never execute what a job wrote.
         "X-Content-Type-Options": "nosniff",
     }
     if _lists(request.headers.get("if-none-match", ""), file.etag):
@@ -72,19 +72,19 @@ def answer(request: Request, storage: Storage, file: StoredFile) -> Response:
 
 
 def _range(request: Request, file: StoredFile) -> tuple[int, int] | None:
-    """The one range asked for, as (start, stop); `None`: the whole file is the answer."""
+    """The requested range as (start, stop); `None`: answer with the whole file."""
     value = request.headers.get("range")
     if value is None or request.headers.get("if-range", file.etag) != file.etag:
         return None
     match = _RANGE.fullmatch(value)
     if match is None or not (match[1] or match[2]):
-        # Several ranges, or a unit that is not known: a server may ignore the header.
+        # Several ranges, or an unknown unit: a server may ignore the header.
         return None
     if match[1]:
         start = _number(match[1])
         stop = min(file.size, _number(match[2]) + 1) if match[2] else file.size
         if match[2] and _number(match[2]) < start:
-            return None  # Not a range at all by the grammar, so it is ignored.
+            return None  # Not a valid range, so it is ignored.
     else:
         start, stop = max(0, file.size - _number(match[2])), file.size
     if start >= stop:
@@ -99,7 +99,7 @@ def _range(request: Request, file: StoredFile) -> tuple[int, int] | None:
 
 def _number(digits: str) -> int:
     digits = digits.lstrip("0") or "0"
-    return int(digits) if len(digits) < 20 else _BEYOND
+    return int(digits) if len(digits) < 20 else _TOO_LARGE
 
 
 def _lists(header: str, etag: str) -> bool:

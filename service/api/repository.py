@@ -1,4 +1,4 @@
-"""SQL of every request: the token that it brings, and its row in the audit log."""
+"""SQL that every request needs: token look-up and audit log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from service.db.models import AuditEntry, Base, Token
 
-# Built once: they run for every request, and building one takes half of its time.
+# Built once: they run for every request, and building one takes half of its run time.
 _TOKEN_BY_HASH = select(Token).where(Token.hash == bindparam("hash"))
 _ADD_AUDIT_ENTRY = insert(Base.metadata.tables[AuditEntry.__tablename__])
 
@@ -20,7 +20,7 @@ def token_by_hash(session: Session, hash: str) -> Token | None:
 
 
 def is_revoked(session: Session, token_id: str) -> bool:
-    """Whether a token was revoked, or is gone."""
+    """Whether a token was revoked or does not exist."""
     token = session.get(Token, token_id)
     return token is None or token.revoked_at is not None
 

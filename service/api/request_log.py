@@ -1,4 +1,4 @@
-"""Every request: an id, the time that its answer took, and a log record."""
+"""An id, a latency measurement and a log record for each request."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.problems import REQUEST_ID, request_id
-from service.log_records import REQUESTS, set_surroundings
+from service.log_records import REQUESTS, set_context
 
 logger = logging.getLogger(REQUESTS)
 
 _WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,64}")
-# Anything else would let a client make as many series as it likes.
+# Other methods share one label: a client must not be able to create series.
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-# They come every few seconds and say nothing that the metrics do not.
+# Requested every few seconds, and covered by the metrics.
 _QUIET = ("/livez", "/readyz", "/metrics", "/worker/")
 
 
-class ObservedRequests:
-    """ASGI middleware, the outermost of ours.
+class RequestLog:
+    """The outermost ASGI middleware of the service: request ids, latency and a log record.
 
-    A request keeps the `X-Request-ID` that it came with if that is well-formed, else it gets one; the
-    answer has it, every record of the request has it, and so has a problem document.
+    A well-formed `X-Request-ID` of the client is kept; otherwise the request gets a new id. The id is
+    in the answer's headers, in all log records of the request, and in its problem document.
 
     Args:
         latency: observes the seconds until an answer begins, by `route`, `method` and `status`.
@@ -39,35 +39,35 @@ class ObservedRequests:
         self.latency = latency
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and note when its answer begins: a live stream never ends."""
+        """Pass the request on and record when its answer begins, as a live stream may never end."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        given = Headers(scope=scope).get(REQUEST_ID, "")
-        own = given if _WELL_FORMED.fullmatch(given) else uuid4().hex
-        # Not taken back at the end: the answer to a defect is made outside of this, and a request is
-        # a task of its own.
-        request_id.set(own)
-        set_surroundings(_Surroundings(own, scope))
+        client_id = Headers(scope=scope).get(REQUEST_ID, "")
+        id = client_id if _WELL_FORMED.fullmatch(client_id) else uuid4().hex
+        # Never reset: the answer to an unexpected error is made outside of this middleware, and each
+        # request is a task of its own.
+        request_id.set(id)
+        set_context(_RequestContext(id, scope))
         began = time.perf_counter()
         answered = False
 
-        async def noted(message: Message) -> None:
+        async def observed(message: Message) -> None:
             nonlocal answered
             if message["type"] == "http.response.start":
                 answered = True
-                MutableHeaders(scope=message)[REQUEST_ID] = own
-                self._note(scope, message["status"], time.perf_counter() - began)
+                MutableHeaders(scope=message)[REQUEST_ID] = id
+                self._record(scope, message["status"], time.perf_counter() - began)
             await send(message)
 
         try:
-            await self.app(scope, receive, noted)
+            await self.app(scope, receive, observed)
         except Exception:
             if not answered:
-                self._note(scope, 500, time.perf_counter() - began)
+                self._record(scope, 500, time.perf_counter() - began)
             raise
 
-    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "none")
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self.latency.labels(route, method, f"{status // 100}xx").observe(seconds)
@@ -85,8 +85,8 @@ class ObservedRequests:
         logger.log(level, "%s %s: %d", method, route, status, extra={"fields": fields})
 
 
-class _Surroundings(Mapping[str, object]):
-    """What is known of a request so far: its job and attempt only once its route is found."""
+class _RequestContext(Mapping[str, object]):
+    """Log fields of a request; the ids in its path appear once the router has matched it."""
 
     _PARAMETERS: Mapping[str, str] = {
         "job": "job_id",
@@ -95,15 +95,15 @@ class _Surroundings(Mapping[str, object]):
         "checkpoint": "checkpoint_id",
     }
 
-    def __init__(self, own: str, scope: Scope) -> None:
-        self._own, self._scope = own, scope
+    def __init__(self, id: str, scope: Scope) -> None:
+        self._id, self._scope = id, scope
 
     def __getitem__(self, name: str) -> object:
         if name == "request":
-            return self._own
-        given = self._scope.get("path_params", {}).get(self._PARAMETERS[name])
-        # What stands in an address may be anything, a line break and a forged record among it.
-        return given if given is None or _WELL_FORMED.fullmatch(str(given)) else "malformed"
+            return self._id
+        value = self._scope.get("path_params", {}).get(self._PARAMETERS[name])
+        # A path may contain anything, such as a line break followed by a forged record.
+        return value if value is None or _WELL_FORMED.fullmatch(str(value)) else "malformed"
 
     def __iter__(self) -> Iterator[str]:
         yield "request"

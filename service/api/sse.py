@@ -1,4 +1,4 @@
-"""Server-sent events: a stream that looks for news now and then and holds nothing in between."""
+"""Server-sent events, by polling; between two polls a stream holds no thread and no connection."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from service.api.auth import Caller
 from service.api.problems import Problem
 from service.api.transaction import Context
 
-# Each looks at the database twice a second, on one of the 40 threads that all requests share.
+# Each stream polls the database twice a second, on one of the 40 threads that all requests share.
 _PER_TOKEN = 100
 
 
 @dataclass(frozen=True)
-class News:
+class PollResult:
     """The result of one poll.
 
     Attributes:
-        messages: from `format_sse_event`; a client that lost its connection resumes after the
-            last `id`.
+        messages: made by `format_sse_event`; a client that reconnects resumes after the last `id`.
         more: poll again at once.
-        ended: nothing will ever follow.
+        ended: no message will follow.
     """
 
     messages: Sequence[bytes]
@@ -41,58 +40,61 @@ def wants_stream(request: Request) -> bool:
     return "text/event-stream" in request.headers.get("accept", "")
 
 
-def stream(context: Context, caller: Caller, look: Callable[[], News]) -> EventSourceResponse:
-    """An answer that goes on until `look` says that everything was sent, or the token is revoked.
+def stream(context: Context, caller: Caller, poll: Callable[[], PollResult]) -> EventSourceResponse:
+    """Stream what `poll` returns until it reports the end, or the token is revoked.
 
     Raises:
-        Problem: 429, the token has too many.
+        Problem: 429, the token has too many open streams.
     """
     if context.streams[caller.token_id] >= _PER_TOKEN:
         raise Problem(
-            429, "too-many-streams", f"{_PER_TOKEN} live streams of this token are open: close some"
+            429, "too-many-streams", f"{_PER_TOKEN} live streams of this token are open; close some"
         )
     return EventSourceResponse(
-        _messages(context, caller, look),
+        _counted(context, caller, poll),
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
 
-async def _messages(
-    context: Context, caller: Caller, look: Callable[[], News]
+async def _counted(
+    context: Context, caller: Caller, poll: Callable[[], PollResult]
 ) -> AsyncIterator[bytes]:
+    """Pass the messages on, and count the stream as open meanwhile."""
     context.streams[caller.token_id] += 1
     try:
-        async for block in _news(context, caller, look):
+        async for block in _messages(context, caller, poll):
             yield block
     finally:
         context.streams[caller.token_id] -= 1
 
 
-async def _news(context: Context, caller: Caller, look: Callable[[], News]) -> AsyncIterator[bytes]:
+async def _messages(
+    context: Context, caller: Caller, poll: Callable[[], PollResult]
+) -> AsyncIterator[bytes]:
     settings = context.settings
 
     def revoked() -> bool:
         with context.database.autocommit() as session:
             return repository.is_revoked(session, caller.token_id)
 
-    # Sent at once, so that a client knows it is connected before anything happens.
+    # Sent at once: a client knows that it is connected before the first event.
     yield format_sse_event(retry=2000)
-    spoke = asked = time.monotonic()
+    sent_at = checked_at = time.monotonic()
     while not context.closing.is_set():
-        if time.monotonic() - asked >= settings.stream_heartbeat_seconds:
+        if time.monotonic() - checked_at >= settings.stream_heartbeat_seconds:
             if await run_in_threadpool(revoked):
                 return
-            asked = time.monotonic()
-        news = await run_in_threadpool(look)
-        if news.messages:
-            yield b"".join(news.messages)
-            spoke = time.monotonic()
-        if news.ended:
+            checked_at = time.monotonic()
+        result = await run_in_threadpool(poll)
+        if result.messages:
+            yield b"".join(result.messages)
+            sent_at = time.monotonic()
+        if result.ended:
             return
-        if news.more:
+        if result.more:
             continue
-        if time.monotonic() - spoke >= settings.stream_heartbeat_seconds:
-            # A comment: keeps proxies from closing the connection, and finds out closed ones.
+        if time.monotonic() - sent_at >= settings.stream_heartbeat_seconds:
+            # A comment keeps proxies from closing the connection and detects a closed one.
             yield format_sse_event(comment="still here")
-            spoke = time.monotonic()
+            sent_at = time.monotonic()
         await anyio.sleep(settings.stream_poll_seconds)

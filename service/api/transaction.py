@@ -1,9 +1,9 @@
 """Dependencies of all endpoints: the service's context and the transaction of a request.
 
-Services never commit: the request does, when its endpoint has returned and before the answer is
-sent. A transaction begins at its first statement and is over in the very thread call that runs the
-endpoint. So no request waits for a thread while it holds a connection, or a lock that those who have
-all the threads wait for.
+Services never commit; `Route` does, after the endpoint has returned and before the answer is sent. A
+transaction begins at its first statement and ends in the same thread call that runs the endpoint.
+Therefore no request holds a connection or a lock while it waits for a thread; otherwise requests that
+occupy all threads could wait for that lock.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ RelaxedWriteSession = Annotated[Session, Depends(_write_relaxed)]
 
 @dataclass(frozen=True)
 class InTransaction:
-    """A dependency's value that is read in the endpoint's own transaction, just before the endpoint runs.
+    """The value of a dependency, to be read in the endpoint's transaction just before the endpoint runs.
 
-    A dependency that read it itself would hold a connection while the request waits for a thread.
+    If the dependency read it, it would hold a connection while the request waits for a thread.
     """
 
     session: Session
@@ -117,8 +117,7 @@ def _transacted(endpoint: Callable[..., Any]) -> Callable[..., Any]:
                     values[name] = value.read()
             answer = endpoint(**values)
             if transaction.changed_by is not None:
-                # In the transaction of the change: no change without its row, no row without its
-                # change.
+                # In the same transaction, so that change and audit row are committed together.
                 audit_log.record_change(session, transaction.changed_by)
                 session.commit()
         return answer

@@ -1,9 +1,9 @@
-"""The kept log of an attempt: what its driver and all ranks wrote, in parts.
+"""The stored log of an attempt: the output of its driver and all ranks, in several files (parts).
 
-A position counts bytes from the driver's first one on. It never changes its meaning, so live streams
-resume by it. `driver.log` begins at 0; once it is full, `driver.log.<position>` follows. A log that
-outgrows its limit loses parts from its middle: half of the limit holds how it began, the other half
-what came last.
+A position is the number of bytes that the driver wrote before it. Positions never change, so live
+streams resume by them. `driver.log` begins at 0; once it is full, `driver.log.<position>` follows. A
+log that exceeds its limit loses parts from its middle: half of the limit holds its beginning, the
+other half its end.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import fsspec
 
 from service.artifacts.storage import Storage
 
-# The smaller the parts, the closer to its limit a log stays, and the less is written again in a
-# store that cannot append; the larger, the fewer files.
+# Smaller parts keep a log closer to its limit and are cheaper to rewrite in a store that cannot
+# append; larger ones mean fewer files.
 _PARTS = 16
 _NAME = re.compile(r"driver\.log(?:\.(\d+))?")
 _BLOCK = 1 << 20
@@ -26,7 +26,7 @@ _TAIL_BLOCK = 1 << 16
 
 @dataclass(frozen=True)
 class Part:
-    """A file with the bytes `start` to `end` (exclusive) of the log."""
+    """A file that holds the bytes `start` to `end` (exclusive) of the log."""
 
     start: int
     end: int
@@ -35,9 +35,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Piece:
-    """Bytes from `start` on, which lies behind the place asked for where some were left out.
+    """Bytes read from a log.
 
-    `end` is the position behind the last byte that is kept.
+    Attributes:
+        start: position of the first byte; beyond the requested one if the bytes between were dropped.
+        end: the end of the stored log.
     """
 
     start: int
@@ -46,7 +48,7 @@ class Piece:
 
 
 class AttemptLog:
-    """The log of one attempt in the artifacts. One process appends; any number read meanwhile."""
+    """The log of one attempt in the artifact store, for one writer and any number of readers."""
 
     def __init__(self, storage: Storage, job_id: str, number: int) -> None:
         self._fs, path = fsspec.core.url_to_fs(storage.log_uri(job_id, number))
@@ -54,27 +56,27 @@ class AttemptLog:
         self._folder = self._first.rpartition("/")[0]
 
     def parts(self) -> list[Part]:
-        """What is kept, in order; none before the driver has written anything."""
-        # A log grows while it is read: what a listing once said of it is of no use.
+        """The stored parts in order; empty before the driver has written anything."""
+        # A cached listing would be stale: the log grows while it is read.
         self._fs.invalidate_cache(self._folder)
         try:
             entries = self._fs.ls(self._folder, detail=True)
         except FileNotFoundError:
             return []
-        found = []
+        parts = []
         for entry in entries:
             name = _NAME.fullmatch(entry["name"].rpartition("/")[2])
             if name is not None:
                 start = int(name[1] or 0)
-                found.append(Part(start, start + int(entry["size"]), entry["name"]))
-        return sorted(found, key=lambda part: part.start)
+                parts.append(Part(start, start + int(entry["size"]), entry["name"]))
+        return sorted(parts, key=lambda part: part.start)
 
     def end(self) -> int:
-        """The position behind the last byte that is kept."""
+        """The position after the last stored byte."""
         return max((part.end for part in self.parts()), default=0)
 
     def read(self, position: int, count: int) -> Piece:
-        """At most `count` bytes from a position on, or from the next one that is kept."""
+        """Read at most `count` bytes from a position on, or from the next stored one."""
         while True:
             parts = self.parts()
             end = parts[-1].end if parts else 0
@@ -90,11 +92,11 @@ class AttemptLog:
                     data += self._bytes(part, stop, min(part.end, start + count))
                     stop = start + len(data)
             except FileNotFoundError:
-                continue  # It was left out in between.
+                continue  # The part was dropped in between.
             return Piece(start, data, end)
 
     def text(self) -> Iterator[bytes]:
-        """All of it as it is now, with a line where something was left out."""
+        """Read the whole log as it is now, with a line in place of dropped bytes."""
         position, end = 0, self.end()
         while position < end:
             piece = self.read(position, min(_BLOCK, end - position))
@@ -106,15 +108,15 @@ class AttemptLog:
             position = piece.start + len(piece.data)
 
     def tail(self, lines: int) -> tuple[bytes, int]:
-        """The last lines and the position where they begin.
+        """Return the last lines and the position where they begin.
 
-        They go back no further than to where something was left out, which a first line then says.
+        They reach back at most to the last dropped bytes; a first line then says so.
         """
         parts = self.parts()
         position = parts[-1].end if parts else 0
         gap = breaks = 0
-        blocks: list[bytes] = []  # From the last one back; put together once, for they may be many.
-        # One more line break than lines: the one that ends the line before them.
+        blocks: list[bytes] = []  # In reverse order; joined once, as there may be many.
+        # One line break more than lines: it ends the line before them.
         while parts and breaks <= lines:
             part = parts[-1]
             if position == part.start:
@@ -127,41 +129,41 @@ class AttemptLog:
             try:
                 block = self._bytes(part, start, position)
             except FileNotFoundError:
-                break  # It was left out in between.
+                break  # The part was dropped in between.
             blocks.append(block)
             breaks += block.count(b"\n")
             position = start
         text = b"".join(reversed(blocks))
-        every = text.splitlines(keepends=True)
-        kept = b"".join(every[-lines:] if lines else [])
-        note = left_out(gap) if gap and len(every) < lines else b""
-        return note + kept, position + len(text) - len(kept)
+        all_lines = text.splitlines(keepends=True)
+        last = b"".join(all_lines[-lines:] if lines else [])
+        note = left_out(gap) if gap and len(all_lines) < lines else b""
+        return note + last, position + len(text) - len(last)
 
     def append(self, position: int, data: bytes, limit: int) -> None:
-        """Add the bytes at `position`; leave out from the middle what exceeds `limit`.
+        """Add the bytes at `position`, then drop parts from the middle until `limit` is kept.
 
-        What is kept already is not added again, and what a position lies ahead is left out. Parts
-        are divided behind a line break where there is one.
+        Bytes that are stored already are not added again. A position beyond the end leaves a gap.
+        Parts end with a whole line where possible.
         """
-        each = max(1, limit // _PARTS)
+        part_size = max(1, limit // _PARTS)
         last = next(reversed(self.parts()), None)
         if last is not None and position < last.end:
             position, data = last.end, data[last.end - position :]
         while data:
-            goes_on = last is not None and last.end == position < last.start + each
-            start = last.start if last is not None and goes_on else position
-            stop = _division(data, start + each - position)
-            if stop == 0 and goes_on:
-                last = None  # What has room for no further line is full.
+            has_room = last is not None and last.end == position < last.start + part_size
+            start = last.start if last is not None and has_room else position
+            stop = _division(data, start + part_size - position)
+            if stop == 0 and has_room:
+                last = None  # The part has no room for another line: it is full.
                 continue
             stop = stop or data.find(b"\n") + 1 or len(data)
             path = self._first if start == 0 else f"{self._first}.{start}"
             self._write(path, position - start, data[:stop])
             position, data = position + stop, data[stop:]
             last = Part(start, position, path)
-        self._leave_out(limit)
+        self._drop_excess(limit)
 
-    def _leave_out(self, limit: int) -> None:
+    def _drop_excess(self, limit: int) -> None:
         parts = self.parts()
         excess = sum(part.end - part.start for part in parts) - limit
         for part in parts[:-1]:
@@ -180,8 +182,8 @@ class AttemptLog:
         protocols = self._fs.protocol
         if "file" in ((protocols,) if isinstance(protocols, str) else protocols):
             self._fs.makedirs(self._folder, exist_ok=True)
-            # At its place and not at the end: a dispatcher that lost its lease in the middle of
-            # this writes the same bytes once more, not twice.
+            # Written at an offset, not appended: a dispatcher that lost its lease here and repeats
+            # the write does not duplicate bytes.
             with self._fs.open(path, "ab"):
                 pass
             with self._fs.open(path, "r+b") as file:
@@ -194,10 +196,10 @@ class AttemptLog:
 
 
 def left_out(count: int) -> bytes:
-    """The line that stands for bytes of a log that were not kept."""
+    """The line that replaces `count` dropped bytes of a log."""
     return f"[dasl: {count:,} bytes were left out here, see DASL_LOG_MAX_BYTES]\n".encode()
 
 
 def _division(data: bytes, room: int) -> int:
-    """How many bytes of whole lines, or of all that there is, fit into `room`."""
+    """How many bytes fit into `room`: all of them, or whole lines."""
     return len(data) if len(data) <= room else data.rfind(b"\n", 0, room) + 1

@@ -1,4 +1,4 @@
-"""The artifact store (checkpoints, logs, plots), on any file system that fsspec supports."""
+"""The artifact store for checkpoints, logs and plots, on any file system that fsspec supports."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]")
 
 
 class Storage:
-    """The artifacts below one root URI."""
+    """The artifact store below a root URI."""
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/")
 
     def attempt_uri(self, job_id: str, number: int) -> str:
-        """The folder that one attempt writes, and no other."""
+        """The folder that one attempt writes to, exclusively."""
         return f"{self.root}/jobs/{job_id}/attempts/{number}"
 
     def log_uri(self, job_id: str, number: int) -> str:
@@ -36,7 +36,7 @@ class Storage:
         return f"{self.root}/datasets/{dataset_id}"
 
     def size(self, uri: str) -> int | None:
-        """Bytes of a file, or `None` if there is none."""
+        """Size of a file in bytes; `None` if it does not exist."""
         fs, path = self._open_store(uri)
         try:
             # A cached listing would give an old size: logs grow while they are read.
@@ -46,23 +46,23 @@ class Storage:
             return None
 
     def read(self, uri: str, start: int, stop: int) -> Iterator[bytes]:
-        """The bytes `start` to `stop` (exclusive) of a file, in blocks."""
+        """Read the bytes `start` to `stop` (exclusive) of a file, in blocks."""
         fs, path = self._open_store(uri)
         with fs.open(path, "rb") as file:
             file.seek(start)
-            left = stop - start
-            while left > 0:
-                block = cast(bytes, file.read(min(_BLOCK, left)))
+            remaining = stop - start
+            while remaining > 0:
+                block = cast(bytes, file.read(min(_BLOCK, remaining)))
                 if not block:
                     return
-                left -= len(block)
+                remaining -= len(block)
                 yield block
 
-    def try_to_write(self) -> None:
-        """Write a small file below the root and remove it.
+    def check_writable(self) -> None:
+        """Check that the store is writable: write a small file below the root and remove it.
 
         Raises:
-            ValueError: it cannot be made.
+            ValueError: the file cannot be written.
         """
         try:
             fs, path = self._open_store(f"{self.root}/.written-{uuid4().hex}")
@@ -70,16 +70,18 @@ class Storage:
             fs.pipe_file(path, b"dasl")
             fs.rm_file(path)
         except Exception as error:  # each kind of store raises its own errors
-            said = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {error}"
             # The URI may contain a password.
-            shown = re.sub("//[^/@]*@", "//***@", self.root)
-            raise ValueError(f"{shown} (DASL_ARTIFACTS_URI) cannot be written: {said}") from error
+            masked = re.sub("//[^/@]*@", "//***@", self.root)
+            raise ValueError(
+                f"{masked} (DASL_ARTIFACTS_URI) cannot be written: {reason}"
+            ) from error
 
     def remove(self, uri: str) -> None:
-        """Remove a folder and its content; no error if there is none.
+        """Remove a folder and its content, if it exists.
 
         Raises:
-            ValueError: it lies elsewhere, such as where the artifacts were before.
+            ValueError: it is not below the root, for example because the root was changed.
         """
         if not is_below(uri, self.root):
             raise ValueError(f"{uri} is not below {self.root} (DASL_ARTIFACTS_URI)")
@@ -90,14 +92,14 @@ class Storage:
             return
 
     def folders(self, uri: str) -> list[str]:
-        """URIs of the direct subfolders of a folder; empty if there is none."""
+        """URIs of the direct subfolders of a folder; empty if it does not exist."""
         fs, path = self._open_store(uri)
         fs.invalidate_cache()
         try:
             entries = fs.ls(path, detail=True)
         except FileNotFoundError:
             return []
-        names = [str(each["name"]) for each in entries if each["type"] == "directory"]
+        names = [str(entry["name"]) for entry in entries if entry["type"] == "directory"]
         return [f"{uri}/{name.rstrip('/').rpartition('/')[2]}" for name in sorted(names)]
 
     def _open_store(self, uri: str) -> tuple[Any, str]:
@@ -106,9 +108,9 @@ class Storage:
 
 
 def is_below(uri: str, folder: str) -> bool:
-    """Whether `uri` names something inside `folder`, read as plain text (nothing is resolved)."""
+    """Whether `uri` names something inside `folder`, by comparing text (nothing is resolved)."""
     if not uri.startswith(f"{folder}/") or _UNSAFE.search(uri):
         return False
     rest = uri[len(folder) + 1 :]
-    # fsspec reads what follows `::` as another store.
+    # fsspec takes the text after `::` for another store.
     return "::" not in rest and all(part not in ("", ".", "..") for part in rest.split("/"))

@@ -1,4 +1,4 @@
-"""`/v1/audit`: the audit log of an administrator's own tenant."""
+"""`/v1/audit`: the audit log of an administrator's tenant."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def list_audit(
     caller: Admin,
     session: ReadSession,
     token: Annotated[TokenId, Query(description="Id of the token that was used.")] = None,
-    since: Annotated[Since, Query(description="UTC, unless it says otherwise.")] = None,
+    since: Annotated[Since, Query(description="In UTC, unless an offset is given.")] = None,
     after: Annotated[After, position("aud")] = None,
     limit: Limit = 50,
 ) -> Page[AuditView]:
-    """Requests that changed something or were refused with 403, newest first."""
+    """List requests that changed something or were refused with 403, newest first."""
     rows = repository.newest(
         session, caller.tenant, token_id=token, since=since, after=after, limit=limit
     )

@@ -1,4 +1,4 @@
-"""SQL of the audit log. Rows are only ever added."""
+"""SQL of the audit log, which is append-only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit log as the API shows it."""
+"""Request parameters and response model of the audit log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _in_utc(since: datetime | None) -> datetime | None:
     try:
         return since.replace(tzinfo=UTC) if since.tzinfo is None else since.astimezone(UTC)
     except OverflowError as error:
-        raise problem("is beyond all time", since, "a date, or a date and time") from error
+        raise problem("is out of range", since, "a date, or a date and time") from error
 
 
 def _of_a_token(token_id: str | None) -> str | None:
@@ -32,7 +32,7 @@ TokenId = Annotated[str | None, AfterValidator(_of_a_token)]
 
 
 class AuditView(BaseModel):
-    """A request that changed something, or was refused the right to (`status` 403)."""
+    """A request that changed something or was refused with 403."""
 
     id: str
     at: datetime
@@ -45,6 +45,6 @@ class AuditView(BaseModel):
 
     @classmethod
     def of(cls, entry: AuditEntry, token_name: str | None) -> AuditView:
-        """The view of a row."""
+        """Build the view of a row."""
         fields = {name: getattr(entry, name) for name in cls.model_fields if name != "token_name"}
         return cls(token_name=token_name, **fields)

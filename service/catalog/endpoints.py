@@ -15,7 +15,7 @@ router = APIRouter(prefix="/v1/catalog", tags=["cluster"], route_class=Route)
 
 @router.get("/methods")
 def list_methods(_: Reader) -> dict[str, Any]:
-    """Training methods with the JSON Schema of their settings, and that of a whole job."""
+    """List the methods with the JSON Schemas of their settings, and the schema of a job."""
     methods = [
         {"name": name, "description": _summary(settings), "schema": settings.model_json_schema()}
         for name, settings in METHODS.items()
@@ -25,7 +25,7 @@ def list_methods(_: Reader) -> dict[str, Any]:
 
 @router.get("/backbones")
 def list_backbones(_: Reader) -> dict[str, Any]:
-    """Networks that can be pretrained."""
+    """List the networks that can be pretrained."""
     return {"data": [{"name": name, **info.model_dump()} for name, info in BACKBONES.items()]}
 
 

@@ -1,4 +1,4 @@
-"""`/v1/checkpoints`."""
+"""`/v1/checkpoints`: show, pin, delete and download checkpoints."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from service.db.models import Checkpoint
 router = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"], route_class=Route)
 
 
-async def _own(checkpoint_id: str, caller: Reader, session: ReadSession) -> InTransaction:
+async def _get(checkpoint_id: str, caller: Reader, session: ReadSession) -> InTransaction:
     return InTransaction(session, lambda: service.get(session, caller.tenant, checkpoint_id))
 
 
-async def _own_to_change(
+async def _get_to_change(
     checkpoint_id: str, caller: Submitter, session: WriteSession
 ) -> InTransaction:
     return InTransaction(session, lambda: service.get(session, caller.tenant, checkpoint_id))
 
 
-OwnCheckpoint = Annotated[Checkpoint, Depends(_own)]
+OwnCheckpoint = Annotated[Checkpoint, Depends(_get)]
 """The checkpoint of the path, of the caller's tenant; else 404. Needs a `ReadSession`."""
-OwnCheckpointToChange = Annotated[Checkpoint, Depends(_own_to_change)]
+OwnCheckpointToChange = Annotated[Checkpoint, Depends(_get_to_change)]
 """As `OwnCheckpoint`, for callers who may submit. Needs a `WriteSession`."""
 
 
 @router.get("/{checkpoint_id}")
 def show_checkpoint(checkpoint: OwnCheckpoint) -> CheckpointView:
-    """A checkpoint's manifest: its files with size and sha256."""
+    """Show a checkpoint's manifest: its files with size and sha256."""
     return CheckpointView.model_validate(checkpoint)
 
 
@@ -42,18 +42,18 @@ def show_checkpoint(checkpoint: OwnCheckpoint) -> CheckpointView:
 def change_checkpoint(
     checkpoint: OwnCheckpointToChange, changes: CheckpointPatch, session: WriteSession
 ) -> CheckpointView:
-    """Pin a checkpoint, or let it go."""
+    """Pin or unpin a checkpoint."""
     service.pin(session, checkpoint, changes.pinned)
     return CheckpointView.model_validate(checkpoint)
 
 
 @router.delete("/{checkpoint_id}", status_code=204, response_class=Response)
 def delete_checkpoint(checkpoint: OwnCheckpointToChange, session: WriteSession) -> None:
-    """Delete a checkpoint. 409 while it is pinned, or something may still go on from it."""
+    """Delete a checkpoint; 409 while it is pinned, or a job may still resume from it."""
     service.delete(session, checkpoint)
 
 
-# `:path`, so that a name with a slash is refused here and not taken for another address.
+# `:path`, so that a name with a slash is refused here instead of matching another route.
 @router.head("/{checkpoint_id}/files/{name:path}", include_in_schema=False)
 @router.get(
     "/{checkpoint_id}/files/{name:path}",
@@ -67,7 +67,7 @@ def download_checkpoint_file(
     context: WithContext,
     session: ReadSession,
 ) -> Response:
-    """One file of a checkpoint, or a part of it."""
+    """Download a file of a checkpoint or a part of it."""
     file = service.file(checkpoint, name)
-    session.close()  # The store may be far away: no transaction is open while it is asked.
+    session.close()  # The store may be slow: no transaction stays open meanwhile.
     return ranged_file.answer(request, context.storage, file)

@@ -10,14 +10,14 @@ from sqlalchemy.orm import Session
 from service.db.models import Artifact, Attempt, Checkpoint, Job
 
 REGISTERED, DELETING, DELETED = "registered", "deleting", "deleted"
-# An attempt that was to resume from it found that its files differ from the manifest.
+# An attempt that tried to resume from it reported that its files differ from the manifest.
 DAMAGED = "damaged"
 
 
 def get(
     session: Session, tenant: str, checkpoint_id: str, *, keep: bool = False
 ) -> Checkpoint | None:
-    """A tenant's checkpoint; `keep`: refreshed and locked until the transaction ends."""
+    """A tenant's checkpoint. With `keep` it is refreshed, and locked until the transaction ends."""
     query = (
         select(Checkpoint)
         .join(Job, Checkpoint.job_id == Job.id)
@@ -59,7 +59,7 @@ def of_job(session: Session, job_id: str) -> Sequence[Checkpoint]:
 
 
 def newest_of_job(session: Session, job_id: str, *, keep: bool = False) -> Checkpoint | None:
-    """The checkpoint that a job's next attempt resumes from; `keep`: as with `get`."""
+    """The checkpoint that a job's next attempt resumes from; `keep` as in `get`."""
     query = (
         select(Checkpoint)
         .where(Checkpoint.job_id == job_id, Checkpoint.state == REGISTERED)
@@ -71,8 +71,8 @@ def newest_of_job(session: Session, job_id: str, *, keep: bool = False) -> Check
     return session.scalars(query).first()
 
 
-def kept(session: Session, job_id: str) -> list[Checkpoint]:
-    """A job's checkpoints, newest first, locked against use and deletion by other transactions."""
+def lock_of_job(session: Session, job_id: str) -> list[Checkpoint]:
+    """Lock a job's checkpoints against use and deletion by other transactions; newest first."""
     return list(
         session.scalars(
             select(Checkpoint)
@@ -114,7 +114,7 @@ def to_delete(
 
 
 def mark_damaged(session: Session, checkpoint_id: str) -> None:
-    """Mark a checkpoint whose files differ from the manifest: nothing resumes from it again."""
+    """Mark a checkpoint whose files differ from the manifest: no attempt resumes from it again."""
     session.execute(
         update(Checkpoint)
         .where(Checkpoint.id == checkpoint_id, Checkpoint.state == REGISTERED)
@@ -124,7 +124,7 @@ def mark_damaged(session: Session, checkpoint_id: str) -> None:
 
 
 def mark_deleted(session: Session, checkpoint_id: str) -> None:
-    """Mark a checkpoint whose files were removed."""
+    """Mark a checkpoint as deleted, once its files are removed."""
     session.execute(
         update(Checkpoint)
         .where(Checkpoint.id == checkpoint_id, Checkpoint.state == DELETING)
@@ -154,5 +154,5 @@ def artifact(session: Session, job_id: str, name: str) -> Artifact | None:
 
 
 def save_artifact(session: Session, artifact: Artifact) -> None:
-    """Store an artifact; one of the same job and name is replaced."""
+    """Store an artifact, replacing one of the same job and name."""
     session.merge(artifact)

@@ -21,7 +21,7 @@ def retire(session: Session, job: Job) -> None:
     policy = Checkpoints.model_validate(job.resolved.get("checkpoints", {}))
     if policy.keep_last is None:
         return
-    obsolete = beyond(policy, repository.kept(session, job.id))
+    obsolete = obsolete_checkpoints(policy, repository.lock_of_job(session, job.id))
     used = repository.in_use(session, {checkpoint.id for checkpoint in obsolete})
     for checkpoint in obsolete:
         if checkpoint.id not in used:
@@ -29,17 +29,19 @@ def retire(session: Session, job: Job) -> None:
     session.flush()
 
 
-def beyond(policy: Checkpoints, newest_first: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Checkpoints to delete: neither among the newest or the best, nor pinned, nor final."""
+def obsolete_checkpoints(
+    policy: Checkpoints, newest_first: Sequence[Checkpoint]
+) -> list[Checkpoint]:
+    """Checkpoints to delete: those not among the newest or the best, not pinned and not final."""
     assert policy.keep_last is not None
     older = list(newest_first[policy.keep_last :])
-    ranked = sorted(older, key=goodness, reverse=True)
+    ranked = sorted(older, key=rank, reverse=True)
     best = {checkpoint.id for checkpoint in ranked[: policy.keep_best]}
     return [c for c in older if not (c.pinned or c.final or c.id in best)]
 
 
-def goodness(checkpoint: Checkpoint) -> tuple[float, int]:
-    """Sort key: the metric last measured before the checkpoint, then the step."""
+def rank(checkpoint: Checkpoint) -> tuple[float, int]:
+    """Sort key: the last metric measured before the checkpoint, then the step."""
     for name in BEST_BY:
         value = checkpoint.metrics.get(name)
         if isinstance(value, int | float):
@@ -48,23 +50,23 @@ def goodness(checkpoint: Checkpoint) -> tuple[float, int]:
 
 
 def delete(session: Session, job: Job, checkpoint: Checkpoint) -> None:
-    """Mark a checkpoint for deletion; a repetition changes nothing. Both rows are locked.
+    """Mark a checkpoint for deletion; a repetition changes nothing. Both rows must be locked.
 
     Raises:
-        Problem: 409, it is pinned, or something may still go on from it.
+        Problem: 409, it is pinned, or a job may still resume from it.
     """
     if checkpoint.state not in (repository.REGISTERED, repository.DAMAGED):
         return
     newest = repository.newest_of_job(session, job.id)
-    why = None
+    reason = None
     if checkpoint.pinned:
-        why = "it is pinned"
+        reason = "it is pinned"
     elif job.finished_at is None and newest is not None and newest.id == checkpoint.id:
-        why = "its job goes on from it"
+        reason = "its job resumes from it"
     elif repository.in_use(session, {checkpoint.id}):
-        why = "an attempt or a clone goes on from it"
-    if why is not None:
-        detail = f"The checkpoint {checkpoint.id} cannot be deleted: {why}"
+        reason = "an attempt or a clone resumes from it"
+    if reason is not None:
+        detail = f"The checkpoint {checkpoint.id} cannot be deleted: {reason}"
         raise Problem(409, "checkpoint-in-use", detail)
     checkpoint.state = repository.DELETING
     session.flush()

@@ -1,4 +1,4 @@
-"""Checkpoints and artifacts as the API shows them."""
+"""Request and response models of checkpoints and artifacts."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from service.protocol import FileEntry
 
 
 class CheckpointPatch(BaseModel):
-    """What may be changed of a checkpoint."""
+    """Changes to a checkpoint."""
 
     model_config = ConfigDict(extra="forbid")
 
-    pinned: Annotated[bool, Field(description="Keep it whatever the job's settings say.")]
+    pinned: Annotated[bool, Field(description="Keep it regardless of the job's settings.")]
 
 
 class CheckpointView(BaseModel):
-    """A registered checkpoint; `final` is the one of the end of training."""
+    """A registered checkpoint; `final` marks the one saved at the end of training."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -37,7 +37,7 @@ class CheckpointView(BaseModel):
 
 
 class ArtifactView(BaseModel):
-    """A file that a job left: a picture, a table."""
+    """A file that a job wrote, such as a plot or a table."""
 
     model_config = ConfigDict(from_attributes=True)
 

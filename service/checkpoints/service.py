@@ -16,26 +16,26 @@ from service.protocol import FILE_NAME
 
 
 def get(session: Session, tenant: str, checkpoint_id: str) -> Checkpoint:
-    """A tenant's checkpoint.
+    """Return a tenant's checkpoint.
 
     Raises:
         Problem: 404.
     """
-    known = ids.is_id("ckpt", checkpoint_id)
-    checkpoint = repository.get(session, tenant, checkpoint_id) if known else None
+    is_id = ids.is_id("ckpt", checkpoint_id)
+    checkpoint = repository.get(session, tenant, checkpoint_id) if is_id else None
     if checkpoint is None:
         raise not_found("checkpoint", checkpoint_id)
     return checkpoint
 
 
 def pin(session: Session, checkpoint: Checkpoint, pinned: bool) -> None:
-    """Keep a checkpoint regardless of its job's settings, or no longer.
+    """Pin a checkpoint, so that it is kept regardless of its job's settings, or unpin it.
 
     Raises:
-        Problem: 410, it was deleted, or is damaged.
+        Problem: 410, it was deleted or is damaged.
     """
     repository.lock(session, checkpoint)
-    _check_there(checkpoint)
+    _check_available(checkpoint)
     checkpoint.pinned = pinned
     session.flush()
 
@@ -44,7 +44,7 @@ def delete(session: Session, checkpoint: Checkpoint) -> None:
     """Delete a checkpoint; a repetition changes nothing.
 
     Raises:
-        Problem: 409, it is pinned, or something may still resume from it.
+        Problem: 409, it is pinned, or a job may still resume from it.
     """
     # The job's row first, in the order of `lifecycle.start_attempt`: no attempt can choose it now.
     job = lock_job(session, checkpoint.job_id)
@@ -53,7 +53,7 @@ def delete(session: Session, checkpoint: Checkpoint) -> None:
     retention.delete(session, job, checkpoint)
 
 
-def _check_there(checkpoint: Checkpoint) -> None:
+def _check_available(checkpoint: Checkpoint) -> None:
     if checkpoint.state == repository.DAMAGED:
         detail = f"The files of the checkpoint {checkpoint.id} are not those that were registered"
         raise Problem(410, "checkpoint-damaged", detail)
@@ -62,13 +62,14 @@ def _check_there(checkpoint: Checkpoint) -> None:
 
 
 def file(checkpoint: Checkpoint, name: str) -> StoredFile:
-    """A file of a checkpoint's manifest; nothing else in its folder can be downloaded.
+    """Locate a file of a checkpoint's manifest; other files in its folder cannot be downloaded.
 
     Raises:
-        Problem: 404; 410 when it was deleted or is damaged, or 422 for a name that could leave the folder.
+        Problem: 404, no such file; 410, the checkpoint was deleted or is damaged; 422, the name could
+            leave the folder.
     """
     _check_name(name)
-    _check_there(checkpoint)
+    _check_available(checkpoint)
     for entry in checkpoint.files:
         if entry["name"] == name:
             uri = f"{checkpoint.uri}/{name}"
@@ -77,10 +78,10 @@ def file(checkpoint: Checkpoint, name: str) -> StoredFile:
 
 
 def artifact(session: Session, job_id: str, name: str) -> StoredFile:
-    """An artifact of a job.
+    """Locate an artifact of a job.
 
     Raises:
-        Problem: 404, or 422 for a name that could leave the folder.
+        Problem: 404, no such artifact; 422, the name could leave the folder.
     """
     _check_name(name)
     row = repository.artifact(session, job_id, name)

@@ -1,4 +1,4 @@
-"""`/v1/cluster`."""
+"""`/v1/cluster`: nodes, resources and queue."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ router = APIRouter(prefix="/v1", tags=["cluster"], route_class=Route)
 
 @router.get("/cluster")
 def show_cluster(caller: Reader, session: ReadSession) -> ClusterView:
-    """Nodes, CPUs and GPUs, used and free, and the queue by priority."""
+    """Show nodes, used and free CPUs and GPUs, and the queue by priority."""
     return service.view(session, caller.tenant)

@@ -15,7 +15,7 @@ from service.scheduling.admission import Decision, Running, decide
 from service.scheduling.nodes import Cluster
 from service.scheduling.repository import nodes_of
 
-_UNAVAILABLE = "Waiting for Ray, which does not answer, or has no node, at the moment"
+_UNAVAILABLE = "Waiting for Ray, which does not answer or has no node at the moment"
 
 
 def waiting(
@@ -25,14 +25,14 @@ def waiting(
     taken: Sequence[Running],
     now: datetime,
 ) -> list[QueuedJob]:
-    """A tenant's queued jobs, with the dispatcher's present decision on each."""
+    """A tenant's queued jobs, each with the decision that the dispatcher would make now."""
     jobs = repository.queue(session, tenant)
     decisions: dict[str, Decision] = {}
     if jobs and snapshot is not None and snapshot.alive:
         # Jobs of other tenants count as well; only their total demand is disclosed.
-        everyones = decide(Cluster(nodes_of(snapshot)), taken, scheduling.queued(session), now)
-        decisions = {decision.job.job_id: decision for decision in everyones}
-    otherwise = "" if snapshot is None or snapshot.alive else _UNAVAILABLE
+        all_decisions = decide(Cluster(nodes_of(snapshot)), taken, scheduling.queued(session), now)
+        decisions = {decision.job.job_id: decision for decision in all_decisions}
+    default_reason = "" if snapshot is None or snapshot.alive else _UNAVAILABLE
     views = []
     for job in jobs:
         decision = decisions.get(job.id)
@@ -43,7 +43,7 @@ def waiting(
                 priority=job.priority,
                 created_at=job.created_at,
                 waits_for=decision and decision.waits_for,
-                reason=decision.message if decision else otherwise,
+                reason=decision.message if decision else default_reason,
                 starts_by=decision and decision.starts_by,
             )
         )

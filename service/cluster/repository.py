@@ -21,8 +21,7 @@ def count_queued(session: Session, tenant: str) -> int:
 def queue(
     session: Session, tenant: str, limit: int = 200
 ) -> Sequence[Row[str, str, int, datetime]]:
-    """(id, name, priority, created_at) of a tenant's queued jobs in the order of admission: by
-    priority, then first come."""
+    """(id, name, priority, created_at) of a tenant's queued jobs, by priority, then first come."""
     return session.execute(
         select(Job.id, Job.name, Job.priority, Job.created_at)
         .where(Job.tenant == tenant, Job.status == JobStatus.QUEUED)

@@ -1,4 +1,4 @@
-"""The cluster and its queue as the API shows them."""
+"""Response models of the cluster and its queue."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from service.scheduling.admission import WaitsFor
 
 
 class QueuedJob(BaseModel):
-    """A job that waits for room."""
+    """A queued job and the reason why it waits."""
 
     id: str
     name: str
     priority: int
     created_at: datetime
     waits_for: WaitsFor | None = None
-    """Null: it starts at any moment, or nothing is known of the cluster."""
+    """Null: it is about to start, or the state of the cluster is unknown."""
     reason: str = ""
     starts_by: datetime | None = None
-    """When the room that is reserved for it is there at the latest."""
+    """The latest time at which its reserved resources are free."""
 
 
 class ClusterView(BaseModel):
-    """What the dispatcher last saw; `at` is null before it saw anything."""
+    """The dispatcher's last snapshot of the cluster; `at` is null before the first."""
 
     at: datetime | None = None
     alive: bool = False
@@ -33,15 +33,15 @@ class ClusterView(BaseModel):
     total_cpus: float = 0
     total_gpus: float = 0
     allocated_cpus: float = 0
-    """Of those, what is given to jobs: from the start of an attempt until its driver is gone, and while
-    a job waits to be tried again."""
+    """Allocated to jobs: from the start of an attempt until its driver is gone, and while a job waits for
+    a retry."""
     allocated_gpus: float = 0
     used_cpus: float = 0
-    """What Ray has placed workers on: some seconds later than given, and anybody's workers."""
+    """In use by Ray, also for programs other than DASL; lags some seconds behind the allocation."""
     used_gpus: float = 0
     free_cpus: float = 0
-    """At most so much is neither given to a job nor used."""
+    """Neither allocated nor used; an upper bound."""
     free_gpus: float = 0
     queued: int = 0
-    """How many jobs are queued; `queue` has the first 200."""
+    """Number of queued jobs; `queue` has the first 200."""
     queue: list[QueuedJob] = []

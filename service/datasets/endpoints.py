@@ -1,4 +1,4 @@
-"""`/v1/datasets`."""
+"""`/v1/datasets`: register, list, show and delete data sets."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from service.db.models import Dataset
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=Route)
 
 
-async def _own(dataset_id: str, caller: Reader, session: ReadSession) -> InTransaction:
+async def _get(dataset_id: str, caller: Reader, session: ReadSession) -> InTransaction:
     return InTransaction(session, lambda: service.get(session, caller.tenant, dataset_id))
 
 
-async def _own_to_change(
+async def _get_to_change(
     dataset_id: str, caller: Submitter, session: WriteSession
 ) -> InTransaction:
     return InTransaction(session, lambda: service.get(session, caller.tenant, dataset_id))
 
 
-OwnDataset = Annotated[Dataset, Depends(_own)]
+OwnDataset = Annotated[Dataset, Depends(_get)]
 """The data set of the path, of the caller's tenant; else 404. Needs a `ReadSession`."""
-OwnDatasetToChange = Annotated[Dataset, Depends(_own_to_change)]
+OwnDatasetToChange = Annotated[Dataset, Depends(_get_to_change)]
 """As `OwnDataset`, for callers who may submit. Needs a `WriteSession`."""
 
 
@@ -55,18 +55,18 @@ def list_datasets(
     after: Annotated[After, position("ds")] = None,
     limit: Limit = 50,
 ) -> Page[DatasetView]:
-    """Data sets, newest first."""
+    """List data sets, newest first."""
     rows = repository.newest(session, caller.tenant, name=name, after=after, limit=limit)
     return page(rows, limit, DatasetView.model_validate, lambda row: row.id)
 
 
 @router.get("/{dataset_id}")
 def show_dataset(dataset: OwnDataset) -> DatasetView:
-    """One data set, with its facts and the report of its ingest."""
+    """Show a data set, with its facts and the report of its ingest."""
     return DatasetView.model_validate(dataset)
 
 
 @router.delete("/{dataset_id}", status_code=204, response_class=Response)
 def delete_dataset(dataset: OwnDatasetToChange, session: WriteSession) -> None:
-    """Forget a data set (not its folder); 409 while a job that has not ended uses it."""
+    """Delete a data set but not its folder; 409 while an unfinished job uses it."""
     service.delete(session, dataset)

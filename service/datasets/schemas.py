@@ -19,22 +19,22 @@ def _not_an_id(name: str) -> str:
     if is_id("ds", name):
         raise problem("must not look like the id of a data set", name, "a name of your own")
     if name in (".", ".."):
-        raise problem("is the name of no data set", name, "a name other than '.' and '..'")
+        raise problem("cannot name a data set", name, "a name other than '.' and '..'")
     return name
 
 
 def _plain_path(uri: str) -> str:
-    """The path that a plain path or a file:// URI names, as it is stored."""
+    """Normalize a plain path or a file:// URI to the path that is stored."""
     try:
         path = local_path(uri)
     except ValueError as error:
         raise problem(str(error), uri, _FOLDER) from error
     if ".." in path.parts:
-        raise problem("climbs with '..'", uri, _FOLDER + " without '..'")
+        raise problem("contains '..'", uri, _FOLDER + " without '..'")
     return str(path)
 
 
-# The names that `dasl_core.spec` accepts in a job: no slash, no control character.
+# As `dasl_core.spec` accepts them in a job: no slash, no control character.
 DatasetName = Annotated[
     str,
     StringConstraints(min_length=1, max_length=200, pattern=NAME_PATTERN),

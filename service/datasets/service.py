@@ -17,13 +17,13 @@ from service.settings import Settings
 
 
 def check_folder(uri: str, settings: Settings) -> None:
-    """Refuse a folder that may not be read, or is not there, before anything is stored.
+    """Check that a folder may be read and exists.
 
     Raises:
-        Problem: 422, naming `uri`.
+        Problem: 422 for the field `uri`.
     """
     roots = settings.dataset_roots
-    # First: whether something exists outside of the roots is nobody's business.
+    # Checked first: the answer must not reveal what exists outside of the roots.
     if not is_allowed(uri, roots, follow=settings.check_paths):
         expected = f"a folder in {' or '.join(map(str, roots))}"
         raise field_problem("uri", OUTSIDE, uri, expected)
@@ -34,7 +34,7 @@ def check_folder(uri: str, settings: Settings) -> None:
         exists = path.exists()
         is_folder = path.is_dir()
     except OSError as error:
-        raise field_problem("uri", f"cannot be looked at: {error.strerror}", uri) from error
+        raise field_problem("uri", f"cannot be read: {error.strerror}", uri) from error
     if not exists:
         raise field_problem("uri", "does not exist on the server", uri, "a folder of images")
     if not is_folder:
@@ -42,10 +42,10 @@ def check_folder(uri: str, settings: Settings) -> None:
 
 
 def register(session: Session, tenant: str, request: DatasetRequest) -> Dataset:
-    """A new data set, pending until it is ingested.
+    """Add a data set, pending until it is ingested.
 
     Raises:
-        Problem: 409, the tenant has one of this name.
+        Problem: 409, the tenant already has a data set of this name.
     """
     dataset = Dataset(
         id=ids.new_id("ds"),
@@ -59,12 +59,12 @@ def register(session: Session, tenant: str, request: DatasetRequest) -> Dataset:
     while not repository.add(session, dataset):
         existing = repository.find(session, tenant, request.name)
         if existing is None:
-            continue  # It was removed meanwhile.
+            continue  # It was deleted in between.
         detail = f"The data set {request.name!r} exists: {existing.id}, {existing.uri}"
         if existing.state == repository.FAILED:
-            why = (existing.error or {}).get("message", "see its report")
+            reason = (existing.error or {}).get("message", "see its report")
             detail += (
-                f". It could not be ingested: {why}. Once it is removed, the name is free "
+                f". It could not be ingested: {reason}. Remove it to reuse the name "
                 f"(dasl datasets rm {existing.id})"
             )
         raise Problem(
@@ -77,7 +77,7 @@ def register(session: Session, tenant: str, request: DatasetRequest) -> Dataset:
 
 
 def get(session: Session, tenant: str, dataset_id: str) -> Dataset:
-    """A tenant's data set.
+    """Return a tenant's data set.
 
     Raises:
         Problem: 404.
@@ -89,19 +89,19 @@ def get(session: Session, tenant: str, dataset_id: str) -> Dataset:
 
 
 def delete(session: Session, dataset: Dataset) -> None:
-    """Delete a data set; the folder that it names is not touched.
+    """Delete a data set but not its folder.
 
     Raises:
-        Problem: 404, it was deleted just now; 409, a job that has not ended uses it.
+        Problem: 404, it was deleted in between; 409, an unfinished job uses it.
     """
     if repository.lock(session, dataset.id) is None:
         raise not_found("data set", dataset.id)
-    users = repository.unfinished_jobs(session, dataset.id)
-    if users:
+    jobs = repository.unfinished_jobs(session, dataset.id)
+    if jobs:
         raise Problem(
             409,
             "dataset-in-use",
-            f"Jobs that have not ended use {dataset.name!r}: {', '.join(users)}",
-            extra={"jobs": list(users)},
+            f"Unfinished jobs use {dataset.name!r}: {', '.join(jobs)}",
+            extra={"jobs": list(jobs)},
         )
     dataset.deleted_at = datetime.now(UTC)

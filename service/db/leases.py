@@ -37,7 +37,7 @@ def take_lease(session: Session, name: str, holder: str, now: datetime, length: 
         except IntegrityError:
             return False  # Another holder took it first.
         return True
-    taken = session.execute(
+    name_taken = session.execute(
         update(Lease)
         .where(
             Lease.name == name,
@@ -51,7 +51,7 @@ def take_lease(session: Session, name: str, holder: str, now: datetime, length: 
         .returning(Lease.name)
         .execution_options(synchronize_session=False)
     ).scalar()
-    return taken is not None
+    return name_taken is not None
 
 
 def renew_lease(session: Session, name: str, holder: str, expires_at: datetime) -> bool:

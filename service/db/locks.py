@@ -1,4 +1,4 @@
-"""Row locks that several rooms take."""
+"""Row locks that several packages take."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from service.db.models import Job
 
 
 def lock_job(session: Session, job_id: str) -> Job | None:
-    """The job's row as it is now, locked until the transaction ends."""
+    """Lock a job's row until the transaction ends, and refresh it."""
     return session.get(Job, job_id, with_for_update=True, populate_existing=True)

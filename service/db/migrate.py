@@ -1,4 +1,4 @@
-"""Bringing a database to the newest schema: `upgrade(url)`."""
+"""Schema migrations with Alembic."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.db.session import in_a_line, make_engine
 
-# Any number that nothing else of this database uses: "DASL".
+# An arbitrary number that nothing else in this database uses: "DASL" in ASCII.
 _ADVISORY_LOCK = 0x4441534C
 
 
 def upgrade(url: str) -> None:
-    """Run the migrations that a database lacks, in one transaction; two at a time take turns.
+    """Upgrade a database to the newest schema, in one transaction; concurrent calls take turns.
 
     Raises:
-        ValueError: it does not answer, is none, or a newer version made its tables.
+        ValueError: the database is unreachable or invalid, or a newer version made its tables.
     """
     engine = make_engine(url)
     try:
         with engine.begin() as connection:
             _refuse_newer(connection)
             if connection.dialect.name == "postgresql":
-                # Whoever migrates already may take long.
+                # A migration that is already running may take long.
                 connection.execute(text("SET LOCAL lock_timeout = 0"))
-                # SQLite needs none: every transaction that may write begins IMMEDIATE.
+                # SQLite needs no lock: every writing transaction begins IMMEDIATE.
                 connection.execute(
                     text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK}
                 )
             command.upgrade(configuration(connection), "head")
     except SQLAlchemyError as error:
-        shown = engine.url.render_as_string(hide_password=True)
+        masked = engine.url.render_as_string(hide_password=True)
         raise ValueError(
-            f"The database {shown} (DASL_DATABASE_URL) cannot be brought up to date: {in_a_line(error)}"
+            f"The database {masked} (DASL_DATABASE_URL) cannot be brought up to date: {in_a_line(error)}"
         ) from error
     finally:
         engine.dispose()
@@ -47,24 +47,29 @@ def upgrade(url: str) -> None:
 def _refuse_newer(connection: Connection) -> None:
     if not inspect(connection).has_table("alembic_version"):
         return
-    has = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-    if has is not None and has not in _revisions():
+    revision = _current_revision(connection)
+    if revision is not None and revision not in _revisions():
         raise ValueError(
-            f"The database (DASL_DATABASE_URL) has the tables of version {has}, which a newer DASL "
+            f"The database (DASL_DATABASE_URL) has the tables of version {revision}, which a newer DASL "
             f"made; this one knows {_revisions()[0]} at most"
         )
 
 
-def behind(connection: Connection) -> str | None:
-    """What is wrong with a database whose tables are older than this version's; `None`: nothing.
+def _current_revision(connection: Connection) -> str | None:
+    revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    return None if revision is None else str(revision)
 
-    Newer ones are no fault: while a deployment is being replaced, its older processes serve on.
+
+def behind(connection: Connection) -> str | None:
+    """The problem if the tables are older than this version needs; `None` if they are not.
+
+    Newer tables are accepted: during a rolling update, older processes keep serving.
     """
-    has = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    revision = _current_revision(connection)
     known = _revisions()
-    if has == known[0] or (has is not None and has not in known):
+    if revision == known[0] or (revision is not None and revision not in known):
         return None
-    return f"has the tables of version {has}, and this needs {known[0]}"
+    return f"has the tables of version {revision}, and this needs {known[0]}"
 
 
 @cache
@@ -75,7 +80,7 @@ def _revisions() -> tuple[str, ...]:
 
 
 def configuration(connection: Connection | None = None) -> Config:
-    """Alembic's configuration, without a file of its own."""
+    """Alembic's configuration, built in code instead of read from a file."""
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
     config.set_main_option("path_separator", "os")

@@ -1,4 +1,4 @@
-"""Engine and sessions, the same for SQLite and PostgreSQL."""
+"""Database engine and sessions, with the same behavior on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ from sqlalchemy.pool import ConnectionPoolEntry
 if TYPE_CHECKING:
     import psycopg  # Not loaded when SQLite is used.
 
-# What a database raises that does not answer, or takes no writes now, as a standby does: it is asked
-# again, and nothing else is wrong.
+# Errors of a database that is unreachable or temporarily refuses writes, as a standby does. Retry them.
 AWAY = (OperationalError, InternalError, PoolTimeout)
 _READ_ONLY, _SINGLE, _RELAXED = "dasl_read_only", "dasl_single", "dasl_relaxed"
-# For a lock, and for who holds one without doing anything.
+# How long to wait for a lock, and how long an idle transaction may hold one.
 _BUSY_SECONDS = 30
-# How a server is noticed that went away without a word: asked after 10 s of silence, given up after 25.
+# Detects a server that vanished: probe after 10 s without traffic, give up after 25 s.
 _POSTGRESQL_LIVENESS = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -34,7 +33,7 @@ _POSTGRESQL_LIVENESS = {
     "keepalives_count": 3,
     "tcp_user_timeout": 25_000,
 }
-_SYNCED_AS = "dasl_synced_as"
+_SYNC_MODE = "dasl_sync_mode"
 # A connection used this recently is assumed to work.
 _USED_AT, _TRUSTED_SECONDS = "dasl_used_at", 1.0
 
@@ -45,14 +44,14 @@ def in_a_line(error: Exception) -> str:
 
 
 class Database:
-    """A connection pool and the two kinds of transaction that use it.
+    """A connection pool with writing, reading and autocommit sessions.
 
-    Sessions connect at their first statement and are short: no network call inside one.
+    A session connects at its first statement and is short: no network call happens inside one.
     """
 
     def __init__(self, url: str) -> None:
         self.engine = make_engine(url)
-        # One snapshot for all statements, as SQLite's transactions have it.
+        # One snapshot for all statements, as in SQLite's transactions.
         reader = self.engine.execution_options(
             **{_READ_ONLY: True}
             if self.engine.dialect.name == "sqlite"
@@ -72,33 +71,33 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """A transaction that commits when the block ends well and rolls back when it raises."""
+        """A transaction that commits at the end of the block and rolls back if it raises."""
         with self._write.begin() as session:
             yield session
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A snapshot to read from; PostgreSQL refuses writes in it."""
+        """A read-only snapshot; PostgreSQL refuses writes in it."""
         with self._read() as session:
             yield session
 
     @contextmanager
     def autocommit(self) -> Iterator[Session]:
-        """An autocommit session for single reads: each sees what is committed at that moment."""
+        """An autocommit session for single reads, each of the data committed at that moment."""
         with self._single() as session:
             yield session
 
     def writer(self, *, relaxed_durability: bool = False) -> Session:
-        """A session as in `write` that its user commits and closes.
+        """A session as in `write`, to be committed and closed by the caller.
 
         Args:
-            relaxed_durability: SQLite need not wait for the disk at its end: a power cut may take what was
-                written, until another transaction is committed that is not relaxed.
+            relaxed_durability: SQLite commits without waiting for the disk. A power cut may undo the
+                transaction until a later one that is not relaxed commits.
         """
         return self._write_relaxed() if relaxed_durability else self._write()
 
     def reader(self) -> Session:
-        """A session as in `read` that its user closes."""
+        """A session as in `read`, to be closed by the caller."""
         return self._read()
 
     def dispose(self) -> None:
@@ -107,16 +106,15 @@ class Database:
 
 
 def make_engine(url: str) -> Engine:
-    """An engine for `sqlite:///...` or `postgresql+psycopg://...`.
+    """Create an engine for `sqlite:///...` or `postgresql+psycopg://...`.
 
     Raises:
-        ValueError: another database or driver.
+        ValueError: the URL names another database or driver.
     """
     parsed = make_url(url)
-    # As many connections as the API has threads (40 for requests, and the probes') and some more, so
-    # that none waits for one. They are kept: else all beyond a few would be opened anew at each peak,
-    # which takes a server longer than what they are for. What a statement was given is nobody's
-    # business who reads its error in a log.
+    # More connections than the API has threads (40 for requests, and those of the probes), so that no
+    # thread waits for one. They stay open: reopening them at each peak would take longer than the
+    # queries. Parameters are hidden as they may be private and errors are logged.
     options: dict[str, Any] = {
         "pool_size": 50,
         "max_overflow": 0,
@@ -127,12 +125,12 @@ def make_engine(url: str) -> Engine:
         if parsed.database in (None, "", ":memory:"):
             raise ValueError("SQLite needs a file: every connection of a pool must see the same")
         Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True)
-        # A request moves between the threads of a pool, never running in two at once.
+        # A request moves between the threads of a pool but never runs in two at once.
         engine = create_engine(parsed, connect_args={"check_same_thread": False}, **options)
         event.listen(engine, "connect", _configure_sqlite)
-        turn = _Turn()
-        event.listen(engine, "begin", turn.begin)
-        event.listen(engine, "checkin", turn.end)
+        queue = _WriterQueue()
+        event.listen(engine, "begin", queue.begin)
+        event.listen(engine, "checkin", queue.release)
         return engine
     if parsed.drivername == "postgresql+psycopg":
         liveness = {k: v for k, v in _POSTGRESQL_LIVENESS.items() if k not in parsed.query}
@@ -147,7 +145,7 @@ def make_engine(url: str) -> Engine:
 
 
 def _ping_when_idle(engine: Engine) -> None:
-    """Replace connections that a server closed, without a test before every transaction."""
+    """Replace connections that the server closed, without a ping before every transaction."""
 
     def note(_connection: object, record: ConnectionPoolEntry) -> None:
         record.info[_USED_AT] = time.monotonic()
@@ -166,33 +164,33 @@ def _ping_when_idle(engine: Engine) -> None:
 
 
 def _configure_sqlite(connection: sqlite3.Connection, _record: object) -> None:
-    # Driver autocommit: transactions begin where `_begin_sqlite` says, nowhere else.
+    # Driver autocommit: only `_WriterQueue.begin` begins transactions.
     connection.isolation_level = None
     cursor = connection.cursor()
-    # The timeout first: switching to WAL itself may meet a lock.
+    # The timeout first: switching to WAL may itself wait for a lock.
     cursor.execute(f"PRAGMA busy_timeout={_BUSY_SECONDS * 1000}")
     cursor.execute("PRAGMA journal_mode=WAL")
-    # What was accepted outlives the power: NORMAL would sync a commit only some time after it.
+    # A committed transaction must survive a power cut; NORMAL would sync it only later.
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
 
 
 def _configure_postgresql(connection: psycopg.Connection[Any], _record: object) -> None:
-    # A process that stands still within a transaction, or whose machine died there, keeps its locks
-    # no longer than this; nobody waits for a lock longer than this either.
+    # Limits how long a stalled process, or one whose machine died, holds its locks, and how long
+    # others wait for a lock.
     connection.autocommit = True
     for name in ("idle_in_transaction_session_timeout", "lock_timeout"):
         connection.execute("SELECT set_config(%s, %s, false)", (name, f"{_BUSY_SECONDS}s"))
     connection.autocommit = False
 
 
-class _Turn:
-    """Begins SQLite's transactions, one that writes at a time.
+class _WriterQueue:
+    """Begin SQLite's transactions, and let one writer of this process in at a time.
 
-    SQLite knows no queue: who finds the database locked looks again after pauses of up to 0.1 s, and
-    under load most of the time goes by in such pauses. So writers of this process wait here for each
-    other, and only for those of another process as SQLite does.
+    SQLite has no queue of its own: a writer that meets a lock retries after pauses of up to 0.1 s, and
+    under load most of the time is spent in them. The writers of this process therefore wait for each
+    other here; SQLite's retries remain for the writers of other processes.
     """
 
     def __init__(self) -> None:
@@ -203,22 +201,22 @@ class _Turn:
         options = connection.get_execution_options()
         if options.get(_SINGLE, False):
             return
-        # A deferred transaction that reads first cannot be upgraded once another process has
-        # written: it would lose updates or fail with "database is locked". Writers queue up front.
+        # Writers begin IMMEDIATE: a deferred transaction that reads first cannot be upgraded once another
+        # process has written; it would lose updates or fail with "database is locked".
         if options.get(_READ_ONLY, False):
             connection.exec_driver_sql("BEGIN")
             return
         owner = connection.connection._connection_record
-        # Where even that takes too long, SQLite says itself that it is locked.
+        # After this timeout SQLite itself reports the lock.
         if self._owner is not owner and self._free.acquire(timeout=_BUSY_SECONDS):
             self._owner = owner
-        wanted = "NORMAL" if options.get(_RELAXED, False) else "FULL"
-        if owner.info.get(_SYNCED_AS, "FULL") != wanted:
-            connection.exec_driver_sql(f"PRAGMA synchronous={wanted}")
-            owner.info[_SYNCED_AS] = wanted
+        mode = "NORMAL" if options.get(_RELAXED, False) else "FULL"
+        if owner.info.get(_SYNC_MODE, "FULL") != mode:
+            connection.exec_driver_sql(f"PRAGMA synchronous={mode}")
+            owner.info[_SYNC_MODE] = mode
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
-    def end(self, _connection: object, owner: object) -> None:
+    def release(self, _connection: object, owner: object) -> None:
         if self._owner is owner:
             self._owner = None
             self._free.release()

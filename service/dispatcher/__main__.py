@@ -37,7 +37,7 @@ def main() -> int:
     # Containers with one host name may each be process 1.
     holder = f"{socket.gethostname()} process {os.getpid()} {secrets.token_hex(4)}"
     try:
-        Storage(settings.artifacts_uri).try_to_write()
+        Storage(settings.artifacts_uri).check_writable()
     except ValueError as error:
         # It may come back, and what runs must be looked after.
         logger.error("%s: attempts will fail", error)

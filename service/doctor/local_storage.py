@@ -97,7 +97,7 @@ def _artifacts(root: str) -> Finding:
     try:
         if root.startswith("file://") and not Path(root.removeprefix("file://")).exists():
             return Finding("artifacts", "ok", f"{root} {_MISSING}")
-        Storage(root).try_to_write()
+        Storage(root).check_writable()
     except ValueError as error:
         return Finding(
             "artifacts", "fail", str(error), "Correct DASL_ARTIFACTS_URI, or the permissions there"

@@ -1,7 +1,7 @@
-"""Bootstrap tokens, created in the database directly: without a token the API cannot be used.
+"""Bootstrap tokens, created directly in the database, as the API cannot be used without a token.
 
-`dasl serve` makes one once and keeps it where the command line finds it; in a deployment
-`dasl db admin-token` makes them.
+`dasl serve` creates one and stores it in the configuration file of the command line; in a deployment
+`dasl db admin-token` creates them.
 """
 
 from __future__ import annotations
@@ -22,28 +22,30 @@ from service.tokens import service
 _TENANT = "default"
 
 
-def place(database: Database, url: str, shared: Path, own: Path) -> Path:
-    """Choose the file for the address and token of `dasl serve`: `shared`, unless another server's.
+def choose_config(database: Database, url: str, shared: Path, private: Path) -> Path:
+    """Choose the file for the address and token of `dasl serve`: `shared`, unless it is another server's.
 
-    It is our own when it names this address, or another one (of an earlier start, on another port)
-    with a token that is good here. What is no configuration belongs to nobody.
+    It is this server's if it names this address, or has a token that is valid here (of an earlier start
+    on another port). A missing or invalid file may be overwritten.
 
     Args:
-        shared: the file that `dasl` reads by itself.
-        own: one that only this server writes.
+        shared: the file that `dasl` reads by default.
+        private: a file that only this server writes.
     """
-    known = _read(shared)
-    if known is None or known.get("url", DEFAULT_URL).rstrip("/") == url:
+    config = _read(shared)
+    if config is None or config.get("url", DEFAULT_URL).rstrip("/") == url:
         return shared
     with database.read() as session:
-        return shared if _is_good(session, known.get("token")) else own
+        return shared if _is_valid(session, config.get("token")) else private
 
 
 def admin_token(database: Database, config: Path) -> str:
-    """The token in a client's configuration if it is valid here, else a new one."""
-    kept = (_read(config) or {}).get("token")
+    """Return the token in a client's configuration if it is valid here, else a new one."""
+    token = (_read(config) or {}).get("token")
     with database.write() as session:
-        return kept if kept and _is_good(session, kept) else _new(session, _TENANT, "dasl serve")
+        return (
+            token if token and _is_valid(session, token) else _new(session, _TENANT, "dasl serve")
+        )
 
 
 def new_admin_token(database: Database, name: str, tenant: str) -> str:
@@ -70,13 +72,13 @@ def _new(session: Session, tenant: str, name: str) -> str:
     return token
 
 
-def _is_good(session: Session, token: str | None) -> bool:
+def _is_valid(session: Session, token: str | None) -> bool:
     row = repository.token_by_hash(session, hash_token(token)) if token else None
     return row is not None and row.revoked_at is None and "admin" in row.scopes
 
 
 def _read(config: Path) -> dict[str, str] | None:
-    """The string values of a configuration; `None` if there is none, or it is invalid."""
+    """The string values of a configuration file; `None` if it is missing or invalid."""
     try:
         content = tomllib.loads(config.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):

@@ -1,4 +1,4 @@
-"""The dispatcher of `dasl serve`, in a thread, with a Ray of its own."""
+"""The dispatcher of `dasl serve`, in a thread, for the local Ray."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ NewCluster = Literal["with-the-service", "alone"]
 
 
 class DispatcherThread(threading.Thread):
-    """Dispatch to a local Ray, which may still be starting, until `stop`.
+    """Dispatch jobs to a local Ray, which may still be starting, until `stop`.
 
     Args:
-        new_cluster: that Ray was just started and all that ran before is gone: with the service, or
-            alone because the one before it died. `None`: that Ray is still the same.
+        new_cluster: Ray was just started and its previous jobs are gone: because the whole service was
+            restarted, or Ray alone after it died. `None`: Ray was not restarted.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class DispatcherThread(threading.Thread):
 
     @property
     def sees_nodes(self) -> bool:
-        """Whether Ray has answered, with a node that can work."""
+        """Whether Ray has answered and has a node."""
         return self._dispatcher.sees_nodes
 
     def run(self) -> None:

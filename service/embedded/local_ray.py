@@ -1,4 +1,4 @@
-"""A private Ray on this machine: loopback only, own ports, own token, never orphaned."""
+"""A private Ray on this machine: loopback only, with its own ports and token, never orphaned."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-# Training keeps nothing in the object store, and /dev/shm may be small.
+# Training does not use the object store, and /dev/shm may be small.
 _OBJECT_STORE_BYTES = 200_000_000
 # A Unix socket's path has at most 107 bytes; Ray adds up to 71 for its session and socket.
-_LONGEST_FOLDER = 36
+_MAX_FOLDER_BYTES = 36
 _GRACE_SECONDS = 2.0
-# The settings that jobs need of those in our environment; what else they need the dispatcher hands them.
-_OF_WORKERS = ("DASL_CACHE_DIR", "DASL_CACHE_MAX_BYTES")
+# Variables that workers inherit; the dispatcher passes everything else to each job.
+_WORKER_VARIABLES = ("DASL_CACHE_DIR", "DASL_CACHE_MAX_BYTES")
 
 
 class LocalRay:
     """A Ray head node under a subreaper process; it can be started again after it ended.
 
     Args:
-        folder: for the files of Ray's newest session, its logs among them.
-        log: what `ray start` prints. Ray works in its folder, which must be nobody else's to write.
-        cpus: how many CPUs Ray hands out; `None`: those of the machine. GPUs are found by Ray.
+        folder: for the files of Ray's current session, such as its logs.
+        log: receives the output of `ray start`. Ray's working directory is its folder, which no other
+            user may write to.
+        cpus: how many CPUs Ray offers; `None`: all of the machine. Ray detects GPUs by itself.
     """
 
     def __init__(self, folder: Path, log: Path, cpus: int | None = None) -> None:
@@ -45,7 +46,7 @@ class LocalRay:
         Raises:
             ValueError: Ray is not installed beside this Python.
         """
-        assert self._guard is None, "it runs already"
+        assert self._guard is None, "Ray is running already"
         folder = _empty_folder(self._folder)
         ports = _free_ports(9)
         self.address = f"http://127.0.0.1:{ports[0]}"
@@ -62,15 +63,15 @@ class LocalRay:
                     ),
                     *_command(folder, ports, self._cpus),
                 ],
-                # Ours is the only writing end: it closes however this process ends.
+                # This process holds the only writing end, which closes however the process ends.
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=_environment(self.token, ports),
-                # Ray's processes import from the folder they work in before any other: it must not be
-                # whichever one the service is started in. Nor Ray's own, which it opens to everybody.
+                # Python imports from the working directory first: it must be neither the one that the
+                # service was started in, nor Ray's own folder, which is world-readable and -writable.
                 cwd=self.log.parent,
-                # Ctrl-C in a terminal reaches `dasl serve` alone, which then ends the rest in order.
+                # Ctrl-C in a terminal reaches only `dasl serve`, which then stops the rest in order.
                 start_new_session=True,
             )
 
@@ -88,11 +89,11 @@ class LocalRay:
 
     @property
     def running(self) -> bool:
-        """Whether `ray start` still runs; it ends when any part of Ray dies."""
+        """Whether `ray start` is still running; it exits when any part of Ray dies."""
         return self._guard is not None and self._guard.poll() is None
 
     def stop(self) -> None:
-        """End Ray and all its processes; when this returns, none is left."""
+        """Stop Ray and wait until all its processes have ended."""
         if self._guard is None:
             return
         assert self._guard.stdin is not None
@@ -103,26 +104,26 @@ class LocalRay:
 
 
 def _remove_link(folder: Path) -> None:
-    """Remove a link of `_empty_folder` and the temporary folder of what it names."""
+    """Remove a link made by `_empty_folder`, and the temporary folder behind it."""
     if folder.is_symlink():
         shutil.rmtree(folder.readlink().parent, ignore_errors=True)
         folder.unlink()
 
 
 def _empty_folder(folder: Path) -> Path:
-    """Remove the files of the last session; where the next ones go.
+    """Remove the files of the last session and return the folder for the next one.
 
-    That is the folder itself, or, where it is too long for a socket's path, a temporary one that
-    it links to. A temporary one goes when Ray is stopped, the folder itself at the next start.
+    It is `folder` itself or, if that path is too long for a socket, a temporary folder that `folder`
+    becomes a link to. The temporary folder is removed when Ray stops, `folder` at the next start.
     """
     _remove_link(folder)
     shutil.rmtree(folder, ignore_errors=True)
-    # Ray also refuses every job when its folder has a space or a letter beyond ASCII in it.
+    # Ray also refuses every job if its folder's path has a space or a non-ASCII letter.
     plain = str(folder).isascii() and " " not in str(folder)
-    if plain and len(os.fsencode(folder)) <= _LONGEST_FOLDER:
+    if plain and len(os.fsencode(folder)) <= _MAX_FOLDER_BYTES:
         return folder
-    # Not TMPDIR, which may be long as well. Ray opens its own folder to everybody, so that one lies in
-    # another that is ours alone, as it does in the home.
+    # Not TMPDIR, which may be long as well. Ray makes its folder accessible to all users, so it lies
+    # inside a private one, as in the home folder.
     temporary = Path(tempfile.mkdtemp(prefix="dasl-ray-", dir="/tmp")) / "ray"
     temporary.mkdir()
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -146,8 +147,8 @@ def _command(folder: Path, ports: list[int], cpus: int | None) -> list[str]:
         "ray-client-server-port": ports[6],
         "temp-dir": folder,
         "object-store-memory": _OBJECT_STORE_BYTES,
-        # The dashboard and its agent carry the Jobs API. Drivers get their workers' output from
-        # the log monitor.
+        # The dashboard and its agent serve the Jobs API. The log monitor brings the workers' output
+        # to their drivers.
         "include-dashboard": "true",
         **({} if cpus is None else {"num-cpus": cpus}),
     }
@@ -158,20 +159,21 @@ def _command(folder: Path, ports: list[int], cpus: int | None) -> list[str]:
 
 
 def _environment(token: str, ports: list[int]) -> dict[str, str]:
-    # Neither settings meant for another Ray, nor the service's own, passwords among them.
-    foreign = ("RAY_ADDRESS", "DASL_")
-    own = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    own |= {name: os.environ[name] for name in _OF_WORKERS if name in os.environ}
-    if cache := own.get("DASL_CACHE_DIR"):
-        own["DASL_CACHE_DIR"] = os.path.abspath(cache)  # Ray works in another folder.
-    return own | {
+    # Without settings for another Ray and without the service's own, which include passwords.
+    excluded = ("RAY_ADDRESS", "DASL_")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(excluded)}
+    environment |= {name: os.environ[name] for name in _WORKER_VARIABLES if name in os.environ}
+    if cache := environment.get("DASL_CACHE_DIR"):
+        # Ray has another working directory.
+        environment["DASL_CACHE_DIR"] = os.path.abspath(cache)
+    return environment | {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": token,
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Despite its name this is what keeps every part of Ray on 127.0.0.1: otherwise Ray
-        # replaces a loopback address by the machine's own and listens on all interfaces.
+        # Despite its name, this keeps every part of Ray on 127.0.0.1: without it Ray replaces a
+        # loopback address by the machine's own and listens on all interfaces.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        # Two ports that would be the same for every Ray of the machine.
+        # Two ports that would otherwise be the same for every Ray on the machine.
         "AUTOSCALER_METRIC_PORT": str(ports[7]),
         "DASHBOARD_METRIC_PORT": str(ports[8]),
     }
@@ -180,9 +182,9 @@ def _environment(token: str, ports: list[int]) -> dict[str, str]:
 def _free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
+        for bound in sockets:
+            bound.bind(("127.0.0.1", 0))
+        return [int(bound.getsockname()[1]) for bound in sockets]
     finally:
-        for each in sockets:
-            each.close()
+        for bound in sockets:
+            bound.close()

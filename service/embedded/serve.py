@@ -1,8 +1,8 @@
-"""`dasl serve`: API, dispatcher and a local Ray with one command, and none of it left behind.
+"""`dasl serve`: API, dispatcher and a local Ray in one command, which leaves no process behind.
 
-The API and the dispatcher are threads of this process; Ray is a child behind a guard that ends it
-however this process ends. A lock on the home makes sure that there is one of us, which is why a
-second start may take up at once what the first one left.
+The API and the dispatcher are threads of this process; Ray is a child process under a guard that stops
+it however this process ends. A lock on the home folder allows only one server, so a new start may take
+over the attempts of the previous one at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from service.settings import Settings, read_settings
 logger = logging.getLogger("dasl.serve")
 
 _CHECK_EVERY_SECONDS = 0.2
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 30.0
 
 
 def main() -> int:
@@ -61,13 +61,13 @@ def serve(settings: Settings, stop: threading.Event, *, cpus: int | None = None)
     """Run everything until `stop` is set.
 
     Args:
-        cpus: how many CPUs the local Ray hands out; `None`: those of the machine.
+        cpus: how many CPUs the local Ray offers; `None`: all of the machine.
 
     Raises:
-        ValueError: another one serves this home, the home, the port, the database or the artifacts
-            cannot be used, or Ray is not installed.
+        ValueError: another process serves this home; the home, the port, the database or the artifact
+            store cannot be used; or Ray is not installed.
     """
-    with _alone(settings.home), bind_listener(settings) as listener:
+    with _locked(settings.home), bind_listener(settings) as listener:
         settings = _with_port(settings, listener.getsockname()[1])
         warn_if_exposed(settings)
         ray = LocalRay(settings.home / "ray", settings.home / "logs" / "ray.log", cpus)
@@ -88,56 +88,57 @@ def _serve(
     from service.client.config import config_path
     from service.db.migrate import upgrade
     from service.db.session import Database
-    from service.embedded.bootstrap_token import admin_token, place, write_config
+    from service.embedded.bootstrap_token import admin_token, choose_config, write_config
     from service.embedded.dispatcher_thread import DispatcherThread, NewCluster
     from service.server.thread import ApiThread
-    from service.server.tuning import spare_what_stays
+    from service.server.tuning import freeze_garbage_collection
 
     upgrade(settings.database_url)
-    Storage(settings.artifacts_uri).try_to_write()
+    Storage(settings.artifacts_uri).check_writable()
     database = Database(settings.database_url)
     api = ApiThread(settings, database, listener)
     api.start()
-    # After the API, whose start it would slow down.
+    # After the API, as Ray's start would slow the API's down.
     ray.start()
-    config = place(database, settings.api_url, config_path(), settings.home / "client.toml")
+    private = settings.home / "client.toml"
+    config = choose_config(database, settings.api_url, config_path(), private)
     token = admin_token(database, config)
     write_config(config, settings.api_url, token)
-    _say_where(settings.api_url, token, config, config_path())
+    _print_address(settings.api_url, token, config, config_path())
     dispatcher = DispatcherThread(settings, database, ray, new_cluster="with-the-service")
     dispatcher.start()
-    spare_what_stays()
-    pause, ready, began = _FIRST_PAUSE_SECONDS, False, time.monotonic()
-    # Until Ray has answered for the first time, whatever it lost it lost when the service was stopped.
-    lost: NewCluster = "with-the-service"
+    freeze_garbage_collection()
+    pause, ready, started_at = _FIRST_PAUSE_SECONDS, False, time.monotonic()
+    # Jobs that are gone before Ray's first answer ended with the previous service, not with Ray.
+    restarted: NewCluster = "with-the-service"
     try:
         while not stop.wait(_CHECK_EVERY_SECONDS):
             if not ready and dispatcher.sees_nodes:
-                ready, pause, lost = True, _FIRST_PAUSE_SECONDS, "alone"
-                seconds = time.monotonic() - began
+                ready, pause, restarted = True, _FIRST_PAUSE_SECONDS, "alone"
+                seconds = time.monotonic() - started_at
                 print(f"Ready after {seconds:.0f} s. Ctrl-C stops everything.", flush=True)
             if not api.is_alive():
-                raise RuntimeError("The API ended by itself; its reason is above")
+                raise RuntimeError("The API ended unexpectedly; the reason is logged above")
             if not ray.running:
-                logger.error("Ray ended by itself (see %s); it is started again", ray.log)
+                logger.error("Ray ended unexpectedly (see %s); restarting it", ray.log)
                 dispatcher.stop()
                 ray.stop()
                 if stop.wait(pause):
                     break
-                pause, ready = min(2 * pause, _LONGEST_PAUSE_SECONDS), False
+                pause, ready = min(2 * pause, _MAX_PAUSE_SECONDS), False
                 ray.start()
-                dispatcher = DispatcherThread(settings, database, ray, new_cluster=lost)
+                dispatcher = DispatcherThread(settings, database, ray, new_cluster=restarted)
                 dispatcher.start()
             elif not dispatcher.is_alive():
-                logger.error("The dispatcher ended by itself; it is started again")
-                new_cluster = None if ready else lost
+                logger.error("The dispatcher ended unexpectedly; restarting it")
+                new_cluster = None if ready else restarted
                 dispatcher = DispatcherThread(settings, database, ray, new_cluster=new_cluster)
                 dispatcher.start()
     finally:
         print("Stopping", flush=True)
         dispatcher.stop()
-        # The API before Ray: an attempt that is interrupted by us must not be able to report its
-        # end as a failure. The next start takes it up from its last checkpoint.
+        # The API before Ray: an attempt that is interrupted here must not report a failure. The next
+        # start resumes it from its last checkpoint.
         api.stop()
         ray.stop()
         dispatcher.join()
@@ -145,10 +146,11 @@ def _serve(
 
 
 @contextmanager
-def _alone(home: Path) -> Iterator[None]:
+def _locked(home: Path) -> Iterator[None]:
+    """Create the home folder and hold its lock within the block."""
     try:
         home.mkdir(parents=True, exist_ok=True)
-        # The database is here; and Ray writes the environment of its jobs into logs that all may read.
+        # Private: it holds the database, and Ray writes its jobs' environment into world-readable logs.
         home.chmod(0o700)
     except OSError as error:
         raise ValueError(f"{home} (DASL_HOME) cannot be used: {error.strerror}") from error
@@ -168,21 +170,23 @@ def _alone(home: Path) -> Iterator[None]:
 
 
 def _with_port(settings: Settings, port: int) -> Settings:
-    """The settings with the port that was found, and an `api_url` that workers here can reach."""
-    given = settings.api_url != f"http://{settings.host}:{settings.port}"
+    """The settings with the actual port, and an `api_url` that local workers can reach."""
+    is_set = settings.api_url != f"http://{settings.host}:{settings.port}"
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    return settings.model_copy(update={"port": port, "api_url": settings.api_url if given else url})
+    return settings.model_copy(
+        update={"port": port, "api_url": settings.api_url if is_set else url}
+    )
 
 
-def _say_where(url: str, token: str, config: Path, shared: Path) -> None:
+def _print_address(url: str, token: str, config: Path, shared: Path) -> None:
     print(f"DASL serves at {url}")
     if config == shared:
         print(f"Token: {token} (also in {config}, where `dasl` finds it)", flush=True)
         return
     print(f"Token: {token} (also in {config})")
     print(
-        f"{shared} is of another server and stays as it is. To have `dasl` speak to this one: "
+        f"{shared} belongs to another server and stays as it is. To use this one with `dasl`: "
         f"export DASL_URL={url} DASL_TOKEN=...",
         flush=True,
     )

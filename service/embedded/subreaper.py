@@ -1,11 +1,11 @@
-"""Run a command so that none of its processes outlives our parent, even after kill -9.
+"""Run a command so that none of its processes outlives the parent process, even after kill -9.
 
     python -m service.embedded.subreaper GRACE COMMAND...
 
-The guard is a small process between `dasl serve` and Ray. It ends the command when its standard
-input closes, which the kernel does for a parent however it died, or on SIGTERM. As the reaper of
-all orphans below it, it finds processes that left their group or session, as Ray's workers and
-their drivers do. Only the standard library is imported: it must be there at once, and cost nothing.
+The guard is a small process between `dasl serve` and Ray. It stops the command on SIGTERM, or when its
+standard input closes, which happens however the parent died. As the subreaper of all orphans below it,
+it also reaches processes that left their group or session, as Ray's workers and drivers do. It imports
+the standard library only, to start fast and stay small.
 """
 
 from __future__ import annotations
@@ -34,45 +34,45 @@ def descendants(ancestor: int) -> set[int]:
             continue  # It ended between the listing and the reading.
         children.setdefault(parent, []).append(int(entry.parent.name))
     descendant_ids: set[int] = set()
-    front = [ancestor]
-    while front:
-        front = [child for parent in front for child in children.get(parent, [])]
-        descendant_ids.update(front)
+    generation = [ancestor]
+    while generation:
+        generation = [child for parent in generation for child in children.get(parent, [])]
+        descendant_ids.update(generation)
     return descendant_ids
 
 
 def guard(command: list[str], grace: float) -> int:
-    """Run a command until it ends, or until the writing end of our standard input closes.
+    """Run a command until it ends, or until standard input closes.
 
     Args:
-        grace: seconds that the command gets between SIGTERM and SIGKILL.
+        grace: seconds between SIGTERM and SIGKILL.
 
     Returns:
-        The command's exit status, 0 if it was told to stop.
+        The command's exit status; 0 if it was stopped from here.
     """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    # Signals only wake the loop up, through a pipe: SIGCHLD when something ended.
+    # Signals only wake the loop up, through a pipe; SIGCHLD when a child ended.
     wake, waker = os.pipe()
     os.set_blocking(waker, False)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-    told: list[int] = []
+    stop_signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda got, _frame: told.append(got))
+        signal.signal(number, lambda number, _frame: stop_signals.append(number))
     signal.signal(signal.SIGCHLD, lambda *_: None)
 
-    # If the guard itself is killed, `ray start` still hears of it and ends its processes.
+    # If the guard itself is killed, the kernel sends `ray start` SIGTERM, which ends its processes.
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
     )
     status: int | None = None
-    while status is None and not told:
+    while status is None and not stop_signals:
         ready, _, _ = select.select([0, wake], [], [])
         if wake in ready:
             os.read(wake, 4096)
         if 0 in ready and not os.read(0, 4096):
-            told.append(signal.SIGTERM)
+            stop_signals.append(signal.SIGTERM)
         status = _reap(process.pid)
 
     if status is None:
@@ -82,9 +82,9 @@ def guard(command: list[str], grace: float) -> int:
             select.select([wake], [], [], 0.1)
             status = _reap(process.pid)
         status = 0
-    # Whatever is left had its chance. Orphans come to us, so in the end there is none.
-    while left := descendants(os.getpid()):
-        for pid in left:
+    # Kill what is left. Orphans become children of this process, so none is missed.
+    while remaining := descendants(os.getpid()):
+        for pid in remaining:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -95,7 +95,7 @@ def guard(command: list[str], grace: float) -> int:
 
 
 def _reap(main: int) -> int | None:
-    """Reap all ended children; returns the exit status of the main one if it is among them."""
+    """Reap all ended children; return the exit status of the main one if it is among them."""
     status = None
     while True:
         try:

@@ -1,4 +1,4 @@
-"""`/v1/jobs/{id}/checkpoints, /artifacts`: the files that a job produced."""
+"""`/v1/jobs/{id}/checkpoints` and `/artifacts`: the files that a job produced."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ router = APIRouter(prefix="/v1/jobs", tags=["checkpoints"], route_class=Route)
 
 @router.get("/{job_id}/checkpoints")
 def list_checkpoints(job: OwnJob, session: ReadSession) -> Page[CheckpointView]:
-    """A job's checkpoints, oldest first."""
+    """List a job's checkpoints, oldest first."""
     rows = repository.of_job(session, job.id)
     return Page(data=[CheckpointView.model_validate(row) for row in rows])
 
 
 @router.get("/{job_id}/artifacts")
 def list_artifacts(job: OwnJob, session: ReadSession) -> Page[ArtifactView]:
-    """Files that a job left beside its checkpoints."""
+    """List the files that a job wrote beside its checkpoints."""
     rows = repository.artifacts(session, job.id)
     return Page(data=[ArtifactView.model_validate(row) for row in rows])
 
@@ -35,7 +35,7 @@ def list_artifacts(job: OwnJob, session: ReadSession) -> Page[ArtifactView]:
 def download_artifact(
     job: OwnJob, name: str, request: Request, context: WithContext, session: ReadSession
 ) -> Response:
-    """One artifact, or a part of it."""
+    """Download an artifact or a part of it."""
     file = service.artifact(session, job.id, name)
-    session.close()  # The store may be far away: no transaction is open while it is asked.
+    session.close()  # The store may be slow: no transaction stays open meanwhile.
     return ranged_file.answer(request, context.storage, file)

@@ -1,4 +1,4 @@
-"""The job that a path names, if it belongs to the caller's tenant."""
+"""Dependencies that load the job of the request path, if it belongs to the caller's tenant."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from service.db.models import Job
 from service.jobs import service
 
 
-async def _own(job_id: str, caller: Reader, session: ReadSession) -> InTransaction:
+async def _get(job_id: str, caller: Reader, session: ReadSession) -> InTransaction:
     return InTransaction(session, lambda: service.get(session, caller.tenant, job_id))
 
 
-async def _own_to_change(job_id: str, caller: Submitter, session: WriteSession) -> InTransaction:
+async def _get_to_change(job_id: str, caller: Submitter, session: WriteSession) -> InTransaction:
     return InTransaction(session, lambda: service.get(session, caller.tenant, job_id))
 
 
-OwnJob = Annotated[Job, Depends(_own)]
+OwnJob = Annotated[Job, Depends(_get)]
 """The job of the path, of the caller's tenant; else 404. Needs a `ReadSession`."""
-OwnJobToChange = Annotated[Job, Depends(_own_to_change)]
+OwnJobToChange = Annotated[Job, Depends(_get_to_change)]
 """As `OwnJob`, for callers who may submit. Needs a `WriteSession`."""

@@ -52,7 +52,7 @@ def submit_job(
     session: WriteSession,
     key: IdempotencyKey = None,
 ) -> JobView:
-    """Queue a job. With an `Idempotency-Key` the same request again gives the first answer."""
+    """Queue a job; a request repeated with the same `Idempotency-Key` gets the first answer."""
     problems = _unreadable(context, caller.tenant, spec)
     view, repeated = submission.submit(session, caller, spec, key, problems)
     response.headers["Location"] = f"/v1/jobs/{view.id}"
@@ -65,7 +65,7 @@ def submit_job(
 def validate_job(
     spec: SpecBody, caller: Reader, context: WithContext, session: ReadSession
 ) -> ValidatedJob:
-    """What a spec would become, every "auto" a number, and what it would cost; stores nothing."""
+    """Resolve a spec (no "auto" is left) and estimate its cost, without storing anything."""
     problems = _unreadable(context, caller.tenant, spec)
     planned = submission.plan(session, caller.tenant, spec, problems)
     return ValidatedJob(
@@ -85,7 +85,7 @@ def list_jobs(
     after: Annotated[After, position("job")] = None,
     limit: Limit = 50,
 ) -> Page[JobView]:
-    """Jobs, newest first."""
+    """List jobs, newest first."""
     key, colon, value = (tag or "").partition(":")
     if tag is not None and not (key and colon and value):
         raise field_problem("tag", "is not a tag", tag, "key:value")
@@ -103,7 +103,7 @@ def list_jobs(
 
 @router.get("/{job_id}")
 def show_job(job_id: str, caller: Reader, session: ReadSession) -> JobView:
-    """One job."""
+    """Show a job."""
     return service.view(session, caller.tenant, job_id)
 
 
@@ -127,7 +127,7 @@ def pause_job(job: OwnJobToChange, session: WriteSession) -> JobView:
 
 @router.post("/{job_id}/resume", status_code=202)
 def resume_job(job: OwnJobToChange, session: WriteSession) -> JobView:
-    """Queue a paused job again; it goes on from where it was saved. 409 unless it is paused."""
+    """Queue a paused job again; it resumes from its last checkpoint. 409 unless it is paused."""
     return service.resume(session, job)
 
 
@@ -141,7 +141,7 @@ def clone_job(
     key: IdempotencyKey = None,
     request: CloneRequest | None = None,
 ) -> JobView:
-    """Queue a new job that goes on from this one's checkpoint, with changed settings."""
+    """Queue a new job that starts from this one's checkpoint, with changed settings."""
     request = request or CloneRequest()
     with context.database.read() as reading:
         spec = submission.spec_of_clone(reading, caller.tenant, job_id, request.changes)
@@ -150,10 +150,10 @@ def clone_job(
     if request.checkpoint is not None:
         named = None if request.checkpoint == "newest" else request.checkpoint
         find_checkpoint = partial(submission.start_of_clone, session, caller.tenant, job_id, named)
-    # The newest checkpoint may be another one when a request is sent again.
-    replayed = {"clone": job_id} | request.model_dump(mode="json")
+    # Hashed as it was sent, not as resolved: the newest checkpoint may differ when it is repeated.
+    replayable = {"clone": job_id} | request.model_dump(mode="json")
     view, repeated = submission.submit(
-        session, caller, spec, key, problems, find_checkpoint=find_checkpoint, request=replayed
+        session, caller, spec, key, problems, find_checkpoint=find_checkpoint, request=replayable
     )
     response.headers["Location"] = f"/v1/jobs/{view.id}"
     if repeated:
@@ -163,14 +163,14 @@ def clone_job(
 
 @router.get("/{job_id}/attempts")
 def list_attempts(job: OwnJob, session: ReadSession) -> Page[AttemptView]:
-    """The runs of a job, oldest first."""
+    """List a job's attempts, oldest first."""
     rows = repository.attempts(session, job.id)
     return Page(data=[AttemptView.model_validate(row) for row in rows])
 
 
 @router.get("/{job_id}/evaluations")
 def list_evaluations(job: OwnJob, session: ReadSession) -> Page[EvaluationView]:
-    """Figures on held-out images, by step."""
+    """List a job's evaluations on held-out images, by step."""
     rows = repository.evaluations(session, job.id)
     return Page(data=[EvaluationView.model_validate(row) for row in rows])
 

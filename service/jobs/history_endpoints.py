@@ -1,4 +1,4 @@
-"""`/v1/jobs/{id}/events, /metrics, /logs`: what a job did, after the fact or live."""
+"""`/v1/jobs/{id}/events`, `/metrics` and `/logs`: a job's history, stored or live."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def list_events(
     after: Position = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
 ) -> Response | EventPage:
-    """Events in order; with `Accept: text/event-stream` a live stream until the job has ended."""
+    """List events in order; with `Accept: text/event-stream`, stream them until the job has ended."""
     if wants_stream(request):
         if last_event_id:
             after = _number(last_event_id, last_event_id, _LARGEST)
@@ -54,13 +54,15 @@ def show_metrics(
     session: ReadSession,
     name: Annotated[
         list[Annotated[str, Query(max_length=100, pattern=r"^[^\x00]+$")]] | None,
-        Query(max_length=100, description="One or more; all without."),
+        Query(max_length=100, description="One or more; all series without it."),
     ] = None,
     from_step: Step = 0,
     max_points: Annotated[int, Query(ge=2, le=1_000_000)] = 10_000,
 ) -> MetricColumns:
-    """Series as columns; thinned to about `max_points` steps, and to a million values in all, keeping
-    minima and maxima."""
+    """Show metrics as columns, thinned to about `max_points` steps and at most a million values.
+
+    Thinning keeps minima and maxima.
+    """
     return columns(repository.metrics(session, job.id, name or (), from_step, max_points))
 
 
@@ -79,16 +81,16 @@ def show_log(
     tail: Annotated[int | None, Query(ge=0, le=100_000)] = None,
     attempt: Annotated[int | None, Query(ge=1, le=_LARGEST)] = None,
 ) -> Response:
-    """The driver's log of an attempt (the newest without), or its last `tail` lines.
+    """Show the driver's log of an attempt (by default the newest), or its last `tail` lines.
 
-    With `Accept: text/event-stream` it is followed until the job has ended, through restarts; an
-    event's data is one or more whole lines.
+    With `Accept: text/event-stream` the log is streamed until the job has ended, across restarts; the
+    data of an event is one or more whole lines.
     """
     newest = job.attempt
     if attempt is not None and attempt > newest:
         raise not_found("attempt", str(attempt))
     number = attempt or newest
-    # The store may be far away: the transaction ends before it is asked.
+    # The store may be slow: no transaction stays open meanwhile.
     session.close()
     log = AttemptLog(context.storage, job.id, number)
     if wants_stream(request):
@@ -104,9 +106,9 @@ def show_log(
     return StreamingResponse(log.text(), media_type="text/plain; charset=utf-8")
 
 
-def _number(text: str, given: str, largest: int) -> int:
+def _number(text: str, event_id: str, largest: int) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) > largest:
         raise field_problem(
-            "Last-Event-ID", "is not the id of an event", given, "an `id` sent here"
+            "Last-Event-ID", "is not the id of an event", event_id, "an `id` of this stream"
         )
     return int(text)

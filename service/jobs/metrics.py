@@ -1,4 +1,4 @@
-"""Series as columns over common steps."""
+"""Metrics in columns over common steps."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from service.jobs.schemas import MetricColumns
 
 
 def columns(points: Iterable[Sequence[object]]) -> MetricColumns:
-    """Put points into columns.
+    """Arrange points in columns.
 
     Args:
-        points: (name, step, time, value); of a name and step that come twice the last counts.
+        points: (name, step, time, value); of duplicates of name and step, the last one is used.
     """
     series: dict[str, dict[int, float]] = {}
     times: dict[int, float] = {}
@@ -21,11 +21,11 @@ def columns(points: Iterable[Sequence[object]]) -> MetricColumns:
         assert isinstance(time, float)
         assert isinstance(value, float)
         series.setdefault(name, {})[step] = value
-        # The value of a newer attempt was also taken later.
+        # A newer attempt's value of the same step was also measured later.
         times[step] = max(time, times.get(step, time))
     steps = sorted(times)
     return MetricColumns(
         step=steps,
         time=[times[step] for step in steps],
-        values={name: [of.get(step) for step in steps] for name, of in series.items()},
+        values={name: [by_step.get(step) for step in steps] for name, by_step in series.items()},
     )

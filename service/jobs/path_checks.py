@@ -1,4 +1,4 @@
-"""Checks that the folders and weights that a spec names are allowed and exist."""
+"""Check that the folders and weights named by a spec are allowed and exist."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from service.settings import Settings
 def unreadable(
     settings: Settings, database: Database, tenant: str, spec: JobSpec
 ) -> list[FieldProblem]:
-    """Problems with the paths that a spec reads.
+    """Return the problems with the paths that a spec names.
 
-    Queries the database outside of any transaction, as a file system may hang.
+    No transaction is open while paths are checked, as a file system may hang.
     """
     problems = _of_weights(settings, spec.backbone.pretrained)
-    named = {"dataset": spec.dataset, "evaluate.dataset": spec.evaluate.dataset}
+    names = {"dataset": spec.dataset, "evaluate.dataset": spec.evaluate.dataset}
     with database.autocommit() as session:
         by_field = {
             field: datasets.find(session, tenant, name)
-            for field, name in named.items()
+            for field, name in names.items()
             if name is not None
         }
     for field, dataset in by_field.items():
         if dataset is not None and dataset.state == datasets.READY:
-            problems += _of_folder(settings, field, str(named[field]), dataset)
+            problems += _of_folder(settings, field, str(names[field]), dataset)
     return problems
 
 
@@ -48,12 +48,14 @@ def _of_weights(settings: Settings, pretrained: str | None) -> list[FieldProblem
     try:
         if not path.exists():
             return [FieldProblem(field, "does not exist on the server", pretrained, expected)]
-        # A folder is a checkpoint of ours.
+        # A folder is taken for a DASL checkpoint.
         if not path.is_dir() and path.suffix not in WEIGHTS_ENDINGS:
             endings = ", ".join(WEIGHTS_ENDINGS)
-            return [FieldProblem(field, "is no file of weights", pretrained, f"one of {endings}")]
+            return [
+                FieldProblem(field, "is not a file of weights", pretrained, f"one of {endings}")
+            ]
     except OSError as error:
-        return [FieldProblem(field, f"cannot be looked at: {error.strerror}", pretrained, expected)]
+        return [FieldProblem(field, f"cannot be read: {error.strerror}", pretrained, expected)]
     return []
 
 
@@ -65,19 +67,19 @@ def _of_folder(settings: Settings, field: str, name: str, dataset: Dataset) -> l
     if missing is not None:
         message = f"was ingested, but its folder {dataset.uri} {missing}"
         expected = (
-            "a data set whose folder the server can read: mount it again, or remove the data set "
-            "and register it anew"
+            "a data set whose folder the server can read: mount it again, or delete the data set "
+            "and register it again"
         )
         return [FieldProblem(field, message, name, expected)]
     return []
 
 
 def _missing(folder: str) -> str | None:
-    """What is wrong with a folder, if it cannot be read."""
+    """The problem with a folder that cannot be read; `None` if it can."""
     try:
         return None if Path(folder).is_dir() else "is no longer there"
     except OSError as error:
-        return f"cannot be looked at: {error.strerror}"
+        return f"cannot be read: {error.strerror}"
 
 
 def _in_roots(settings: Settings, what: str) -> str:

@@ -1,4 +1,4 @@
-"""SQL of jobs and of what belongs to them."""
+"""SQL of jobs, and of their tags, attempts, evaluations, events and metrics."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from service.db.models import (
     Metric,
 )
 
-# Per response: some 200 MB while it is built.
-_MOST_VALUES = 1_000_000
-# Built once: they run for every submission, and building one takes half of its time.
+# Per response, which takes some 200 MB while it is built.
+_MAX_VALUES = 1_000_000
+# Built once: they run for every submission, and building one takes half of its run time.
 _TAGS, _ANSWERS = (Base.metadata.tables[row.__tablename__] for row in (JobTag, IdempotencyKey))
 _ADD_TAG = insert(_TAGS)
 _ANSWER = select(IdempotencyKey.body_hash, IdempotencyKey.answer).where(
     IdempotencyKey.tenant == bindparam("tenant"), IdempotencyKey.key == bindparam("key")
 )
-_KEEP_ANSWER = {
+_STORE_ANSWER = {
     dialect: insert_or_not(_ANSWERS).on_conflict_do_nothing().returning(_ANSWERS.c.key)
     for dialect, insert_or_not in (
         ("sqlite", insert_of_sqlite),
@@ -81,8 +81,8 @@ def newest(
     limit: int,
 ) -> Sequence[Row[Job, str]]:
     """A tenant's jobs, newest first; one more than `limit`."""
-    # First the ids, from indexes alone, for rows are wide; of each status for itself, for the entries
-    # of several do not lie in the order of ids. Each once: a statement has room for some 500 parts.
+    # Select ids first, from indexes alone, as rows are wide. One query for each status, as the index
+    # orders ids only within a status; without duplicates, as a statement may have some 500 parts.
     queries = [
         _ids(tenant, status, method, tag, after).limit(limit + 1)
         for status in dict.fromkeys(statuses) or (None,)
@@ -124,13 +124,13 @@ def _ids(
 
 
 def store_tags(session: Session, job: Job) -> None:
-    """Find the job by the tags that it has now, and by no others."""
+    """Replace the stored tags of a job by its present ones."""
     session.execute(delete(JobTag).where(JobTag.job_id == job.id))
     add_tags(session, job)
 
 
 def add_tags(session: Session, job: Job) -> None:
-    """Find a new job by its tags."""
+    """Store the tags of a new job."""
     rows = [
         {"tenant": job.tenant, "key": key, "value": value, "job_id": job.id}
         for key, value in job.tags.items()
@@ -139,15 +139,18 @@ def add_tags(session: Session, job: Job) -> None:
         session.execute(_ADD_TAG, rows)
 
 
-def answer_of(session: Session, tenant: str, key: str) -> Row[str, dict[str, Any]] | None:
-    """(hash of the body, answer) of the request with this Idempotency-Key, if there was one."""
+def stored_answer(session: Session, tenant: str, key: str) -> Row[str, dict[str, Any]] | None:
+    """The (hash of the body, answer) stored for an Idempotency-Key, if any."""
     return session.execute(_ANSWER, {"tenant": tenant, "key": key}).one_or_none()
 
 
-def keep_answer(session: Session, answer: dict[str, Any]) -> bool:
-    """Store what is answered to an Idempotency-Key, the columns of `IdempotencyKey`; `False`: another
-    request has stored its answer."""
-    stored = session.execute(_KEEP_ANSWER[session.get_bind().dialect.name], answer)
+def store_answer(session: Session, answer: dict[str, Any]) -> bool:
+    """Store the answer to an Idempotency-Key; `False` if another request has stored one before.
+
+    Args:
+        answer: the columns of `IdempotencyKey`.
+    """
+    stored = session.execute(_STORE_ANSWER[session.get_bind().dialect.name], answer)
     return stored.one_or_none() is not None
 
 
@@ -159,7 +162,7 @@ def attempts(session: Session, job_id: str) -> Sequence[Attempt]:
 
 
 def evaluations(session: Session, job_id: str) -> Sequence[Evaluation]:
-    """A job's evaluations by step; of a step and subject evaluated again, the newest attempt's."""
+    """A job's evaluations by step; of repeated ones, those of the newest attempt."""
     rows = session.scalars(
         select(Evaluation)
         .where(Evaluation.job_id == job_id)
@@ -168,8 +171,8 @@ def evaluations(session: Session, job_id: str) -> Sequence[Evaluation]:
     return list({(row.step, row.subject): row for row in rows}.values())
 
 
-def progress_of_events(session: Session, job_id: str) -> tuple[str, int]:
-    """A job's status, and the sequence number of the last event that it had then."""
+def status_and_last_event(session: Session, job_id: str) -> tuple[str, int]:
+    """A job's status, and the sequence number of its last event, read together."""
     status, next_event = session.execute(
         select(Job.status, Job.next_event).where(Job.id == job_id)
     ).one()
@@ -177,7 +180,7 @@ def progress_of_events(session: Session, job_id: str) -> tuple[str, int]:
 
 
 def events(session: Session, job_id: str, after: int, limit: int) -> Sequence[Event]:
-    """A job's events behind a sequence number, in order; one more than `limit`."""
+    """A job's events after a sequence number, in order; one more than `limit`."""
     return session.scalars(
         select(Event)
         .where(Event.job_id == job_id, Event.seq > after)
@@ -196,64 +199,66 @@ def metrics(
     """(name, step, time, value) by name and step; the newest attempt comes last at each step.
 
     Args:
-        names: of the series; none: all.
-        max_points: about as many steps are kept, and at least two for each series: the first and
-            the last step, and where each series has its least and its greatest value in each of
-            equally many stretches of steps. Of many series they are fewer: all values together
-            have to fit into memory.
+        names: the series to read; empty: all.
+        max_points: about how many steps to keep, at least two for each series. Kept are the first and
+            the last step and, for each series, the steps of its minimum and maximum in each of a number
+            of equal stretches. With many series fewer steps are kept, so that all values fit into
+            memory.
     """
-    wanted = [Metric.job_id == job_id, Metric.step >= from_step]
+    conditions = [Metric.job_id == job_id, Metric.step >= from_step]
     if names:
-        wanted.append(Metric.name.in_(names))
+        conditions.append(Metric.name.in_(names))
     query = (
         select(Metric.name, Metric.step, Metric.time, Metric.value)
-        .where(*wanted)
+        .where(*conditions)
         .order_by(Metric.name, Metric.step, Metric.attempt)
     )
     if max_points is not None:
         counts = select(func.count(Metric.step.distinct()), func.count(Metric.name.distinct()))
-        steps, series = session.execute(counts.where(*wanted)).one()
-        max_points = min(max_points, max(2, _MOST_VALUES // max(1, series)))
+        steps, series = session.execute(counts.where(*conditions)).one()
+        max_points = min(max_points, max(2, _MAX_VALUES // max(1, series)))
         if steps > max_points:
             stretches = max(1, (max_points - 2) // (2 * series))
-            query = query.where(Metric.step.in_(_landmarks(wanted, steps, stretches)))
+            query = query.where(Metric.step.in_(_thinned_steps(conditions, steps, stretches)))
     return session.execute(query)
 
 
-def _landmarks(wanted: Sequence[ColumnElement[bool]], steps: int, stretches: int) -> Select[int]:
-    """The steps that thinned series keep, found where the points are: there may be millions.
+def _thinned_steps(
+    conditions: Sequence[ColumnElement[bool]], steps: int, stretches: int
+) -> Select[int]:
+    """Select the steps that thinned series keep, within the database: there may be millions of points.
 
     Args:
-        wanted: which points there are.
-        steps: how many steps they have.
-        stretches: into how many parts these are divided.
+        conditions: select the points.
+        steps: number of distinct steps of the points.
+        stretches: number of stretches to divide the steps into.
     """
-    # A value counts unless a later attempt has one for the same step.
+    # A value is ignored if a later attempt has one for the same step.
     later = func.lead(Metric.attempt).over(
         partition_by=(Metric.name, Metric.step), order_by=Metric.attempt
     )
     place = func.dense_rank().over(order_by=Metric.step)
-    every = (
+    points = (
         select(Metric.name, Metric.step, Metric.value, later.label("later"), place.label("place"))
-        .where(*wanted)
+        .where(*conditions)
         .subquery()
     )
-    # Stretch k begins behind the first floor(k * steps / stretches) of them.
-    stretch = (every.c.place * stretches - 1) // steps
+    # Stretch k begins after the first floor(k * steps / stretches) steps.
+    stretch = (points.c.place * stretches - 1) // steps
 
     def rank(value: ColumnElement[float]) -> ColumnElement[int]:
-        # Of equal values the first.
-        order = (value, every.c.step)
-        return func.row_number().over(partition_by=(every.c.name, stretch), order_by=order)
+        # Among equal values, the first.
+        order = (value, points.c.step)
+        return func.row_number().over(partition_by=(points.c.name, stretch), order_by=order)
 
     ranked = (
         select(
-            every.c.step,
-            every.c.place,
-            rank(every.c.value.asc()).label("least"),
-            rank(every.c.value.desc()).label("greatest"),
+            points.c.step,
+            points.c.place,
+            rank(points.c.value.asc()).label("least"),
+            rank(points.c.value.desc()).label("greatest"),
         )
-        .where(every.c.later.is_(None))
+        .where(points.c.later.is_(None))
         .subquery()
     )
     return select(ranked.c.step).where(

@@ -17,7 +17,7 @@ def _explain(value: Any, validate: Callable[[Any], JobSpec]) -> JobSpec:
     try:
         return validate(value)
     except ValidationError as error:
-        # The core words the problems of a spec.
+        # `dasl_core.spec` writes the messages about specs.
         raise SpecError(field_problems(error, JobSpec)) from error
 
 
@@ -30,11 +30,11 @@ class CloneRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     changes: Annotated[
-        dict[str, Any], Field(description="Fields of the spec to change, in its form.")
+        dict[str, Any], Field(description="Fields of the spec to change, nested as in a spec.")
     ] = {}
     checkpoint: Annotated[
         str | None,
-        Field(max_length=40, description='Id to go on from; "newest"; null starts anew.'),
+        Field(max_length=40, description='Id to start from; "newest"; null starts from scratch.'),
     ] = "newest"
 
 
@@ -82,20 +82,20 @@ class JobView(BaseModel):
 
     @classmethod
     def of(cls, job: Job, dataset_name: str) -> JobView:
-        """Show a row."""
+        """Build the view of a row."""
         fields = {name: getattr(job, name) for name in cls.model_fields if name != "dataset"}
         return cls(dataset=DatasetReference(id=job.dataset_id, name=dataset_name), **fields)
 
 
 class ValidatedJob(BaseModel):
-    """The resolved spec and its estimated cost, as if it were submitted now."""
+    """A resolved spec and its estimated cost."""
 
     resolved: dict[str, Any]
     estimate: Estimate
 
 
 class AttemptView(BaseModel):
-    """One run of a job."""
+    """An attempt: one run of a job."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -123,9 +123,9 @@ class EvaluationView(BaseModel):
 
 
 class EventView(BaseModel):
-    """Something that happened. `seq` is 1, 2, 3, ... for each job.
+    """An event of a job; `seq` counts 1, 2, 3, ... within the job.
 
-    Type `status` is a move, with `from`, `to` and `attempt` in its data.
+    An event of type `status` is a change of status, with `from`, `to` and `attempt` in its data.
     """
 
     model_config = ConfigDict(from_attributes=True)
@@ -138,7 +138,7 @@ class EventView(BaseModel):
 
 
 class EventPage(BaseModel):
-    """Events in order; `next` goes into `after` of the next request."""
+    """Events in order; `next` is the `after` of the next request."""
 
     data: list[EventView]
     has_more: bool
@@ -146,7 +146,7 @@ class EventPage(BaseModel):
 
 
 class MetricColumns(BaseModel):
-    """Series over common steps; null where a series has no value at a step."""
+    """Metrics over common steps; null where a series has no value at a step."""
 
     step: list[int]
     time: list[float]

@@ -1,4 +1,4 @@
-"""Finding and changing a tenant's jobs. Nothing here commits."""
+"""Find and change a tenant's jobs. Nothing here commits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.states import TERMINAL, Desired
 
 
 def get(session: Session, tenant: str, job_id: str) -> Job:
-    """A tenant's job.
+    """Return a tenant's job.
 
     Raises:
         Problem: 404.
@@ -23,7 +23,7 @@ def get(session: Session, tenant: str, job_id: str) -> Job:
 
 
 def view(session: Session, tenant: str, job_id: str) -> JobView:
-    """A tenant's job as the API shows it.
+    """Return the API's view of a tenant's job.
 
     Raises:
         Problem: 404.
@@ -60,7 +60,9 @@ def pause(session: Session, job: Job) -> JobView:
         Problem: 409, it has ended or is being cancelled.
     """
     if lifecycle.request_pause(session, job.id) is None:
-        raise _wrong_state(job, "only a job that goes on can be paused")
+        raise _wrong_state(
+            job, "only a job that has not ended and is not being cancelled can be paused"
+        )
     return _view(session, job)
 
 
@@ -76,7 +78,7 @@ def resume(session: Session, job: Job) -> JobView:
 
 
 def _view(session: Session, job: Job) -> JobView:
-    """The job as it is now."""
+    """The view of a job, read again after a change."""
     return view(session, job.tenant, job.id)
 
 
@@ -88,8 +90,8 @@ def _find(session: Session, tenant: str, job_id: str) -> tuple[Job, str]:
 
 
 def _wrong_state(job: Job, rule: str) -> Problem:
-    ending = job.desired == Desired.CANCEL and job.status not in TERMINAL
-    state = "about to be cancelled" if ending else job.status
+    is_cancelling = job.desired == Desired.CANCEL and job.status not in TERMINAL
+    state = "about to be cancelled" if is_cancelling else job.status
     return Problem(
         409, "wrong-state", f"The job is {state}; {rule}", extra={"job_status": job.status}
     )

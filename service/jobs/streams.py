@@ -1,4 +1,4 @@
-"""Live streams of a job: its events and its log, each from a position."""
+"""Live streams of a job's events and log, each from a given position on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fastapi.sse import format_sse_event
 
-from service.api.sse import News
+from service.api.sse import PollResult
 from service.api.transaction import Context
 from service.artifacts.attempt_log import AttemptLog, left_out
 from service.jobs import repository
@@ -22,17 +22,17 @@ _LOG_SETTLES_SECONDS = 3.0
 
 @dataclass
 class EventStream:
-    """Events after the sequence number `after`."""
+    """A job's events after the sequence number `after`."""
 
     context: Context
     job_id: str
     after: int
 
-    def poll(self) -> News:
-        """The events since the last poll; ends with the last event of a terminal job."""
+    def poll(self) -> PollResult:
+        """Read the events since the last poll; the stream ends after a terminal job's last event."""
         with self.context.database.read() as session:
             # Read the status first: if it is terminal, the events read next are all there are.
-            status, last = repository.progress_of_events(session, self.job_id)
+            status, last = repository.status_and_last_event(session, self.job_id)
             rows = repository.events(session, self.job_id, self.after, _EVENTS_AT_ONCE)
             views = [EventView.model_validate(row) for row in rows[:_EVENTS_AT_ONCE]]
         messages = [
@@ -41,7 +41,7 @@ class EventStream:
         ]
         if views:
             self.after = views[-1].seq
-        return News(
+        return PollResult(
             messages,
             more=len(rows) > _EVENTS_AT_ONCE,
             ended=status in TERMINAL and self.after >= last,
@@ -50,7 +50,7 @@ class EventStream:
 
 @dataclass
 class LogStream:
-    """The log from byte `offset` of the driver of attempt `number` on, attempt after attempt."""
+    """A job's log from byte `offset` of attempt `number` on, attempt after attempt."""
 
     context: Context
     job_id: str
@@ -59,10 +59,10 @@ class LogStream:
     _end: int = 0
     _quiet_since: float = field(default_factory=time.monotonic)
 
-    def poll(self) -> News:
-        """Whole lines since the last poll; ends when a terminal job's log grows no more."""
+    def poll(self) -> PollResult:
+        """Read whole lines since the last poll; the stream ends once a terminal job's log has stopped growing."""
         with self.context.database.read() as session:
-            status, _ = repository.progress_of_events(session, self.job_id)
+            status, _ = repository.status_and_last_event(session, self.job_id)
             numbers = [attempt.number for attempt in repository.attempts(session, self.job_id)]
         ended, newest = status in TERMINAL, max(numbers, default=0)
         if self.number == 0 and newest > 0:
@@ -74,9 +74,9 @@ class LogStream:
             self._end, self._quiet_since = piece.end, now
         settled = now - self._quiet_since >= _LOG_SETTLES_SECONDS
         block, skipped = piece.data, piece.start - self.offset
-        over = self.number < newest or ended
-        newest_bytes = piece.start + len(block) == piece.end
-        if newest_bytes and not (over and settled) and len(block) < _LOG_BYTES_AT_ONCE:
+        is_over = self.number < newest or ended
+        is_last_piece = piece.start + len(block) == piece.end
+        if is_last_piece and not (is_over and settled) and len(block) < _LOG_BYTES_AT_ONCE:
             # An unfinished line is sent once it is complete.
             block = block[: block.rfind(b"\n") + 1]
         messages = []
@@ -87,8 +87,8 @@ class LogStream:
             position = f"{self.number}:{self.offset}"
             messages.append(format_sse_event(id=position, event="log", data_str=lines))
         done = self.offset >= piece.end
-        if done and over and settled and self.number < newest:
+        if done and is_over and settled and self.number < newest:
             self.number, self.offset = self.number + 1, 0
             self._end, self._quiet_since = 0, now
-            return News(messages, more=True)
-        return News(messages, more=not done and bool(block), ended=ended and done and settled)
+            return PollResult(messages, more=True)
+        return PollResult(messages, more=not done and bool(block), ended=ended and done and settled)

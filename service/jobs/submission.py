@@ -1,4 +1,4 @@
-"""Submitting and cloning jobs: find the data, resolve the spec, queue the job. Nothing here commits."""
+"""Submit and clone jobs: find the data, resolve the spec, queue the job. Nothing here commits."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def plan(
     """Find the data sets of a spec and resolve it.
 
     Args:
-        known_problems: those of the spec that were detected before.
+        known_problems: problems of the spec that were detected before.
         keep: lock the data sets against deletion until this writing transaction ends.
 
     Raises:
@@ -73,7 +73,7 @@ def plan(
         if evaluate_dataset.id == dataset.id:  # once by name, once by id
             raise field_problem(
                 "evaluate.dataset",
-                "is what is trained on: each image would find itself",
+                "must differ from `dataset`: the model would be evaluated on its training images",
                 name,
                 "another data set, or null, which holds images out",
             )
@@ -97,9 +97,9 @@ def _ready_dataset(session: Session, tenant: str, name: str, field: str, keep: b
     if dataset is None:
         raise field_problem(field, "is not registered", name, "id or name of a data set")
     if dataset.state == datasets.FAILED:
-        why = (dataset.error or {}).get("message", "see its report")
+        reason = (dataset.error or {}).get("message", "see its report")
         raise field_problem(
-            field, f"could not be ingested: {why}", name, "a data set that is ready"
+            field, f"could not be ingested: {reason}", name, "a data set that is ready"
         )
     if dataset.state != datasets.READY:
         problem = FieldProblem(
@@ -128,15 +128,15 @@ def submit(
 
     Args:
         key: the Idempotency-Key. The same key with the same request replays the first answer.
-        known_problems: those of the spec that were detected before; a replay ignores them.
+        known_problems: problems of the spec that were detected before; a replay ignores them.
         find_checkpoint: finds another job's checkpoint to start from; not called for a replay.
-        request: what the key stands for, if it is not the spec itself.
+        request: the request that the key identifies, if it is not the spec itself.
 
     Returns:
-        The job as it was answered the first time, and whether this is a replay.
+        The first answer to the request, and whether this is a replay.
 
     Raises:
-        Problem: as `plan`; 422 if the key was used for another request; 429 if a quota is exhausted.
+        Problem: as in `plan`; 422, the key was used for another request; 429, a quota is exhausted.
     """
     submitted = spec.model_dump(mode="json", exclude_unset=True)
     request_hash = _hash_request(submitted if request is None else request)
@@ -156,7 +156,7 @@ def submit(
     lifecycle.enqueue(session, job)
     repository.add_tags(session, job)
     view = JobView.of(job, planned.dataset.name)
-    if key is None or _keep_answer(session, job, view, key, request_hash):
+    if key is None or _store_answer(session, job, view, key, request_hash):
         return view, False
     # A concurrent request with the same key committed first: undo this job and give that answer.
     session.rollback()
@@ -193,8 +193,8 @@ def _new_job(
     )
 
 
-def _keep_answer(session: Session, job: Job, view: JobView, key: str, request_hash: str) -> bool:
-    """Store the answer under its Idempotency-Key; `False` if another request did so before."""
+def _store_answer(session: Session, job: Job, view: JobView, key: str, request_hash: str) -> bool:
+    """Store the answer to an Idempotency-Key; `False` if another request did so before."""
     answer = {
         "tenant": job.tenant,
         "key": key,
@@ -202,16 +202,16 @@ def _keep_answer(session: Session, job: Job, view: JobView, key: str, request_ha
         "answer": view.model_dump(mode="json"),
         "created_at": job.created_at,
     }
-    return repository.keep_answer(session, answer)
+    return repository.store_answer(session, answer)
 
 
 def _replay(session: Session, tenant: str, key: str, request_hash: str) -> JobView | None:
-    """The answer that was stored under an Idempotency-Key, if there is one.
+    """Return the answer stored for an Idempotency-Key, if any.
 
     Raises:
         Problem: 422, the key was used for another request.
     """
-    stored = repository.answer_of(session, tenant, key)
+    stored = repository.stored_answer(session, tenant, key)
     if stored is None:
         return None
     stored_hash, answer = stored
@@ -225,16 +225,16 @@ def _replay(session: Session, tenant: str, key: str, request_hash: str) -> JobVi
 
 
 def spec_of_clone(session: Session, tenant: str, job_id: str, changes: dict[str, Any]) -> JobSpec:
-    """A job's submitted spec with changes, on the same data sets.
+    """Apply changes to a job's submitted spec, on the same data sets.
 
     Raises:
         Problem: 404; 422, the changed spec is invalid.
     """
     job = service.get(session, tenant, job_id)
-    named: dict[str, Any] = {"dataset": job.dataset_id}
+    datasets_by_id: dict[str, Any] = {"dataset": job.dataset_id}
     if job.evaluate_dataset_id is not None:
-        named["evaluate"] = {"dataset": job.evaluate_dataset_id}
-    spec = _merged(_merged(job.spec, named), changes)
+        datasets_by_id["evaluate"] = {"dataset": job.evaluate_dataset_id}
+    spec = _merge(_merge(job.spec, datasets_by_id), changes)
     try:
         return JobSpec.model_validate(spec)
     except ValidationError as error:
@@ -244,10 +244,10 @@ def spec_of_clone(session: Session, tenant: str, job_id: str, changes: dict[str,
 def start_of_clone(
     session: Session, tenant: str, job_id: str, checkpoint_id: str | None
 ) -> Checkpoint:
-    """The checkpoint of a job to start a clone from; without an id, its newest.
+    """Return the checkpoint of a job to start a clone from; without an id, the newest.
 
     Raises:
-        Problem: 409, the job has none; 422, there is none of that id.
+        Problem: 409, the job has no checkpoint; 422, it has none with this id.
     """
     if checkpoint_id is None:
         # Wait for a registration in progress: it may retire the previous checkpoint before this one is visible.
@@ -267,7 +267,7 @@ def start_of_clone(
         raise Problem(
             409,
             "no-checkpoint",
-            'The job has no checkpoint yet; wait for one, or start anew with "checkpoint": null '
+            'The job has no checkpoint yet; wait for one, or start from scratch with "checkpoint": null '
             "(dasl clone --checkpoint none)",
         )
     return checkpoint
@@ -277,19 +277,19 @@ def _check_branch(session: Session, resolved: ResolvedJobSpec, start: Checkpoint
     source = ResolvedJobSpec.model_validate(repository.by_id(session, start.job_id).resolved)
     problems = branch_problems(source, resolved)
     if resolved.train.epochs <= start.epoch:
-        message = f"leaves nothing to do: the checkpoint is of epoch {start.epoch:g}"
-        wanted = f"more than {start.epoch:g}"
-        problems.append(FieldProblem("train.epochs", message, str(resolved.train.epochs), wanted))
+        message = f"leaves nothing to train: the checkpoint is of epoch {start.epoch:g}"
+        expected = f"more than {start.epoch:g}"
+        problems.append(FieldProblem("train.epochs", message, str(resolved.train.epochs), expected))
     if problems:
         raise spec_problem(problems)
 
 
-def _merged(spec: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """`spec` with each field of `changes`, and within parts that both have, field by field."""
+def _merge(spec: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Return `spec` with the fields of `changes`; sections that both have are merged recursively."""
     merged = dict(spec)
     for field, value in changes.items():
         before = merged.get(field)
         if isinstance(value, dict) and isinstance(before, dict):
-            value = _merged(before, value)
+            value = _merge(before, value)
         merged[field] = value
     return merged

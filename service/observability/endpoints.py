@@ -1,4 +1,4 @@
-"""The probes `/livez` and `/readyz`, and `/metrics`."""
+"""`/livez`, `/readyz` and `/metrics`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ router = APIRouter(tags=["probes"])
 
 
 class Liveness(BaseModel):
-    """The process, and its version."""
+    """The process answers; with its version."""
 
     status: str
     version: str
 
 
 class Readiness(BaseModel):
-    """Whether work will be taken and done."""
+    """Whether jobs can be submitted and run."""
 
     ready: bool
     checks: dict[str, str]
@@ -32,17 +32,17 @@ class Readiness(BaseModel):
 
 @router.get("/livez")
 async def live(request: Request) -> Liveness:
-    """The process answers; nothing else is asked."""
+    """Check that the process answers; nothing else is checked."""
     return Liveness(status="ok", version=request.app.version)
 
 
 @router.get("/readyz", responses=UNAVAILABLE)
 async def ready(observer: WithObserver) -> Readiness:
-    """Database, dispatcher and Ray are there; 503 names what is not."""
+    """Check database, dispatcher and Ray; 503 names those that are not ready."""
     checks = await observer.checks()
     if any(state != "ok" for state in checks.values()):
-        wrong = "; ".join(f"{name}: {state}" for name, state in checks.items() if state != "ok")
-        raise Problem(503, "not-ready", wrong, extra={"ready": False, "checks": checks})
+        detail = "; ".join(f"{name}: {state}" for name, state in checks.items() if state != "ok")
+        raise Problem(503, "not-ready", detail, extra={"ready": False, "checks": checks})
     return Readiness(ready=True, checks=checks)
 
 
@@ -55,14 +55,14 @@ async def ready(observer: WithObserver) -> Readiness:
     },
 )
 async def metrics(request: Request, context: WithContext, observer: WithObserver) -> Response:
-    """Figures for Prometheus, of all tenants and without any name or id.
+    """Metrics for Prometheus, of all tenants and without any name or id.
 
-    Needs the token of `DASL_METRICS_TOKEN` where one is set: not one of the database, for the
-    metrics must be there when the database is not.
+    Requires the token of `DASL_METRICS_TOKEN` if one is set. It is not a token in the database, as
+    metrics must work without the database.
     """
-    wanted = context.settings.metrics_token
-    if wanted is not None:
+    required = context.settings.metrics_token
+    if required is not None:
         token = bearer_token(request).encode()
-        if not hmac.compare_digest(token, wanted.get_secret_value().encode()):
-            raise unauthenticated("This needs the token that DASL_METRICS_TOKEN says")
+        if not hmac.compare_digest(token, required.get_secret_value().encode()):
+            raise unauthenticated("This needs the token set in DASL_METRICS_TOKEN")
     return Response(await observer.metrics(), media_type=CONTENT_TYPE_PLAIN_0_0_4)

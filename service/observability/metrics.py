@@ -1,7 +1,7 @@
-"""The metrics as Prometheus reads them.
+"""The metrics for Prometheus.
 
-What belongs to jobs and cluster is read from the database at each scrape, so that it is the same from
-every process, and true while a dispatcher elsewhere does the work. Only requests are counted here.
+Metrics of jobs and cluster are read from the database at each scrape, so that all API processes report
+the same, wherever the dispatcher runs. Only requests are counted in this process.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ class QueueWaits:
         self._counts = [0] * (len(_WAIT_SECONDS) + 1)
         self._sum = 0.0
 
-    def look(self, session: Session) -> None:
+    def update(self, session: Session) -> None:
         """Count the attempts that began since the last update."""
-        for job_id, began in repository.first_attempts(session, self._since):
-            seconds = max(0.0, (began - ids.made_at(job_id)).total_seconds())
+        for job_id, began_at in repository.first_attempts(session, self._since):
+            seconds = max(0.0, (began_at - ids.created_at(job_id)).total_seconds())
             self._counts[bisect_left(_WAIT_SECONDS, seconds)] += 1
             self._sum += seconds
-            self._since = began
+            self._since = began_at
 
     def metric(self) -> Metric:
-        """As a histogram, whose buckets count all that is below them."""
+        """Return the histogram; its buckets are cumulative."""
         bounds = [*map(str, map(float, _WAIT_SECONDS)), "+Inf"]
         below = [sum(self._counts[: index + 1]) for index in range(len(bounds))]
         return HistogramMetricFamily(
@@ -101,7 +101,7 @@ class State:
 
 def read_state(session: Session, waits: QueueWaits) -> State:
     """Read the state from the database."""
-    waits.look(session)
+    waits.update(session)
     now = datetime.now(UTC)
     lease = leases.lease(session, DISPATCHER_LEASE)
     return State(
@@ -122,8 +122,8 @@ class Scrape(Collector):
     """All metrics of one scrape.
 
     Args:
-        up: of each component that is known of, whether it works.
-        state: `None` when the database does not tell it.
+        up: whether each component works, as far as known.
+        state: `None` if the database cannot be read.
     """
 
     def __init__(
@@ -144,34 +144,34 @@ class Scrape(Collector):
 
 
 def _of_jobs(state: State) -> Iterator[Metric]:
-    every = {str(status): state.jobs.get(status, 0) for status in JobStatus}
-    yield _gauges("dasl_jobs", "Jobs in each state.", "status", every)
+    jobs = {str(status): state.jobs.get(status, 0) for status in JobStatus}
+    yield _gauges("dasl_jobs", "Jobs in each state.", "status", jobs)
     first = state.first_in_queue
     yield GaugeMetricFamily(
         "dasl_queue_oldest_wait_seconds",
-        "How long the oldest job has waited for its first attempt; 0: none waits.",
-        value=_age(state, ids.made_at(first) if first else None),
+        "How long the oldest job has waited for its first attempt; 0 if none waits.",
+        value=_age(state, ids.created_at(first) if first else None),
     )
     yield state.waits
 
 
 def _of_attempts(state: State) -> Iterator[Metric]:
     live = {str(name): state.attempts.get(name, 0) for name in sorted(LIVE_ATTEMPT)}
-    yield _gauges("dasl_live_attempts", "Attempts that are not over.", "state", live)
+    yield _gauges("dasl_live_attempts", "Attempts that have not ended.", "state", live)
     ended = CounterMetricFamily(
-        "dasl_attempts", "Attempts that are over, by how they ended.", labels=["outcome"]
+        "dasl_attempts", "Attempts that have ended, by outcome.", labels=["outcome"]
     )
     for name in sorted(set(AttemptState) - LIVE_ATTEMPT):
         ended.add_metric([name], state.attempts.get(name, 0))
     yield ended
     yield CounterMetricFamily(
         "dasl_restarts",
-        "Attempts that were not the first of their job: tried again, or resumed.",
+        "Attempts after the first of their job: retries and resumes.",
         value=state.later_attempts,
     )
     yield GaugeMetricFamily(
         "dasl_heartbeat_age_seconds",
-        "How long the live attempt that is silent for longest is; 0: none lives.",
+        "Age of the oldest last heartbeat among live attempts; 0 if there are none.",
         value=_age(state, state.heartbeat_at),
     )
 
@@ -181,31 +181,31 @@ def _of_cluster(state: State) -> Iterator[Metric]:
         left = (state.lease_until - state.at).total_seconds()
         yield GaugeMetricFamily(
             "dasl_dispatcher_lease_seconds",
-            "What is left of the dispatcher's lease; negative: since when there is no dispatcher.",
+            "Time left of the dispatcher's lease; negative: time without a dispatcher.",
             value=left,
         )
-    seen = state.cluster
-    if seen is None:
+    cluster = state.cluster
+    if cluster is None:
         return
     yield GaugeMetricFamily(
         "dasl_cluster_snapshot_age_seconds",
-        "How long ago the dispatcher looked at Ray.",
-        value=_age(state, seen.at),
+        "Age of the dispatcher's last snapshot of Ray.",
+        value=_age(state, cluster.at),
     )
-    for name, said, value in (
-        ("nodes", "Nodes that are alive.", len(seen.nodes)),
-        ("cpus", "CPUs that Ray hands out.", seen.total_cpus),
-        ("cpus_allocated", "CPUs that are given to jobs.", sum(d.cpus for d in state.allocated)),
-        ("cpus_used", "CPUs that Ray has placed workers on.", seen.used_cpus),
-        ("gpus", "GPUs that Ray hands out.", seen.total_gpus),
-        ("gpus_allocated", "GPUs that are given to jobs.", sum(d.gpus for d in state.allocated)),
-        ("gpus_used", "GPUs that Ray has placed workers on.", seen.used_gpus),
+    for name, help, value in (
+        ("nodes", "Nodes that are alive.", len(cluster.nodes)),
+        ("cpus", "CPUs that Ray offers.", cluster.total_cpus),
+        ("cpus_allocated", "CPUs allocated to jobs.", sum(d.cpus for d in state.allocated)),
+        ("cpus_used", "CPUs that Ray has placed workers on.", cluster.used_cpus),
+        ("gpus", "GPUs that Ray offers.", cluster.total_gpus),
+        ("gpus_allocated", "GPUs allocated to jobs.", sum(d.gpus for d in state.allocated)),
+        ("gpus_used", "GPUs that Ray has placed workers on.", cluster.used_gpus),
     ):
-        yield GaugeMetricFamily(f"dasl_cluster_{name}", said, value=value)
+        yield GaugeMetricFamily(f"dasl_cluster_{name}", help, value=value)
 
 
-def _gauges(name: str, said: str, label: str, values: Mapping[str, float]) -> Metric:
-    family = GaugeMetricFamily(name, said, labels=[label])
+def _gauges(name: str, help: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(name, help, labels=[label])
     for key, value in values.items():
         family.add_metric([key], value)
     return family

@@ -34,22 +34,22 @@ class Observer:
     async def checks(self) -> Checks:
         """Check database, dispatcher and Ray: `ok`, or what is wrong."""
         try:
-            return await self._readiness.ask(_PROBE_SECONDS)
+            return await self._readiness.result(_PROBE_SECONDS)
         except TimeoutError:
-            return _blind(f"does not answer within {_PROBE_SECONDS:g} s")
+            return _database_failed(f"does not answer within {_PROBE_SECONDS:g} s")
         except SQLAlchemyError as error:
-            return _blind(f"cannot be read ({type(error).__name__})")
+            return _database_failed(f"cannot be read ({type(error).__name__})")
 
     async def metrics(self) -> bytes:
         """The metrics in Prometheus' text format; without the database, those of the process only."""
         checks: Checks
         state: State | None
         try:
-            checks, state = await self._state.ask(_SCRAPE_SECONDS)
+            checks, state = await self._state.result(_SCRAPE_SECONDS)
         except (TimeoutError, SQLAlchemyError):
             # The state of the others is unknown, which is not the same as down.
             checks, state = {"database": "away"}, None
-        up = {component: said == "ok" for component, said in checks.items()}
+        up = {component: result == "ok" for component, result in checks.items()}
         return generate_latest(Scrape(self._version, self.process, up, state))
 
     def _run_checks(self) -> Checks:
@@ -70,6 +70,6 @@ async def _observer(request: Request) -> Observer:
 WithObserver = Annotated[Observer, Depends(_observer)]
 
 
-def _blind(database: str) -> Checks:
-    unknown = "unknown, for the database does not tell"
+def _database_failed(database: str) -> Checks:
+    unknown = "unknown, as the database cannot be read"
     return {"database": database, "dispatcher": unknown, "ray": unknown}

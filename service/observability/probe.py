@@ -1,4 +1,4 @@
-"""A question to something that may never answer, such as a database on a machine that hangs."""
+"""Calls that may never return, such as to a database on a machine that hangs."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
-class Probe(Generic[Answer]):
-    """Asks in a thread of its own, and never twice at a time.
+class Probe(Generic[Result]):
+    """Run a function in a thread of its own, never twice at a time.
 
-    Whoever asks while a question is under way shares its answer. So those who gave up waiting leave
-    one thread behind, not one each, and none of the threads that serve requests.
+    Callers that arrive during a call share its result. A function that hangs therefore blocks one
+    thread, however many callers time out, and none of the threads that serve requests.
     """
 
-    def __init__(self, question: Callable[[], Answer]) -> None:
-        self._question = question
+    def __init__(self, function: Callable[[], Result]) -> None:
+        self._function = function
         self._lock = threading.Lock()
-        self._asked: Future[Answer] | None = None
+        self._call: Future[Result] | None = None
 
-    async def ask(self, seconds: float) -> Answer:
-        """The answer.
+    async def result(self, timeout_seconds: float) -> Result:
+        """Call the function, or join the call in progress, and return its result.
 
         Raises:
-            TimeoutError: there was none within this time.
-            Exception: whatever the question raises.
+            TimeoutError: there was no result within this time.
+            Exception: any error of the function.
         """
         with self._lock:
-            if self._asked is None or self._asked.done():
-                self._asked = Future()
-                threading.Thread(target=self._run, args=(self._asked,), daemon=True).start()
-            asked = self._asked
-        return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(asked)), seconds)
+            if self._call is None or self._call.done():
+                self._call = Future()
+                threading.Thread(target=self._run, args=(self._call,), daemon=True).start()
+            call = self._call
+        return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(call)), timeout_seconds)
 
-    def _run(self, asked: Future[Answer]) -> None:
+    def _run(self, call: Future[Result]) -> None:
         try:
-            answer = self._question()
-        except Exception as error:  # noqa: BLE001  handed to whoever asks
-            asked.set_exception(error)
+            value = self._function()
+        except Exception as error:  # noqa: BLE001  raised in `result`
+            call.set_exception(error)
         else:
-            asked.set_result(answer)
+            call.set_result(value)

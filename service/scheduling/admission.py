@@ -115,7 +115,7 @@ def decide(
     """Decide on every job of the queue, in order.
 
     Args:
-        running: all that takes room; `Running.ends_by` must be what is really enforced.
+        running: all jobs that hold resources; their `ends_by` must be enforced.
     """
     return _Round(cluster, running, now).decide(queue)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Node:
-    """A machine of the cluster that is alive; CPUs and GPUs are the executor's logical ones."""
+    """A live machine of the cluster; CPUs and GPUs are the executor's logical ones."""
 
     id: str
     address: str
@@ -19,7 +19,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Cluster:
-    """All nodes that are alive. What is used may lag some seconds behind."""
+    """All live nodes; their usage may lag some seconds behind."""
 
     nodes: tuple[Node, ...]
 
@@ -35,10 +35,10 @@ class Cluster:
 
     @property
     def used_cpus(self) -> float:
-        """CPUs that are taken, on all nodes."""
+        """CPUs in use on all nodes."""
         return sum(node.used_cpus for node in self.nodes)
 
     @property
     def used_gpus(self) -> float:
-        """GPUs that are taken, on all nodes."""
+        """GPUs in use on all nodes."""
         return sum(node.used_gpus for node in self.nodes)

@@ -1,4 +1,4 @@
-"""Packing: whether all workers of a job certainly find a node, however the running ones are placed.
+"""Packing: whether all workers of a job are certain to fit, however the running ones are placed.
 
 DASL knows the CPUs and GPUs of every node and the exact total that its own attempts take. It does not
 know which worker is on which node: Ray places them, and Ray's usage by node lags behind and names no
@@ -20,7 +20,7 @@ from service.scheduling.nodes import Node
 
 
 class Worker(NamedTuple):
-    """What one worker takes of the node it sits on: one CPU or more, and whole GPUs."""
+    """What one worker takes on its node: one CPU or more, and whole GPUs."""
 
     cpus: int
     gpus: int
@@ -53,14 +53,14 @@ class Demand(NamedTuple):
 
 
 def fits(nodes: Sequence[Node], taken: Counter[Worker], demand: Demand) -> bool:
-    """Whether all workers of a job find room beside those that are there, however they sit."""
+    """Whether all workers of a job fit beside the running ones, however these are placed."""
     return sure_places(nodes, taken, demand.worker) >= demand.workers
 
 
 def sure_places(nodes: Sequence[Node], taken: Counter[Worker], worker: Worker) -> int:
-    """How many workers like this find room, at least, however those in `taken` sit.
+    """A lower bound on how many such workers fit, however those in `taken` are placed.
 
-    A bound from below: from the places on the empty nodes go those that the others take at worst.
+    It is the number of places on the empty nodes, minus the most that the others can take.
     """
     hosts = [node for node in nodes if _places(node.total_cpus, node.total_gpus, worker)]
     if len(hosts) == 1:
@@ -70,7 +70,7 @@ def sure_places(nodes: Sequence[Node], taken: Counter[Worker], worker: Worker) -
         return _places(cpus, gpus, worker)
     lost = lost_one_by_one = cpus = count = 0
     for other, number in taken.items():
-        # On any node it takes at most as many places as its size.
+        # On any node, a worker takes at most as many places as its size.
         each = math.ceil(other.cpus / worker.cpus)
         if worker.gpus and other.gpus:
             lost += number * max(each, math.ceil(other.gpus / worker.gpus))
@@ -100,24 +100,24 @@ def _places(cpus: float, gpus: float, worker: Worker) -> int:
 
 
 def _most_lost(hosts: Sequence[Node], worker: Worker, cpus: int, count: int) -> int:
-    """How many places `count` others with `cpus` CPUs in all take at worst.
+    """The most places that `count` other workers with `cpus` CPUs in all can take.
 
-    On each node some CPUs are of no use to `worker`; the others must fill these before they take
-    its first place there, and `worker.cpus` more for each further one. They do most harm on the
-    nodes with the least to fill.
+    Each node has some CPUs beyond the places of `worker`. The others must fill these before they take
+    the first place there, and need `worker.cpus` more for each further place. They take most on the
+    nodes with the fewest such CPUs.
     """
     places = [_places(node.total_cpus, node.total_gpus, worker) for node in hosts]
-    useless = [
-        math.floor(node.total_cpus) - own * worker.cpus
-        for node, own in zip(hosts, places, strict=True)
+    spare_cpus = [
+        math.floor(node.total_cpus) - node_places * worker.cpus
+        for node, node_places in zip(hosts, places, strict=True)
     ]
-    worst = on_these = 0
-    left = cpus
-    by_harm = zip(sorted(useless), sorted(places, reverse=True), strict=True)
-    for crowded, (fill, own) in enumerate(by_harm, start=1):
-        left -= fill + 1
-        on_these += own
-        if left < 0 or crowded > count:
+    worst = reachable = 0
+    cpus_left = cpus
+    by_harm = zip(sorted(spare_cpus), sorted(places, reverse=True), strict=True)
+    for occupied, (spare, node_places) in enumerate(by_harm, start=1):
+        cpus_left -= spare + 1
+        reachable += node_places
+        if cpus_left < 0 or occupied > count:
             break
-        worst = max(worst, min(on_these, crowded + left // worker.cpus))
+        worst = max(worst, min(reachable, occupied + cpus_left // worker.cpus))
     return worst

@@ -1,4 +1,4 @@
-"""SQL of scheduling: what waits, what takes room, and the last snapshot of the cluster.
+"""SQL of scheduling: queued jobs, jobs that hold resources, and the last snapshot of the cluster.
 
 Nothing here commits; the caller's transaction does.
 """
@@ -63,7 +63,7 @@ def ended_attempts(session: Session) -> list[AttemptView]:
 
 
 def queued(session: Session) -> list[Queued]:
-    """All jobs that wait for room, as admission looks at them: by priority, then first come."""
+    """All queued jobs in the order of admission: by priority, then first come."""
     used = _time_used(session, {JobStatus.QUEUED})
     rows = session.execute(
         select(Job.id, Job.attempt, Job.token_id, Token.max_running_jobs, Token.max_gpus)
@@ -86,10 +86,10 @@ def queued(session: Session) -> list[Queued]:
 
 
 def running(session: Session, now: datetime) -> list[Running]:
-    """What live attempts take, and until when at most; what is to stop may end at any moment.
+    """What live attempts hold, and until when at most; those asked to stop may end at any moment.
 
-    Jobs that are about to be tried again keep their room meanwhile: a rank that was killed must not
-    send a job behind a younger one that takes a day.
+    Jobs that wait for a retry keep their resources: a killed rank must not let a younger job, which
+    may run for a day, go first.
     """
     used = _time_used(session, _HAS_ATTEMPT | {JobStatus.RETRY_WAIT})
     rows = session.execute(
@@ -103,19 +103,21 @@ def running(session: Session, now: datetime) -> list[Running]:
         )
     ).all()
     resources = _resources(session, [row.id for row in (*rows, *between)])
-    found = []
+    jobs = []
     for job_id, desired, token_id, began_at in (*rows, *between):
         assert began_at is not None
         ends_by = began_at + resources[job_id].limit - used.get(job_id, timedelta())
-        stops = desired != Desired.RUN
-        at = now if stops else max(now, ends_by)
-        found.append(Running(resources[job_id].demand, at, token_id))
-    return found
+        at = max(now, ends_by) if desired == Desired.RUN else now
+        jobs.append(Running(resources[job_id].demand, at, token_id))
+    return jobs
 
 
 def taking_room(session: Session, now: datetime) -> list[Running]:
-    """All that admission counts as taken: what runs, and ended attempts until their driver is gone,
-    which use no quota any more. A job that is to be tried again counts once."""
+    """All resources that admission counts as taken: of `running`, and of ended attempts.
+
+    An ended attempt counts until its driver is gone, but no longer against a quota. A job that waits
+    for a retry counts once.
+    """
     ended = [
         Running(attempt.demand, now)
         for attempt in ended_attempts(session)
@@ -129,29 +131,29 @@ class _Resources(NamedTuple):
     limit: timedelta
 
 
-# A job's resources never change, and to take those of a thousand jobs out of their specs in each round
-# would be most of it.
-_known_resources: dict[str, _Resources] = {}
+# A cache: a job's resources never change, and reading those of a thousand jobs from their specs would be
+# most of a round's time.
+_resources_by_job: dict[str, _Resources] = {}
 
-_MOST_KNOWN, _AT_A_TIME = 100_000, 1000
+_MAX_CACHED, _BATCH = 100_000, 1000
 
 
 def _resources(session: Session, job_ids: Sequence[str]) -> dict[str, _Resources]:
-    found = {job_id: _known_resources.get(job_id) for job_id in job_ids}
-    unknown = [job_id for job_id, resources in found.items() if resources is None]
-    read: dict[str, _Resources] = {}
-    for start in range(0, len(unknown), _AT_A_TIME):
-        some = Job.id.in_(unknown[start : start + _AT_A_TIME])
-        for job_id, asked in session.execute(select(Job.id, Job.resolved["resources"]).where(some)):
-            read[job_id] = _Resources(Demand.of(asked), timedelta(hours=asked["max_hours"]))
-    if len(_known_resources) > _MOST_KNOWN:
-        _known_resources.clear()
-    _known_resources.update(read)
-    return {job_id: read[job_id] if kept is None else kept for job_id, kept in found.items()}
+    cached = {job_id: _resources_by_job.get(job_id) for job_id in job_ids}
+    missing = [job_id for job_id, resources in cached.items() if resources is None]
+    loaded: dict[str, _Resources] = {}
+    for start in range(0, len(missing), _BATCH):
+        batch = Job.id.in_(missing[start : start + _BATCH])
+        for job_id, spec in session.execute(select(Job.id, Job.resolved["resources"]).where(batch)):
+            loaded[job_id] = _Resources(Demand.of(spec), timedelta(hours=spec["max_hours"]))
+    if len(_resources_by_job) > _MAX_CACHED:
+        _resources_by_job.clear()
+    _resources_by_job.update(loaded)
+    return {job_id: cached[job_id] or loaded[job_id] for job_id in cached}
 
 
 def _time_used(session: Session, statuses: Collection[JobStatus]) -> dict[str, timedelta]:
-    """How long the attempts that are over took in all, by job."""
+    """Total run time of the ended attempts of each job."""
     rows = session.execute(
         select(Attempt.job_id, func.sum(Attempt.ran_seconds))
         .join(Job, Job.id == Attempt.job_id)
@@ -161,7 +163,7 @@ def _time_used(session: Session, statuses: Collection[JobStatus]) -> dict[str, t
     return {job_id: timedelta(seconds=seconds) for job_id, seconds in rows}
 
 
-# Columns and not rows: a job's specs are large, and nobody here reads them.
+# Columns instead of rows: the specs of a job are large and not needed here.
 _ATTEMPTS = select(
     Attempt.job_id,
     Attempt.number,

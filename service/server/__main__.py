@@ -1,6 +1,6 @@
-"""`python -m service.server`: the API alone, until SIGTERM or Ctrl-C. Dispatcher and Ray run elsewhere.
+"""`python -m service.server`: the API alone, until SIGTERM or Ctrl-C; dispatcher and Ray run elsewhere.
 
-It neither makes nor changes tables: `dasl db upgrade` does, before.
+It does not change the database schema: run `dasl db upgrade` first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from service import log_records
 from service.db.session import Database
 from service.server.listener import bind_listener, warn_if_exposed
 from service.server.thread import ApiThread
-from service.server.tuning import spare_what_stays, stay_on_one_core
+from service.server.tuning import freeze_garbage_collection, stay_on_one_core
 from service.settings import read_settings
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ def main() -> int:
         with bind_listener(settings) as listener:
             api = ApiThread(settings, Database(settings.database_url), listener)
             api.start()
-            spare_what_stays()
+            freeze_garbage_collection()
             host, port = listener.getsockname()[:2]
             logger.info("The API listens on %s, port %d", host, port)
             while not stop.wait(_CHECK_EVERY_SECONDS):

@@ -13,7 +13,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from service.api import problems
 from service.api.auth_rate_limit import FailedAuthLimit, Failures
 from service.api.json_body import BodyLimit
-from service.api.request_log import ObservedRequests
+from service.api.request_log import RequestLog
 from service.api.transaction import Context
 from service.artifacts.storage import Storage
 from service.audit.endpoints import router as audit
@@ -37,7 +37,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
 
     Args:
         settings: see `Settings`.
-        database: shared with the caller, who closes it; without, one is opened and closed here.
+        database: shared with the caller, which closes it; without it, the app opens and closes its own.
 
     `app.state.context.closing.set()` ends the live streams, so that a server can shut down.
     """
@@ -66,7 +66,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     app.add_middleware(FailedAuthLimit, failures=Failures(failures))
     if settings.trusted_proxies:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=settings.trusted_proxies)
-    app.add_middleware(ObservedRequests, latency=observer.process.latency)
+    app.add_middleware(RequestLog, latency=observer.process.latency)
     problems.install(app)
     for router in (
         jobs,

@@ -15,14 +15,14 @@ logger = logging.getLogger("dasl.serve")
 
 @contextmanager
 def bind_listener(settings: Settings) -> Iterator[socket.socket]:
-    """Bind a socket to the address of the settings; it is closed at the end of the block.
+    """Bind a socket to the configured address, and close it at the end of the block.
 
     Raises:
-        ValueError: the port is taken, or there is no such address.
+        ValueError: the port is taken, or the address does not exist.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    # asyncio sets TCP_NODELAY only if the protocol is named. Without it a body waits until its headers
-    # are acknowledged, often 40 ms.
+    # asyncio sets TCP_NODELAY only if the protocol is given. Without it a body waits, often 40 ms,
+    # until its headers are acknowledged.
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -36,17 +36,17 @@ def bind_listener(settings: Settings) -> Iterator[socket.socket]:
 
 
 def warn_if_exposed(settings: Settings) -> None:
-    """Warn if other machines can reach the port, and what that allows them."""
+    """Warn if other machines can reach the port, and about what this allows."""
     if _is_loopback(settings.host):
         return
     logger.warning(
         "Listening on %s, beyond this machine's loopback: tokens travel unencrypted. Put a proxy "
-        "with TLS before it",
+        "with TLS in front of it",
         settings.host,
     )
     if not settings.dataset_roots:
         logger.warning(
-            "DASL_DATASET_ROOTS is not set: whoever may submit can have every folder read that "
+            "DASL_DATASET_ROOTS is not set: every client that may submit can read every folder that "
             "this user can read"
         )
 

@@ -17,8 +17,7 @@ _SHUTDOWN_SECONDS = 3
 class ApiThread(threading.Thread):
     """Serve the API on a bound socket until `stop`.
 
-    The socket listens as soon as this object exists: a request that comes before the thread is ready
-    waits for it.
+    The socket listens as soon as this object exists; early requests wait until the thread is ready.
     """
 
     def __init__(self, settings: Settings, database: Database, listener: socket.socket) -> None:
@@ -31,8 +30,8 @@ class ApiThread(threading.Thread):
                 log_level="warning",
                 log_config=None,
                 access_log=False,
-                # httptools, uvicorn's choice where it is installed, accepts two Host headers, HTTP/0.9
-                # and headers of any size.
+                # httptools, uvicorn's default if installed, accepts two Host headers, HTTP/0.9 and
+                # headers of any size.
                 http="h11",
                 # `trusted_proxies` decides; uvicorn would trust every client on this machine.
                 proxy_headers=False,

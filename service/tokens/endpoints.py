@@ -1,4 +1,4 @@
-"""`/v1/tokens`: an administrator's own tenant."""
+"""`/v1/tokens`: the tokens of an administrator's tenant."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ router = APIRouter(prefix="/v1/tokens", tags=["tokens"], route_class=Route)
 
 @router.post("", status_code=201)
 def create_token(request: TokenRequest, caller: Admin, session: WriteSession) -> NewToken:
-    """Make a token. Its text is in this answer and nowhere else."""
+    """Create a token; its text is in this answer only."""
     token, text = service.create(
         session, tenant=caller.tenant, name=request.name, scopes=request.scopes, quotas=request
     )
@@ -31,24 +31,24 @@ def list_tokens(
     after: Annotated[After, position("tok")] = None,
     limit: Limit = 50,
 ) -> Page[TokenView]:
-    """Tokens, newest first, revoked ones included."""
+    """List tokens, newest first, revoked ones included."""
     rows = repository.newest(session, caller.tenant, after, limit)
     return page(rows, limit, TokenView.model_validate, lambda row: row.id)
 
 
 @router.get("/current")
 def show_current_token(caller: Reader, session: ReadSession) -> TokenView:
-    """The token that asks."""
+    """Show the token of this request."""
     return TokenView.model_validate(repository.get(session, caller.tenant, caller.token_id))
 
 
 @router.patch("/{token_id}")
 def change_token(token_id: str, quotas: Quotas, caller: Admin, session: WriteSession) -> TokenView:
-    """Change a token's quotas; those that the request does not name stay. Null: no limit."""
+    """Change the quotas that the request names; null: no limit."""
     return TokenView.model_validate(service.change(session, caller.tenant, token_id, quotas))
 
 
 @router.delete("/{token_id}", status_code=204, response_class=Response)
 def revoke_token(token_id: str, caller: Admin, session: WriteSession) -> None:
-    """Revoke a token, at once."""
+    """Revoke a token, with immediate effect."""
     service.revoke(session, caller.tenant, token_id)

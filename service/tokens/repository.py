@@ -33,7 +33,7 @@ def newest(session: Session, tenant: str, after: str | None, limit: int) -> Sequ
 
 
 def lock_queue_limit(session: Session, token_id: str) -> int | None:
-    """How many of a token's jobs may be queued; `None`: any number.
+    """Return how many of a token's jobs may be queued; `None`: no limit.
 
     If there is a limit, the row stays locked until the transaction ends: concurrent submissions with
     the token are serialized, so two of them cannot both take the last place.

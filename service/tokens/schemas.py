@@ -1,4 +1,4 @@
-"""Tokens as the API shows them."""
+"""Request and response models of tokens."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from service.credentials import Scope
 TenantName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=LINE_PATTERN)]
 TokenName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=LINE_PATTERN)]
 
-
-Most = Annotated[int | None, Field(ge=0, le=1_000_000)]
+Quota = Annotated[int | None, Field(ge=0, le=1_000_000)]
 
 
 class Quotas(BaseModel):
-    """What the jobs submitted with a token may take at a time; null: no limit."""
+    """Limits on the jobs submitted with a token, at any one time; null: no limit."""
 
     model_config = ConfigDict(extra="forbid")
 
-    max_queued_jobs: Most = None
-    max_running_jobs: Most = None
-    max_gpus: Most = None
+    max_queued_jobs: Quota = None
+    max_running_jobs: Quota = None
+    max_gpus: Quota = None
 
 
 class TokenRequest(Quotas):
@@ -53,6 +52,6 @@ class TokenView(BaseModel):
 
 
 class NewToken(TokenView):
-    """A token just made: the only answer that ever holds its text."""
+    """A new token; no other answer contains its text."""
 
     token: str

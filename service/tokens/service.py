@@ -58,7 +58,7 @@ def check_queue(session: Session, token_id: str, limit: int | None) -> None:
         limit: from `repository.lock_queue_limit` in the same transaction.
 
     Raises:
-        Problem: 429, naming the quota and its value.
+        Problem: 429, the queue quota is exhausted.
     """
     if limit is None:
         return

@@ -13,7 +13,7 @@ from service.cli.app import app
 from service.client.config import Connection, resolve_connection
 from service.credentials import hash_token
 from service.db.session import Database
-from service.embedded.bootstrap_token import admin_token, place, write_config
+from service.embedded.bootstrap_token import admin_token, choose_config, write_config
 from service.tokens import service
 from tests.support.api_under_test import Api, refused
 
@@ -61,26 +61,26 @@ def test_config_of_another_server_is_kept(database: Database, tmp_path: Path) ->
     shared, own = tmp_path / "config.toml", tmp_path / "home" / "client.toml"
     write_config(shared, "https://dasl.example.org", "its token")
     before = shared.read_bytes()
-    assert place(database, URL, shared, own) == own
+    assert choose_config(database, URL, shared, own) == own
     token = admin_token(database, own)
     write_config(own, URL, token)
     # The next start finds the same token again.
-    assert place(database, URL, shared, own) == own
+    assert choose_config(database, URL, shared, own) == own
     assert admin_token(database, own) == token
     assert shared.read_bytes() == before
 
 
 def test_config_of_same_server_is_updated_in_place(database: Database, tmp_path: Path) -> None:
     shared, own = tmp_path / "config.toml", tmp_path / "client.toml"
-    assert place(database, URL, shared, own) == shared
+    assert choose_config(database, URL, shared, own) == shared
     write_config(shared, "http://127.0.0.1:45678", admin_token(database, shared))
     # The same server, started on another port.
-    assert place(database, URL, shared, own) == shared
+    assert choose_config(database, URL, shared, own) == shared
     # A new database behind the same address.
     write_config(shared, f"{URL}/", "a token of the old one")
-    assert place(database, URL, shared, own) == shared
+    assert choose_config(database, URL, shared, own) == shared
     shared.write_text("= nonsense")
-    assert place(database, URL, shared, own) == shared
+    assert choose_config(database, URL, shared, own) == shared
 
 
 def test_admin_token_command_creates_another_tenant(

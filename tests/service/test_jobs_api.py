@@ -73,7 +73,7 @@ def test_submit_refuses_evaluation_on_training_dataset(api: Api) -> None:
     for name in ("emoji", dataset_id):
         spec = {"dataset": "emoji", "evaluate": {"dataset": name}}
         problem = refused(api.client.post("/v1/jobs", json=spec), 422, "evaluate.dataset")
-        assert "each image would find itself" in problem["errors"][0]["message"]
+        assert "must differ from `dataset`" in problem["errors"][0]["message"]
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_unreadable_dataset_folder_is_a_validation_error(api: Api) -> None:
         # No file system has such a name, and says so with an error of its own.
         session.get_one(Dataset, dataset).uri = "/" + "x" * 300
     problem = refused(submit(api), 422, "dataset")
-    assert "cannot be looked at: File name too long" in problem["detail"]
+    assert "cannot be read: File name too long" in problem["detail"]
 
 
 def test_submit_refuses_missing_weights(api: Api, tmp_path: Path) -> None:
@@ -77,8 +77,8 @@ def test_submit_refuses_missing_weights(api: Api, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     for name, told in (
         ("nowhere.pth", "does not exist on the server"),
-        ("notes.txt", "is no file of weights"),
-        ("x" * 300, "cannot be looked at: File name too long"),
+        ("notes.txt", "is not a file of weights"),
+        ("x" * 300, "cannot be read: File name too long"),
     ):
         backbone = {"name": "resnet18", "pretrained": str(tmp_path / name)}
         problem = refused(submit(api, backbone=backbone), 422, "backbone.pretrained")

@@ -16,7 +16,7 @@ from dasl_core.spec import Checkpoints
 from service import ids
 from service.artifacts.storage import Storage
 from service.checkpoints import repository as checkpoints
-from service.checkpoints.retention import beyond
+from service.checkpoints.retention import obsolete_checkpoints
 from service.db.models import Checkpoint
 from service.dispatcher.context import DispatcherContext, Entrypoints, utc_now
 from service.dispatcher.garbage import Garbage
@@ -190,7 +190,7 @@ def test_retention_drops_only_old_inferior_unpinned_checkpoints(
         )
         for i, value in enumerate(knn)
     ]
-    gone = beyond(Checkpoints(keep_last=keep_last, keep_best=keep_best), newest_first)
+    gone = obsolete_checkpoints(Checkpoints(keep_last=keep_last, keep_best=keep_best), newest_first)
     stay = [c for c in newest_first if c not in gone]
     assert stay[:keep_last] == newest_first[:keep_last]
     assert not any(c.pinned or c.final for c in gone)

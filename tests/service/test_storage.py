@@ -53,7 +53,7 @@ def test_storage_reads_parts_of_a_file(tmp_path: Path) -> None:
 def test_ids_sort_by_creation_and_are_recognized_by_kind() -> None:
     made = [ids.new_id("job") for _ in range(2000)]
     assert made == sorted(set(made))
-    assert abs(ids.made_at(made[0]) - datetime.now(UTC)) < timedelta(minutes=1)
+    assert abs(ids.created_at(made[0]) - datetime.now(UTC)) < timedelta(minutes=1)
     assert ids.is_id("job", made[0])
     assert not ids.is_id("ds", made[0])
     assert not ids.is_id("job", made[0].upper())
@@ -62,7 +62,7 @@ def test_ids_sort_by_creation_and_are_recognized_by_kind() -> None:
 
 def test_try_to_write_reports_unusable_root(tmp_path: Path) -> None:
     root = tmp_path / "not there yet" / "artifacts"
-    Storage(f"file://{root}").try_to_write()
+    Storage(f"file://{root}").check_writable()
     assert list(root.iterdir()) == []
     (tmp_path / "file").touch()
     for bad, why in (
@@ -72,5 +72,5 @@ def test_try_to_write_reports_unusable_root(tmp_path: Path) -> None:
         with pytest.raises(
             ValueError, match=rf"\(DASL_ARTIFACTS_URI\) cannot be .*({why})"
         ) as refused:
-            Storage(bad).try_to_write()
+            Storage(bad).check_writable()
         assert "hunter2" not in str(refused.value)
