@@ -100,7 +100,7 @@ def _check_weights(pretrained: str | None, roots: Sequence[str]) -> None:
     """Check that the pretrained weights may be read.
 
     Raises:
-        ValueError: they lie, or lead, outside of the roots, or cannot be looked at.
+        ValueError: a path is or leads outside of the roots, or cannot be read.
     """
     from dasl_core.spec.locations import OUTSIDE, is_allowed, local_path
 

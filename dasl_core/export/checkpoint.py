@@ -30,7 +30,7 @@ from dasl_core.spec import BACKBONES, ResolvedJobSpec
 WEIGHTS, MODEL, METRICS, CARD = "backbone.safetensors", "model.json", "metrics.json", "README.md"
 ONNX = "backbone.onnx"
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def export_backbone(
@@ -112,7 +112,7 @@ def _try_onnx(weights: dict[str, Tensor], spec: ResolvedJobSpec, folder: Path) -
     try:
         return write_onnx(exported_network(spec.backbone, weights), spec.backbone, folder / ONNX)
     except Exception as error:  # whatever an exporter runs into must not cost the weights
-        log.warning("no %s was written", ONNX, exc_info=True)
+        logger.warning("no %s was written", ONNX, exc_info=True)
         (folder / ONNX).unlink(missing_ok=True)
         return {"error": f"{ONNX} was not written: {error}"}
 

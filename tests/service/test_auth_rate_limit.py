@@ -60,7 +60,7 @@ def test_failure_warning_is_logged_once_per_episode(caplog: pytest.LogCaptureFix
 
 
 def test_failures_remember_limited_number_of_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.api.auth_rate_limit._ADDRESSES", 2)
+    monkeypatch.setattr("service.api.auth_rate_limit._MAX_ADDRESSES", 2)
     failures = Failures(1, Clock())
     for address in ("a", "b", "a", "c"):
         failures.count(address)

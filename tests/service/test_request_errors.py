@@ -47,19 +47,19 @@ from tests.support.api_under_test import Api, refused
         ),
         ("GET", "/v1/jobs?limit=many", None, ("limit", "'many'", "a whole number")),
         ("GET", "/v1/jobs?limit=0", None, ("limit", "'0'", "a number >= 1")),
-        ("GET", "/v1/jobs?after=zzz", None, ("after", "'zzz'", "the `next` of the page before")),
-        ("GET", "/v1/jobs?after=", None, ("after", "''", "the `next` of the page before")),
+        ("GET", "/v1/jobs?after=zzz", None, ("after", "'zzz'", "the `next` of the previous page")),
+        ("GET", "/v1/jobs?after=", None, ("after", "''", "the `next` of the previous page")),
         (
             "GET",
             "/v1/datasets?after=zzz",
             None,
-            ("after", "'zzz'", "the `next` of the page before"),
+            ("after", "'zzz'", "the `next` of the previous page"),
         ),
         (
             "GET",
             "/v1/tokens?after=%00",
             None,
-            ("after", "'\\x00'", "the `next` of the page before"),
+            ("after", "'\\x00'", "the `next` of the previous page"),
         ),
     ],
 )

@@ -60,7 +60,7 @@ def test_ids_sort_by_creation_and_are_recognized_by_kind() -> None:
     assert not ids.is_id("job", made[0] + "\n")
 
 
-def test_try_to_write_reports_unusable_root(tmp_path: Path) -> None:
+def test_check_writable_reports_unusable_root(tmp_path: Path) -> None:
     root = tmp_path / "not there yet" / "artifacts"
     Storage(f"file://{root}").check_writable()
     assert list(root.iterdir()) == []
