@@ -1,14 +1,17 @@
 """Losses of every method, bit for bit as they were before the code was reorganized.
 
-`python -m tests.dasl_core.test_golden_losses` writes `tests/fixtures/golden_losses.json`. Write it again
-only in a commit that means to change what a method computes, and say so there.
+`python -m tests.dasl_core.test_golden_losses NAME` adds a new method to `tests/fixtures/golden_losses.json`
+or replaces its losses; without a name it records all methods. Replace losses only in a commit that means to
+change what a method computes, and say so there.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import platform
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,18 +90,29 @@ def test_losses_equal_recorded_ones(
         assert values[:COMPARED_ELSEWHERE] == expected, name
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Record the losses of the code as it is."""
+    parser = argparse.ArgumentParser(description="Write tests/fixtures/golden_losses.json.")
+    parser.add_argument("methods", nargs="*", help="record only these; all others stay as they are")
+    methods = parser.parse_args(arguments).methods
     torch.set_num_threads(1)
-    recorded: dict[str, dict[str, dict[str, list[float]]]] = {}
+    golden = {"environment": environment(), "curves": {}}
+    if methods:
+        golden = json.loads(GOLDEN.read_text())
+        if golden["environment"] != environment():
+            parser.error(
+                f"the others were recorded in another environment: {golden['environment']}"
+            )
     with tempfile.TemporaryDirectory() as name:
         index = ingest(picture_folder(Path(name) / "pictures"))
         for method, variant, regularizers in CASES:
+            if methods and method not in methods:
+                continue
             folder = Path(name) / method / variant
             folder.mkdir(parents=True)
             losses = curves(method, regularizers, index, folder)
-            recorded.setdefault(method, {})[variant] = losses
-    golden = {"environment": environment(), "curves": recorded}
+            golden["curves"].setdefault(method, {})[variant] = losses
+    golden["curves"] = dict(sorted(golden["curves"].items()))
     GOLDEN.write_text(json.dumps(golden, indent=1) + "\n")
 
 
