@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import REGISTRY, Method, Outputs, Step, build_method, nt_xent
+from dasl_core.methods.barlow_twins import barlow_twins_loss
 from dasl_core.methods.byol import byol_loss
 from dasl_core.methods.dino import TemperatureWarmup, dino_loss
 from dasl_core.methods.hcl import hard_negative_loss
@@ -86,6 +87,7 @@ OTHERS: dict[str, dict[str, Other]] = {
         "variance": other(5.0, "loss"),
         "covariance": other(7.0, "loss"),
     },
+    "barlow_twins": HEAD | {"redundancy": other(0.5, "loss"), "loss_scale": other(2.0, "loss")},
     "dino": LOCAL
     | {
         "bottleneck_dim": other(11, "network"),
@@ -205,6 +207,9 @@ LOSSES: dict[str, Callable[[Any, Method, History], Tensor]] = {
     ),
     "vicreg": lambda s, _, h: vicreg_loss(
         h[-1][1]["embeddings"], s.invariance, s.variance, s.covariance
+    ),
+    "barlow_twins": lambda s, _, h: (
+        s.loss_scale * barlow_twins_loss(h[-1][1]["embeddings"], s.redundancy)
     ),
     "dino": dino_of,
     "swav": swav_of,

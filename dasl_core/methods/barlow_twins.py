@@ -1,0 +1,80 @@
+"""Barlow Twins (Zbontar et al., ICML 2021)."""
+
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dasl_core.distributed import gather_views, rank, world_size
+from dasl_core.methods.base import Outputs, Step, register
+from dasl_core.methods.two_views import TwoViewMethod
+from dasl_core.models.backbone import build_backbone, feature_width
+from dasl_core.models.heads import deep_head
+from dasl_core.spec import ResolvedBackbone
+from dasl_core.spec.methods.barlow_twins import ResolvedBarlowTwins
+from dasl_core.tensors import check_two_views, full_precision
+
+
+@register("barlow_twins")
+class BarlowTwins(TwoViewMethod):
+    """The cross-correlation of two views' embeddings over the batch becomes the identity matrix.
+
+    Args:
+        redundancy: weight of the off-diagonal terms.
+        loss_scale: factor on the loss.
+    """
+
+    def __init__(
+        self, backbone: nn.Module, projector: nn.Module, *, redundancy: float, loss_scale: float
+    ) -> None:
+        super().__init__()
+        self.backbone, self.projector = backbone, projector
+        self.redundancy, self.loss_scale = redundancy, loss_scale
+
+    @classmethod
+    def from_settings(
+        cls, settings: ResolvedBarlowTwins, backbone: ResolvedBackbone, num_classes: int | None
+    ) -> Self:
+        network = build_backbone(backbone)
+        hidden = settings.hidden_dim
+        widths = [feature_width(network), hidden, hidden, settings.projection_dim]
+        return cls(
+            network,
+            deep_head(widths, normalised_output=False),
+            redundancy=settings.redundancy,
+            loss_scale=settings.loss_scale,
+        )
+
+    def loss(self, outputs: Outputs, step: Step) -> Tensor:
+        return self.loss_scale * barlow_twins_loss(outputs["embeddings"], self.redundancy)
+
+
+def barlow_twins_loss(embeddings: Tensor, redundancy: float) -> Tensor:
+    """Barlow Twins' loss (Zbontar et al. 2021, eq. 1); its mean over ranks is that of the global batch.
+
+    As in the authors' code, each coordinate is standardized by a batch normalization without weights.
+    Each rank computes a share of the rows of the cross-correlation.
+
+    Args:
+        embeddings: (2, B, D), raw; float16 and bfloat16 are computed in float32.
+        redundancy: weight of the off-diagonal terms, the paper's lambda.
+
+    Raises:
+        ValueError: `embeddings` have another shape, or the global batch has no variance.
+    """
+    check_two_views("embeddings", embeddings)
+    with torch.autocast(embeddings.device.type, enabled=False):
+        gathered = gather_views(full_precision(embeddings))  # (2, N, D)
+        samples = gathered.shape[1]
+        if samples < 2:
+            raise ValueError(
+                "embeddings must be of at least 2 samples, for there to be a variance; given "
+                f"{samples}"
+            )
+        a, b = (F.batch_norm(view, None, None, training=True) for view in gathered)
+        rows = a.T.tensor_split(world_size())[rank()]  # (D / W, N)
+        squares = world_size() * (rows @ b / samples).square().sum()
+        diagonal = (a * b).mean(dim=0)
+        off_diagonal = squares - diagonal.square().sum()
+        return (1 - diagonal).square().sum() + redundancy * off_diagonal

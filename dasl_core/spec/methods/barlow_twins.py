@@ -1,0 +1,84 @@
+"""Settings of Barlow Twins."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from dasl_core.spec.base import Auto
+from dasl_core.spec.methods.config import (
+    FIXES_SHAPES,
+    EmbeddingWidth,
+    MethodConfig,
+    Recipe,
+    ResolveContext,
+    Width,
+    register,
+    register_resolved,
+)
+
+
+@register
+class BarlowTwins(MethodConfig):
+    """Barlow Twins (Zbontar et al., ICML 2021, https://arxiv.org/abs/2103.03230).
+
+    Each coordinate of an embedding agrees between the two views of an image and is decorrelated from all
+    other coordinates. Both views go through the network in one pass, so its batch statistics are those of
+    both views together; the authors' code computes them for each view separately.
+    """
+
+    # The authors' code for a batch of 2048 and 1000 epochs (facebookresearch/barlowtwins, main.py).
+    recipe: ClassVar[Recipe] = Recipe(
+        lr={"lars": 0.2},
+        weight_decay={"lars": 1e-6},
+        crop_scale=(0.08, 1.0),
+        blur=(1.0, 0.1),
+        solarize=(0.0, 0.2),
+    )
+
+    name: Literal["barlow_twins"] = "barlow_twins"
+    projection_dim: Annotated[EmbeddingWidth | Auto, FIXES_SHAPES] = Field(
+        "auto",
+        description=(
+            'Width of the projector\'s outputs, which the loss, DAR and SEC use. "auto": four '
+            "times the width of the backbone's features, at most 8192, the paper's value for "
+            "a ResNet-50."
+        ),
+    )
+    hidden_dim: Annotated[Width | Auto, FIXES_SHAPES] = Field(
+        "auto",
+        description='Width of the projector\'s two hidden layers. "auto": `projection_dim`.',
+    )
+    redundancy: float = Field(
+        0.0051,
+        ge=0,
+        le=1e6,
+        description=(
+            "Weight of the squared correlations between different coordinates: the paper's lambda, "
+            "there 0.005; the value is that of the authors' code."
+        ),
+    )
+    loss_scale: float = Field(
+        0.024,
+        gt=0,
+        le=1e6,
+        description=(
+            "Factor on the loss, as in the authors' first code. With LARS, which adapts weights to the "
+            "size of their gradients, it is a factor on the learning rate of biases and norms: 0.2 "
+            "times 0.024 is the 0.0048 of their present code."
+        ),
+    )
+
+    def resolve(self, context: ResolveContext) -> "ResolvedBarlowTwins":
+        """Choose a projector four times as wide as the features."""
+        width = min(8192, 4 * context.features)
+        output = width if self.projection_dim == "auto" else self.projection_dim
+        hidden = output if self.hidden_dim == "auto" else self.hidden_dim
+        return self.narrow(ResolvedBarlowTwins, projection_dim=output, hidden_dim=hidden)
+
+
+@register_resolved
+class ResolvedBarlowTwins(BarlowTwins):
+    """Barlow Twins' settings without "auto"."""
+
+    projection_dim: EmbeddingWidth
+    hidden_dim: Width

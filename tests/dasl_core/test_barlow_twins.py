@@ -1,0 +1,137 @@
+"""Barlow Twins' loss against lightly's and the paper's formula, and its network."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lightly.loss import BarlowTwinsLoss
+from torch import Tensor, nn
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.methods import Step, build_method
+from dasl_core.methods.barlow_twins import BarlowTwins, barlow_twins_loss
+from dasl_core.models.heads import deep_head
+from dasl_core.spec.methods import ResolveContext
+from dasl_core.spec.methods.barlow_twins import BarlowTwins as Settings
+from tests.support.batch_parts import gradients_in_parts, without_batch_statistics
+from tests.support.training_world import resolved
+
+
+def embeddings(samples: int, width: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    scales = torch.rand(width, generator=generator, dtype=torch.float64) * 2
+    return torch.randn(2, samples, width, generator=generator, dtype=torch.float64) * scales + 1
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(2, 9), st.integers(2, 9), st.floats(0, 30), st.integers(0, 2**31))
+def test_equals_lightlys_value_and_gradient(
+    samples: int, width: int, redundancy: float, seed: int
+) -> None:
+    z = embeddings(samples, width, seed)
+    ours, reference = (z.clone().requires_grad_() for _ in range(2))
+    loss = barlow_twins_loss(ours, redundancy)
+    expected = BarlowTwinsLoss(redundancy)(reference[0], reference[1])
+    torch.testing.assert_close(loss, expected, rtol=1e-10, atol=1e-10)
+    loss.backward()
+    expected.backward()
+    torch.testing.assert_close(ours.grad, reference.grad, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("samples", "width"), [(3, 7), (7, 3), (5, 5)])
+def test_equals_the_papers_formula(samples: int, width: int) -> None:
+    """Equations 1 and 2, entry by entry, where variances are far above batch_norm's epsilon."""
+    z = embeddings(samples, width) * 1e4
+    a, b = (view - view.mean(dim=0) for view in z)
+    expected = 0.0
+    for i in range(width):
+        for j in range(width):
+            lengths = a[:, i].square().sum().sqrt() * b[:, j].square().sum().sqrt()
+            correlation = ((a[:, i] * b[:, j]).sum() / lengths).item()
+            expected += (1 - correlation) ** 2 if i == j else 0.0051 * correlation**2
+    assert barlow_twins_loss(z, 0.0051).item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_terms_are_the_papers() -> None:
+    """On embeddings whose correlations are known."""
+    orthogonal = torch.tensor([[1, 1], [1, -1], [-1, 1], [-1, -1]], dtype=torch.float64) * 1e4
+    assert barlow_twins_loss(torch.stack([orthogonal, orthogonal + 5]), 3).item() == pytest.approx(
+        0
+    )
+    assert barlow_twins_loss(torch.stack([orthogonal, -orthogonal]), 3).item() == pytest.approx(8)
+    same = orthogonal[:, :1].repeat(2, 1, 3)  # three coordinates that are one: 6 correlations of 1
+    assert barlow_twins_loss(same, 3).item() == pytest.approx(3 * 6)
+
+
+def test_half_precision_is_computed_in_float32() -> None:
+    z = embeddings(16, 8).bfloat16()
+    exact = barlow_twins_loss(z.double(), 0.0051).item()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = barlow_twins_loss(z, 0.0051)
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(exact, rel=1e-4)
+
+
+def test_forward_gives_the_raw_embeddings_of_each_view() -> None:
+    torch.manual_seed(0)
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(12, 6))
+    head = deep_head([6, 5, 5, 4], normalised_output=False)
+    method = BarlowTwins(backbone, head, redundancy=0.1, loss_scale=0.5)
+    views = [torch.randn(7, 3, 2, 2) for _ in range(2)]
+    outputs = method(views)
+    together = head(backbone(torch.cat(views)))
+    torch.testing.assert_close(outputs["embeddings"].flatten(0, 1), together)
+    loss = method.loss(outputs, Step(0, 1, 1, torch.arange(7)))
+    torch.testing.assert_close(loss, 0.5 * barlow_twins_loss(outputs["embeddings"], 0.1))
+    loss.backward()
+    assert all(p.grad is not None for p in method.parameters())
+
+
+def test_parts_of_a_batch_give_the_gradient_of_the_whole(pictures: DatasetIndex) -> None:
+    """Cached: the statistics are those of the whole batch."""
+    spec = resolved(pictures, method={"name": "barlow_twins"}, backbone={"name": "test_vit"})
+    torch.manual_seed(0)
+    method = without_batch_statistics(build_method(spec).double())
+    assert not method.accumulates
+    images = [torch.randn(8, 3, 16, 16, dtype=torch.float64) for _ in range(2)]
+    whole, loss, _ = gradients_in_parts(method, images, parts=1)
+    for parts in (2, 4):
+        gradients, same, _ = gradients_in_parts(method, images, parts)
+        torch.testing.assert_close(same, loss, rtol=0, atol=1e-12)
+        assert gradients.keys() == whole.keys()
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(gradient, whole[name], rtol=0, atol=1e-12)
+
+
+def test_settings_are_the_authors(pictures: DatasetIndex) -> None:
+    context = ResolveContext("resnet50", 2048, 224, None, 1_281_167, 2048, 1000)
+    authors = Settings().resolve(context)
+    assert (authors.projection_dim, authors.hidden_dim) == (8192, 8192)
+    assert authors.redundancy == 0.0051
+    assert authors.loss_scale * 0.2 == pytest.approx(0.0048)  # their rate of biases and norms
+    small = Settings().resolve(context._replace(features=512))
+    assert (small.projection_dim, small.hidden_dim) == (2048, 2048)
+    own = Settings(projection_dim=6).resolve(context)
+    assert (own.projection_dim, own.hidden_dim) == (6, 6)
+    spec = resolved(
+        pictures,
+        method={"name": "barlow_twins"},
+        backbone={"image_size": 96},
+        train={"batch_size": 8, "optimizer": {"name": "lars"}},
+    )
+    assert (spec.augment.blur, spec.augment.solarize) == ((1.0, 0.1), (0.0, 0.2))
+    assert spec.train.optimizer.lr == pytest.approx(0.2 * 8 / 256)
+    assert spec.train.optimizer.weight_decay == 1e-6
+
+
+@pytest.mark.parametrize("shape", [(8, 3), (1, 4, 3), (3, 4, 3)])
+def test_other_than_two_views_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="embeddings must have the shape"):
+        barlow_twins_loss(torch.ones(shape), 0.0051)
+
+
+def test_one_sample_is_refused() -> None:
+    with pytest.raises(ValueError, match="embeddings must be of at least 2 samples"):
+        barlow_twins_loss(torch.ones(2, 1, 3), 0.0051)
