@@ -37,3 +37,8 @@ def created_at(value: str) -> datetime:
     for digit in value.partition("_")[2]:
         number = number << 5 | _ALPHABET.index(digit)
     return _EPOCH + timedelta(milliseconds=number >> 80)
+
+
+def submission_id(owner: str, number: int) -> str:
+    """Return the id at Ray of an owner's run: a job's attempt, or a data set's ingest."""
+    return f"{owner}-{number}"

@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 from service.checkpoints import repository as checkpoints
 from service.db.locks import lock_job
 from service.db.models import Attempt, Base, Checkpoint, Event, Job, Metric
+from service.runs import repository as runs
 from service.states import (
     LIVE_ATTEMPT,
     TERMINAL,
@@ -111,18 +112,7 @@ def start_attempt(session: Session, job_id: str, token_hash: str) -> Attempt | N
         session, job, JobStatus.STARTING, message, data, attempt=number, progress=progress
     ):
         return None
-    attempt = Attempt(
-        job_id=job_id,
-        number=number,
-        submission_id=f"{job_id}-{number}",
-        state=AttemptState.CREATED,
-        token_hash=token_hash,
-        created_at=datetime.now(UTC),
-        resume_checkpoint_id=resume_id,
-    )
-    session.add(attempt)
-    session.flush()
-    return attempt
+    return runs.add(session, Attempt, job_id, number, token_hash, resume_checkpoint_id=resume_id)
 
 
 def resume_from_another(
@@ -177,8 +167,8 @@ def _place(job: Job) -> Data:
 
 def mark_submitted(session: Session, job_id: str, number: int) -> bool:
     """Ray has taken the attempt. `False`: it already got further, or is over."""
-    return _move_attempt(
-        session, job_id, number, AttemptState.SUBMITTED, sources={AttemptState.CREATED}
+    return runs.move(
+        session, Attempt, job_id, number, AttemptState.SUBMITTED, sources={AttemptState.CREATED}
     )
 
 
@@ -192,7 +182,7 @@ def mark_running(session: Session, job_id: str, number: int) -> None:
     now = datetime.now(UTC)
     if attempt.state != AttemptState.RUNNING:
         attempt.ran_seconds = max(now - attempt.created_at, timedelta()).total_seconds()
-        _move_attempt(session, job_id, number, AttemptState.RUNNING, sources=LIVE_ATTEMPT)
+        runs.move(session, Attempt, job_id, number, AttemptState.RUNNING)
     if job.status == JobStatus.STARTING:
         started = job.started_at or now
         _move(session, job, JobStatus.RUNNING, f"Attempt {number} is running", started_at=started)
@@ -212,14 +202,8 @@ def finish_attempt(session: Session, job_id: str, number: int, ending: Ending) -
     if job is None or job.attempt != number or JobStatus(job.status) in TERMINAL:
         return None
     outcome = ending.outcome
-    if not _move_attempt(
-        session,
-        job_id,
-        number,
-        AttemptState(outcome),
-        sources=LIVE_ATTEMPT,
-        error=ending.error,
-    ):
+    over = AttemptState(outcome)
+    if not runs.move(session, Attempt, job_id, number, over, error=ending.error):
         return None
     if outcome == "succeeded" and job.status != JobStatus.CANCELLING:
         if job.status == JobStatus.STARTING:
@@ -475,35 +459,6 @@ def _end(
     data = {"error": columns["error"]} if columns.get("error") else {}
     moved = _move(session, job, to, message, data, finished_at=datetime.now(UTC), **columns)
     return to if moved else None
-
-
-def _move_attempt(
-    session: Session,
-    job_id: str,
-    number: int,
-    to: AttemptState,
-    *,
-    sources: frozenset[AttemptState] | set[AttemptState],
-    error: Data | None = None,
-) -> bool:
-    now = datetime.now(UTC)
-    columns: dict[str, Any] = {"state": to, "error": error}
-    if to not in LIVE_ATTEMPT:
-        columns["finished_at"] = now
-    if to == AttemptState.RUNNING:
-        columns["heartbeat_at"] = columns["progressed_at"] = now
-    moved = session.execute(
-        update(Attempt)
-        .where(
-            Attempt.job_id == job_id,
-            Attempt.number == number,
-            Attempt.state.in_(sources),
-        )
-        .values(**columns)
-        .returning(Attempt.number)
-        .execution_options(synchronize_session=False)
-    ).scalar()
-    return moved is not None
 
 
 def _add_event(

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from dasl_core.spec import DatasetFacts, JobSpec, resolve
 from service import ids
-from service.db.models import Attempt, Base, Dataset, Event, Job, JobTag, Metric
+from service.db.models import Base, Dataset, Event, Job, JobTag, Metric, Run
 from service.db.session import Database
 from service.tokens import service as tokens
 
@@ -112,7 +112,7 @@ def write_history(
         with database.write() as session:
             _add(session, Job, rows)
             _add(session, JobTag, _tags(rows))
-            _add(session, Attempt, _attempts(rows))
+            _add(session, Run, _attempts(rows))
             _add(session, Event, _events(rows))
     with database.write() as session:
         for job_id in known[:_JOBS_WITH_POINTS]:
@@ -162,7 +162,8 @@ def _attempts(jobs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for job in jobs:
         if job["attempt"]:
             yield {
-                "job_id": job["id"],
+                "kind": "train",
+                "owner": job["id"],
                 "number": 1,
                 "submission_id": f"{job['id']}-1",
                 "state": job["status"],

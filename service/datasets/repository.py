@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import bindparam, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from service.db.models import Dataset, Job
-from service.states import TERMINAL
+from service.db.models import Dataset, IngestRun, Job
+from service.runs import repository as runs
+from service.states import LIVE_ATTEMPT, TERMINAL, AttemptState
 
 PENDING, INGESTING, READY, FAILED = "pending", "ingesting", "ready", "failed"
 _REMOVED = "removed"
@@ -37,11 +39,6 @@ def get(session: Session, tenant: str, dataset_id: str) -> Dataset | None:
 def by_id(session: Session, dataset_id: str) -> Dataset:
     """A data set that exists, of any tenant, deleted or not."""
     return session.get_one(Dataset, dataset_id)
-
-
-def by_id_or_none(session: Session, dataset_id: str) -> Dataset | None:
-    """As `by_id`, where there may be none."""
-    return session.get(Dataset, dataset_id)
 
 
 def find(session: Session, tenant: str, id_or_name: str, *, keep: bool = False) -> Dataset | None:
@@ -113,13 +110,48 @@ def awaiting_ingest(session: Session, at_once: int) -> Sequence[Dataset]:
     ).all()
 
 
-def ingesting(session: Session) -> Sequence[Dataset]:
-    """Data sets whose newest ingest run has not reported its end."""
+@dataclass(frozen=True)
+class IngestView:
+    """An ingest run that is under way."""
+
+    dataset_id: str
+    number: int
+    submission_id: str
+
+
+def ingesting(session: Session) -> list[IngestView]:
+    """Ingest runs that have not reported their end."""
+    rows = session.execute(
+        select(IngestRun.owner, IngestRun.number, IngestRun.submission_id)
+        .join(Dataset, Dataset.id == IngestRun.owner)
+        .where(
+            IngestRun.state.in_(LIVE_ATTEMPT),
+            Dataset.state == INGESTING,
+            Dataset.deleted_at.is_(None),
+        )
+        .order_by(IngestRun.owner)
+    )
+    return [IngestView(*row) for row in rows]
+
+
+def without_ingest_run(session: Session) -> Sequence[str]:
+    """Data sets that a dispatcher of version 0.1 began to ingest while the tables were upgraded."""
+    run = select(IngestRun).where(IngestRun.owner == Dataset.id, IngestRun.state.in_(LIVE_ATTEMPT))
     return session.scalars(
-        select(Dataset)
-        .where(Dataset.state == INGESTING, Dataset.deleted_at.is_(None))
-        .order_by(Dataset.id)
+        select(Dataset.id).where(
+            Dataset.state == INGESTING, Dataset.deleted_at.is_(None), ~run.exists()
+        )
     ).all()
+
+
+def ingest_again(session: Session, dataset_id: str) -> None:
+    """ingesting -> pending, of a data set `without_ingest_run`."""
+    session.execute(
+        update(Dataset)
+        .where(Dataset.id == dataset_id, Dataset.state == INGESTING)
+        .values(state=PENDING)
+        .execution_options(synchronize_session=False)
+    )
 
 
 def deleted(session: Session, limit: int, without: Collection[str]) -> Sequence[Dataset]:
@@ -144,20 +176,27 @@ def mark_removed(session: Session, dataset_id: str) -> None:
         .values(state=_REMOVED)
         .execution_options(synchronize_session=False)
     )
+    run = runs.newest(session, IngestRun, dataset_id)
+    if run is not None:
+        runs.move(session, IngestRun, dataset_id, run.number, AttemptState.CANCELLED)
+        runs.settle(session, IngestRun, dataset_id, run.number)
 
 
 def begin_ingest(session: Session, dataset_id: str, token_hash: str) -> int | None:
-    """pending -> ingesting: the number of the ingest run that starts, or `None` if too late.
-
-    The run's submission id is `<dataset>-<number>`; only the newest run's token is accepted.
-    """
-    return session.execute(
+    """pending -> ingesting: the number of the ingest run that starts, or `None` if too late."""
+    moved = session.execute(
         update(Dataset)
         .where(Dataset.id == dataset_id, Dataset.state == PENDING, Dataset.deleted_at.is_(None))
-        .values(state=INGESTING, attempt=Dataset.attempt + 1, token_hash=token_hash)
-        .returning(Dataset.attempt)
+        .values(state=INGESTING)
+        .returning(Dataset.id)
         .execution_options(synchronize_session=False)
     ).scalar()
+    if moved is None:
+        return None
+    before = runs.newest(session, IngestRun, dataset_id)
+    number = before.number + 1 if before is not None else 1
+    runs.add(session, IngestRun, dataset_id, number, token_hash)
+    return number
 
 
 def end_ingest(session: Session, dataset_id: str, number: int, state: str, **columns: Any) -> bool:
@@ -168,16 +207,26 @@ def end_ingest(session: Session, dataset_id: str, number: int, state: str, **col
         columns: `facts`, `report`, `index_uri`, `error`.
     """
     assert state in (READY, FAILED, PENDING)
+    run = select(IngestRun).where(
+        IngestRun.owner == dataset_id,
+        IngestRun.number == number,
+        IngestRun.state.in_(LIVE_ATTEMPT),
+    )
     moved = session.execute(
         update(Dataset)
         .where(
             Dataset.id == dataset_id,
             Dataset.state == INGESTING,
-            Dataset.attempt == number,
             Dataset.deleted_at.is_(None),
+            run.exists(),
         )
         .values(state=state, **columns)
         .returning(Dataset.id)
         .execution_options(synchronize_session=False)
     ).scalar()
-    return moved is not None
+    if moved is None:
+        return False
+    over = AttemptState.SUCCEEDED if state == READY else AttemptState.FAILED
+    runs.move(session, IngestRun, dataset_id, number, over, error=columns.get("error"))
+    runs.settle(session, IngestRun, dataset_id, number)
+    return True

@@ -22,7 +22,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, synonym
 
 # `none_as_null`: Python's None is SQL NULL, so that "no error" can be asked for with IS NULL.
 Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
@@ -70,7 +70,7 @@ class Base(DeclarativeBase):
 
 
 class Dataset(Base):
-    """A registered data set; `attempt` and `token_hash` belong to its newest ingest run."""
+    """A registered data set; what is ingested is in its `IngestRun`s."""
 
     __tablename__ = "datasets"
     __table_args__ = (
@@ -94,6 +94,7 @@ class Dataset(Base):
     report: Mapped[Object | None]
     index_uri: Mapped[str | None] = mapped_column(Text)
     error: Mapped[Object | None]
+    # Of version 0.1, whose processes read them while a deployment is upgraded; unused since.
     attempt: Mapped[int] = mapped_column(default=0)
     token_hash: Mapped[str | None] = mapped_column(String(64), unique=True)
     created_at: Mapped[datetime]
@@ -163,28 +164,51 @@ class IdempotencyKey(Base):
     created_at: Mapped[datetime]
 
 
-class Attempt(Base):
-    """One run of a job: the fencing epoch `(job_id, number)`."""
+class Run(Base):
+    """A run of a program on Ray: the fencing epoch `(owner, number)`, of whatever kind.
 
-    __tablename__ = "attempts"
+    What it works for, a job or a data set, is its owner; an owner's runs are numbered 1, 2, 3, ...
+    """
 
-    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    __tablename__ = "runs"
+    __table_args__ = (Index(None, "kind", "state"),)
+    __mapper_args__ = {"polymorphic_on": "kind"}  # noqa: RUF012  # as SQLAlchemy types it
+
+    owner: Mapped[str] = mapped_column(String(40), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    # Attempts that a process of version 0.1 adds through the view `attempts` name no kind.
+    kind: Mapped[str] = mapped_column(String(20), server_default="train")
     submission_id: Mapped[str] = mapped_column(String(60), unique=True)
-    state: Mapped[str] = mapped_column(String(20), index=True)
+    state: Mapped[str] = mapped_column(String(20))
     token_hash: Mapped[str] = mapped_column(String(64), unique=True)
-    # Whoever spoke; rank 0, which knows how far it is; and what was new of that.
+    # Liveness: any of its processes was heard of. Progress: rank 0 reported it, and when it last grew.
     heartbeat_at: Mapped[datetime | None]
     rank_heard_at: Mapped[datetime | None]
     progressed_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
-    # In how much of the time since it was made somebody heard of it.
+    # Confirmed runtime: gaps between heartbeats longer than `lifecycle.SILENCE` are excluded.
     ran_seconds: Mapped[float] = mapped_column(default=0.0, server_default=text("0"))
     error: Mapped[Object | None]
     resume_checkpoint_id: Mapped[str | None] = mapped_column(String(40))
-    # It is over, its driver is gone, and its log is complete: nobody need look after it any more.
+    # Finished, its processes are gone, and its log is complete.
     settled: Mapped[bool] = mapped_column(default=False, server_default=false(), index=True)
+
+
+class Attempt(Run):
+    """A training run of a job."""
+
+    __mapper_args__ = {"polymorphic_identity": "train"}  # noqa: RUF012  # as SQLAlchemy types it
+
+    job_id: Mapped[str] = synonym("owner")
+
+
+class IngestRun(Run):
+    """An ingest run of a data set."""
+
+    __mapper_args__ = {"polymorphic_identity": "ingest"}  # noqa: RUF012  # as SQLAlchemy types it
+
+    dataset_id: Mapped[str] = synonym("owner")
 
 
 class Event(Base):
@@ -234,7 +258,7 @@ class Checkpoint(Base):
 
     __tablename__ = "checkpoints"
     __table_args__ = (
-        ForeignKeyConstraint(["job_id", "attempt"], ["attempts.job_id", "attempts.number"]),
+        ForeignKeyConstraint(["job_id", "attempt"], ["runs.owner", "runs.number"]),
         Index(None, "job_id", "step"),
         Index(None, "state"),
         UniqueConstraint("uri"),

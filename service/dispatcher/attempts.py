@@ -8,14 +8,14 @@ attempt: the dispatcher that died, or only stood still, may have handed it in al
 from __future__ import annotations
 
 import signal
-from datetime import datetime, timedelta
+from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any
 
 from service import credentials, lifecycle, states
 from service.dispatcher import repository
 from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.executor import Run, RunState, SubmissionRefused
-from service.dispatcher.garbage import Garbage
 from service.dispatcher.log_copier import LogCopier
 from service.lifecycle import Ending, Retry
 from service.scheduling.repository import AttemptView
@@ -26,20 +26,22 @@ WOUND_DOWN: dict[Desired, states.Outcome] = {
     Desired.CANCEL: "cancelled",
     Desired.PAUSE: "paused",
 }
-_STOP_AGAIN = timedelta(seconds=5)
 
 
 class Attempts:
     """The dispatcher's part that keeps attempts."""
 
-    def __init__(self, context: DispatcherContext, logs: LogCopier, garbage: Garbage) -> None:
-        self._context, self._logs, self._garbage = context, logs, garbage
-        self._stopped_at: dict[str, datetime] = {}
+    def __init__(self, context: DispatcherContext, logs: LogCopier) -> None:
+        self._context, self._logs = context, logs
         self._begun: set[str] = set()
         self.new_cluster = False
         """Whether the cluster is known to have lost all that an earlier dispatcher handed in."""
         self.with_the_service = False
         """Whether it did so because the service was started, which is not the fault of any job."""
+
+    def remember(self, live: Iterable[AttemptView]) -> None:
+        """Forget what was handed in of attempts that are over."""
+        self._begun &= {attempt.submission_id for attempt in live}
 
     def start(self, job_id: str) -> None:
         """Begin a queued job's next attempt."""
@@ -84,31 +86,11 @@ class Attempts:
         elif run.state.ended:
             self._end(attempt, run)
         else:
-            self._logs.follow(attempt.job_id, attempt.number, attempt.submission_id)
             if attempt.desired != Desired.RUN:
                 self._wind_down(attempt)
             else:
                 self._limit(attempt)
             self._wake(attempt)
-
-    def see_off(self, attempt: AttemptView) -> None:
-        """Take the rest of an ended attempt's log; make its driver go if it lingers."""
-        assert attempt.finished_at is not None
-        run = self._context.executor.status(attempt.submission_id)
-        if run is not None and not run.state.ended:
-            grace = timedelta(seconds=self._context.settings.cancel_grace_seconds)
-            if passed(attempt.finished_at, self._context.clock(), grace):
-                self._stop(attempt.submission_id)
-            return
-        lines = self._logs.finish(attempt.job_id, attempt.number, attempt.submission_id)
-        if attempt.has_error:
-            with self._context.write() as session:
-                lifecycle.attach_log_tail(session, attempt.job_id, attempt.number, lines)
-        self._garbage.sweep_attempt(attempt)
-        with self._context.write() as session:
-            repository.settle(session, attempt.job_id, attempt.number)
-        self._stopped_at.pop(attempt.submission_id, None)
-        self._begun.discard(attempt.submission_id)
 
     def _submit(self, job_id: str, number: int, submission_id: str) -> None:
         command = self._context.entrypoints.job.format(job=job_id, attempt=number)
@@ -131,7 +113,7 @@ class Attempts:
         lost = self.new_cluster and attempt.submission_id not in self._begun
         if not lost and not passed(heard, self._context.clock(), self._context.lease):
             return
-        lines = self._logs.finish(attempt.job_id, attempt.number, attempt.submission_id)
+        lines = self._logs.tail(attempt.job_id, attempt.number, attempt.submission_id)
         with_the_service = lost and self.with_the_service
         message = (
             "The service, or its machine, was stopped while the attempt ran"
@@ -146,7 +128,7 @@ class Attempts:
     def _end(self, attempt: AttemptView, run: Run) -> None:
         # A driver reports its result before it ends. If it did, this is discarded: whichever
         # commits first wins.
-        lines = self._logs.finish(attempt.job_id, attempt.number, attempt.submission_id)
+        lines = self._logs.tail(attempt.job_id, attempt.number, attempt.submission_id)
         stopped = run.state == RunState.STOPPED and attempt.desired != Desired.RUN
         error = ended_error("training driver", run, lines)
         ending = Ending(
@@ -156,7 +138,6 @@ class Attempts:
         )
         with self._context.write() as session:
             lifecycle.finish_attempt(session, attempt.job_id, attempt.number, ending)
-        self._stopped_at.pop(attempt.submission_id, None)
 
     def _wind_down(self, attempt: AttemptView) -> None:
         """Its ranks hear from the API what is desired and stop at a step; this sees that they do."""
@@ -168,7 +149,7 @@ class Attempts:
         # Before its first word a driver has nothing to save.
         silent = attempt.state == AttemptState.SUBMITTED
         if silent or passed(asked, self._context.clock(), grace):
-            self._stop(attempt.submission_id)
+            self._context.stop(attempt.submission_id)
 
     def _limit(self, attempt: AttemptView) -> bool:
         """End an attempt of a job that takes too long; whether it did."""
@@ -193,8 +174,8 @@ class Attempts:
         with self._context.write() as session:
             ending = Ending("failed", error, Retry.NEVER)
             lifecycle.finish_attempt(session, attempt.job_id, attempt.number, ending)
-        # The attempt is fenced from here on; `see_off` makes sure that its processes end.
-        self._stop(attempt.submission_id)
+        # The attempt is fenced from here on; `Finalizer` makes sure that its processes end.
+        self._context.stop(attempt.submission_id)
         return True
 
     def _wake(self, attempt: AttemptView) -> None:
@@ -216,14 +197,7 @@ class Attempts:
         with self._context.write() as session:
             ending = Ending("failed", error)
             lifecycle.finish_attempt(session, attempt.job_id, attempt.number, ending)
-        self._stop(attempt.submission_id)
-
-    def _stop(self, submission_id: str) -> None:
-        now = self._context.clock()
-        last = self._stopped_at.get(submission_id)
-        if passed(last, now, _STOP_AGAIN):
-            self._stopped_at[submission_id] = now
-            self._context.executor.stop(submission_id)
+        self._context.stop(attempt.submission_id)
 
 
 def ended_error(what: str, run: Run, lines: list[str]) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from service.settings import Settings
 
 Clock = Callable[[], datetime]
 
+_STOP_AGAIN = timedelta(seconds=5)
+
 
 class LeaseLost(Exception):
     """Another dispatcher is in charge; whatever this one was about to write is discarded."""
@@ -70,11 +72,19 @@ class DispatcherContext:
     """Tokens of submissions that Ray may not have taken yet, by submission id."""
     renewed_at: datetime | None = None
     """When the lease was last taken or renewed by `take_lease`."""
+    executor_answers: bool = True
+    """Whether the executor answered when it was last asked for the cluster."""
+    _stopped_at: dict[str, datetime] = field(default_factory=dict)
 
     @property
     def lease(self) -> timedelta:
         """After this long a silent attempt, or dispatcher, is taken to be gone."""
         return timedelta(seconds=self.settings.lease_seconds)
+
+    @property
+    def in_charge(self) -> bool:
+        """Whether the lease was taken or renewed lately. `write` makes sure."""
+        return not passed(self.renewed_at, self.clock(), self.lease)
 
     def take_lease(self) -> bool:
         """Become or stay the dispatcher in charge."""
@@ -118,6 +128,17 @@ class DispatcherContext:
                 self.renewed_at = None
                 raise LeaseLost(f"{self.holder} lost the lease {DISPATCHER_LEASE!r}")
             yield session
+
+    def stop(self, submission_id: str) -> None:
+        """Have the executor end a submission; at most every few seconds."""
+        now = self.clock()
+        if passed(self._stopped_at.get(submission_id), now, _STOP_AGAIN):
+            self._stopped_at[submission_id] = now
+            self.executor.stop(submission_id)
+
+    def forget(self, submission_id: str) -> None:
+        """Forget a submission whose processes are gone."""
+        self._stopped_at.pop(submission_id, None)
 
     def new_token(self, submission_id: str) -> str:
         """Make a submission's token and keep it until Ray has it; returns the hash to store."""

@@ -14,9 +14,12 @@ from sqlalchemy.orm import Session
 
 from service.checkpoints import repository as checkpoints
 from service.datasets import repository as datasets
-from service.db.models import Checkpoint, Dataset
+from service.db.models import Checkpoint, Dataset, IngestRun
 from service.dispatcher.context import DispatcherContext, passed
+from service.dispatcher.isolation import run_isolated
+from service.runs import repository as runs
 from service.scheduling.repository import AttemptView
+from service.states import LIVE_ATTEMPT
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +34,18 @@ class Garbage:
     def __init__(self, context: DispatcherContext) -> None:
         self._context = context
         self._tried_at: dict[str, datetime] = {}
+
+    def round(self) -> bool:
+        """Remove some of what is marked; whether this dispatcher is in charge, and did so."""
+        if not self._context.in_charge:
+            return False
+        with self._context.database.read() as session:
+            marked, deleted = self.marked(session), self.deleted(session)
+        for checkpoint in marked:
+            run_isolated(self.remove, checkpoint)
+        for dataset in deleted:
+            run_isolated(self.remove_dataset, dataset)
+        return True
 
     def marked(self, session: Session) -> Sequence[Checkpoint]:
         """Some of the checkpoints that are marked, without those that were tried a while ago."""
@@ -54,11 +69,12 @@ class Garbage:
 
     def remove_dataset(self, dataset: Dataset) -> None:
         """Stop the ingest run of a deleted data set; when it is gone, remove what runs wrote."""
-        if dataset.state == datasets.INGESTING:
-            submission_id = f"{dataset.id}-{dataset.attempt}"
-            run = self._context.executor.status(submission_id)
-            if run is not None and not run.state.ended:
-                self._context.executor.stop(submission_id)
+        with self._context.database.read() as session:
+            run = runs.newest(session, IngestRun, dataset.id)
+        if run is not None and run.state in LIVE_ATTEMPT:
+            submission = self._context.executor.status(run.submission_id)
+            if submission is not None and not submission.state.ended:
+                self._context.executor.stop(run.submission_id)
                 return
         self._tried_at[dataset.id] = self._context.clock()
         try:

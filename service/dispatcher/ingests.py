@@ -12,14 +12,16 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from service import credentials
+from service import credentials, ids
 from service.datasets import repository as datasets
-from service.db.models import Dataset
-from service.dispatcher import repository
+from service.datasets.repository import IngestView
+from service.db.models import Dataset, IngestRun
 from service.dispatcher.attempts import ended_error
 from service.dispatcher.context import DispatcherContext
 from service.dispatcher.executor import SubmissionRefused
 from service.dispatcher.log_copier import last_lines
+from service.runs import repository as runs
+from service.states import AttemptState
 
 _RUNS = 2
 # On Ray's head, each with a thread for every core; the others wait.
@@ -34,6 +36,14 @@ class Ingests:
         self._context = context
         self._seen_at: dict[str, datetime] = {}
 
+    def adopt(self) -> None:
+        """Ingest again what a dispatcher of version 0.1 began while the tables were upgraded."""
+        with self._context.database.read() as session:
+            orphans = datasets.without_ingest_run(session)
+        for dataset_id in orphans:
+            with self._context.write() as session:
+                datasets.ingest_again(session, dataset_id)
+
     def due(self, session: Session) -> Sequence[Dataset]:
         """Data sets whose turn it is."""
         return datasets.awaiting_ingest(session, _AT_ONCE)
@@ -45,32 +55,33 @@ class Ingests:
             number = datasets.begin_ingest(session, dataset.id, hashed)
         if number is None:
             return
-        self._context.tokens[f"{dataset.id}-{number}"] = token
-        self._submit(dataset.id, number)
+        run = IngestView(dataset.id, number, ids.submission_id(dataset.id, number))
+        self._context.tokens[run.submission_id] = token
+        self._submit(run)
 
-    def watch(self, dataset: Dataset) -> None:
-        """Look after a run; one that Ray does not know is handed in (again)."""
-        submission_id = f"{dataset.id}-{dataset.attempt}"
-        run = self._context.executor.status(submission_id)
-        if run is None:
-            if submission_id not in self._context.tokens:
-                hashed = self._context.new_token(submission_id)
+    def watch(self, run: IngestView) -> None:
+        """Submit a run that Ray does not know (again); end one that ended, or takes too long."""
+        submission = self._context.executor.status(run.submission_id)
+        if submission is None:
+            if run.submission_id not in self._context.tokens:
+                hashed = self._context.new_token(run.submission_id)
                 with self._context.write() as session:
-                    replaced = repository.replace_ingest_token(
-                        session, dataset.id, dataset.attempt, hashed
+                    replaced = runs.replace_token(
+                        session, IngestRun, run.dataset_id, run.number, hashed
                     )
                 if not replaced:
                     return
-            self._submit(dataset.id, dataset.attempt)
-        elif run.state.ended:
-            error = ended_error("ingest", run, last_lines(self._context.executor, submission_id))
-            state = datasets.PENDING if dataset.attempt < _RUNS else datasets.FAILED
-            self._end(dataset, state, error)
-        elif self._takes_too_long(submission_id):
-            self._context.executor.stop(submission_id)
+            self._submit(run)
+        elif submission.state.ended:
+            lines = last_lines(self._context.executor, run.submission_id)
+            error = ended_error("ingest", submission, lines)
+            state = datasets.PENDING if run.number < _RUNS else datasets.FAILED
+            self._end(run, state, error)
+        elif self._takes_too_long(run.submission_id):
+            self._context.executor.stop(run.submission_id)
             hours = _LONGEST / timedelta(hours=1)
             message = f"The ingest took longer than {hours:g} hours: do the images' disks answer?"
-            self._end(dataset, datasets.FAILED, {"type": "too-long", "message": message})
+            self._end(run, datasets.FAILED, {"type": "too-long", "message": message})
 
     def _takes_too_long(self, submission_id: str) -> bool:
         # From when this dispatcher saw it first: a run that hangs must not keep others waiting for ever.
@@ -79,16 +90,25 @@ class Ingests:
         self._seen_at = {id: at for id, at in self._seen_at.items() if now - at < 2 * _LONGEST}
         return now - self._seen_at.setdefault(submission_id, now) > _LONGEST
 
-    def _end(self, dataset: Dataset, state: str, error: dict[str, Any]) -> None:
-        self._seen_at.pop(f"{dataset.id}-{dataset.attempt}", None)
+    def _end(self, run: IngestView, state: str, error: dict[str, Any]) -> None:
+        self._seen_at.pop(run.submission_id, None)
         with self._context.write() as session:
-            datasets.end_ingest(session, dataset.id, dataset.attempt, state, error=error)
+            datasets.end_ingest(session, run.dataset_id, run.number, state, error=error)
 
-    def _submit(self, dataset_id: str, number: int) -> None:
-        command = self._context.entrypoints.ingest.format(dataset=dataset_id)
+    def _submit(self, run: IngestView) -> None:
+        command = self._context.entrypoints.ingest.format(dataset=run.dataset_id)
         try:
-            self._context.submit(f"{dataset_id}-{number}", command)
+            self._context.submit(run.submission_id, command)
         except SubmissionRefused as refusal:
             error = {"type": "submission-refused", "message": f"Ray refuses the ingest: {refusal}"}
-            with self._context.write() as session:
-                datasets.end_ingest(session, dataset_id, number, datasets.FAILED, error=error)
+            self._end(run, datasets.FAILED, error)
+            return
+        with self._context.write() as session:
+            runs.move(
+                session,
+                IngestRun,
+                run.dataset_id,
+                run.number,
+                AttemptState.SUBMITTED,
+                sources={AttemptState.CREATED},
+            )

@@ -31,7 +31,7 @@ class LogCopier:
 
     Args:
         limit: how many bytes of an attempt's log are kept; see `AttemptLog`.
-        meanwhile: called before each look at a log, which may take long.
+        in_charge: whether this dispatcher still may write logs; asked before each block.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class LogCopier:
         clock: Callable[[], datetime],
         limit: int,
         *,
-        meanwhile: Callable[[], None],
+        in_charge: Callable[[], bool],
     ) -> None:
         self._executor, self._storage = executor, storage
         self._clock, self._limit = clock, limit
-        self._meanwhile = meanwhile
+        self._in_charge = in_charge
         self._looked: dict[str, tuple[datetime, timedelta]] = {}
         """When each log was last looked at, and how long it then has time."""
 
@@ -70,6 +70,15 @@ class LogCopier:
             pause = max(_INTERVAL, timedelta(seconds=(time.monotonic() - began) / _SHARE))
         self._looked[submission_id] = (now, pause)
 
+    def tail(self, job_id: str, number: int, submission_id: str) -> list[str]:
+        """Return the last lines of a driver's log without copying any, or what was copied of them."""
+        try:
+            lines = last_lines(self._executor, submission_id)
+        except ExecutorUnavailable as error:
+            logger.warning("The end of the log of %s cannot be read: %s", submission_id, error)
+            lines = []
+        return lines or self._copied_tail(job_id, number)
+
     def finish(self, job_id: str, number: int, submission_id: str) -> list[str]:
         """Copy the rest of a driver's log; returns its last lines.
 
@@ -80,7 +89,6 @@ class LogCopier:
         log = AttemptLog(self._storage, job_id, number)
         lines: list[str] = []
         try:
-            self._meanwhile()
             lines = last_lines(self._executor, submission_id)
             self._copy(log, submission_id, final=True)
         except ExecutorUnavailable as error:
@@ -91,12 +99,18 @@ class LogCopier:
         except Exception as error:  # noqa: BLE001  # Each store raises what it likes.
             logger.warning("The rest of the log of %s cannot be stored: %s", submission_id, error)
             return lines
-        return lines or _lines(log.tail(TAIL_LINES)[0])
+        return lines or self._copied_tail(job_id, number)
+
+    def _copied_tail(self, job_id: str, number: int) -> list[str]:
+        try:
+            return _lines(AttemptLog(self._storage, job_id, number).tail(TAIL_LINES)[0])
+        except Exception as error:  # noqa: BLE001  # Each store raises what it likes.
+            logger.warning("The log of attempt %d of %s cannot be read: %s", number, job_id, error)
+            return []
 
     def _copy(self, log: AttemptLog, submission_id: str, *, final: bool) -> None:
         position = log.end()
         while True:
-            self._meanwhile()
             piece = self._executor.logs(submission_id, position, _BLOCK)
             behind = piece.size - position
             if position >= self._limit // 2 and behind > max(_BLOCK, self._limit):
@@ -112,6 +126,8 @@ class LogCopier:
             if not (final and complete) and (b"\n" in data or len(data) < _BLOCK):
                 data = data[: data.rfind(b"\n") + 1]
             if data:
+                if not self._in_charge():
+                    raise LeaseLost(f"The log of {submission_id} is another dispatcher's to copy")
                 log.append(position, data, self._limit)
                 position += len(data)
             if not final or complete or not data:

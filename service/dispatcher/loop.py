@@ -16,8 +16,8 @@ from typing import Any
 from service import lifecycle
 from service.artifacts.storage import Storage
 from service.datasets import repository as datasets
-from service.db.models import Checkpoint, ClusterSnapshot, Dataset
-from service.db.session import AWAY, Database
+from service.db.models import ClusterSnapshot
+from service.db.session import Database
 from service.dispatcher import repository
 from service.dispatcher.attempts import Attempts
 from service.dispatcher.context import (
@@ -29,19 +29,22 @@ from service.dispatcher.context import (
     utc_now,
 )
 from service.dispatcher.executor import Executor, ExecutorUnavailable
+from service.dispatcher.finalizer import Finalizer
 from service.dispatcher.garbage import Garbage
 from service.dispatcher.ingests import Ingests
+from service.dispatcher.isolation import Loop, Outage, run_isolated
 from service.dispatcher.log_copier import LogCopier
-from service.log_records import about
 from service.scheduling import repository as scheduling
 from service.scheduling.admission import Decision, decide
 from service.scheduling.nodes import Cluster
-from service.scheduling.repository import AttemptView
 from service.settings import Settings
 from service.states import AttemptState
 
 logger = logging.getLogger(__name__)
 
+# An ended attempt takes room until its log is copied.
+_LOG_INTERVAL_SECONDS = 0.5
+_GARBAGE_INTERVAL_SECONDS = 1.0
 _ASK_CLUSTER_EVERY = timedelta(seconds=2)
 # Ray's head answers each question on a core that may be training; new jobs are looked for oftener.
 _WATCH_EVERY = timedelta(seconds=1)
@@ -78,16 +81,25 @@ class Dispatcher:
             entrypoints=entrypoints or Entrypoints(),
         )
         logs = LogCopier(
-            executor, storage, clock, settings.log_max_bytes, meanwhile=self._context.keep_lease
+            executor,
+            storage,
+            clock,
+            settings.log_max_bytes,
+            in_charge=lambda: self._context.in_charge,
         )
-        self._garbage = Garbage(self._context)
-        self._attempts = Attempts(self._context, logs, self._garbage)
+        garbage = Garbage(self._context)
+        self._attempts = Attempts(self._context, logs)
         self._ingests = Ingests(self._context)
+        self._outage = Outage()
+        finalizer = Finalizer(self._context, logs, garbage)
+        self.background = {
+            "logs": Loop(finalizer.round, _LOG_INTERVAL_SECONDS, self._outage),
+            "garbage": Loop(garbage.round, _GARBAGE_INTERVAL_SECONDS, self._outage),
+        }
+        """What asks slow stores: each in a thread of its own, beside the main loop."""
         self._cluster: Cluster | None = None
         self._asked_at: datetime | None = None
         self._watched_at: datetime | None = None
-        self._available = True
-        self._database_away = False
         self._told: set[tuple[str, int, str]] = set()
 
     def cluster_began_anew(self, *, with_the_service: bool) -> None:
@@ -99,7 +111,7 @@ class Dispatcher:
         self._attempts.new_cluster = True
         self._attempts.with_the_service = with_the_service
         self._asked_at = self._watched_at = None
-        self._available = False  # It is starting, which is nothing to warn of.
+        self._context.executor_answers = False  # It is starting, which is nothing to warn of.
 
     @property
     def sees_nodes(self) -> bool:
@@ -107,30 +119,32 @@ class Dispatcher:
         return self._cluster is not None and bool(self._cluster.nodes)
 
     def run(self, stop: threading.Event, *, interval: float = 0.25) -> None:
-        """Rounds until `stop` is set; then the lease is let go of.
-
-        A database that is away ends a round, not the dispatcher: one that is started anew would
-        have to wait for the lease of the one before it.
-        """
-        while not stop.is_set():
-            self._unless_away(self.tick)
-            stop.wait(interval)
-        self._unless_away(self._context.release_lease)
-
-    def _unless_away(self, step: Callable[[], None]) -> None:
+        """Run all loops until `stop` is set; then release the lease."""
+        over = threading.Event()
+        threads = [
+            threading.Thread(target=loop.run, args=(over,), name=f"dispatcher-{name}", daemon=True)
+            for name, loop in self.background.items()
+        ]
+        for thread in threads:
+            thread.start()
         try:
-            step()
-        except AWAY as error:
-            if not self._database_away:
-                logger.warning("The database does not answer: %s", error)
-            self._database_away = True
-        else:
-            if self._database_away:
-                logger.info("The database answers")
-            self._database_away = False
+            Loop(self._main_round, interval, self._outage).run(stop)
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+        Loop(self._release_lease, interval, self._outage).run_once()
+
+    def _main_round(self) -> bool:
+        self.tick()
+        return True
+
+    def _release_lease(self) -> bool:
+        self._context.release_lease()
+        return True
 
     def tick(self) -> None:
-        """One round. Does nothing when another dispatcher is in charge."""
+        """Run one round of the main loop. Does nothing when another dispatcher is in charge."""
         if not self._context.take_lease():
             return
         try:
@@ -159,62 +173,47 @@ class Dispatcher:
         """Look after everything that was begun, by this dispatcher or one before it."""
         with self._context.database.read() as session:
             live = scheduling.live_attempts(session)
+        self._attempts.remember(live)
         for attempt in live:
             if attempt.state == AttemptState.CREATED:
                 self._each(self._attempts.adopt, attempt)
             else:
                 self._each(self._attempts.watch, attempt)
-        # Read after the watching, so that attempts which it ended are seen off at once.
         with self._context.database.read() as session:
-            ended = scheduling.ended_attempts(session)
             ingesting = datasets.ingesting(session)
-            marked, deleted = self._garbage.marked(session), self._garbage.deleted(session)
-        for attempt in ended:
-            self._each(self._attempts.see_off, attempt)
-        for dataset in ingesting:
-            self._each(self._ingests.watch, dataset)
-        for checkpoint in marked:
-            self._each(self._garbage.remove, checkpoint)
-        for dataset in deleted:
-            self._each(self._garbage.remove_dataset, dataset)
+        for run in ingesting:
+            self._each(self._ingests.watch, run)
+        self._ingests.adopt()
 
     def _each(self, step: Callable[[Any], None], item: object) -> None:
         """Run a step for one item; what is wrong with it must not hold up all others."""
-        if not self._available:
+        if not self._context.executor_answers:
             return
-        # Each step asks Ray or a disk, and together they may take longer than a lease.
+        # Each step asks Ray, and together they may take longer than a lease.
         self._context.keep_lease()
-        with about(**_names_of(item)):
-            try:
-                step(item)
-            except (LeaseLost, *AWAY):
-                raise
-            except ExecutorUnavailable as error:
-                logger.warning("%s", error)
-                # Is it this item alone, or everything? The rest of the round need not wait to learn.
-                self._asked_at = None
-                self._see_cluster()
-            except Exception:
-                logger.exception("The dispatcher could not %s this", step.__name__)
+        if not run_isolated(step, item):
+            # One item, or everything? The rest of the round need not wait to find out.
+            self._asked_at = None
+            self._see_cluster()
 
     def _see_cluster(self) -> bool:
         """Look at the cluster every now and then; whether it answered when last asked."""
         now = self._context.clock()
         if not passed(self._asked_at, now, _ASK_CLUSTER_EVERY):
-            return self._available
+            return self._context.executor_answers
         self._asked_at = now
         try:
             self._cluster = self._context.executor.cluster()
         except ExecutorUnavailable as error:
-            if self._available:
+            if self._context.executor_answers:
                 logger.warning("%s", error)
-            self._available, self._cluster = False, None
+            self._context.executor_answers, self._cluster = False, None
         else:
-            if not self._available:
+            if not self._context.executor_answers:
                 logger.info("Ray answers")
-            self._available = True
+            self._context.executor_answers = True
         self._save_snapshot(self._cluster)
-        return self._available
+        return self._context.executor_answers
 
     def _save_snapshot(self, cluster: Cluster | None) -> None:
         """Keep what was seen for the API; `None`: the executor does not answer."""
@@ -237,7 +236,7 @@ class Dispatcher:
     def _admit(self) -> None:
         """Start the queued jobs whose turn it is; tell the owners of the others why they wait."""
         cluster = self._cluster
-        if cluster is None or not cluster.nodes or not self._available:
+        if cluster is None or not cluster.nodes or not self._context.executor_answers:
             return
         now = self._context.clock()
         with self._context.database.read() as session:
@@ -272,12 +271,3 @@ class Dispatcher:
                     data = {"attempt": attempt, "for": waits_for}
                     lifecycle.append_event(session, job_id, "waiting", news[key].message, data)
         self._told.update(untold)
-
-
-def _names_of(item: object) -> dict[str, object]:
-    """What log records about an item say it is."""
-    if isinstance(item, AttemptView):
-        return {"job": item.job_id, "attempt": item.number}
-    if isinstance(item, Checkpoint):
-        return {"checkpoint": item.id}
-    return {"dataset": item.id} if isinstance(item, Dataset) else {"job": item}

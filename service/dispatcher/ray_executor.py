@@ -6,6 +6,7 @@ Written against and tested with Ray 2.60.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -46,6 +47,8 @@ class RayExecutor:
         self._http = httpx.Client(
             base_url=address, headers=headers, timeout=timeout, trust_env=False
         )
+        # Each loop of the dispatcher calls from a thread of its own.
+        self._lock = threading.Lock()
         self._drivers: dict[str, _Driver] = {}
         self._unreachable: dict[str, float] = {}
         """Agents that did not answer, with the time (monotonic) to ask them again."""
@@ -80,11 +83,11 @@ class RayExecutor:
             return None
         job = _json(answer)
         if job.get("driver_agent_http_address") and job.get("driver_node_id"):
-            if len(self._drivers) >= _DRIVERS_REMEMBERED:
-                del self._drivers[next(iter(self._drivers))]
-            self._drivers[submission_id] = _Driver(
-                job["driver_node_id"], job["driver_agent_http_address"]
-            )
+            driver = _Driver(job["driver_node_id"], job["driver_agent_http_address"])
+            with self._lock:
+                if len(self._drivers) >= _DRIVERS_REMEMBERED:
+                    del self._drivers[next(iter(self._drivers))]
+                self._drivers[submission_id] = driver
         return Run(
             state=RunState(str(job["status"]).lower()),
             message=job.get("message") or "",

@@ -5,22 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
-from service.db.models import Attempt, Dataset, Event, Job
+from service.db.models import Attempt, Event, Job
 from service.lifecycle import LONGEST_RETRY
 from service.states import Desired, JobStatus
-
-
-def settle(session: Session, job_id: str, number: int) -> None:
-    """An ended attempt need not be looked after any more."""
-    session.execute(
-        update(Attempt)
-        .where(Attempt.job_id == job_id, Attempt.number == number, Attempt.finished_at.is_not(None))
-        .values(settled=True)
-        .execution_options(synchronize_session=False)
-    )
 
 
 def due_retries(session: Session, now: datetime) -> Sequence[str]:
@@ -55,15 +45,3 @@ def told_to_wait(session: Session, job_ids: Collection[str]) -> set[tuple[str, i
         select(Event.job_id, Event.data).where(Event.job_id.in_(job_ids), Event.type == "waiting")
     )
     return {(job_id, data["attempt"], data.get("for", "room")) for job_id, data in rows}
-
-
-def replace_ingest_token(session: Session, dataset_id: str, number: int, token_hash: str) -> bool:
-    """Give an ingest run that Ray does not know another token; only a hash of the first is left."""
-    replaced = session.execute(
-        update(Dataset)
-        .where(Dataset.id == dataset_id, Dataset.attempt == number, Dataset.state == "ingesting")
-        .values(token_hash=token_hash)
-        .returning(Dataset.id)
-        .execution_options(synchronize_session=False)
-    ).scalar()
-    return replaced is not None

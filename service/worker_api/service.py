@@ -15,7 +15,7 @@ from service.artifacts.storage import Storage, is_below
 from service.checkpoints import repository as checkpoints
 from service.checkpoints import retention
 from service.datasets import repository as datasets
-from service.db.models import Artifact, Checkpoint, Dataset, Evaluation
+from service.db.models import Artifact, Checkpoint, Dataset, Evaluation, IngestRun
 from service.lifecycle import Ending, Retry
 from service.protocol import (
     ArtifactReport,
@@ -33,8 +33,9 @@ from service.protocol import (
     Resume,
     WorkerDataset,
 )
+from service.runs import repository as runs
 from service.settings import Settings
-from service.states import StaleAttempt
+from service.states import AttemptState, StaleAttempt
 from service.worker_api import repository
 
 _NUMBER = re.compile("[1-9][0-9]{0,9}")
@@ -230,8 +231,8 @@ def check_ingest_token(session: Session, token: str, dataset_id: str) -> None:
     Raises:
         Problem: 401.
     """
-    dataset = datasets.by_id_or_none(session, dataset_id) if ids.is_id("ds", dataset_id) else None
-    if dataset is None or not credentials.token_matches(token, dataset.token_hash):
+    run = runs.newest(session, IngestRun, dataset_id) if ids.is_id("ds", dataset_id) else None
+    if run is None or not credentials.token_matches(token, run.token_hash):
         raise auth.unauthenticated("The token is not that of the data set's newest ingest run")
 
 
@@ -239,9 +240,10 @@ def start_ingest(
     session: Session, token: str, dataset_id: str, storage: Storage, settings: Settings
 ) -> IngestStart:
     """An ingest run begins: tell it what to read."""
-    dataset = _ingest_run(session, token, dataset_id)
+    dataset, number = _ingest_run(session, token, dataset_id)
     if dataset.state != datasets.INGESTING:
         raise StaleAttempt(f"the ingest of {dataset_id} is over")
+    runs.move(session, IngestRun, dataset_id, number, AttemptState.RUNNING)
     return IngestStart(
         uri=dataset.uri,
         artifacts_uri=storage.dataset_uri(dataset_id),
@@ -253,7 +255,7 @@ def finish_ingest(
     session: Session, token: str, dataset_id: str, report: IngestReport, storage: Storage
 ) -> None:
     """An ingest run ended; the same word again is no mistake."""
-    dataset = _ingest_run(session, token, dataset_id)
+    dataset, number = _ingest_run(session, token, dataset_id)
     if dataset.state == report.state:
         return
     if report.index_uri is not None:
@@ -264,7 +266,7 @@ def finish_ingest(
     moved = datasets.end_ingest(
         session,
         dataset_id,
-        dataset.attempt,
+        number,
         report.state,
         facts=report.facts and report.facts.model_dump(mode="json"),
         report=report.report,
@@ -275,15 +277,16 @@ def finish_ingest(
         raise StaleAttempt(f"the ingest of {dataset_id} is over")
 
 
-def _ingest_run(session: Session, token: str, dataset_id: str) -> Dataset:
+def _ingest_run(session: Session, token: str, dataset_id: str) -> tuple[Dataset, int]:
     # Nobody but the newest run gets the lock, or learns that there is such a data set.
     check_ingest_token(session, token, dataset_id)
     dataset = datasets.lock(session, dataset_id)
     if dataset is None:
         raise StaleAttempt(f"the data set {dataset_id} was deleted")
-    if not credentials.token_matches(token, dataset.token_hash):
+    run = runs.newest(session, IngestRun, dataset_id)
+    if run is None or not credentials.token_matches(token, run.token_hash):
         raise StaleAttempt(f"the ingest of {dataset_id} was started again")
-    return dataset
+    return dataset, run.number
 
 
 def _check_below(uri: str, folder: str, field: str = "uri") -> None:

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from service import ids, lifecycle, states
-from service.db.models import Attempt, Checkpoint, Dataset, Event, Job, Token
+from service.db.models import Attempt, Checkpoint, Dataset, Event, IngestRun, Job, Token
 from service.db.session import Database
 from service.dispatcher.context import Entrypoints
 from service.dispatcher.loop import Dispatcher
@@ -53,9 +53,20 @@ class World:
         return self.dispatcher
 
     def tick(self, seconds: float = 2) -> None:
-        """Let time pass, then one round."""
+        """Let time pass, then a round of each loop, and another one where that made room."""
         self.ahead += timedelta(seconds=seconds)
         self.dispatcher.tick()
+        before = self.unsettled()
+        for loop in self.dispatcher.background.values():
+            loop.run_once()
+        if self.unsettled() < before:
+            self.dispatcher.tick()
+
+    def unsettled(self) -> int:
+        """How many attempts are over and not finalized."""
+        over = (Attempt.finished_at.is_not(None), ~Attempt.settled)
+        with self.database.read() as session:
+            return session.scalar(select(func.count()).where(*over)) or 0
 
     def add_job(self, *, priority: int = 0, token_id: str | None = None, **resources: Any) -> str:
         defaults = {"workers": 1, "cpus_per_worker": 1, "gpus_per_worker": 0}
@@ -182,6 +193,10 @@ class World:
     def attempt(self, job_id: str, number: int = 1) -> Attempt:
         with self.database.read() as session:
             return session.get_one(Attempt, (job_id, number))
+
+    def ingest_run(self, dataset_id: str, number: int = 1) -> IngestRun:
+        with self.database.read() as session:
+            return session.get_one(IngestRun, (dataset_id, number))
 
     def dataset(self, dataset_id: str) -> Dataset:
         with self.database.read() as session:

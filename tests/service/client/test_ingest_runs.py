@@ -12,8 +12,8 @@ from dasl_core.spec.locations import local_path
 from service import credentials
 from service.client import Client
 from service.datasets.repository import begin_ingest
-from service.db.models import Dataset
-from service.dispatcher import repository
+from service.db.models import Dataset, IngestRun
+from service.runs import repository as runs
 from tests.support.real import running_service
 from workers import artifacts, ingest
 
@@ -44,7 +44,7 @@ def test_superseded_ingest_run_leaves_the_index(
             Image.new("RGB", (8, 8)).save(images / "second.png")
             token, hashed = credentials.new_token()
             with service.database.write() as session:
-                assert repository.replace_ingest_token(session, dataset.id, number, hashed)
+                assert runs.replace_token(session, IngestRun, dataset.id, number, hashed)
             monkeypatch.setenv("DASL_WORKER_TOKEN", token)
             assert ingest.main() == 0
             really_upload(file, uri)

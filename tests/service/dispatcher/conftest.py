@@ -10,6 +10,7 @@ import pytest
 
 from service import lifecycle
 from service.db.session import Database
+from service.runs import repository as runs
 from service.settings import Settings
 from tests.support.dispatcher_world import World
 from tests.support.fake_executor import FakeExecutor
@@ -26,6 +27,7 @@ def world(tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch) -
             return world.now().astimezone(tz)
 
     # The life of a job goes by the wall clock; here it goes by the test's.
-    monkeypatch.setattr(lifecycle, "datetime", WorldTime)
+    for module in (lifecycle, runs):
+        monkeypatch.setattr(module, "datetime", WorldTime)
     yield world
     executor.close()

@@ -114,7 +114,7 @@ def test_whatever_moment_it_dies_at(world: World, first: int) -> None:
         ingests = [name for name in submitted if name.startswith(fresh_dataset)]
         assert ingests == [f"{fresh_dataset}-1"]
         token = world.executor.envs[f"{fresh_dataset}-1"]["DASL_WORKER_TOKEN"]
-        assert hash_token(token) == world.dataset(fresh_dataset).token_hash
+        assert hash_token(token) == world.ingest_run(fresh_dataset).token_hash
 
         for job in (killed, finished, fresh):
             world.cancel(job)

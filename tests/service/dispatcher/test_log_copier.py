@@ -32,7 +32,7 @@ class Copying:
 
     def restart(self) -> None:
         self.copier = LogCopier(
-            self.executor, self.storage, lambda: self.now, LIMIT, meanwhile=lambda: None
+            self.executor, self.storage, lambda: self.now, LIMIT, in_charge=lambda: True
         )
 
     def write(self, text: str | bytes) -> None:

@@ -1,0 +1,67 @@
+"""Copy the logs of attempts, and finalize those that ended, in a loop of its own.
+
+Logs and stores may be slow, and must not stand between the dispatcher and its lease. An ended attempt
+takes room until it is finalized.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from service import lifecycle
+from service.db.models import Attempt
+from service.dispatcher.context import DispatcherContext, passed
+from service.dispatcher.garbage import Garbage
+from service.dispatcher.isolation import run_isolated
+from service.dispatcher.log_copier import LogCopier
+from service.runs import repository as runs
+from service.scheduling import repository as scheduling
+from service.scheduling.repository import AttemptView
+from service.states import AttemptState
+
+
+class Finalizer:
+    """The dispatcher's part that copies logs and finalizes attempts."""
+
+    def __init__(self, context: DispatcherContext, logs: LogCopier, garbage: Garbage) -> None:
+        self._context, self._logs, self._garbage = context, logs, garbage
+
+    def round(self) -> bool:
+        """Finalize what ended, then copy what is new of the logs of what runs.
+
+        Returns:
+            Whether this dispatcher is in charge, and did so.
+        """
+        if not (self._context.in_charge and self._context.executor_answers):
+            return False
+        with self._context.database.read() as session:
+            ended = scheduling.ended_attempts(session)
+            live = scheduling.live_attempts(session)
+        for attempt in ended:
+            run_isolated(self.finalize, attempt)
+        for attempt in live:
+            if attempt.state != AttemptState.CREATED:
+                run_isolated(self.follow, attempt)
+        return True
+
+    def follow(self, attempt: AttemptView) -> None:
+        """Copy what is new of a running attempt's log."""
+        self._logs.follow(attempt.job_id, attempt.number, attempt.submission_id)
+
+    def finalize(self, attempt: AttemptView) -> None:
+        """Copy the rest of an ended attempt's log, and settle it; stop its driver if it lingers."""
+        assert attempt.finished_at is not None
+        run = self._context.executor.status(attempt.submission_id)
+        if run is not None and not run.state.ended:
+            grace = timedelta(seconds=self._context.settings.cancel_grace_seconds)
+            if passed(attempt.finished_at, self._context.clock(), grace):
+                self._context.stop(attempt.submission_id)
+            return
+        lines = self._logs.finish(attempt.job_id, attempt.number, attempt.submission_id)
+        if attempt.has_error:
+            with self._context.write() as session:
+                lifecycle.attach_log_tail(session, attempt.job_id, attempt.number, lines)
+        self._garbage.sweep_attempt(attempt)
+        with self._context.write() as session:
+            runs.settle(session, Attempt, attempt.job_id, attempt.number)
+        self._context.forget(attempt.submission_id)

@@ -1,0 +1,92 @@
+"""Rounds over many items, in which one that fails does not hold up the others."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from service.datasets.repository import IngestView
+from service.db.models import Checkpoint, Dataset
+from service.db.session import AWAY
+from service.dispatcher.context import LeaseLost
+from service.dispatcher.executor import ExecutorUnavailable
+from service.log_records import about
+from service.scheduling.repository import AttemptView
+
+logger = logging.getLogger(__name__)
+
+
+def run_isolated(step: Callable[[Any], None], item: object) -> bool:
+    """Run a step for one item and log what it raises; whether the executor answered.
+
+    Raises:
+        LeaseLost: another dispatcher took over.
+        OperationalError: the database does not answer; or another of `AWAY`.
+    """
+    with about(**_fields_of(item)):
+        try:
+            step(item)
+        except (LeaseLost, *AWAY):
+            raise
+        except ExecutorUnavailable as error:
+            logger.warning("%s", error)
+            return False
+        except Exception:
+            logger.exception("The dispatcher could not %s this", step.__name__)
+    return True
+
+
+class Outage:
+    """Whether the database is away, logged once however many loops notice."""
+
+    def __init__(self) -> None:
+        self._away = False
+
+    def began(self, error: Exception) -> None:
+        """Note that the database does not answer."""
+        if not self._away:
+            logger.warning("The database does not answer: %s", error)
+        self._away = True
+
+    def ended(self) -> None:
+        """Note that it answers."""
+        if self._away:
+            logger.info("The database answers")
+        self._away = False
+
+
+class Loop:
+    """Run a round again and again, through outages of the database."""
+
+    def __init__(self, round: Callable[[], bool], interval: float, outage: Outage) -> None:
+        """`round` returns whether it used the database."""
+        self._round, self._interval, self._outage = round, interval, outage
+
+    def run(self, stop: threading.Event) -> None:
+        """Run rounds until `stop` is set."""
+        while not stop.is_set():
+            self.run_once()
+            stop.wait(self._interval)
+
+    def run_once(self) -> None:
+        """Run a round. A lost lease or a database that is away ends the round, not the loop."""
+        try:
+            if self._round():
+                self._outage.ended()
+        except LeaseLost as lost:
+            logger.warning("%s", lost)
+        except AWAY as error:
+            self._outage.began(error)
+
+
+def _fields_of(item: object) -> dict[str, object]:
+    """Return the fields of log records about an item."""
+    if isinstance(item, AttemptView):
+        return {"job": item.job_id, "attempt": item.number}
+    if isinstance(item, Checkpoint):
+        return {"checkpoint": item.id}
+    if isinstance(item, IngestView):
+        return {"dataset": item.dataset_id}
+    return {"dataset": item.id} if isinstance(item, Dataset) else {"job": item}

@@ -1,0 +1,97 @@
+"""SQL of runs that is the same for every kind. Nothing here commits; the caller's transaction does."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from service import ids
+from service.db.models import Run
+from service.states import LIVE_ATTEMPT, AttemptState
+
+R = TypeVar("R", bound=Run)
+
+
+def add(
+    session: Session,
+    kind: type[R],
+    owner: str,
+    number: int,
+    token_hash: str,
+    *,
+    resume_checkpoint_id: str | None = None,
+) -> R:
+    """Add an owner's next run, with its submission id, before the executor knows of it."""
+    run = kind(
+        owner=owner,
+        number=number,
+        submission_id=ids.submission_id(owner, number),
+        state=AttemptState.CREATED,
+        token_hash=token_hash,
+        created_at=datetime.now(UTC),
+        resume_checkpoint_id=resume_checkpoint_id,
+    )
+    session.add(run)
+    session.flush()
+    return run
+
+
+def newest(session: Session, kind: type[R], owner: str) -> R | None:
+    """The newest run of an owner, as the database has it now."""
+    query = select(kind).where(kind.owner == owner).order_by(kind.number.desc()).limit(1)
+    return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
+
+
+def move(
+    session: Session,
+    kind: type[Run],
+    owner: str,
+    number: int,
+    to: AttemptState,
+    *,
+    sources: Collection[AttemptState] = LIVE_ATTEMPT,
+    error: dict[str, Any] | None = None,
+) -> bool:
+    """Move a run from one of the given states to another; whether it was in one of them."""
+    now = datetime.now(UTC)
+    columns: dict[str, Any] = {"state": to, "error": error}
+    if to not in LIVE_ATTEMPT:
+        columns["finished_at"] = now
+    if to == AttemptState.RUNNING:
+        columns["heartbeat_at"] = columns["progressed_at"] = now
+    moved = session.execute(
+        update(kind)
+        .where(kind.owner == owner, kind.number == number, kind.state.in_(sources))
+        .values(**columns)
+        .returning(kind.number)
+        .execution_options(synchronize_session=False)
+    ).scalar()
+    return moved is not None
+
+
+def replace_token(
+    session: Session, kind: type[Run], owner: str, number: int, token_hash: str
+) -> bool:
+    """Give a live run another token, when only the hash of the first is left."""
+    replaced = session.execute(
+        update(kind)
+        .where(kind.owner == owner, kind.number == number, kind.state.in_(LIVE_ATTEMPT))
+        .values(token_hash=token_hash)
+        .returning(kind.number)
+        .execution_options(synchronize_session=False)
+    ).scalar()
+    return replaced is not None
+
+
+def settle(session: Session, kind: type[Run], owner: str, number: int) -> None:
+    """Note that nothing is left to do for a run that ended."""
+    session.execute(
+        update(kind)
+        .where(kind.owner == owner, kind.number == number, kind.finished_at.is_not(None))
+        .values(settled=True)
+        .execution_options(synchronize_session=False)
+    )
