@@ -159,7 +159,7 @@ def test_metrics_response_has_a_bounded_number_of_values(
     points = {(name, step, 1): float(step % 7) for name in "abcde" for step in range(100)}
     job_id = stored(database, dataset_id, [(*place, value) for place, value in points.items()])
     assert len(shown(database, job_id, 1_000_000).step) == 100
-    monkeypatch.setattr(repository, "_MOST_VALUES", 150)
+    monkeypatch.setattr(repository, "_MAX_VALUES", 150)
     thin = shown(database, job_id, 1_000_000)
     assert thin.step == expected_steps(shown(database, job_id), 30)
     assert len(thin.step) <= 30

@@ -24,16 +24,16 @@ def test_longest_ray_folder_fits_every_ray_socket() -> None:
     longest_pid = 2**22
     session = f"session_2026-11-21_08-30-37_786744_{longest_pid}"
     longest = max(len(f"/{session}/sockets/{name}") for name in names)
-    assert local_ray._LONGEST_FOLDER + longest == 107
+    assert local_ray._MAX_FOLDER_BYTES + longest == 107
     page = Path(__file__).parents[2] / "docs" / "operations.md"
-    assert f"more than {local_ray._LONGEST_FOLDER} bytes" in page.read_text(encoding="utf-8")
+    assert f"more than {local_ray._MAX_FOLDER_BYTES} bytes" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["with space", "höhe"])
 def test_folder_name_that_ray_refuses_becomes_a_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(local_ray, "_LONGEST_FOLDER", 4096)
+    monkeypatch.setattr(local_ray, "_MAX_FOLDER_BYTES", 4096)
     assert local_ray._empty_folder(tmp_path / "plain") == tmp_path / "plain"
     used = local_ray._empty_folder(tmp_path / name)
     assert used.is_dir()
@@ -61,10 +61,10 @@ def test_serve_refuses_installation_path_with_a_space(tmp_path: Path) -> None:
 
 
 def test_folder_that_is_too_long_becomes_a_link(tmp_path: Path) -> None:
-    folder = tmp_path / ("r" * local_ray._LONGEST_FOLDER)
+    folder = tmp_path / ("r" * local_ray._MAX_FOLDER_BYTES)
     used = local_ray._empty_folder(folder)
     assert used.is_dir()
-    assert len(str(used)) <= local_ray._LONGEST_FOLDER
+    assert len(str(used)) <= local_ray._MAX_FOLDER_BYTES
     assert folder.readlink() == used
     used.chmod(0o1777)  # as Ray does
     assert used.parent.stat().st_mode & 0o077 == 0, "others may read what Ray logs"
@@ -148,4 +148,4 @@ def test_every_setting_that_workers_read_is_passed_on() -> None:
     read = named(*(ROOT / "workers").rglob("*.py"), *(ROOT / "dasl_core").rglob("*.py"))
     handed = named(ROOT / "service" / "dispatcher" / "context.py")
     assert {"DASL_API_URL", "DASL_CACHE_DIR"} <= read
-    assert read - handed == set(local_ray._OF_WORKERS)
+    assert read - handed == set(local_ray._WORKER_VARIABLES)
