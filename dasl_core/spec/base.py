@@ -1,4 +1,4 @@
-"""What all parts of a spec share."""
+"""Base class of all parts of a spec, and helpers for error messages."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
@@ -23,7 +23,7 @@ class SpecModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _numbers_are_no_booleans(cls, given: Any) -> Any:
-        """Pydantic would take `true`, and YAML's `yes`, for 1: as a text it is refused like any other."""
+        """Refuse booleans where numbers are expected; pydantic would convert `true` to 1."""
         if not isinstance(given, dict):
             return given
         fields = cls.model_fields
@@ -36,7 +36,7 @@ class SpecModel(BaseModel):
 
 
 def _of_numbers(field: FieldInfo) -> bool:
-    """Whether a field takes numbers, and neither booleans nor any text."""
+    """Whether a field takes numbers, and neither booleans nor arbitrary strings."""
     types = set(_types(field.annotation))
     return bool(types & {int, float}) and not types & {bool, str}
 
@@ -60,9 +60,10 @@ def _without_booleans(value: Any) -> Any:
 
 
 def shorten(value: Any, limit: int = 80) -> str:
-    """`repr(value)`, cut so that a hostile value cannot fill an error body.
+    """Return `value` in Python's notation with null, true and false as in JSON, cut to `limit`.
 
-    No more of the value is looked at than is shown, however large or deep it is.
+    Reads no more of the value than is shown, however large or deep it is: a hostile value can neither
+    fill an error message nor take long.
     """
     text = ""
     for piece in _pieces(value, limit):
@@ -73,7 +74,7 @@ def shorten(value: Any, limit: int = 80) -> str:
 
 
 def _pieces(value: Any, limit: int) -> Iterator[str]:
-    """`repr(value)` from its beginning, a little at a time."""
+    """Yield the text of a value piece by piece, so that the caller can stop early."""
     if isinstance(value, str | bytes):
         yield repr(value[: limit + 1])
     elif isinstance(value, dict):
@@ -91,15 +92,18 @@ def _pieces(value: Any, limit: int) -> Iterator[str]:
             yield from _pieces(item, limit)
         yield "]"
     elif isinstance(value, int) and value.bit_length() > 4 * limit:
-        yield hex(value)  # of longer numbers Python gives no decimals
+        yield hex(value)  # Python refuses to print such long integers in decimal
+    elif value is None or isinstance(value, bool):
+        yield {None: "null", True: "true", False: "false"}[value]
     else:
         yield repr(value)
 
 
 def problem(message: str, given: Any, expected: str, field: str = "") -> PydanticCustomError:
-    """A validation error that `field_problems` turns into the given sentence.
+    """Return a validation error that `field_problems` translates into a `FieldProblem`.
 
-    `field` names the field where pydantic cannot: in a check that spans several parts.
+    Args:
+        field: the invalid field, where pydantic does not know it: in checks that span several parts.
     """
     return PydanticCustomError(
         "field_problem",

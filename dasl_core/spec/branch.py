@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from dasl_core.spec.base import shorten
 from dasl_core.spec.methods import METHODS
 from dasl_core.spec.methods.config import FixesShapes
 from dasl_core.spec.problems import FieldProblem
@@ -47,7 +48,7 @@ def branch_problems(source: ResolvedJobSpec, spec: ResolvedJobSpec) -> list[Fiel
 def _changed(field: str, before: Any, after: Any) -> FieldProblem:
     return FieldProblem(
         field,
-        "cannot change when resuming: the checkpoint's weights or its count of steps would not fit",
-        str(after),
-        str(before),
+        "cannot change when resuming: the checkpoint's weights or its step count would not fit",
+        shorten(after),
+        shorten(before),
     )

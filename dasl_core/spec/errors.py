@@ -1,4 +1,4 @@
-"""Errors of a spec, said so that the person who wrote it can mend it."""
+"""Translate validation errors into messages about fields that users can correct."""
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,21 +13,22 @@ from dasl_core.spec.base import shorten
 from dasl_core.spec.methods import METHODS
 from dasl_core.spec.problems import FieldProblem
 
-# A person mends a few at a time, and nobody may have a hundred thousand unknown keys compared with
-# all known ones.
+# Users correct a few at a time, and comparing a hundred thousand unknown keys with all known ones would
+# be a denial of service.
 MOST_PROBLEMS = 50
 
-# Of each key in the name of a field that is wrong, and of what is compared with known names, none of
-# which is nearly as long.
+# Limits keys in the names of invalid fields, and names compared with known ones; none of those is nearly
+# as long.
 _LONGEST_NAME = 100
 
 
 def field_problems(
     error: ValidationError, model: type[BaseModel] | None = None
 ) -> list[FieldProblem]:
-    """Translate pydantic's report into one `FieldProblem` for each field that is wrong.
+    """Translate a validation error into one `FieldProblem` per invalid field.
 
-    `model` is what was validated; with it a key that is not known is compared with those that are.
+    Args:
+        model: the validated model; unknown keys are compared with its fields.
     """
     return translate(error.errors(include_url=False), model)
 
@@ -35,43 +36,43 @@ def field_problems(
 def translate(
     details: Iterable[ErrorDetails], model: type[BaseModel] | None = None
 ) -> list[FieldProblem]:
-    """As `field_problems`, of the entries of a report; of very many, of the first ones."""
+    """Translate the entries of a validation error, at most `MOST_PROBLEMS` of them."""
     problems = [_translate(detail, model) for detail in islice(details, MOST_PROBLEMS)]
-    # A field that takes a number, a list or "auto" fails once as each; a person made one mistake.
+    # A field that takes a number, a list or "auto" fails once as each, but the user made one mistake.
     by_field: dict[str, list[FieldProblem]] = {}
     for problem in problems:
         by_field.setdefault(problem.field, []).append(problem)
     merged = []
     for field, same in by_field.items():
         if any(other.startswith(f"{field}.") for other in by_field):
-            continue  # it had the form of one of them, and something within is wrong
+            continue  # it matched one type of the union, and a value inside is invalid
         same.sort(key=lambda problem: problem.expected == _AUTO)
-        choices = dict.fromkeys(problem.expected for problem in same)
+        choices = dict.fromkeys(problem.expected for problem in same if problem.expected)
         merged.append(replace(same[0], expected=", or ".join(choices)))
     return merged
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """`"; did you mean X?"`, or nothing when no known name is near."""
+    """Return `"; did you mean X?"` with the most similar known name, or "" if none is similar."""
     near = difflib.get_close_matches(name[:_LONGEST_NAME], list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def shorten_name(key: object) -> str:
-    """A key as it stands in the name of a field: in one line, and cut as `shorten` cuts values."""
+    """Return a key for use in a field's path: on one line, and cut as `shorten` cuts values."""
     text = repr(str(key)[: _LONGEST_NAME + 1])[1:-1]
     return text if len(text) <= _LONGEST_NAME else text[: _LONGEST_NAME - 3] + "..."
 
 
 def _translate(detail: ErrorDetails, model: type[BaseModel] | None) -> FieldProblem:
-    # A discriminated or `T | "auto"` union puts the branch it tried into the path; a person never
-    # wrote that, so such parts are left out. An unknown key may have any name, and is the last part.
+    # A discriminated or `T | "auto"` union puts the branch that it tried into the path; users never
+    # wrote that, so such parts are dropped. An unknown key may have any name, and is the last part.
     kept = detail["loc"][-1:] if detail["type"] == "extra_forbidden" else ()
     whole = detail["loc"][: len(detail["loc"]) - len(kept)]
     path = whole
     if path[:1] == ("method",) and path[1:2] and path[1] in METHODS:
         path = path[:1] + path[2:]  # the name that chose the settings
-    # A key of a mapping may hold anything, and as much as a body has room for.
+    # A key of a mapping may hold any text, as long as the request body.
     parts = (*(part for part in path if not _is_branch(part)), *kept)
     field = ".".join(map(shorten_name, parts)) or "(the whole spec)"
     context = detail.get("ctx", {})
@@ -82,9 +83,9 @@ def _translate(detail: ErrorDetails, model: type[BaseModel] | None) -> FieldProb
             if not near and model is not None:
                 places = [path for path in _paths(model) if path.endswith(f".{kept[0]}")]
                 near = f"; did you mean {places[0]!r}?" if places else ""
-            return FieldProblem(field, f"is not a known key{near}", given, "no such key")
+            return FieldProblem(field, f"unknown key{near}", given)
         case "missing":
-            return FieldProblem(field, "is required", "nothing", "a value")
+            return FieldProblem(field, "missing required field")
         case "field_problem":
             return FieldProblem(
                 context["field"] or field, context["message"], context["given"], context["expected"]
@@ -106,13 +107,13 @@ def _translate(detail: ErrorDetails, model: type[BaseModel] | None) -> FieldProb
 
 
 def _expected(kind: str, context: Mapping[str, Any]) -> str | None:
-    """What would do where pydantic reports an error of this kind; None: its own words say it."""
+    """Return the expected value for an error of this kind; None to use pydantic's message."""
     form = _FORMS.get(kind.removesuffix("_type").removesuffix("_parsing"))
     if form is not None:
         return form
     if kind == "string_pattern_mismatch":
         pattern = context["pattern"]
-        return _PATTERNS.get(pattern, f"a text of the pattern {pattern}")
+        return _PATTERNS.get(pattern, f"a string matching {pattern}")
     if kind in _LENGTHS:
         bound, one, many = _LENGTHS[kind]
         count = context["min_length" if bound == "at least" else "max_length"]
@@ -123,12 +124,12 @@ def _expected(kind: str, context: Mapping[str, Any]) -> str | None:
 
 
 def _known_keys(model: type[BaseModel] | None, path: Iterable[int | str]) -> list[str]:
-    """The fields at a path of a report, which may name branches of unions, too."""
+    """Return the names of the fields at a path of an error, which may name branches of unions."""
     return [name for known in _models_at(model, path) for name in known.model_fields]
 
 
 def _nearest_name(given: str, model: type[BaseModel] | None, path: Iterable[int | str]) -> str:
-    """What was given as a `name`, or the choice nearest to it where there are choices."""
+    """Return the choice of `name` most similar to `given`, or `given` if `name` is free."""
     choices = [
         str(choice)
         for known in _models_at(model, path)
@@ -142,7 +143,7 @@ def _nearest_name(given: str, model: type[BaseModel] | None, path: Iterable[int 
 
 
 def _paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Dotted paths of all fields, but for those of methods, of which only one is there."""
+    """Yield the dotted paths of all fields except those of the methods."""
     for name, known in model.model_fields.items():
         yield f"{prefix}{name}"
         if name != "method":
@@ -151,22 +152,22 @@ def _paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def _models_at(model: type[BaseModel] | None, path: Iterable[int | str]) -> list[type[BaseModel]]:
-    """Return the models at a path of a report, of which a union may have several."""
-    found = [] if model is None else [model]
+    """Return the models at a path of an error; a union may have several."""
+    models = [] if model is None else [model]
     for part in path:
         inner = [
             one
-            for known in found
+            for known in models
             if part in known.model_fields
             for one in _models(known.model_fields[str(part)].annotation)
         ]
-        branches = [one for one in found if one.__name__ == part or METHODS.get(str(part)) is one]
-        found = inner or branches or found
-    return found
+        branches = [one for one in models if one.__name__ == part or METHODS.get(str(part)) is one]
+        models = inner or branches or models
+    return models
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The models that a type is, or is made of."""
+    """Yield the models in a type annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for part in get_args(annotation):
@@ -186,7 +187,7 @@ NAME_PATTERN = r"^[^\x00-\x1f/\\]+$"
 LINE_PATTERN = r"^[^\x00-\x1f]+$"
 _PATTERNS = {
     NAME_PATTERN: "a name without slashes, line breaks and other control characters",
-    LINE_PATTERN: "a text without line breaks and other control characters",
+    LINE_PATTERN: "a string without line breaks and other control characters",
 }
 _FORMS = {
     "int": "a whole number",
@@ -194,12 +195,12 @@ _FORMS = {
     "float": "a number",
     "finite_number": "a finite number",
     "bool": "true or false",
-    "string": "a text",
+    "string": "a string",
     "tuple": "a list",
     "list": "a list",
-    "dict": "settings",
-    "model": "settings",
-    "model_attributes": "settings",
+    "dict": "a mapping",
+    "model": "a mapping",
+    "model_attributes": "a mapping",
 }
 _BRANCHES = {"[key]", "int", "float", "str", "bool", "Clip", "LinearProbe", "FineTune"}
 

@@ -128,7 +128,7 @@ class JobSpec(SpecModel):
             raise problem(
                 "must differ from `dataset`: the model would be evaluated on its training images",
                 self.dataset,
-                "another data set, or null, which holds images out",
+                "another data set, or null to hold images out",
                 field="evaluate.dataset",
             )
         return self

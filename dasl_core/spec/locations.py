@@ -1,7 +1,7 @@
-"""Where images and weights lie: plain paths and `file://` URIs, and the folders that may be read.
+"""Paths of images and weights: plain paths and `file://` URIs, and the folders that may be read.
 
-One reader for all who take such a text, the API, ingest and training: none can be led to another
-place than the one that was checked.
+The API, ingest and training share one parser, so that none of them can read another path than the one
+that was checked.
 """
 
 import os
@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from urllib.parse import unquote, urlsplit
 
-OUTSIDE = "lies, or leads, outside of the folders that may be read"
-# Of the files of weights that timm reads.
+OUTSIDE = "resolves to a path outside the folders that may be read"
+# File name extensions of the weights that timm reads.
 WEIGHTS_ENDINGS = (".safetensors", ".pth", ".pt", ".bin")
 
 
 def local_path(location: str) -> Path:
-    """The absolute path that a plain path or a `file://` URI names; nothing else can be read.
+    """Return the absolute path of a plain path or a `file://` URI.
 
     Raises:
-        ValueError: it names no place of this machine; the end of a sentence about it.
+        ValueError: it is not a path on this machine. The message continues a sentence about it.
     """
     path = location
     if "://" in location and not location.startswith("/"):
@@ -27,24 +27,23 @@ def local_path(location: str) -> Path:
         except ValueError:
             raise ValueError("is not a URI") from None
         if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
-            raise ValueError("is not a place on this machine")
+            raise ValueError("is not a path on this machine")
         if parts.query or parts.fragment:
             raise ValueError("has a query or a fragment; write ? as %3F and # as %23")
         path = unquote(parts.path)
     if not path.startswith("/") or "\x00" in path:
         raise ValueError("is not an absolute path")
-    # POSIX lets two slashes at the beginning mean something of their own; Linux does not.
+    # POSIX leaves two leading slashes to the implementation; Linux treats them as one.
     return Path("/" + path.lstrip("/"))
 
 
 def is_allowed(
     path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[str]], *, follow: bool = True
 ) -> bool:
-    """Whether a path lies in one of the folders that may be read; without any, all may.
+    """Whether a path is inside one of the folders that may be read. Without `roots` every path is.
 
     Args:
-        follow: where links on the way lead counts, not where they are. Without, only the text
-            counts, for paths of other machines.
+        follow: resolve symbolic links. Without, only the text counts, for paths of other machines.
     """
     if not roots:
         return True

@@ -1,4 +1,4 @@
-"""What is wrong with a spec: one problem for each field."""
+"""Problems of a spec: one for each invalid field."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -6,29 +6,31 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class FieldProblem:
-    """One thing wrong with one field.
+    """One invalid field and how to correct it.
 
     Attributes:
         field: dotted path in the spec, e.g. `train.batch_size`.
-        message: a sentence that says what is wrong.
-        given: the value that was given, shortened.
-        expected: what would do.
+        message: the problem, as a phrase that follows `field: `.
+        given: the invalid value, shortened; "" if there is none.
+        expected: a description of valid values; "" if `message` says what to do.
     """
 
     field: str
     message: str
-    given: str
-    expected: str
+    given: str = ""
+    expected: str = ""
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.message} (given {self.given}; expected {self.expected})"
+        details = (("given", self.given), ("expected", self.expected))
+        extras = "; ".join(f"{name} {value}" for name, value in details if value)
+        return f"{self.field}: {self.message}" + (f" ({extras})" if extras else "")
 
     def as_dict(self) -> dict[str, str]:
         return asdict(self)
 
 
 class SpecError(ValueError):
-    """A spec that cannot be run, with one problem for each field that is wrong."""
+    """Raised for a spec that cannot run, with one problem per invalid field."""
 
     def __init__(self, problems: Iterable[FieldProblem]) -> None:
         self.problems = list(problems)

@@ -11,13 +11,13 @@ from yaml.constructor import ConstructorError
 
 # A spec is a few levels deep; far more would only be there to exhaust its reader.
 MOST_LEVELS = 40
-_HELD: dict[type, str] = {type(None): "nothing", list: "a list", str: "a text"}
+_HELD: dict[type, str] = {type(None): "nothing", list: "a list", str: "a string"}
 
 
 class _Loader(yaml.SafeLoader):
     """Plain data: no aliases, which can stand for themselves or for gigabytes, and no key twice.
 
-    Numbers are those of YAML 1.2: 010 is ten and 1:30 a text, where 1.1 reads 8 and 90.
+    Numbers follow YAML 1.2: 010 is ten and 1:30 a string, where YAML 1.1 reads 8 and 90.
     """
 
     level = 0

@@ -75,7 +75,7 @@ def plan(
                 "evaluate.dataset",
                 "must differ from `dataset`: the model would be evaluated on its training images",
                 name,
-                "another data set, or null, which holds images out",
+                "another data set, or null to hold images out",
             )
     facts = DatasetFacts.model_validate(dataset.facts)
     problems = [*known_problems, *capacity.capacity_problems(session, spec.resources)]

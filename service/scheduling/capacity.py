@@ -39,9 +39,12 @@ def capacity_problems(session: Session, resources: Resources) -> list[FieldProbl
 
 
 def _too_large(kind: str, given: int, most: float, where: str) -> FieldProblem:
+    message = (
+        f"is more than {where} has for a worker: {most:g}" if most else f"no node has a {kind}"
+    )
     return FieldProblem(
         f"resources.{kind.lower()}s_per_worker",
-        f"is more than {where} has for a worker: {most:g}",
+        message,
         str(given),
-        f"at most {int(most)}",
+        f"at most {int(most)}" if most else "0",
     )

@@ -317,7 +317,7 @@ def test_output_inside_images_is_refused(folder: Path, capsys: pytest.CaptureFix
 
 BAD: list[tuple[list[str], str]] = [
     (["method.name=simclrr"], "method.name: is not a known method; did you mean 'simclr'?"),
-    (["train.bach_size=4"], "train.bach_size: is not a known key"),
+    (["train.bach_size=4"], "train.bach_size: unknown key"),
     (["train.batch_size=1000"], "train.batch_size: is larger than the 24 images"),
     (["dataset=nowhere"], "there is no folder nowhere"),
     (["dataset=null"], "give the folder of images"),

@@ -98,8 +98,9 @@ def test_an_override_is_read_alike() -> None:
 
 
 def test_of_a_value_only_what_is_shown_is_looked_at() -> None:
-    for value in ("text", 5, None, True, [1, "a", {"b": 2.5}], {}, [], {1: [2]}, (1,), b"x"):
+    for value in ("text", 5, [1, "a", {"b": 2.5}], {}, [], {1: [2]}, (1,), b"x"):
         assert shorten(value) == repr(value)
+    assert shorten([None, True, False]) == "[null, true, false]"
     assert shorten("x" * 201) == repr("x" * 201)[:77] + "..."
     nested: Any = []
     for _ in range(100_000):

@@ -153,7 +153,7 @@ def test_register_accepts_only_folders_in_dataset_roots(api: Api, rooted: Path) 
         (error,) = problem["errors"]
         told.add(error["message"])
         assert error["expected"] == f"a folder in {rooted}/data"
-    assert told == {"lies, or leads, outside of the folders that may be read"}
+    assert told == {"resolves to a path outside the folders that may be read"}
     problem = refused(register(api, "gone", f"{rooted}/data/gone"), 422, "uri")
     assert "does not exist" in problem["detail"]
 

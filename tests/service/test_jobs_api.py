@@ -125,7 +125,8 @@ def test_submit_refuses_more_resources_than_the_cluster_has(api: Api) -> None:
     problem = refused(api.client.post("/v1/jobs", json=spec), 422)
     (error,) = problem["errors"]
     assert error["field"] == "resources.gpus_per_worker"
-    assert (error["given"], error["expected"]) == ("1", "at most 0")
+    assert error["message"] == "no node has a GPU"
+    assert (error["given"], error["expected"]) == ("1", "0")
     snapshot(api, cpus=4, gpus=1)
     assert api.client.post("/v1/jobs", json=spec).status_code == 201
     spec["resources"] = {"cpus_per_worker": 64}

@@ -49,7 +49,7 @@ def test_submit_refuses_weights_and_datasets_outside_the_roots(api: Api, tmp_pat
     # It was registered before the roots were set.
     api.settings.dataset_roots = (models,)
     problem = refused(submit(api), 422, "dataset")
-    assert "lies, or leads, outside of the folders that may be read" in problem["detail"]
+    assert "resolves to a path outside the folders that may be read" in problem["detail"]
 
 
 def test_worker_start_includes_dataset_roots(api: Api, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from dasl_core.spec.train import Optimizer
 
 
 def check_ignored(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> None:
-    """Settings that something else keeps from having any effect: whoever gave them expects one."""
+    """Refuse settings without effect: the user who wrote them expects one."""
     dar, sec, train = spec.dar, spec.sec, spec.train
     if dar is not None:
         for name, field in Clusters.model_fields.items():
@@ -19,37 +19,50 @@ def check_ignored(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> No
             unused = (field.default, getattr(UNUSED_CLUSTERS, name))
             if dar.labels != "cluster" and given not in unused:
                 problems.append(
-                    _ignored(f"dar.clusters.{name}", given, f"dar.labels: {dar.labels}")
+                    _ignored(
+                        f"dar.clusters.{name}",
+                        given,
+                        f"dar.labels: {dar.labels}",
+                        "dar.labels: cluster",
+                    )
                 )
         by_kmeans = resolve_clusters(dar.clusters, spec.method, images=2).source == "kmeans"
         if dar.labels == "cluster" and by_kmeans and dar.clusters.every_epochs >= train.epochs:
             problems.append(
                 FieldProblem(
                     "dar.clusters.every_epochs",
-                    f"is not before the end of the {train.epochs} epochs: no step would see a cluster",
+                    "must be less than train.epochs: the images would never be clustered",
                     str(dar.clusters.every_epochs),
-                    "less than train.epochs",
+                    f"at most {train.epochs - 1}" if train.epochs > 1 else "",
                 )
             )
     if sec is not None and sec.target == "zero" and sec.momentum != 1:
-        problems.append(_ignored("sec.momentum", sec.momentum, "sec.target: zero"))
+        problems.append(
+            _ignored("sec.momentum", sec.momentum, "sec.target: zero", "sec.target: mean")
+        )
     momentum = train.optimizer.momentum
     if optimizer_name(spec, batch) == "adamw" and momentum != Optimizer().momentum:
         problems.append(
-            _ignored("train.optimizer.momentum", momentum, "train.optimizer.name: adamw")
+            _ignored(
+                "train.optimizer.momentum",
+                momentum,
+                "train.optimizer.name: adamw",
+                "train.optimizer.name: sgd",
+            )
         )
     if spec.evaluate.dataset is not None and spec.evaluate.holdout != Holdout():
-        problems.append(_ignored("evaluate.holdout", "a holdout", "evaluate.dataset"))
+        problems.append(
+            _ignored("evaluate.holdout", None, "evaluate.dataset", "evaluate.dataset: null")
+        )
 
 
-def _ignored(field: str, given: object, because: str) -> FieldProblem:
-    return FieldProblem(
-        field, f"has no effect with {because}", str(given), f"to be left out, or not {because}"
-    )
+def _ignored(field: str, given: object, cause: str, instead: str) -> FieldProblem:
+    message = f"has no effect with {cause}; remove it or set {instead}"
+    return FieldProblem(field, message, "" if given is None else str(given))
 
 
 def check_labels(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> None:
-    """What needs classes, or fewer clusters than images."""
+    """Check that the data set has the classes, and images for the clusters, that the spec needs."""
     classes, had = training_classes(spec, facts), facts.num_classes or 0
     left = "" if classes == had else f", {classes} of them for training"
     needing = []
@@ -64,9 +77,9 @@ def check_labels(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem
             problems.append(
                 FieldProblem(
                     field,
-                    f"needs classes to learn from, and the data set has {had or 'none'}{left}",
+                    f"needs at least two classes; the data set has {had or 'none'}{left}",
                     given,
-                    f"{instead}, or a data set whose folders are at least two classes",
+                    f"{instead}, or a data set with a folder for each of two or more classes",
                 )
             )
     if spec.dar is None or spec.dar.labels != "cluster":

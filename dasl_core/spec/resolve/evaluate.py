@@ -16,14 +16,14 @@ def check_evaluate(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProbl
             problems.append(
                 FieldProblem(
                     "evaluate.holdout.by",
-                    f"the data set has {classes or 'no'} classes, of which "
-                    f"{evaluate.holdout.fraction} cannot be held out whole",
+                    f"cannot hold out {evaluate.holdout.fraction:g} of the data set's "
+                    f"{classes or 'no'} classes",
                     "'class'",
-                    "'image', or a data set whose folders are at least two classes",
+                    "'image', or a data set with a folder for each of two or more classes",
                 )
             )
     holdout = evaluate.holdout
-    # A fraction that nobody chose may come to nothing on a few images: the run tells of it.
+    # The default fraction may round to 0 on few images: the run warns of it.
     chosen = evaluate.dataset is None and holdout.fraction != Holdout().fraction
     if chosen and holdout.by == "image" and round(facts.num_images * holdout.fraction) == 0:
         problems.append(

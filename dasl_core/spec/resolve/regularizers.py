@@ -59,7 +59,7 @@ def resolve_sec(spec: JobSpec) -> ResolvedSEC | None:
 
 
 def check_dar(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> None:
-    """Whether memory holds its pairs."""
+    """Check that the pairs that DAR compares fit in memory."""
     dar = spec.dar
     if dar is None:
         return
@@ -69,7 +69,7 @@ def check_dar(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> None:
         problems.append(
             FieldProblem(
                 "dar.estimator",
-                f"takes all pairs of the {embeddings:,} embeddings of a batch",
+                f"compares all pairs of the {embeddings:,} embeddings of a batch",
                 "'full'",
                 f"'chain' or 'unbiased', or at most {most:,} embeddings",
             )

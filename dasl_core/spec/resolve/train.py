@@ -68,7 +68,7 @@ def check_learning_rate(spec: JobSpec, batch: int, problems: list[FieldProblem])
         problems.append(
             FieldProblem(
                 "train.optimizer.base_lr",
-                f"comes to a learning rate of {base * growth:g} for a batch of {batch}",
+                f"gives a learning rate of {base * growth:g} for a batch of {batch}",
                 f"{base:g}",
                 f"at most {LARGEST_RATE / growth:g} with this batch",
             )

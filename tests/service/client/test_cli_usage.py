@@ -97,7 +97,7 @@ def test_unreadable_spec_file_exits_with_1(tmp_path: Path, content: str) -> None
     [
         ("", "it holds nothing"),
         ("- 1\n", "it holds a list"),
-        ("emoji\n", "it holds a text"),
+        ("emoji\n", "it holds a string"),
         ("7\n", "it holds one value"),
         ("dataset: {a\n", "in line"),
     ],

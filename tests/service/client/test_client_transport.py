@@ -79,7 +79,7 @@ def test_api_error_message_lists_fields() -> None:
                 "given": "0",
                 "expected": ">= 1",
             },
-            {"field": "nmae", "message": "is not a known key", "given": None, "expected": None},
+            {"field": "nmae", "message": "unknown key", "given": None, "expected": None},
         ],
     }
     with scripted(lambda _: answer_json(problem, 422)) as server, pytest.raises(ApiError) as caught:
@@ -89,7 +89,7 @@ def test_api_error_message_lists_fields() -> None:
     assert str(caught.value).splitlines() == [
         "2 fields of the spec are not valid.",
         "  train.epochs: is out of range (given 0; expected >= 1)",
-        "  nmae: is not a known key",
+        "  nmae: unknown key",
     ]
 
 
