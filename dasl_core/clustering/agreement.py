@@ -1,4 +1,4 @@
-"""Agreement of a clustering with classes: NMI and pairwise F1, of given clusters and of k-means."""
+"""Agreement of a clustering with classes: NMI and pairwise F1."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dasl_core.clustering.kmeans import kmeans
 def nmi(x: Tensor | np.ndarray, y: Tensor | np.ndarray, seed: int = 0) -> float:
     """NMI between the classes `y` and a k-means clustering of `x` with as many clusters as classes.
 
-    Rows are L2-normalized first, as for every other measure here. The result is from 0 to 1 and
+    Rows are L2-normalized first. The result is from 0 to 1 and
     depends only on the arguments.
 
     Args:
@@ -30,9 +30,9 @@ def nmi(x: Tensor | np.ndarray, y: Tensor | np.ndarray, seed: int = 0) -> float:
 def clustering_metrics(
     x: Tensor | np.ndarray, y: Tensor | np.ndarray, seed: int = 0
 ) -> dict[str, float]:
-    """All metrics of one k-means clustering of `x` (N, d) with as many clusters as `y` has classes.
+    """Cluster `x` (N, d) by k-means with one cluster for each class of `y`, and compare the two.
 
-    Rows are L2-normalized first. The protocol of metric learning (Song et al., "Deep Metric Learning
+    Rows are L2-normalized first. This is the protocol of metric learning (Song et al., "Deep Metric Learning
     via Lifted Structured Feature Embedding", CVPR 2016).
 
     Returns:
@@ -54,7 +54,9 @@ def clustering_metrics(
 
 
 def normalized_mutual_information(a: Tensor | np.ndarray, b: Tensor | np.ndarray) -> float:
-    """``2 I(a; b) / (H(a) + H(b))`` of two labelings (N,) of the same samples; 1 if both are constant.
+    """Normalized mutual information of two labelings (N,): ``2 I(a; b) / (H(a) + H(b))``.
+
+    It is 1 if both are constant.
 
     Raises:
         ValueError: when they are not integer vectors of one length.
@@ -89,7 +91,7 @@ def pairwise_precision_recall(
 ) -> tuple[float, float]:
     """Precision and recall of the pairs in one cluster as predictions of the pairs in one class.
 
-    A share of no pairs at all is 0; both are 1 if neither labeling joins any two samples.
+    A fraction of no pairs is 0; both are 1 if neither labeling joins any two samples.
 
     Raises:
         ValueError: when they are not integer vectors of one length.
@@ -106,7 +108,7 @@ def pairwise_precision_recall(
 def _pair_counts(
     clusters: Tensor | np.ndarray, classes: Tensor | np.ndarray
 ) -> tuple[int, int, int]:
-    """Numbers of pairs that share both, a cluster, and a class."""
+    """Count the pairs that share both a cluster and a class, a cluster, and a class."""
     joint, _, sizes, class_sizes = _contingency(clusters, classes, ("clusters", "classes"))
 
     def pairs(counts: Tensor) -> int:
@@ -118,7 +120,7 @@ def _pair_counts(
 def _contingency(
     a: Tensor | np.ndarray, b: Tensor | np.ndarray, names: tuple[str, str]
 ) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor, Tensor]:
-    """Sparse contingency table: counts of the occurring pairs, their two values (from 0), and marginals.
+    """Sparse contingency table: counts of the pairs that occur, their values (from 0), and marginals.
 
     A dense table would be too large: that of Stanford Online Products would have 10^8 entries.
     """

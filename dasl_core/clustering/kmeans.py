@@ -1,8 +1,8 @@
 """k-means over features that are distributed over the ranks, for the labels of cluster-used DAR.
 
 Every rank holds some rows of the bank and gets their clusters; sums and counts are reduced over ranks.
-The result depends neither on the number of ranks nor on which rank holds which row: the start is drawn
-by the rows' positions in the whole bank, and all sums are taken in float64.
+The result depends neither on the number of ranks nor on which rank holds which row: the initial centers
+are drawn by the rows' positions in the whole bank, and all sums are taken in float64.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from dasl_core.tensors import check_choice, check_matrix, full_precision
 
 Metric = Literal["spherical", "euclidean"]
 
-# Entries of one tile of scores, 32 MiB in float32, and of rows in float64, 8 MiB, for any number of
-# rows and clusters.
+# Entries of one tile of scores (32 MiB in float32) and of one tile of rows (8 MiB in float64), for any
+# number of rows and clusters.
 _SCORE_ENTRIES = 1 << 23
 _SUM_ENTRIES = 1 << 20
 
-# Points per cluster from which the start is drawn, at most: drawing each of a thousand centers from
-# 1.3 million points would take longer than all iterations.
+# At most this many points per cluster are candidates for the initial centers: drawing each of a thousand
+# centers from 1.3 million points would take longer than all iterations.
 _START_POINTS = 32
 
 
@@ -41,11 +41,11 @@ class Clustering:
     Attributes:
         assignments: (n,) int64, the cluster of each of this rank's rows, on their device.
         centers: (k, d), equal on all ranks; of length 1 when spherical.
-        metric: that of the call.
+        metric: as passed to `cluster`.
         inertia: sum over all ranks' rows of the squared distance to their center; on the sphere that
             is 2 (1 - cosine).
-        reseeded: how often a cluster without points was given a new center.
-        iterations: of Lloyd's algorithm.
+        reseeded: how often a cluster without points got a new center.
+        iterations: number of iterations of Lloyd's algorithm.
     """
 
     assignments: Tensor
@@ -67,23 +67,25 @@ def cluster(
     positions: Tensor | None = None,
     distributed: bool = True,
 ) -> Clustering:
-    """Lloyd's k-means from a greedy k-means++ start (Arthur and Vassilvitskii, 2007).
+    """Cluster the rows of all ranks by k-means, initialized with greedy k-means++.
 
-    Every rank calls it alike. It stops once no row changes its cluster, or after `max_iterations`. A
-    cluster without points gets the point farthest from its center, over all ranks. Memory beside the
-    bank: a copy of length 1 when spherical, 32 points a cluster for the start, and tiles of
-    constant size; never all rows times all clusters.
+    Lloyd's algorithm (Arthur and Vassilvitskii, 2007, for the initialization) runs until no row
+    changes its cluster, or for `max_iterations`. A cluster without points gets the point farthest
+    from its center, over all ranks. All ranks must call this alike. Memory beside the bank: a
+    normalized copy when spherical, 32 points per cluster for the initialization, and tiles of constant
+    size; never all rows times all clusters.
 
     Args:
         bank: (n, d), this rank's rows, on any device; ranks may hold different numbers of them.
             Half and bfloat16 are computed in float32.
         k: from 1 to the number of rows of all ranks.
-        metric: ``"spherical"``: rows count by their direction, centers have length 1, the nearest is
-            the one with the largest cosine (Dhillon and Modha, 2001). ``"euclidean"``: as they are.
-        seed: of the start. Numbers are drawn on the CPU, so every device and rank starts alike.
+        metric: ``"spherical"``: only the direction of a row counts, centers have length 1, and the
+            nearest center is the one with the largest cosine (Dhillon and Modha, 2001).
+            ``"euclidean"``: rows as they are.
+        seed: of the initialization. Numbers are drawn on the CPU, the same for every device and rank.
         max_iterations: of Lloyd's algorithm, at least 1.
-        positions: (n,) int64, the place of each of this rank's rows in the whole bank, from 0 to the
-            number of all rows; the result then does not depend on how rows are distributed.
+        positions: (n,) int64, the position of each of this rank's rows in the whole bank, from 0; the
+            result then does not depend on how rows are distributed.
             None: this rank's rows follow those of the previous ranks.
         distributed: False if this process holds the whole bank, even in a process group.
 
@@ -98,7 +100,7 @@ def cluster(
     with torch.autocast(bank.device.type, enabled=False):
         x = full_precision(bank.detach())
         points = _Points(x, metric, distributed)
-        points.place(positions)
+        points.set_positions(positions)
         points.check(k)
         centers = points.start(k, seed)
         assignments, distances = points.nearest(centers)
@@ -116,12 +118,12 @@ def cluster(
 def kmeans(
     x: Tensor | np.ndarray, k: int, seed: int = 0, max_iterations: int = 100
 ) -> tuple[Tensor, Tensor]:
-    """Euclidean k-means of features that this process holds all of; see `cluster`.
+    """Euclidean k-means in a single process; see `cluster`.
 
     Args:
         x: (N, d) points, taken as they are (normalize them for cosine clusters).
         k: clusters, from 1 to N.
-        seed: of the start.
+        seed: of the initialization.
         max_iterations: stops earlier once no point changes its cluster.
 
     Returns:
@@ -158,31 +160,37 @@ class _Points:
             dist.all_reduce(tensor)
         return tensor
 
-    def place(self, positions: Tensor | None) -> None:
+    def set_positions(self, positions: Tensor | None) -> None:
         """Exchange the numbers of rows, and set the positions of this rank's rows among all."""
         ranks = world_size() if self.distributed else 1
-        own = dist.get_rank() if self.distributed else 0
+        rank = dist.get_rank() if self.distributed else 0
         counts = torch.zeros(ranks, dtype=torch.int64, device=self.x.device)
-        counts[own] = self.x.shape[0]
-        each = self.total(counts).tolist()
-        self.count: int = sum(each)
+        counts[rank] = self.x.shape[0]
+        rows_of_ranks = self.total(counts).tolist()
+        self.count: int = sum(rows_of_ranks)
         if positions is None:
-            first = sum(each[:own])
-            positions = torch.arange(first, first + each[own])
+            first = sum(rows_of_ranks[:rank])
+            positions = torch.arange(first, first + rows_of_ranks[rank])
         self.positions = positions.to("cpu", torch.int64)
 
     def check(self, k: int) -> None:
-        """Check k, the rows and the positions on all ranks together: a single failing rank would block the others."""
+        """Check k, the rows and the positions on all ranks together.
+
+        A single rank that fails would block the others.
+
+        Raises:
+            ValueError: one of them does not fit; on all ranks alike.
+        """
         if not 1 <= k <= self.count:
             raise ValueError(f"k must be from 1 to the number of points, {self.count}; given {k}")
-        lost = (~torch.linalg.vector_norm(self.x, dim=1).isfinite()).sum()
-        if int(self.total(lost)):
-            raise ValueError(f"bank holds NaN or infinite numbers in {int(lost)} rows")
+        not_finite = (~torch.linalg.vector_norm(self.x, dim=1).isfinite()).sum()
+        if int(self.total(not_finite)):
+            raise ValueError(f"bank holds NaN or infinite numbers in {int(not_finite)} rows")
         fits = self.positions.shape == (self.x.shape[0],)
-        seen = torch.zeros(self.count, dtype=torch.int64)
+        occurrences = torch.zeros(self.count, dtype=torch.int64)
         if fits and bool(((self.positions >= 0) & (self.positions < self.count)).all()):
-            seen.index_add_(0, self.positions, torch.ones_like(self.positions))
-        if bool((self.total(seen.to(self.x.device)) != 1).any()):
+            occurrences.index_add_(0, self.positions, torch.ones_like(self.positions))
+        if bool((self.total(occurrences.to(self.x.device)) != 1).any()):
             raise ValueError(
                 f"positions must name each of the {self.count} rows of all ranks once; they do not"
             )
@@ -191,12 +199,12 @@ class _Points:
         """Centers of greedy k-means++ on a sample of the rows, computed by rank 0 and broadcast."""
         generator = torch.Generator().manual_seed(seed)
         size = min(self.count, _START_POINTS * k)
-        place = torch.full((self.count,), -1)
-        place[torch.randperm(self.count, generator=generator)[:size]] = torch.arange(size)
-        place = place[self.positions].to(self.x.device)  # of this rank's rows in the sample, or -1
+        slots = torch.full((self.count,), -1)
+        slots[torch.randperm(self.count, generator=generator)[:size]] = torch.arange(size)
+        slots = slots[self.positions].to(self.x.device)  # of this rank's rows in the sample, or -1
         sample = self.x.new_zeros(size, self.x.shape[1])
-        sample[place[place >= 0]] = self.x[place >= 0]
-        self.total(sample)  # of one row and zeros: exact
+        sample[slots[slots >= 0]] = self.x[slots >= 0]
+        self.total(sample)  # each row comes from one rank, the others add zeros: exact
         if not self.distributed or dist.get_rank() == 0:
             centers = _plus_plus(sample, k, generator)
         else:
@@ -214,7 +222,7 @@ class _Points:
             x = self.x[rows]
             # ||x - c||^2 / 2 without its constant ||x||^2 / 2
             scores = half_squared_norms - x @ centers.t()
-            assignments[rows] = chosen = scores.argmin(dim=1)  # the first of equal ones
+            assignments[rows] = chosen = scores.argmin(dim=1)  # of equal scores the first
             score = scores.gather(1, chosen.unsqueeze(1)).squeeze(1)
             distances[rows] = (2 * score + x.square().sum(dim=1)).clamp_(min=0)
         return assignments, distances
@@ -226,7 +234,7 @@ class _Points:
         sums[:, width] = torch.bincount(assignments, minlength=k)
         for rows in _tiles(self.x.shape[0], width, _SUM_ENTRIES):
             values, to = self.x[rows].double(), assignments[rows]
-            # Each of these adds in a fixed order on its kind of device.
+            # Each of the two adds in a fixed order on its kind of device.
             if values.is_cuda:
                 sums[:, :width].index_put_((to,), values, accumulate=True)
             else:
@@ -250,16 +258,16 @@ class _Points:
         """
         by_position = self.positions.argsort().to(self.x.device)
         order = distances[by_position].sort(descending=True, stable=True).indices
-        own = by_position[order[:count]]
+        farthest = by_position[order[:count]]
         ranks = world_size() if self.distributed else 1
         first = dist.get_rank() * count if self.distributed else 0
-        mine = slice(first, first + len(own))
+        slots = slice(first, first + len(farthest))
         rows = self.x.new_zeros(ranks * count, self.x.shape[1])
-        rows[mine] = self.x[own]
-        # 1 + distance, so that places without a row are last; then the position.
+        rows[slots] = self.x[farthest]
+        # 1 + distance, so that slots without a row are last; then the position.
         keys = torch.zeros(ranks * count, 2, dtype=torch.float64, device=self.x.device)
-        keys[mine, 0] = 1 + distances[own].double()
-        keys[mine, 1] = self.positions.to(self.x.device)[own].double()
+        keys[slots, 0] = 1 + distances[farthest].double()
+        keys[slots, 1] = self.positions.to(self.x.device)[farthest].double()
         self.total(rows)
         self.total(keys)
         order = keys[:, 1].sort(stable=True).indices
@@ -268,16 +276,17 @@ class _Points:
 
 
 def _plus_plus(x: Tensor, k: int, generator: torch.Generator) -> Tensor:
-    """Draw each center among the points with probability ~ squared distance to the centers so far.
+    """Draw k centers among the points by greedy k-means++.
 
-    As in scikit-learn, the best of 2 + ln k such draws is taken.
+    A point is drawn with a probability proportional to its squared distance to the centers so far. As
+    in scikit-learn, the best of 2 + ln k draws is taken.
     """
     draws = 2 + int(math.log(k))
     chosen = torch.randint(x.shape[0], (1,), generator=generator).to(x.device)
     squared_norms = x.square().sum(dim=1)
     nearest = _squared_distances(x, squared_norms, chosen)[0]
     for _ in range(1, k):
-        # On the CPU: a running sum on a GPU may differ from run to run.
+        # On the CPU: a cumulative sum on a GPU may differ from run to run.
         cumulative = nearest.double().cpu().cumsum(0)
         draw = torch.rand(draws, generator=generator, dtype=torch.float64)
         candidates = torch.searchsorted(cumulative, draw * cumulative[-1], right=True)
@@ -290,7 +299,7 @@ def _plus_plus(x: Tensor, k: int, generator: torch.Generator) -> Tensor:
 
 
 def _squared_distances(x: Tensor, squared_norms: Tensor, points: Tensor) -> Tensor:
-    """(P, N) squared distances from the given points of x to all of x."""
+    """(P, N) squared distances of the rows `points`, (P,) indices, to all rows of x."""
     inner = x[points] @ x.t()
     return (squared_norms[points, None] + squared_norms - 2 * inner).clamp_(min=0)
 

@@ -1,4 +1,4 @@
-"""Quality of a clustering: the logged metrics of the pseudo-labels of cluster-used DAR."""
+"""Quality of the clustering that gives cluster-used DAR its pseudo-labels."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ def cluster_quality(
     previous: Tensor | None = None,
     classes: Tensor | None = None,
 ) -> dict[str, float]:
-    """Metrics of a clustering, by name.
+    """Compute the metrics of a clustering, by name.
 
     Args:
         clustering: of `cluster` on this rank.
-        assignments: (N,) of the rows of all ranks.
-        previous: (N,) the previous assignments of these rows, for stability; -1: none.
-        classes: (N,) their true classes, when there are any.
+        assignments: (N,) clusters of the rows of all ranks.
+        previous: (N,) previous clusters of these rows, to measure stability; -1 for none.
+        classes: (N,) true classes of these rows.
 
     Returns:
-        ``size_min``, ``_median`` and ``_max``; ``largest_share``, of all rows;
-        ``empty`` at the end and ``reseeded`` before; ``cosine``, the mean
-        cosine to the center, or, if not spherical, ``squared_distance``, its mean; and,
-        if given, ``nmi_previous``, of the rows that were assigned before, and ``nmi_classes``.
+        ``size_min``, ``size_median`` and ``size_max``; ``largest_share``, the fraction of all rows in
+        the largest cluster; ``empty``, the number of empty clusters, and ``reseeded``, how many were
+        filled again; the mean ``cosine`` to the center, or, if not spherical, the mean
+        ``squared_distance``; ``nmi_previous`` of the rows with a previous cluster, if there are any;
+        ``nmi_classes`` if there are classes.
 
     Raises:
         ValueError: when the labelings are not integer vectors of one length.

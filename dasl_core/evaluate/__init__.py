@@ -1,6 +1,6 @@
-"""Measures of a representation. All take torch tensors on any device, or NumPy arrays.
+"""Metrics of a representation. All take torch tensors on any device, or NumPy arrays.
 
-Each reads its features in blocks, so that a million of them fit beside a few tiles of 16 MiB.
+Each metric reads its features in blocks: beside a million of them it needs a few tiles of 16 MiB.
 """
 
 from dasl_core.clustering import (

@@ -1,4 +1,4 @@
-"""Distances between samples of different classes: what the theory of DAR bounds."""
+"""Distances between samples of different classes, which the theory of DAR bounds."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from torch import Tensor
 
 from dasl_core import tensors
 
-# Quantiles are read from a histogram of [0, 2], so that any number of pairs fits: to 2^-16.
+# Quantiles are read, to 2^-16, from a histogram of [0, 2], whose size does not grow with the pairs.
 BINS = 1 << 17
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 
 @torch.no_grad()
 def inter_class_distances(x: Tensor | np.ndarray, y: Tensor | np.ndarray) -> dict[str, float]:
-    """Distances ``d = ||x_i - x_j||`` of L2-normalised features (N, d) of samples whose labels differ.
+    """Statistics of the distances between L2-normalized features of samples with different labels.
 
-    What the theorems of Chen et al. (DASL, ICLR 2024) speak of. Theorem 2 bounds the difference
-    |d(x, x') - d(z, z')| between any two inter-class distances, which DAR lowers: `max_difference`
-    is the largest of them and `std` their usual size. Theorem 3 bounds the generalisation error by a
-    product with the factor `log_factor`. With a label of its own for every sample, all pairs count.
-    Rows of zeros have no direction and count as one point, in the middle.
+    The theorems of Chen et al. (DASL, ICLR 2024) are about these distances ``d = ||x_i - x_j||``.
+    Theorem 2 bounds the difference |d(x, x') - d(z, z')| of any two of them, which DAR lowers:
+    `max_difference` is the largest difference and `std` a typical one. Theorem 3 bounds the
+    generalization error by a product with the factor `log_factor`. If all labels differ, all pairs
+    count. Rows of zeros have no direction and count as one point at the origin.
 
     Args:
         x: (N, d) features.
@@ -80,7 +80,7 @@ def inter_class_distances(x: Tensor | np.ndarray, y: Tensor | np.ndarray) -> dic
 
 
 def _quantiles(histogram: Tensor) -> list[float]:
-    """The middle of the bin in which the distance of each rank lies."""
+    """The middle of the bin that holds the distance of each quantile."""
     cumulative = histogram.cumsum(0)
     ranks = torch.tensor(QUANTILES, dtype=torch.float64) * (cumulative[-1] - 1)
     bins = torch.searchsorted(cumulative, ranks.round().long(), right=True)

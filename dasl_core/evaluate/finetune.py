@@ -1,4 +1,4 @@
-"""Fine-tuning: how well does the network do when all of it is trained on with labels?"""
+"""Fine-tuning: the accuracy of a network that is trained further, with labels, in all its layers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ from dasl_core.distributed import gather, rank, world_size
 from dasl_core.seeds import derive_seed, stream
 
 Reader = Callable[[Tensor, int | None], Tensor]
-"""Reads images: positions (B,) of the global batch on the CPU, and the training step, or None for
-testing, to this rank's share of them, (B / ranks, C, H, W), on the device of the network."""
+"""A function that reads images.
+
+Its arguments are the positions (B,) of a global batch, on the CPU, and the training step, or None for
+testing. It returns this rank's share of the images, (B / ranks, C, H, W), on the network's device.
+"""
 
 WARMUP_SHARE = 0.1
 
@@ -47,27 +50,28 @@ def fine_tune(
     seed: int = 0,
     precision: torch.dtype | None = None,
 ) -> FineTuneResult:
-    """Top-1 and Top-5 accuracy of a copy of `backbone` and a linear head, trained end to end.
+    """Train a copy of `backbone` with a linear head end to end, and test its Top-1 and Top-5 accuracy.
 
-    AdamW on the cross-entropy: a linear warm-up over a tenth of the steps, then a cosine to 0; no
-    weight decay on biases, 1-D parameters and what the backbone's `no_weight_decay()` names. The head
-    starts at 0. The given network and the random state of the process stay as they are.
+    AdamW minimizes the cross-entropy, with a linear warm-up over a tenth of the steps, then a cosine
+    to 0. There is no weight decay on biases, 1-D parameters and those that the backbone's
+    `no_weight_decay()` names. The head starts at 0. `backbone` itself and the global random state do
+    not change.
 
-    With a process group every rank calls this alike and trains on its share of each batch; the
-    gradient is that of the whole batch.
+    In a process group all ranks must call this with the same arguments. Each trains on its share of
+    a batch; the gradient is that of the whole batch.
 
     Args:
         backbone: images (B, C, H, W) to features (B, d).
-        train_images: (N, C, H, W), as the network takes them, or what reads them, augmented.
+        train_images: (N, C, H, W), as the network takes them, or a reader of augmented images.
         train_y: (N,) integer classes.
-        test_images: (M, C, H, W), or what reads them.
+        test_images: (M, C, H, W), or a reader of them.
         test_y: (M,) integer classes; a class that the training images lack counts as wrong.
         epochs: passes over the training images, each without a last, incomplete batch.
         lr: peak learning rate.
-        batch_size: global; all training images when they are fewer.
-        weight_decay: AdamW's.
-        seed: of the order of images and of the network's own randomness (dropout).
-        precision: in which the network runs under autocast; None leaves it alone.
+        batch_size: global; with fewer training images, all of them.
+        weight_decay: of AdamW.
+        seed: determines the order of images and the randomness in the network (dropout).
+        precision: dtype of autocast for the network; None: no autocast.
 
     Raises:
         ValueError: when shapes or numbers do not fit; the message names the argument.
@@ -88,9 +92,9 @@ def fine_tune(
     batch_size = min(batch_size, len(train_y)) // world_size() * world_size()
     if precision is not None and not isinstance(precision, torch.dtype):
         raise ValueError(f"precision must be a torch.dtype or None; given {precision!r}")
-    normalises = any(isinstance(layer, _BatchNorm) for layer in backbone.modules())
-    if batch_size < (2 if normalises else 1):
-        what = "2, for the statistics of BatchNorm" if normalises else "1 for each rank"
+    has_batchnorm = any(isinstance(layer, _BatchNorm) for layer in backbone.modules())
+    if batch_size < (2 if has_batchnorm else 1):
+        what = "2, for the statistics of BatchNorm" if has_batchnorm else "1 for each rank"
         raise ValueError(
             f"batch_size must be at least {what}; given {batch_size} of {len(train_y)} train_images"
         )
@@ -126,7 +130,7 @@ def fine_tune(
 
 
 def own_share(values: Tensor) -> Tensor:
-    """This rank's part of the values of a global batch, whose ranks take equal ones."""
+    """This rank's share of the values of a global batch, which is divided equally."""
     return values.chunk(world_size())[rank()]
 
 
@@ -159,15 +163,15 @@ def _train(
     seed: int,
     precision: torch.dtype | None,
 ) -> None:
-    """Train in place. `target`: (N,) classes from 0."""
+    """Train `model` in place on the classes `target`, (N,), numbered from 0."""
     device = next(model.parameters()).device
     parallel = model
     if world_size() > 1:
         parallel = DistributedDataParallel(
             model, device_ids=[device] if device.type == "cuda" else None
         )
-        # Statistics of BatchNorm, where the network has any, are those of its own layers: synchronised
-        # ones in a run, which need no broadcast. As an attribute: see `dasl_core.train.build`.
+        # The BatchNorm layers of a run are synchronized, so their buffers need no broadcast. Why an
+        # attribute and not an argument: see `dasl_core.train.build`.
         parallel.broadcast_buffers = False
     scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)
     steps_per_epoch = len(target) // batch_size
@@ -206,21 +210,21 @@ def _test(
     batch_size: int,
     precision: torch.dtype | None,
 ) -> FineTuneResult:
-    """Accuracies on (M,) labels `y`; `classes` are the labels of the model's outputs."""
+    """Test the model on the labels `y`, (M,); `classes` are the labels of its outputs."""
     device = next(model.parameters()).device
     model.eval()
     top1, top5 = 0, 0
     for start in range(0, len(y), batch_size):
         positions = torch.arange(start, min(start + batch_size, len(y)))
         count = len(positions)
-        # Equal shares for all ranks; what repeats is cut off again.
+        # Equal shares for all ranks; the repeated images are cut off below.
         padded = positions[torch.arange(-(-count // world_size()) * world_size()) % count]
-        images = read(padded, None)  # pixels keep their precision
+        images = read(padded, None)  # outside autocast: only the network has reduced precision
         with _autocast(device, precision):
             logits = model(images)
         logits = gather(_wide(logits))[:count].cpu()
         best = classes[logits.topk(min(5, len(classes)), dim=1).indices]
-        # A network that was lost on the way is wrong: what ranks NaN first or last is no guess.
+        # NaN and infinite outputs count as wrong: their order means nothing.
         hit = (best == y[positions, None]) & logits.isfinite().all(dim=1, keepdim=True)
         top1 += int(hit[:, 0].sum())
         top5 += int(hit.any(dim=1).sum())

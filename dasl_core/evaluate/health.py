@@ -1,4 +1,4 @@
-"""Is a representation healthy? Figures that need no labels."""
+"""Metrics of the health of a representation, which need no labels."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from dasl_core import tensors
 
 @torch.no_grad()
 def effective_rank(x: Tensor | np.ndarray) -> float:
-    """RankMe: ``exp`` of the entropy of the normalised singular values of the features (N, d).
+    """Effective rank (RankMe): ``exp`` of the entropy of the normalized singular values of (N, d) features.
 
-    From 1, all features on one line (total collapse), to min(N, d); 0 if all are zero. The features
-    are neither centred nor normalised (Garrido et al., "RankMe", ICML 2023, eq. 1).
+    It ranges from 1 (all features on one line: total collapse) to min(N, d), and is 0 if all features
+    are zero. The features are neither centered nor normalized (Garrido et al., "RankMe", ICML 2023,
+    eq. 1).
 
-    The singular values are the roots of the eigenvalues of the smaller Gram matrix, summed in
-    float64 over blocks: for many samples that takes d x d numbers and a fraction of the time of a
-    decomposition of all features. What float64 leaves of a zero eigenvalue is taken for zero.
+    The singular values are the roots of the eigenvalues of the smaller Gram matrix, which is summed
+    in float64 over blocks. For many samples that takes d x d numbers and a fraction of the time of
+    a decomposition of all features. Eigenvalues within the rounding error of float64 count as zero.
     """
     x = tensors.feature_matrix(x, "x")
     if x.shape[0] < x.shape[1]:
@@ -31,7 +32,7 @@ def effective_rank(x: Tensor | np.ndarray) -> float:
         return 0.0
     gram = torch.zeros(width, width, dtype=torch.float64, device=x.device)
     for rows in tensors.tiles(x.shape[0], width):
-        # Every multiple has this rank; the squares of this one neither overflow nor vanish.
+        # Scaling does not change the rank, and keeps the squares from overflow and underflow.
         block = x[rows].double() / largest
         gram.addmm_(block.t(), block)
     eigenvalues: Tensor = torch.linalg.eigvalsh(gram)
@@ -43,9 +44,9 @@ def effective_rank(x: Tensor | np.ndarray) -> float:
 
 @torch.no_grad()
 def alignment(a: Tensor | np.ndarray, b: Tensor | np.ndarray) -> float:
-    """Mean squared distance of the L2-normalised features (N, d) of two views of the same samples.
+    """Mean squared distance of the L2-normalized features (N, d) of two views of the same samples.
 
-    From 0, views agree, to 4 (Wang and Isola, "Understanding Contrastive Representation Learning
+    It ranges from 0 (the views agree) to 4 (Wang and Isola, "Understanding Contrastive Representation Learning
     through Alignment and Uniformity on the Hypersphere", ICML 2020, with alpha = 2).
     """
     first = tensors.feature_matrix(a, "a")
@@ -63,10 +64,10 @@ def alignment(a: Tensor | np.ndarray, b: Tensor | np.ndarray) -> float:
 
 @torch.no_grad()
 def uniformity(x: Tensor | np.ndarray) -> float:
-    """``log mean exp(-2 ||x_i - x_j||^2)`` over all pairs i < j of L2-normalised features (N, d).
+    """Uniformity: ``log mean exp(-2 ||x_i - x_j||^2)`` over the pairs of L2-normalized features (N, d).
 
-    From about -4, spread evenly over the sphere, to 0, all in one point (Wang and Isola, 2020, t = 2).
-    Rows of zeros have no direction and count as one point, in the middle.
+    It ranges from about -4 (spread evenly over the sphere) to 0 (all in one point); Wang and Isola,
+    2020, t = 2. Rows of zeros have no direction and count as one point at the origin.
     """
     x = tensors.feature_matrix(x, "x", min_rows=2)
     num_samples = x.shape[0]
@@ -83,9 +84,9 @@ def uniformity(x: Tensor | np.ndarray) -> float:
 
 @torch.no_grad()
 def dimension_std(x: Tensor | np.ndarray) -> float:
-    """Standard deviation of the L2-normalised features (N, d) along a dimension, mean over dimensions.
+    """Standard deviation of a dimension of the L2-normalized features (N, d), mean over dimensions.
 
-    Evenly spread features have about ``1/sqrt(d)``; far below it, they are collapsing (Chen and He,
+    Evenly spread features have about ``1/sqrt(d)``; far smaller values mean collapse (Chen and He,
     "Exploring Simple Siamese Representation Learning", CVPR 2021).
     """
     x = tensors.feature_matrix(x, "x")
@@ -93,7 +94,7 @@ def dimension_std(x: Tensor | np.ndarray) -> float:
     mean, squares = torch.zeros(2, width, dtype=torch.float64, device=x.device)
     for rows in tensors.tiles(num_samples, width):
         mean += tensors.unit_rows(x[rows]).sum(dim=0, dtype=torch.float64) / num_samples
-    # A second pass: the mean of squares less the square of the mean would cancel near a collapse.
+    # A second pass: the mean of squares less the square of the mean would cancel close to a collapse.
     for rows in tensors.tiles(num_samples, width):
         squares += (tensors.unit_rows(x[rows]) - mean).square().sum(dim=0)
     return float((squares / num_samples).sqrt().mean())

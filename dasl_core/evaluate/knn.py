@@ -1,4 +1,4 @@
-"""Weighted k-nearest-neighbour classification: the standard probe of self-supervised features."""
+"""Weighted k-nearest-neighbor classification: the standard probe of self-supervised features."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def knn_accuracy(
     k: int = 20,
     temperature: float = 0.07,
 ) -> float:
-    """Share of test samples whose class wins the vote of their k nearest training samples.
+    """Weighted k-NN accuracy: the share of test samples whose class wins the vote of their neighbors.
 
-    Nearness is cosine similarity; a neighbour votes with the weight ``exp(similarity/temperature)``
-    (Wu et al., "Unsupervised Feature Learning via Non-Parametric Instance Discrimination", 2018).
-    The similarities are formed in tiles of both sets, on the device of `train_x`, so that beside the
-    features only a few tiles and the neighbours of a block of queries take memory.
+    The neighbors are the k training samples with the largest cosine similarity. Each votes with the
+    weight ``exp(similarity / temperature)`` (Wu et al., "Unsupervised Feature Learning via
+    Non-Parametric Instance Discrimination", 2018). Similarities are computed in tiles on the device
+    of `train_x`: memory beside the features is a few tiles and the neighbors of a block of queries.
 
     Args:
         train_x: (N, d) bank of features.
         train_y: (N,) integer classes.
         test_x: (M, d) features, on any device.
         test_y: (M,) integer classes; a class that the bank lacks counts as wrong.
-        k: neighbours that vote; all of the bank when it holds fewer.
+        k: number of neighbors that vote; in a smaller bank, all of it.
         temperature: above 0.
 
     Returns:
@@ -52,26 +52,26 @@ def knn_accuracy(
     with tensors.exact_products(bank.device):
         for rows in tensors.blocks(queries.shape[0]):
             block = tensors.unit_rows(queries[rows]).to(bank)
-            similarity, neighbour_class = _nearest(block, bank, bank_classes, k)
-            # Relative to the nearest: the same vote, and no overflow at small temperatures.
+            similarity, neighbor_class = _nearest(block, bank, bank_classes, k)
+            # Relative to the nearest: the result is the same, and small temperatures do not overflow.
             weight = ((similarity - similarity[:, :1]) / temperature).exp()
             for part in tensors.tiles(len(block), classes.numel()):
                 votes = weight.new_zeros(len(weight[part]), classes.numel())
-                votes.scatter_add_(1, neighbour_class[part], weight[part])
+                votes.scatter_add_(1, neighbor_class[part], weight[part])
                 correct += (classes[votes.argmax(dim=1)] == query_labels[rows][part]).sum()
     return int(correct) / queries.shape[0]
 
 
 def _nearest(queries: Tensor, bank: Tensor, bank_classes: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Similarities and classes of the k nearest in the bank, nearest first, (Q, k) each."""
+    """Similarities and classes (Q, k) of the k nearest samples of the bank, nearest first."""
     similarity = queries.new_empty(len(queries), 0)
-    neighbour_class = bank_classes.new_empty(len(queries), 0)
+    neighbor_class = bank_classes.new_empty(len(queries), 0)
     for columns in tensors.blocks(bank.shape[0]):
         tile = queries @ tensors.unit_rows(bank[columns]).t()
         nearest, index = tile.topk(min(k, tile.shape[1]), dim=1)
-        # Those of the tiles so far and of this one compete.
+        # Merge the nearest of this tile with the nearest of all tiles before.
         similarity = torch.cat([similarity, nearest], dim=1)
-        neighbour_class = torch.cat([neighbour_class, bank_classes[columns][index]], dim=1)
+        neighbor_class = torch.cat([neighbor_class, bank_classes[columns][index]], dim=1)
         similarity, index = similarity.topk(min(k, similarity.shape[1]), dim=1)
-        neighbour_class = neighbour_class.gather(1, index)
-    return similarity, neighbour_class
+        neighbor_class = neighbor_class.gather(1, index)
+    return similarity, neighbor_class

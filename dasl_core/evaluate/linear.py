@@ -1,4 +1,4 @@
-"""The linear probe: how well does a linear classifier do on frozen features?"""
+"""The linear probe: the accuracy of a linear classifier on frozen features."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ LEARNING_RATES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 MOMENTUM = 0.9
 # A tenth of the training samples chooses the learning rate.
 VALIDATION_SHARE = 0.1
-# A dimension that varies by less than this share of its mean has float32's rounding in it, no more.
+# A dimension that varies by less than this share of its mean holds only rounding errors of float32.
 NOISE = 1e-6
 
 
 @dataclass(frozen=True)
 class RateResult:
-    """What one learning rate gives: accuracies from 0 to 1, and the mean cross-entropy in nats."""
+    """Result of one learning rate: accuracies from 0 to 1, and the mean cross-entropy in nats."""
 
     learning_rate: float
     validation_top1: float
@@ -34,7 +34,7 @@ class RateResult:
 
 @dataclass(frozen=True)
 class LinearProbeResult:
-    """Accuracies from 0 to 1 of the rate that the validation part chose, and those of all rates."""
+    """Accuracies from 0 to 1 at the learning rate chosen on validation samples, and at all rates."""
 
     top1: float
     top5: float
@@ -57,23 +57,24 @@ def linear_probe(
     device: torch.device | str | None = None,
     on_epoch: Callable[[], None] = lambda: None,
 ) -> LinearProbeResult:
-    """Top-1 and Top-5 accuracy of softmax regression on frozen features, one head a learning rate.
+    """Train softmax regression on frozen features, one head for each learning rate, and test it.
 
-    All heads see the same mini-batches and are trained together: their weights lie side by side in
-    one matrix, so the sweep reads the features once and a step is two matrix products. SGD with
-    momentum 0.9, weights from 0, a cosine from the learning rate to 0 without warm-up.
+    All heads are trained together on the same mini-batches: their weights are columns of one matrix,
+    so the sweep reads the features once and a step is two matrix products. Weights start at 0 and are
+    trained by SGD with momentum 0.9; the learning rate falls to 0 along a cosine, without warm-up.
 
-    Features are standardised with the mean and standard deviation of the training samples, and
-    divided by sqrt(d), so that a row has a length of about 1. Methods differ in the scale of their
-    features by orders of magnitude, and the best learning rate goes with the inverse square of it:
-    so one range fits all of them, of any width. (A BatchNorm without affine parameters does it in the
-    probes of MAE and MoCo v3.) What a linear classifier can express stays the same.
+    Features are standardized with the mean and standard deviation of the training samples, and
+    divided by sqrt(d), so that a row has a length of about 1. The scale of features differs between
+    methods by orders of magnitude, and the best learning rate is proportional to its inverse square:
+    standardized, one range of rates fits all methods and widths. (The probes of MAE and MoCo v3 do the
+    same with a BatchNorm without affine parameters.) It does not change what a linear classifier can
+    express.
 
-    A tenth of the training samples, drawn by `seed` and rounded up, is not trained on: the rate with
-    the best Top-1 there is chosen, of equal ones that with the lower loss. The test samples choose
-    nothing.
+    A tenth of the training samples, drawn by `seed` and rounded up, is kept for validation. The rate
+    with the best Top-1 on them is chosen; of equal ones, that with the lower loss. The test samples
+    have no influence on the choice.
 
-    The features stay where they are; a mini-batch of them at a time goes to `device`.
+    The features stay where they are; one mini-batch at a time is copied to `device`.
 
     Args:
         train_x: (N, d) features, N >= 2.
@@ -83,9 +84,9 @@ def linear_probe(
         learning_rates: of the mean loss of a mini-batch; each above 0.
         epochs: passes over the training samples.
         batch_size: samples a step.
-        weight_decay: added to the gradient, as SGD does; not on the bias.
-        seed: of the validation part and of the order. Zeros need no seed.
-        device: where the heads are trained; where `train_x` lies if not given.
+        weight_decay: added to the gradient, as in SGD; not applied to the bias.
+        seed: determines the validation samples and the order.
+        device: where the heads are trained; None: where `train_x` lies.
         on_epoch: called before each epoch.
 
     Raises:
@@ -110,7 +111,7 @@ def linear_probe(
     tensors.check_number(weight_decay, "weight_decay", zero=True)
 
     classes, train_class = torch.unique(train_y, return_inverse=True)
-    # The class's number; one that was never seen has none.
+    # Numbers of the classes; -1 for one that the training samples lack.
     test_class = torch.searchsorted(classes, test_y.contiguous()).clamp_(max=classes.numel() - 1)
     test_class[classes[test_class] != test_y] = -1
 
@@ -142,7 +143,7 @@ def linear_probe(
 
 @dataclass(frozen=True)
 class _Accuracy:
-    """Of each head. Samples of an unknown class are wrong, and no part of the loss."""
+    """Accuracy and loss of each head. Samples of unknown classes are wrong, and not in the loss."""
 
     top1: list[float]
     top5: list[float]
@@ -150,7 +151,7 @@ class _Accuracy:
 
 
 class _Heads:
-    """R linear classifiers (d -> C) on standardised features, their columns side by side."""
+    """R linear classifiers (d -> C) on standardized features, as columns of one matrix."""
 
     def __init__(
         self, x: Tensor, num_classes: int, rates: Sequence[float], device: torch.device
@@ -158,20 +159,20 @@ class _Heads:
         self.shape = (len(rates), num_classes)
         columns = len(rates) * num_classes
         width = x.shape[1]
-        self.mean, self.scale = (figure.to(device) for figure in _standardisation(x))
+        self.mean, self.scale = (values.to(device) for values in _standardization(x))
         self.weight, self.velocity = torch.zeros(2, width, columns, dtype=x.dtype, device=device)
         self.bias, self.bias_velocity = torch.zeros(2, columns, dtype=x.dtype, device=device)
         rates_of_columns = torch.tensor(rates, dtype=x.dtype).repeat_interleave(num_classes)
         self.rates = rates_of_columns.to(device)
 
     def step(self, x: Tensor, target: Tensor, decay: float, weight_decay: float) -> None:
-        """One step of SGD on a mini-batch (B, d) with classes (B,); rates are multiplied by `decay`."""
-        x = self._standardised(x)
+        """Run one SGD step on a mini-batch (B, d) with classes (B,), at `decay` times the rates."""
+        x = self._standardize(x)
         logits = torch.addmm(self.bias, x, self.weight).view(len(x), *self.shape)
         # The gradient of the mean cross-entropy in closed form: probabilities less one-hot targets.
         gradient = torch.softmax(logits, dim=2)
-        own = target.view(-1, 1, 1).expand(-1, self.shape[0], 1)
-        gradient.scatter_(2, own, gradient.gather(2, own) - 1)
+        true_class = target.view(-1, 1, 1).expand(-1, self.shape[0], 1)
+        gradient.scatter_(2, true_class, gradient.gather(2, true_class) - 1)
         gradient = gradient.view(len(x), -1).div_(len(x))
         self.velocity.mul_(MOMENTUM).addmm_(x.t(), gradient)
         if weight_decay:
@@ -180,31 +181,31 @@ class _Heads:
         self.weight.addcmul_(self.velocity, self.rates, value=-decay)
         self.bias.addcmul_(self.bias_velocity, self.rates, value=-decay)
 
-    def accuracy(self, x: Tensor, samples: Tensor, target: Tensor) -> _Accuracy:
-        """On the given rows (n,) of features; `target` holds a class for each row of all of `x`."""
+    def accuracy(self, x: Tensor, indices: Tensor, target: Tensor) -> _Accuracy:
+        """Test on the rows `indices`, (n,), of features; `target` has the class of every row of `x`."""
         heads, num_classes = self.shape
         top1, top5, loss = torch.zeros(3, heads, dtype=torch.float64, device=self.weight.device)
-        for part in tensors.tiles(len(samples), max(self.weight.shape)):
-            rows = samples[part]
-            features = self._standardised(x[rows.to(x.device)])
-            wanted = target[rows.to(target.device)].view(-1, 1, 1)
+        for part in tensors.tiles(len(indices), max(self.weight.shape)):
+            rows = indices[part]
+            features = self._standardize(x[rows.to(x.device)])
+            true_class = target[rows.to(target.device)].view(-1, 1, 1)
             logits = torch.addmm(self.bias, features, self.weight).view(-1, heads, num_classes)
             best = logits.topk(min(5, num_classes), dim=2).indices
-            hit = best == wanted
+            hit = best == true_class
             top1 += hit[..., 0].sum(dim=0)
             top5 += hit.any(dim=2).sum(dim=0)
-            known = (wanted >= 0).squeeze(2)
-            own = logits.gather(2, wanted.clamp(min=0).expand(-1, heads, 1)).squeeze(2)
-            loss += ((logits.logsumexp(dim=2) - own) * known).sum(dim=0, dtype=torch.float64)
-        shares = (torch.stack([top1, top5, loss]) / len(samples)).tolist()
+            known = (true_class >= 0).squeeze(2)
+            true_logit = logits.gather(2, true_class.clamp(min=0).expand(-1, heads, 1)).squeeze(2)
+            loss += ((logits.logsumexp(dim=2) - true_logit) * known).sum(dim=0, dtype=torch.float64)
+        shares = (torch.stack([top1, top5, loss]) / len(indices)).tolist()
         return _Accuracy(*shares)
 
-    def _standardised(self, x: Tensor) -> Tensor:
+    def _standardize(self, x: Tensor) -> Tensor:
         return (x.to(self.mean) - self.mean) * self.scale
 
 
-def _standardisation(x: Tensor) -> tuple[Tensor, Tensor]:
-    """What is subtracted from and multiplied with each dimension of rows like those of `x` (N, d)."""
+def _standardization(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and scale (d,) of each dimension: standardized features are ``(x - mean) * scale``."""
     num_samples, width = x.shape
     mean, squares = torch.zeros(2, width, dtype=torch.float64, device=x.device)
     for rows in tensors.tiles(num_samples, width):

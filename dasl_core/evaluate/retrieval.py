@@ -1,4 +1,4 @@
-"""Retrieval: is a sample of the same class among the nearest others?"""
+"""Retrieval: recall at K, by cosine similarity."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from dasl_core import tensors
 def recall_at_k(
     x: Tensor | np.ndarray, y: Tensor | np.ndarray, ks: Iterable[int]
 ) -> dict[int, float]:
-    """R@K for each K: the share of samples with one of their class among their K nearest others.
+    """Recall at K: the share of samples with a sample of their class among their K nearest neighbors.
 
-    Nearness is cosine similarity. A sample is never its own neighbour. Every sample is a query, so
-    one that is alone in its class counts as missed at every K, as in the published figures. Of others
-    that are equally near, the one that comes first in `x` is the nearer.
+    Neighbors are ordered by cosine similarity; of equal ones, the first in `x` is the nearer. A sample
+    is not its own neighbor. Every sample is a query. One that is alone in its class is a miss at every
+    K, as in the published results.
 
-    Nothing is ranked: a query is found at K if fewer than K samples of other classes are nearer than
-    the nearest of its own. So a large K costs nothing, and memory is that of a few tiles.
+    Neighbors are counted, not sorted: a query is a hit at K if fewer than K samples of other classes
+    are nearer than the nearest sample of its class. So a large K costs nothing, and memory is that
+    of a few tiles.
 
     Args:
         x: (N, d) features, N >= 2.
         y: (N,) integer classes.
-        ks: the Ks, each at least 1; one of N - 1 or more looks at all others.
+        ks: the values of K, each at least 1; N - 1 or more means all other samples.
 
     Returns:
         ``{K: recall}`` in the order of `ks`, recall from 0 to 1.
@@ -35,22 +36,21 @@ def recall_at_k(
     Raises:
         ValueError: when shapes or numbers do not fit; the message names the argument.
     """
-    given = ks
     x = tensors.feature_matrix(x, "x", min_rows=2)
     num_samples = x.shape[0]
     y = tensors.label_vector(y, "y", num_samples, x.device)
-    ks = list(ks) if isinstance(ks, Iterable) else []
-    if not ks or not all(isinstance(k, int | np.integer) and k >= 1 for k in ks):
+    values = list(ks) if isinstance(ks, Iterable) else []
+    if not values or not all(isinstance(k, int | np.integer) and k >= 1 for k in values):
         raise ValueError(
-            f"ks must be a list of whole numbers of at least 1, such as [1, 5]; given {given!r}"
+            f"ks must be a list of whole numbers of at least 1, such as [1, 5]; given {ks!r}"
         )
 
-    # In the order of classes, a block's own classes are a range of columns.
+    # Sorted by class: the samples of a block's classes are then one range of columns.
     order = torch.argsort(y, stable=True)
     y = y[order]
     bounds = y.cpu().numpy()
-    found = torch.zeros(len(ks), dtype=torch.int64, device=x.device)
-    limits = torch.tensor(ks, device=x.device)
+    hits = torch.zeros(len(values), dtype=torch.int64, device=x.device)
+    limits = torch.tensor(values, device=x.device)
     with tensors.exact_products(x.device):
         for rows in tensors.blocks(num_samples):
             queries = tensors.unit_rows(x[order[rows]])
@@ -74,7 +74,7 @@ def recall_at_k(
                 tied = similarity == nearest[:, None]
                 if bool(tied.any()):
                     before += (tied & (order[columns] < position[:, None])).sum(dim=1)
-            in_company = nearest.isfinite()[:, None]
-            hit = in_company & (before[:, None] < limits)
-            found += hit.sum(dim=0)
-    return {k: count / num_samples for k, count in zip(ks, found.tolist(), strict=True)}
+            has_partner = nearest.isfinite()[:, None]
+            hit = has_partner & (before[:, None] < limits)
+            hits += hit.sum(dim=0)
+    return {k: count / num_samples for k, count in zip(values, hits.tolist(), strict=True)}

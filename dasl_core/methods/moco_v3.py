@@ -52,11 +52,11 @@ class MoCoV3(PredictorMethod):
         if BACKBONES[backbone.name].family == "vit":
             if settings.freeze_patch_projection:
                 network.get_submodule("patch_embed.proj").requires_grad_(False)
-            projector = deep_head([features, hidden, hidden, out], normalised_output=True)
-            predictor = deep_head([out, hidden, out], normalised_output=True)
+            projector = deep_head([features, hidden, hidden, out], normalized_output=True)
+            predictor = deep_head([out, hidden, out], normalized_output=True)
         else:
-            projector = deep_head([features, hidden, out], normalised_output=True)
-            predictor = deep_head([out, hidden, out], normalised_output=False)
+            projector = deep_head([features, hidden, out], normalized_output=True)
+            predictor = deep_head([out, hidden, out], normalized_output=False)
         return cls(
             network,
             projector,

@@ -50,7 +50,7 @@ class VICReg(TwoViewMethod):
         widths = [feature_width(network), hidden, hidden, settings.projection_dim]
         return cls(
             network,
-            deep_head(widths, normalised_output=False),
+            deep_head(widths, normalized_output=False),
             invariance=settings.invariance,
             variance=settings.variance,
             covariance=settings.covariance,

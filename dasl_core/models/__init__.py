@@ -1,1 +1,1 @@
-"""Backbones, heads and what they need on several processes."""
+"""Backbones, projection heads, EMA teachers, and BatchNorm over several processes."""

@@ -1,4 +1,4 @@
-"""timm backbones, with a stem that suits the image size."""
+"""timm backbones, with a stem for small images if the spec asks for it."""
 
 import functools
 from pathlib import Path
@@ -11,7 +11,7 @@ from torch import nn
 
 from dasl_core.models.warm_start import (
     check_finite,
-    have_the_shapes,
+    has_same_shapes,
     load_checkpoint,
     pretrained_path,
     read_weights,
@@ -27,12 +27,12 @@ def build_backbone(backbone: ResolvedBackbone, *, any_size: bool = False) -> nn.
 
     Args:
         backbone: resolved, i.e. with numbers in place of "auto".
-        any_size: take images of other sizes too, such as local crops. A ViT then interpolates its
+        any_size: accept images of other sizes too, such as local crops. A ViT then interpolates its
             position embeddings; parameters and their names stay the same.
 
     Raises:
-        ValueError: the pretrained weights are not there, cannot be read, are not finite or do not
-            fit; the message names `backbone.pretrained` and the file.
+        ValueError: the pretrained weights do not exist, cannot be read, are not finite or do not fit;
+            the message names `backbone.pretrained` and the file.
     """
     extra: dict[str, Any] = {"drop_path_rate": backbone.drop_path} if backbone.drop_path else {}
     if any_size and BACKBONES[backbone.name].family == "vit":
@@ -45,19 +45,19 @@ def build_backbone(backbone: ResolvedBackbone, *, any_size: bool = False) -> nn.
     start = pretrained_path(backbone.pretrained)
     if start.is_dir():
         load_checkpoint(model, start, {"timm": arguments, "stem": stem})
-    elif have_the_shapes(weights := read_weights(start), model):
-        model.load_state_dict(weights)  # such as the file of one of our checkpoints
+    elif has_same_shapes(weights := read_weights(start), model):
+        model.load_state_dict(weights)  # such as `backbone.safetensors` of a checkpoint
     else:
         model = _from_timm_file(start, weights, arguments | extra)
-        _keep_all_in_stem(model, backbone, start)
+        _fit_stem_without_loss(model, backbone, start)
     check_finite(model, start)
     return model
 
 
 def fit_stem(model: nn.Module, kind: Literal["standard", "small"]) -> None:
-    """Fit the stem of a timm model to small images, in place, as the lines of `stem_lines` do.
+    """Fit the stem of a timm model to small images, in place. The model card prints it: `stem_lines`.
 
-    Only a ResNet's: a ViT is built with small patches, see `timm_arguments`.
+    It changes only ResNets: a ViT is built with small patches, see `timm_arguments`.
     """
     first = getattr(model, "conv1", None)
     if kind == "standard" or first is None:
@@ -72,26 +72,32 @@ def fit_stem(model: nn.Module, kind: Literal["standard", "small"]) -> None:
 
 
 def _from_timm_file(file: Path, weights: dict[str, Any], arguments: dict[str, Any]) -> nn.Module:
-    """timm fits its own weights: input channels, a ViT's positions and patches, no classifier.
+    """Build a timm model whose weights timm itself loads from a file.
+
+    timm adapts them to the input channels and to the positions and patches of a ViT, and drops the
+    classifier.
 
     Args:
-        weights: what the file holds.
+        weights: the content of the file.
+
+    Raises:
+        ValueError: the weights do not fit the model.
     """
     name = arguments["model_name"]
     try:
         model: nn.Module = timm.create_model(
             **(arguments | {"pretrained": True}),
-            # The first weights of some ViTs were arrays of JAX, for which timm would take the file.
+            # For some ViTs timm would otherwise expect weights in the format of JAX.
             pretrained_cfg_overlay={"file": str(file), "custom_load": False},
         )
         if BACKBONES[name].family == "vit":
             weights = checkpoint_filter_fn(weights, model)
-        own = model.state_dict().keys()
+        expected = model.state_dict().keys()
         classifier = tuple(f"{part}." for part in _classifiers(model))
-        # timm lets what is missing stay random, and drops what is too much, without a word.
-        if missing := own - weights.keys():
+        # timm silently leaves missing weights random, and drops those that it does not know.
+        if missing := expected - weights.keys():
             raise ValueError(f"it has no {min(missing)}")
-        if other := {key for key in weights.keys() - own if not key.startswith(classifier)}:
+        if other := {key for key in weights.keys() - expected if not key.startswith(classifier)}:
             raise ValueError(f"it is of another network, which has {min(other)}")
     except Exception as error:  # malformed files raise arbitrary exception types
         raise ValueError(f"backbone.pretrained: {file} does not fit {name}: {error}") from error
@@ -106,13 +112,13 @@ def _classifiers(model: nn.Module) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def _keep_all_in_stem(model: nn.Module, backbone: ResolvedBackbone, file: Path) -> None:
-    """Change the stem, unless that would put random weights in place of those of the file.
+def _fit_stem_without_loss(model: nn.Module, backbone: ResolvedBackbone, file: Path) -> None:
+    """Fit the stem to small images, unless that would replace weights of the file by random ones.
 
     Raises:
-        ValueError: it would.
+        ValueError: it would replace some.
     """
-    before = model.state_dict(keep_vars=True)  # the very tensors
+    before = model.state_dict(keep_vars=True)  # the tensors themselves, to compare them by identity
     fit_stem(model, backbone.stem)
     after = model.state_dict(keep_vars=True)
     lost = [key for key, value in before.items() if after.get(key) is not value]
@@ -127,12 +133,12 @@ def _keep_all_in_stem(model: nn.Module, backbone: ResolvedBackbone, file: Path) 
 def feature_width(backbone: nn.Module) -> int:
     """Width of the pooled features of a timm model."""
     width = backbone.num_features
-    assert isinstance(width, int), "a timm model says the width of its features"
+    assert isinstance(width, int), "every timm model has num_features"
     return width
 
 
 def timm_arguments(backbone: ResolvedBackbone) -> dict[str, Any]:
-    """What `timm.create_model` takes to build the network; JSON-ready, kept in `model.json`."""
+    """The arguments with which `timm.create_model` builds the network; JSON-ready, in `model.json`."""
     arguments: dict[str, Any] = {
         "model_name": backbone.name,
         "pretrained": False,
@@ -149,10 +155,10 @@ def timm_arguments(backbone: ResolvedBackbone) -> dict[str, Any]:
 def stem_lines(backbone: ResolvedBackbone) -> list[str]:
     """Return the Python lines that fit the stem of `model` to small images, for the model card.
 
-    They do what `fit_stem` does; `model` is as timm made it. Often there are none.
+    They do what `fit_stem` does to a `model` that timm has built. Without a small stem there are none.
 
-    The stem of He et al. 2016 (stride 4 before the first block) leaves nothing of a 32-pixel image;
-    theirs for CIFAR has a 3x3 convolution of stride 1 and no pooling.
+    The stem of He et al. 2016 has stride 4 before the first block, too much for images of 32 pixels;
+    the stem of their CIFAR networks has a 3x3 convolution of stride 1 and no pooling.
     """
     if backbone.stem != "small" or BACKBONES[backbone.name].family != "resnet":
         return []
@@ -164,8 +170,8 @@ def stem_lines(backbone: ResolvedBackbone) -> list[str]:
 def _small_first_convolution(name: str, in_channels: int) -> str:
     """The line that turns the first convolution of a ResNet into one of stride 1.
 
-    Cached: it takes a model on the meta device, as long as building the network itself, and each
-    build and each checkpoint asks for it.
+    Cached: it builds a model on the meta device, which takes as long as building the network, and
+    each build and each checkpoint needs it.
     """
     with torch.device("meta"):
         first = timm.create_model(name, in_chans=in_channels).conv1

@@ -1,8 +1,8 @@
-"""Batch normalisation over the global batch, on any device.
+"""Batch normalization over the global batch, on any device.
 
-With per-rank statistics a ResNet would compute another function on two processes than on one. On
-GPUs torch.nn.SyncBatchNorm does it in fused kernels; it refuses CPU tensors, so there the layers here
-stand in.
+With statistics of each rank alone, a ResNet would compute another function on two processes than on
+one. On GPUs torch.nn.SyncBatchNorm is used, which has fused kernels; it refuses CPU tensors, for which
+this module has its own layers.
 """
 
 from collections.abc import Iterator
@@ -20,14 +20,14 @@ from dasl_core.distributed import all_reduce_sum, world_size
 def synchronize_batchnorm(module: nn.Module, device: torch.device) -> nn.Module:
     """Make every BatchNorm layer in `module` use the statistics of all ranks.
 
-    Parameters, buffers and their names stay, so a state_dict does not change. On a CPU the layers
-    are changed in place; on a GPU they are replaced.
+    Parameters, buffers and their names do not change, and neither does the state_dict. On a CPU the
+    layers are changed in place; on a GPU they are replaced.
     """
     if device.type == "cuda":
         return cast(nn.Module, convert_sync_batchnorm(module))
     for layer in module.modules():
         if isinstance(layer, _BatchNorm):
-            # A subclass made for each layer type: BatchNormAct2d, say, keeps its activation.
+            # Each layer type has its subclass, so that BatchNormAct2d keeps its activation.
             layer.__class__ = _global_variant(type(layer))
     return module
 
@@ -42,12 +42,12 @@ def _global_variant(layer_type: type[_BatchNorm]) -> type[_BatchNorm]:
 
 class _GlobalStatistics(_BatchNorm):
     def _check_input_dim(self, input: Tensor) -> None:
-        assert input.dim() >= 2, "batch normalisation needs (N, C, ...)"
+        assert input.dim() >= 2, "batch normalization needs (N, C, ...)"
 
     def normalize(self, x: Tensor) -> Tensor:
-        """Normalise (N, C, ...) over N and all that follows C, on all ranks together."""
+        """Normalize (N, C, ...) over N and the dimensions after C, with the statistics of all ranks."""
         if not self.training or world_size() == 1:
-            # Not super(): that of BatchNormAct2d would apply the activation, which is yet to come.
+            # Not super(): BatchNormAct2d would apply the activation, which the caller applies later.
             return _BatchNorm.forward(self, x)
         assert self.momentum is not None, "a cumulative average is not supported"
         dims = [0, *range(2, x.dim())]
@@ -56,12 +56,12 @@ class _GlobalStatistics(_BatchNorm):
         count = wide.numel() // wide.shape[1] * world_size()
         mean = all_reduce_sum(wide.sum(dims)) / count
         shape = [1, -1] + [1] * (x.dim() - 2)
-        centred = wide - mean.view(shape)
-        # Two passes: E[x^2] - E[x]^2 cancels when the mean is large beside the spread.
-        variance = all_reduce_sum(centred.square().sum(dims)) / count
+        centered = wide - mean.view(shape)
+        # Two passes: E[x^2] - E[x]^2 cancels when the mean is large compared with the deviation.
+        variance = all_reduce_sum(centered.square().sum(dims)) / count
         if self.track_running_stats:
             self._track(mean.detach(), variance.detach() * (count / max(count - 1, 1)))
-        result = centred * torch.rsqrt(variance + self.eps).view(shape)
+        result = centered * torch.rsqrt(variance + self.eps).view(shape)
         if self.affine:
             result = result * self.weight.view(shape) + self.bias.view(shape)
         return result.to(x.dtype)
@@ -85,16 +85,16 @@ class _GlobalBatchNorm(_GlobalStatistics):
 
 class _GlobalBatchNormAct2d(_GlobalStatistics, BatchNormAct2d):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
-        # timm types `act` and `drop` as whatever a module's attribute may be.
+        # timm has no precise types for `act` and `drop`.
         activate, drop = cast(nn.Module, self.act), cast(nn.Module, self.drop)
         return cast(Tensor, activate(drop(self.normalize(x))))
 
 
 @contextmanager
 def untracked_statistics(module: nn.Module) -> Iterator[None]:
-    """Within, batch statistics are used as in training but the running ones stay as they are.
+    """Context in which the running statistics of `module` do not change, also in training mode.
 
-    For a forward that is computed twice: its batch must count once.
+    For a forward pass that is computed twice: its batch must count once.
     """
     buffers = [
         buffer
@@ -107,6 +107,6 @@ def untracked_statistics(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         for buffer, before in zip(buffers, kept, strict=True):
-            # Past autograd's count of versions: a graph may hold the buffer, though it reads the
-            # batch's statistics and not these.
+            # `.data` bypasses autograd's version counter: a graph may hold the buffer, although its
+            # backward reads only the statistics of the batch.
             buffer.data.copy_(before)

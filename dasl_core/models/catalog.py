@@ -1,4 +1,4 @@
-"""Makes `dasl_core/spec/backbones.json`: `python -m dasl_core.models.catalog`."""
+"""Generate `dasl_core/spec/backbones.json`: `python -m dasl_core.models.catalog`."""
 
 import json
 from pathlib import Path
@@ -9,12 +9,12 @@ import torch
 
 import dasl_core.spec
 
-# The modules of timm whose models share one class each, so that one stem rule fits all of them.
+# Modules of timm whose models share one class each, so that one stem rule fits all models of a module.
 FAMILIES = {"resnet": "resnet", "vision_transformer": "vit"}
 
 
 def describe(name: str, family: str) -> dict[str, Any]:
-    """The `BackboneInfo` of one timm model, built without memory for its weights."""
+    """Describe one timm model as a `BackboneInfo`, without memory for its weights."""
     with torch.device("meta"):
         model = timm.create_model(name, num_classes=0)
     patch = model.patch_embed.patch_size[0] if family == "vit" else None
@@ -28,7 +28,7 @@ def describe(name: str, family: str) -> dict[str, Any]:
 
 
 def build_catalog() -> dict[str, dict[str, Any]]:
-    """Every ResNet-like and ViT model of the installed timm, by name."""
+    """Describe every ResNet-like and ViT model of the installed timm, by name."""
     return {
         name: describe(name, family)
         for module, family in FAMILIES.items()

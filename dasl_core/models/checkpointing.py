@@ -1,4 +1,4 @@
-"""Activation checkpointing: a block's activations are computed again in the backward, not kept."""
+"""Activation checkpointing: the backward pass recomputes the activations of a block."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -13,10 +13,10 @@ from dasl_core.models.batchnorm import untracked_statistics
 
 
 def checkpoint_blocks(backbone: nn.Module) -> None:
-    """Make every block of a timm ResNet or ViT keep its input alone.
+    """Turn on activation checkpointing in every block of a timm ResNet or ViT, in place.
 
-    Not timm's own `set_grad_checkpointing`: with it the second forward would count each batch a
-    second time in BatchNorm's running statistics.
+    timm's `set_grad_checkpointing` would count each batch twice in BatchNorm's running statistics,
+    since its second forward pass updates them again.
     """
     for block in _blocks(backbone):
         block.forward = partial(_forward, block, block.forward)

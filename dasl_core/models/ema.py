@@ -1,4 +1,4 @@
-"""An EMA teacher: a copy of a network that is its exponential moving average."""
+"""EMA teachers: networks whose weights are an exponential moving average of the student's."""
 
 import copy
 import math
@@ -10,11 +10,11 @@ from torch.nn.modules.dropout import _DropoutNd
 
 
 class Teacher(nn.Module):
-    """A backbone and its head that get no gradient: averages of the student's.
+    """A backbone and its head whose weights are averages of the student's and get no gradient.
 
-    It starts as an exact copy and stays in training mode: BatchNorm layers use the statistics of the
-    teacher's own batch and keep running ones of their own, so `update` moves parameters only. Nothing
-    is dropped at random in a teacher (Caron et al. 2021 give drop path to the student alone).
+    It starts as an exact copy and stays in training mode: its BatchNorm layers use the statistics of
+    the teacher's batch and update their own running statistics, so `update` changes parameters only.
+    It has no dropout and no drop path (Caron et al. 2021 use drop path only in the student).
     """
 
     def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
@@ -29,7 +29,7 @@ class Teacher(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """The head's outputs (N, ...) for images (N, C, H, W), without a graph."""
+        """Compute the outputs (N, ...) of the head for images (N, C, H, W), without a graph."""
         outputs: Tensor = self.head(self.backbone(images))
         return outputs
 
@@ -42,5 +42,5 @@ class Teacher(nn.Module):
 
 
 def cosine_momentum(base: float, step: int, total: int) -> float:
-    """From `base` at step 0 towards 1 at step `total` (Grill et al. 2020, section 3.2)."""
+    """Momentum of a step: a half cosine from `base` at step 0 to 1 at `total` (Grill et al. 2020, 3.2)."""
     return 1 - (1 - base) * (math.cos(math.pi * step / total) + 1) / 2

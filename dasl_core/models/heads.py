@@ -1,4 +1,4 @@
-"""Heads: from features to the embeddings, or the outputs, that a loss sees."""
+"""Projection heads: networks from features to the embeddings or outputs that a loss compares."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 def projection_head(in_features: int, hidden: int, out: int) -> nn.Sequential:
     """SimCLR's head: Linear, BatchNorm, ReLU, Linear (Chen et al. 2020, section 4.2).
 
-    The hidden layer has no bias, since the normalisation takes it away.
+    The hidden layer has no bias, since BatchNorm would remove it.
     """
     return nn.Sequential(
         nn.Linear(in_features, hidden, bias=False),
@@ -21,12 +21,12 @@ def projection_head(in_features: int, hidden: int, out: int) -> nn.Sequential:
     )
 
 
-def deep_head(widths: Sequence[int], *, normalised_output: bool) -> nn.Sequential:
+def deep_head(widths: Sequence[int], *, normalized_output: bool) -> nn.Sequential:
     """A head without biases: Linear, BatchNorm, ReLU for each but the last of `widths[1:]`.
 
     Args:
         widths: of the features, the hidden layers and the output.
-        normalised_output: whether the last Linear is followed by a BatchNorm without weights (MoCo v3)
+        normalized_output: whether the last Linear is followed by a BatchNorm without weights (MoCo v3)
             or by nothing (VICReg's expander).
     """
     layers: list[nn.Module] = []
@@ -34,15 +34,15 @@ def deep_head(widths: Sequence[int], *, normalised_output: bool) -> nn.Sequentia
         layers.append(nn.Linear(before, after, bias=False))
         if number < len(widths):
             layers += [nn.BatchNorm1d(after), nn.ReLU(inplace=True)]
-        elif normalised_output:
+        elif normalized_output:
             layers.append(nn.BatchNorm1d(after, affine=False))
     return nn.Sequential(*layers)
 
 
 class UnitLinear(nn.Module):
-    """A linear layer whose rows have length 1: weight normalisation with its g fixed to 1.
+    """A linear layer with weight normalization and its g fixed to 1: all rows have length 1.
 
-    The rows of `weight` may have any length; their directions count.
+    The rows of `weight` may have any length; only their directions count.
     """
 
     def __init__(self, in_features: int, out: int) -> None:
@@ -51,17 +51,18 @@ class UnitLinear(nn.Module):
         nn.init.uniform_(self.weight, -(in_features**-0.5), in_features**-0.5)  # as nn.Linear
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, in_features) to (N, out)."""
+        """Map (N, in_features) to (N, out)."""
         return F.linear(x, F.normalize(self.weight, dim=1))
 
 
 class DINOHead(nn.Module):
-    """Three layers to a bottleneck, whose direction `last_layer` compares with its rows
-    (Caron et al. 2021, section 3.1 and appendix C).
+    """DINO's head (Caron et al. 2021, section 3.1 and appendix C).
+
+    Three layers map features to a bottleneck. `last_layer` multiplies its direction with unit rows.
 
     Args:
         batch_norm: a BatchNorm before each GELU, `use_bn_in_head` of the authors' code. Without it the
-            small weights of the start leave all images nearly one direction of the bottleneck.
+            small initial weights map all images to nearly the same direction of the bottleneck.
     """
 
     def __init__(
@@ -70,8 +71,8 @@ class DINOHead(nn.Module):
         super().__init__()
         layers: list[nn.Module] = []
         for before in (in_features, hidden):
-            normalise = [nn.BatchNorm1d(hidden)] if batch_norm else []
-            layers += [nn.Linear(before, hidden), *normalise, nn.GELU()]
+            norm = [nn.BatchNorm1d(hidden)] if batch_norm else []
+            layers += [nn.Linear(before, hidden), *norm, nn.GELU()]
         self.mlp = nn.Sequential(*layers, nn.Linear(hidden, bottleneck))
         for layer in self.mlp:
             if isinstance(layer, nn.Linear):
@@ -80,10 +81,10 @@ class DINOHead(nn.Module):
         self.last_layer = UnitLinear(bottleneck, out)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Outputs (N, out) of features (N, in_features)."""
+        """Compute outputs (N, out) of features (N, in_features)."""
         return self.outputs(self.mlp(features))
 
     def outputs(self, embeddings: Tensor) -> Tensor:
-        """Outputs (N, out) of what the bottleneck gave, (N, bottleneck)."""
+        """Compute outputs (N, out) of the bottleneck's embeddings (N, bottleneck)."""
         outputs: Tensor = self.last_layer(F.normalize(embeddings, dim=-1))
         return outputs

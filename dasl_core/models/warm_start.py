@@ -1,4 +1,4 @@
-"""Weights to start from: a checkpoint of ours, or a file of timm weights."""
+"""Pretrained weights to start from: a checkpoint of DASL, or a file of timm weights."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dasl_core.manifest import MANIFEST, damage_of
 from dasl_core.spec.locations import WEIGHTS_ENDINGS, local_path
 
-# What `dasl_core.export` writes.
+# Files of a checkpoint, as `dasl_core.export` writes them.
 WEIGHTS, MODEL = "backbone.safetensors", "model.json"
 
 
@@ -19,10 +19,10 @@ def pretrained_path(location: str) -> Path:
     """The file or folder that `backbone.pretrained` names.
 
     Raises:
-        ValueError: it does not exist, or is neither a checkpoint of ours nor a file of weights.
+        ValueError: it does not exist, or is neither a checkpoint nor a file of weights.
     """
     try:
-        # Without a service a path from where `dasl train` runs will do, too.
+        # `dasl train` accepts paths relative to the working directory, too.
         path = local_path(location) if "://" in location else Path(location)
     except ValueError as error:
         raise ValueError(f"backbone.pretrained: {location} {error}") from error
@@ -51,7 +51,7 @@ def _check_kind(path: Path) -> None:
 
 
 def read_weights(file: Path) -> dict[str, Any]:
-    """What a file of weights holds, by name; pickled code in it is not run.
+    """Read a file of weights, by name; pickled code in it is not run.
 
     Raises:
         ValueError: it cannot be read, or holds something else.
@@ -61,7 +61,7 @@ def read_weights(file: Path) -> dict[str, Any]:
     except Exception as error:  # malformed files raise arbitrary exception types
         what = "holds no weights by name" if isinstance(error, AttributeError) else "cannot be read"
         detail = str(error) or type(error).__name__
-        if "weights_only" in detail:  # timm's, or torch's, advice is to run what is in it
+        if "weights_only" in detail:  # timm and torch advise to run the pickled code
             detail = (
                 "torch finds no tensors in it that need no code; save a state_dict as .safetensors"
             )
@@ -69,28 +69,32 @@ def read_weights(file: Path) -> dict[str, Any]:
     return weights
 
 
-def have_the_shapes(weights: dict[str, Any], model: nn.Module) -> bool:
-    """Whether the weights are those of a network like `model`, with nothing to fit."""
-    own = model.state_dict()
-    return weights.keys() == own.keys() and all(
-        isinstance(value, Tensor) and value.shape == own[name].shape
+def has_same_shapes(weights: dict[str, Any], model: nn.Module) -> bool:
+    """Whether the weights have the names and shapes of those of `model`."""
+    expected = model.state_dict()
+    return weights.keys() == expected.keys() and all(
+        isinstance(value, Tensor) and value.shape == expected[name].shape
         for name, value in weights.items()
     )
 
 
 def check_finite(model: nn.Module, start: Path) -> None:
-    """Raise ValueError unless all weights that were loaded from `start` are finite."""
+    """Check that all weights that were loaded from `start` are finite.
+
+    Raises:
+        ValueError: one is not.
+    """
     for name, value in model.state_dict().items():
         if not bool(value.isfinite().all()):
             raise ValueError(f"backbone.pretrained: {start} holds NaN or infinity in {name}")
 
 
-def load_checkpoint(model: nn.Module, folder: Path, own: dict[str, Any]) -> None:
-    """Load the backbone of one of our checkpoints.
+def load_checkpoint(model: nn.Module, folder: Path, expected: dict[str, Any]) -> None:
+    """Load the backbone of a checkpoint.
 
     Args:
-        model: with its stem as the checkpoint's was.
-        own: what `model.json` must say of the network: `timm` and `stem`.
+        model: with the stem that the network of the checkpoint has.
+        expected: the fields that `model.json` must have: `timm` and `stem`.
 
     Raises:
         ValueError: the checkpoint is of another network, or damaged.
@@ -99,17 +103,17 @@ def load_checkpoint(model: nn.Module, folder: Path, own: dict[str, Any]) -> None
         damage = damage_of(folder) if (folder / MANIFEST).is_file() else None
         if damage is not None:
             raise ValueError(damage)
-        theirs = json.loads((folder / MODEL).read_text(encoding="utf-8"))
+        settings = json.loads((folder / MODEL).read_text(encoding="utf-8"))
         weights = load_file(folder / WEIGHTS)
-        if not isinstance(theirs, dict):
-            raise ValueError(f"{MODEL} must hold settings, not {type(theirs).__name__}")
-    except Exception as error:  # safetensors raises a type of its own, json RecursionError
+        if not isinstance(settings, dict):
+            raise ValueError(f"{MODEL} must hold settings, not {type(settings).__name__}")
+    except Exception as error:  # such as SafetensorError, which is no ValueError, or RecursionError
         raise ValueError(f"backbone.pretrained: {folder} cannot be read: {error}") from error
-    for part, value in own.items():
-        if theirs.get(part) != value:
+    for part, value in expected.items():
+        if settings.get(part) != value:
             raise ValueError(
                 f"backbone.pretrained: the checkpoint {folder} is of another network: its {part} is "
-                f"{theirs.get(part)}, this job's {value}"
+                f"{settings.get(part)}, this job's {value}"
             )
     try:
         model.load_state_dict(weights)

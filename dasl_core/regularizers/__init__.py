@@ -6,7 +6,7 @@ from dasl_core.regularizers.dar import (
     inter_class_chain,
     pair_count,
 )
-from dasl_core.regularizers.figures import angular_update, norm_distribution
+from dasl_core.regularizers.embedding_stats import angular_update, norm_distribution
 from dasl_core.regularizers.norms import ctv_norm
 from dasl_core.regularizers.schedule import weight_at
 from dasl_core.regularizers.sec import SphericalEmbeddingConstraint

@@ -28,7 +28,7 @@ def clouds(clusters: int = 6, each: int = 20, width: int = 5, spread: float = 0.
 
 def start_of(x: Tensor, k: int, seed: int) -> Tensor:
     points = clustering._Points(x, "euclidean", distributed=False)
-    points.place(None)
+    points.set_positions(None)
     return points.start(k, seed)
 
 
@@ -118,7 +118,7 @@ def test_start_of_large_bank_is_drawn_from_sample(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(clustering, "_SCORE_ENTRIES", 1000)
     monkeypatch.setattr(clustering, "_SUM_ENTRIES", 1000)
     points = clustering._Points(x, "euclidean", distributed=False)
-    points.place(None)
+    points.set_positions(None)
     with LargestTensor() as largest:
         start = points.start(5, 0)
     assert largest.entries == len(x)  # positions; the candidates of all rows would be 3 times that

@@ -88,8 +88,8 @@ def method(**changes: Any) -> MoCoV3:
     arguments: dict[str, Any] = {"temperature": 0.2, "momentum": 0.9, "keep": "student"}
     return MoCoV3(
         nn.Sequential(nn.Flatten(), nn.Linear(12, 6)),
-        deep_head([6, 5, 4], normalised_output=True),
-        deep_head([4, 5, 4], normalised_output=False),
+        deep_head([6, 5, 4], normalized_output=True),
+        deep_head([4, 5, 4], normalized_output=False),
         **(arguments | changes),
     )
 

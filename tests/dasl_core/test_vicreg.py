@@ -82,7 +82,7 @@ def test_forward_gives_the_raw_embeddings_of_each_view() -> None:
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(12, 6))
     method = VICReg(
         backbone,
-        deep_head([6, 5, 5, 4], normalised_output=False),
+        deep_head([6, 5, 5, 4], normalized_output=False),
         invariance=25,
         variance=25,
         covariance=1,
