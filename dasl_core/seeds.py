@@ -1,7 +1,7 @@
-"""Random streams that depend on their purpose and on nothing else.
+"""Independent random streams, one for each purpose and position.
 
 Each consumer of randomness (the order of an epoch, the views of a step, the chain of DAR) draws from
-a stream of its own, derived from the job's seed, a purpose and a position. So a resumed run needs no
+its own stream, derived from the job's seed, a purpose and a position. So a resumed run needs no
 saved stream for them, one consumer cannot disturb another, and every rank can draw the whole global
 batch's numbers and take its share: the result does not depend on the number of processes.
 """

@@ -1,4 +1,4 @@
-"""Checks of arguments, precision and tiling that losses, regularizers and measures share."""
+"""Argument checks, precision and tiling, for losses, regularizers and metrics."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch import Tensor
 # Entries of one tile of similarities: 16 MiB in float32 for any number of samples. Larger ones are
 # slower on a CPU: the allocator returns them to the system, and every tile faults its pages in.
 TILE_ENTRIES = 1 << 22
-# Rows whose largest entry lies between can be squared and added up in float32.
+# Rows whose largest entry lies between these two can be squared and summed in float32.
 SQUARES_VANISH, SQUARES_OVERFLOW = 1e-10, 1e15
 
 
 class NotFiniteError(ValueError):
-    """Features contain NaN or infinities, which no measure can rank."""
+    """Features contain NaN or infinities, which no metric can rank."""
 
 
 def full_precision(x: Tensor) -> Tensor:
@@ -28,14 +28,22 @@ def full_precision(x: Tensor) -> Tensor:
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Raise a ValueError that names the argument unless ``value`` is one of ``choices``."""
+    """Check that ``value`` is one of ``choices``.
+
+    Raises:
+        ValueError: it is not; the message names the argument.
+    """
     if value not in choices:
         expected = ", ".join(repr(choice) for choice in choices)
         raise ValueError(f"{name} must be one of {expected}; given {value!r}")
 
 
 def check_matrix(name: str, value: object, shape: str) -> None:
-    """Raise a ValueError that names the argument unless ``value`` is a 2-D floating-point tensor."""
+    """Check that ``value`` is a 2-D floating-point tensor.
+
+    Raises:
+        ValueError: it is not; the message names the argument.
+    """
     if not isinstance(value, Tensor):
         raise ValueError(f"{name} must be a tensor of shape {shape}; given {type(value).__name__}")
     if value.dim() != 2:
@@ -45,7 +53,11 @@ def check_matrix(name: str, value: object, shape: str) -> None:
 
 
 def check_two_views(name: str, value: Tensor) -> None:
-    """Raise a ValueError unless the shape is (2, B, h)."""
+    """Check that the shape is (2, B, h).
+
+    Raises:
+        ValueError: it is not.
+    """
     if value.dim() != 3 or value.shape[0] != 2:
         raise ValueError(
             f"{name} must have the shape (2, B, h), two views of each image; given "
@@ -54,7 +66,11 @@ def check_two_views(name: str, value: Tensor) -> None:
 
 
 def check_crops(target_name: str, targets: Tensor, name: str, outputs: Tensor) -> None:
-    """Raise a ValueError unless the shapes are (T, B, K) and (V, B, K): T global of V >= 2 views."""
+    """Check that the shapes are (T, B, K) and (V, B, K): T global views of V >= 2 views.
+
+    Raises:
+        ValueError: they are not.
+    """
     if targets.dim() != 3 or outputs.dim() != 3 or targets.shape[1:] != outputs.shape[1:]:
         raise ValueError(
             f"{target_name} and {name} must have the shapes (T, B, K) and (V, B, K); given "
@@ -68,15 +84,23 @@ def check_crops(target_name: str, targets: Tensor, name: str, outputs: Tensor) -
 
 
 def check_temperature(value: float) -> None:
-    """Raise a ValueError unless the temperature is finite and above 0."""
+    """Check that the temperature is finite and above 0.
+
+    Raises:
+        ValueError: it is not.
+    """
     if not 0 < value < math.inf:
         raise ValueError(f"temperature must be a finite number above 0; given {value}")
 
 
 def feature_matrix(value: Tensor | np.ndarray, name: str, min_rows: int = 1) -> Tensor:
-    """Convert to an (N, d) feature matrix in float32 or float64, detached; raise ValueError otherwise.
+    """Convert to an (N, d) feature matrix in float32 or float64, detached.
 
-    float32 and float64 are used where they lie; other types are copied to float32.
+    float32 and float64 are not copied; other types are copied to float32.
+
+    Raises:
+        NotFiniteError: an entry is NaN or infinite.
+        ValueError: the value is no such matrix, or has fewer than `min_rows` rows.
     """
     x = _tensor(value, name).detach()
     if x.dim() != 2 or x.shape[1] == 0:
@@ -95,7 +119,11 @@ def feature_matrix(value: Tensor | np.ndarray, name: str, min_rows: int = 1) -> 
 
 
 def label_vector(value: Tensor | np.ndarray, name: str, rows: int, device: torch.device) -> Tensor:
-    """Convert to an (N,) vector of integer labels on `device`; raise ValueError otherwise."""
+    """Convert to an (N,) vector of integer labels on `device`.
+
+    Raises:
+        ValueError: the value is no such vector.
+    """
     y = _tensor(value, name)
     if y.shape != (rows,):
         raise ValueError(
@@ -107,7 +135,11 @@ def label_vector(value: Tensor | np.ndarray, name: str, rows: int, device: torch
 
 
 def check_same_width(train_x: Tensor, test_x: Tensor) -> None:
-    """Raise a ValueError if the features of training and test samples differ in their columns."""
+    """Check that the features of training and test samples have the same width.
+
+    Raises:
+        ValueError: they have not.
+    """
     if test_x.shape[1] != train_x.shape[1]:
         raise ValueError(
             f"test_x must have as many columns as train_x, {train_x.shape[1]}; "
@@ -116,29 +148,37 @@ def check_same_width(train_x: Tensor, test_x: Tensor) -> None:
 
 
 def unit_rows(x: Tensor) -> Tensor:
-    """Rows at length 1, however long or short they are; a zero row stays zero."""
+    """Scale each row to length 1, without overflow or underflow; a row of zeros stays zero."""
     largest = x.abs().amax(dim=1, keepdim=True)  # several times as fast as the norm of order inf
-    # Squares of what lies far from 1 overflow or vanish; rows of a usual size are divided by 1.
+    # Squares of entries far from 1 overflow or vanish; rows of usual size are divided by 1.
     usual = (largest == 0) | ((largest > SQUARES_VANISH) & (largest < SQUARES_OVERFLOW))
     return F.normalize(x / largest.masked_fill(usual, 1), dim=1)
 
 
 def squared_distances(first: Tensor, second: Tensor) -> Tensor:
-    """(n, m) of rows from `unit_rows`, (n, d) and (m, d); up to rounding from 0 to 4."""
-    # Of length 1, or 0 of a zero row.
+    """Squared distances (n, m) of rows (n, d) and (m, d) from `unit_rows`: up to rounding, 0 to 4."""
+    # Lengths are 1, or 0 for a row of zeros.
     lengths, others = (torch.linalg.vector_norm(rows, dim=1).round() for rows in (first, second))
     squared = torch.addmm(others, first, second.t(), alpha=-2)
     return squared.add_(lengths[:, None])
 
 
 def check_whole_number(value: object, name: str, least: int = 1) -> None:
-    """Raise a ValueError unless an argument is a whole number of at least `least`."""
+    """Check that an argument is a whole number of at least `least`.
+
+    Raises:
+        ValueError: it is not; the message names the argument.
+    """
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be at least {least}, a whole number; given {value!r}")
 
 
 def check_number(value: object, name: str, *, zero: bool = False) -> None:
-    """Raise a ValueError unless an argument is a finite number above 0, or, with `zero`, at least 0."""
+    """Check that an argument is a finite number above 0, or, with `zero`, at least 0.
+
+    Raises:
+        ValueError: it is not; the message names the argument.
+    """
     if (
         not isinstance(value, int | float | np.integer | np.floating)
         or not 0 <= value < math.inf
@@ -193,5 +233,5 @@ def _tensor(value: Tensor | np.ndarray, name: str) -> Tensor:
         if not (flags.writeable and flags.c_contiguous and value.dtype.isnative):
             value = value.astype(value.dtype.newbyteorder("="), order="C")
         return torch.from_numpy(value)  # no copy: a second large bank may not fit into memory
-    given = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
-    raise ValueError(f"{name} must be a torch tensor or a numeric NumPy array; given {given}")
+    kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+    raise ValueError(f"{name} must be a torch tensor or a numeric NumPy array; given {kind}")

@@ -22,7 +22,7 @@ def nmi(x: Tensor | np.ndarray, y: Tensor | np.ndarray, seed: int = 0) -> float:
         seed: of the k-means++ initialization.
 
     Raises:
-        ValueError: when shapes or numbers do not fit; the message names the argument.
+        ValueError: shapes or numbers do not fit; the message names the argument.
     """
     return clustering_metrics(x, y, seed)["nmi"]
 
@@ -39,7 +39,7 @@ def clustering_metrics(
         ``nmi``, ``pairwise_f1``, ``pairwise_precision``, ``pairwise_recall``, each from 0 to 1.
 
     Raises:
-        ValueError: when shapes or numbers do not fit; the message names the argument.
+        ValueError: shapes or numbers do not fit; the message names the argument.
     """
     x = tensors.unit_rows(tensors.feature_matrix(x, "x"))
     y = tensors.label_vector(y, "y", x.shape[0], x.device)
@@ -59,7 +59,7 @@ def normalized_mutual_information(a: Tensor | np.ndarray, b: Tensor | np.ndarray
     It is 1 if both are constant.
 
     Raises:
-        ValueError: when they are not integer vectors of one length.
+        ValueError: they are not integer vectors of one length.
     """
     joint, (a_of_pair, b_of_pair), a_sizes, b_sizes = _contingency(a, b, ("a", "b"))
     num_samples = a_sizes.sum()
@@ -80,7 +80,7 @@ def pairwise_f1(clusters: Tensor | np.ndarray, classes: Tensor | np.ndarray) -> 
     if neither labeling joins any two samples.
 
     Raises:
-        ValueError: when they are not integer vectors of one length.
+        ValueError: they are not integer vectors of one length.
     """
     in_both, in_cluster, in_class = _pair_counts(clusters, classes)
     return 2 * in_both / (in_cluster + in_class) if in_cluster + in_class else 1.0
@@ -94,7 +94,7 @@ def pairwise_precision_recall(
     A fraction of no pairs is 0; both are 1 if neither labeling joins any two samples.
 
     Raises:
-        ValueError: when they are not integer vectors of one length.
+        ValueError: they are not integer vectors of one length.
     """
     in_both, in_cluster, in_class = _pair_counts(clusters, classes)
     if not in_cluster and not in_class:

@@ -90,7 +90,7 @@ def cluster(
         distributed: False if this process holds the whole bank, even in a process group.
 
     Raises:
-        ValueError: when an argument does not fit, or rows are NaN or infinite; on all ranks alike.
+        ValueError: an argument does not fit, or rows are NaN or infinite; on all ranks alike.
     """
     check_matrix("bank", bank, "(n, d)")
     check_choice("metric", metric, get_args(Metric))
@@ -130,7 +130,7 @@ def kmeans(
         The cluster of each point, (N,) int64, and the centers, (k, d).
 
     Raises:
-        ValueError: when an argument does not fit; the message names it.
+        ValueError: an argument does not fit; the message names it.
     """
     x = tensors.feature_matrix(x, "x")
     tensors.check_whole_number(k, "k")

@@ -32,7 +32,7 @@ def cluster_quality(
         ``nmi_classes`` if there are classes.
 
     Raises:
-        ValueError: when the labelings are not integer vectors of one length.
+        ValueError: the labelings are not integer vectors of one length.
     """
     count = len(assignments)
     sizes = torch.bincount(assignments, minlength=len(clustering.centers))

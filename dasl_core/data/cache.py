@@ -29,10 +29,10 @@ def max_bytes() -> int:
     Raises:
         ValueError: the variable is not a number of bytes.
     """
-    given = os.environ.get(MAX_BYTES_VARIABLE, "")
-    if given and not (given.isascii() and given.isdigit()):
-        raise ValueError(f"{MAX_BYTES_VARIABLE} must be a number of bytes; given {given!r}")
-    return int(given) if given else MAX_BYTES
+    value = os.environ.get(MAX_BYTES_VARIABLE, "")
+    if value and not (value.isascii() and value.isdigit()):
+        raise ValueError(f"{MAX_BYTES_VARIABLE} must be a number of bytes; given {value!r}")
+    return int(value) if value else MAX_BYTES
 
 
 class CacheFolder:

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 # Raster formats that Pillow decodes itself, unlike EPS, for which it runs another program. Only these
-# are tried, whatever the file's extension.
+# are tried, for any extension of the file.
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
 
 # A file of a few KiB can claim an image of any size; this is 268 MB of RGB, far above any photo.
@@ -46,9 +46,9 @@ def decode_image(source: str | os.PathLike[str] | IO[bytes], channels: int = 3) 
         A uint8 array (height, width, channels).
 
     Raises:
-        ValueError: with the reason in a sentence, when the file is missing, unreadable, not an image
-            of a known format, damaged or truncated, or larger than `MAX_PIXELS`; or when `channels`
-            is neither 1 nor 3.
+        ValueError: the file is missing, unreadable, not an image of a known format, damaged,
+            truncated, or larger than `MAX_PIXELS`; the message is the reason, in a sentence. Or
+            `channels` is neither 1 nor 3.
     """
     if channels not in (1, 3):
         raise ValueError(f"channels must be 1 or 3; given {channels!r}")

@@ -101,7 +101,7 @@ def ingest_folder(
         allowed: folders in one of which `root` must lie, with links followed; without any, all do.
 
     Raises:
-        ValueError: when `root` is missing, not a folder, not readable, not in an allowed folder,
+        ValueError: `root` is missing, not a folder, not readable, not in an allowed folder,
             holds no usable image, or is divided into splits ("train", "test", ...): these are data
             sets of their own.
     """

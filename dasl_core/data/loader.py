@@ -72,7 +72,12 @@ class Canvases:
         cache: Path,
         threads: int,
     ) -> None:
-        """`cache`: a folder for this data set, which several processes may share."""
+        """Open or build the cache.
+
+        Args:
+            cache: a folder for this data set, which several processes may share.
+            threads: number of decoding threads.
+        """
         self.index = index
         self.channels = channels
         self.side = min(2 * image_size, int(index.sizes.max()))
@@ -297,7 +302,7 @@ class EpochLoader:
         labels: Tensor | None = None,
         samples_per_class: int | None = None,
     ) -> None:
-        """Nothing is read yet.
+        """Create a loader. No image is read yet.
 
         Args:
             indices: positions in the index of the images to train on.
@@ -315,7 +320,7 @@ class EpochLoader:
         assert samples_per_class is None or labels is not None, (
             "resolve checks that there are classes"
         )
-        self.labels, self.indices_per_class = labels, samples_per_class
+        self.labels, self.samples_per_class = labels, samples_per_class
         self.canvases = canvases
         self.indices = indices
         self.batch_size = batch_size
@@ -345,6 +350,6 @@ class EpochLoader:
 
     def _order(self, generator: torch.Generator) -> Tensor:
         """Positions in `indices` for an epoch, batch after batch."""
-        if self.indices_per_class is None or self.labels is None:
+        if self.samples_per_class is None or self.labels is None:
             return torch.randperm(len(self.indices), generator=generator)
-        return class_balanced_order(self.labels, self.indices_per_class, self.batch_size, generator)
+        return class_balanced_order(self.labels, self.samples_per_class, self.batch_size, generator)

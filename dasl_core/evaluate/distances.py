@@ -35,7 +35,7 @@ def inter_class_distances(x: Tensor | np.ndarray, y: Tensor | np.ndarray) -> dic
         ``max_difference``, max - min; and ``log_factor``, log(1 + max).
 
     Raises:
-        ValueError: when shapes do not fit, or all samples have one label.
+        ValueError: shapes do not fit, or all samples have one label.
     """
     x = tensors.feature_matrix(x, "x", min_rows=2)
     y = tensors.label_vector(y, "y", x.shape[0], x.device)

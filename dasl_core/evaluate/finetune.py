@@ -74,7 +74,7 @@ def fine_tune(
         precision: dtype of autocast for the network; None: no autocast.
 
     Raises:
-        ValueError: when shapes or numbers do not fit; the message names the argument.
+        ValueError: shapes or numbers do not fit; the message names the argument.
     """
     cpu = torch.device("cpu")
     train_y = tensors.label_vector(train_y, "train_y", len(train_y), cpu)

@@ -37,7 +37,7 @@ def knn_accuracy(
         Top-1 accuracy from 0 to 1. Equal votes go to the smaller class number.
 
     Raises:
-        ValueError: when shapes or numbers do not fit; the message names the argument.
+        ValueError: shapes or numbers do not fit; the message names the argument.
     """
     bank = tensors.feature_matrix(train_x, "train_x")
     queries = tensors.feature_matrix(test_x, "test_x")

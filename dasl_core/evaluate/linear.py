@@ -90,7 +90,7 @@ def linear_probe(
         on_epoch: called before each epoch.
 
     Raises:
-        ValueError: when shapes or numbers do not fit; the message names the argument.
+        ValueError: shapes or numbers do not fit; the message names the argument.
     """
     train_x = tensors.feature_matrix(train_x, "train_x", min_rows=2)
     test_x = tensors.feature_matrix(test_x, "test_x")

@@ -34,7 +34,7 @@ def recall_at_k(
         ``{K: recall}`` in the order of `ks`, recall from 0 to 1.
 
     Raises:
-        ValueError: when shapes or numbers do not fit; the message names the argument.
+        ValueError: shapes or numbers do not fit; the message names the argument.
     """
     x = tensors.feature_matrix(x, "x", min_rows=2)
     num_samples = x.shape[0]

@@ -1,6 +1,6 @@
-"""What people take away from a run: weights, ONNX, Hugging Face's layout, and a card that says how.
+"""Export of a trained backbone: weights, ONNX, Hugging Face's folder layout, and a model card.
 
-Nothing here is pickled, and no code of this project is needed to load any of it.
+Nothing is pickled, and loading an export needs no code of this project.
 """
 
 from dasl_core.export.card import model_card

@@ -1,4 +1,4 @@
-"""The model card: what the backbone is, what it was trained on, what it is worth, how to load it."""
+"""The model card: network, training, data, evaluation, and how to load the backbone."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dasl_core.spec import ResolvedJobSpec
 
 
 def model_card(spec: ResolvedJobSpec, model: dict[str, Any], metrics: dict[str, Any]) -> str:
-    """The README.md of a checkpoint, with the header that Hugging Face reads.
+    """Write the README.md of a checkpoint, with the header that Hugging Face reads.
 
     Args:
         spec: the resolved spec of the run.
         model: the content of `model.json`.
-        metrics: the content of `metrics.json`; with `metrics["data"]` the card says what was
-            trained on, see `export_backbone`.
+        metrics: the content of `metrics.json`. If it has "data", the card describes the images; see
+            `export_backbone`.
     """
     return _card(spec, model, metrics, _load_checkpoint(model))
 
 
 def hub_card(spec: ResolvedJobSpec, model: dict[str, Any], metrics: dict[str, Any]) -> str:
-    """The README.md of a folder in Hugging Face's layout."""
+    """Write the README.md of a folder in Hugging Face's layout."""
     return _card(spec, model, metrics, LOAD_HUB_FOLDER)
 
 
@@ -139,7 +139,7 @@ def _regularizers(spec: ResolvedJobSpec) -> str:
 
 
 def _results(spec: ResolvedJobSpec, metrics: dict[str, Any]) -> str:
-    """A column for each subject, at its last epoch: the baselines stand beside what was trained."""
+    """Table of the last evaluation of each subject: the baselines beside the trained backbone."""
     last = {evaluation["subject"]: evaluation for evaluation in metrics["evaluations"]}
     if not last:
         return "Nothing was measured."
@@ -196,7 +196,7 @@ def _training(spec: ResolvedJobSpec, metrics: dict[str, Any], versions: str) -> 
 
 
 def _settings(part: Any) -> str:
-    """A part of the spec on one line: its name, if it has one, and every setting."""
+    """Format a part of the spec on one line: its name, if it has one, and every setting."""
     settings = part.model_dump(mode="json")
     name = settings.pop("name", None)
     rest = ", ".join(f"{key} {value}" for key, value in settings.items())

@@ -1,4 +1,4 @@
-"""The part of a checkpoint that people use: weights for timm, ONNX, and what they are."""
+"""The exported backbone in a checkpoint: weights for timm, ONNX, and their description."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def export_backbone(
     """Write weights, `model.json`, `metrics.json` and the model card into `folder`.
 
     Args:
-        backbone: as `build_backbone` made it; saved in float32.
+        backbone: from `build_backbone`; saved in float32.
         spec: the resolved spec of the run.
-        metrics: step, epoch, evaluations and losses; JSON-ready. `metrics["data"]`, if given, are
-            the facts of the data set: `images`, `classes` (or None), `train_images`,
+        metrics: step, epoch, evaluations and losses; JSON-ready. `metrics["data"]` is optional: the
+            facts of the data set, `images`, `classes` (or None), `train_images`,
             `held_out_images`.
         onnx: also write `backbone.onnx`, which takes some seconds.
 
     Returns:
-        Why there is no `backbone.onnx` although it was asked for, else None. Weights are worth more
-        than a format of theirs that can be made later, so this raises nothing.
+        Why `backbone.onnx` could not be written; None if it was, or was not requested. This is no
+        exception because the weights are complete and can be converted later.
     """
     weights = exported_weights(backbone)
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
@@ -64,7 +64,7 @@ def export_backbone(
         "num_features": BACKBONES[spec.backbone.name].features,
         "preprocessing": preprocessing(spec.backbone),
         "onnx": about_onnx,
-        "versions": {"dasl": _own_version(), "timm": timm.__version__, "torch": torch.__version__},
+        "versions": {"dasl": _dasl_version(), "timm": timm.__version__, "torch": torch.__version__},
         "spec": spec.model_dump(mode="json"),
     }
     _write_json(folder / MODEL, model)
@@ -78,7 +78,7 @@ def read_checkpoint(
 ) -> tuple[ResolvedJobSpec, dict[str, Any], dict[str, Any], dict[str, Tensor]]:
     """Read what `export_backbone` wrote: the spec, `model.json`, `metrics.json` and the weights.
 
-    No code is taken from the folder: the lines under `stem` are for people.
+    No code of the folder is run: the lines under `stem` are only shown to people.
 
     Raises:
         ExportError: `folder` is no checkpoint, is damaged, or is of another version.
@@ -94,7 +94,7 @@ def read_checkpoint(
         spec = ResolvedJobSpec.model_validate(model["spec"])
         weights = load_file(folder / WEIGHTS)
         if not isinstance(metrics, dict):
-            raise ValueError(f"{METRICS} holds no figures by name")
+            raise ValueError(f"{METRICS} holds no metrics by name")
         for name, tensor in weights.items():
             if not bool(tensor.isfinite().all()):
                 raise ValueError(f"{WEIGHTS} holds NaN or infinity in {name}")
@@ -103,7 +103,7 @@ def read_checkpoint(
         raise ExportError(
             f"{folder / MODEL} was written by another version: this one cannot read spec.{where}"
         ) from error
-    except Exception as error:  # safetensors raises a type of its own that is no ValueError
+    except Exception as error:  # such as SafetensorError, which is no ValueError
         raise ExportError(f"{folder} holds no readable checkpoint: {error!r}") from error
     return spec, model, metrics, weights
 
@@ -111,13 +111,13 @@ def read_checkpoint(
 def _try_onnx(weights: dict[str, Tensor], spec: ResolvedJobSpec, folder: Path) -> dict[str, Any]:
     try:
         return write_onnx(exported_network(spec.backbone, weights), spec.backbone, folder / ONNX)
-    except Exception as error:  # whatever an exporter runs into must not cost the weights
+    except Exception as error:  # no error of an exporter may lose the weights
         logger.warning("no %s was written", ONNX, exc_info=True)
         (folder / ONNX).unlink(missing_ok=True)
         return {"error": f"{ONNX} was not written: {error}"}
 
 
-def _own_version() -> str:
+def _dasl_version() -> str:
     try:
         return version("dasl")
     except PackageNotFoundError:
@@ -129,7 +129,7 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """NaN and infinities become null: JSON has none."""
+    """Replace NaN and infinities by null: JSON has neither."""
     if isinstance(value, dict):
         return {name: _finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Further formats of a downloaded checkpoint, made where they are needed: `dasl export`."""
+"""Conversion of a downloaded checkpoint to other formats: `dasl export`."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from dasl_core.export.onnx_file import write_onnx
 from dasl_core.export.torch_program import write_torch_program
 
 FORMATS = {"onnx": ONNX, "torch-export": "backbone.pt2", "hf": "huggingface"}
-"""Name of each format, and of what it is written to in the checkpoint's folder by default."""
+"""Name of each format, and its default file or folder in the checkpoint's folder."""
 
 
 def export_checkpoint(folder: Path, format: str, output: Path | None = None) -> Path:
-    """Write another format of the checkpoint in `folder`; returns where it is.
+    """Convert the checkpoint in `folder` to another format; returns the path of the result.
 
-    It is written and checked beside its place, and takes it when it is whole: what was there stays
-    until then.
+    The result is written and checked in a temporary folder, and replaces an existing file or folder
+    only when it is complete.
 
     Args:
         folder: of a downloaded checkpoint.
         format: one of `FORMATS`.
-        output: a file, for "hf" a folder; one that is there is replaced, of a folder the files that
-            the format has. By default it lies in `folder`.
+        output: the file to write, for "hf" a folder. An existing file is replaced; of an existing
+            folder only the files that the format has. None: the default in `folder`.
 
     Raises:
         ExportError: `folder` is no checkpoint, its network has no such format, or `output` cannot
@@ -46,17 +46,17 @@ def export_checkpoint(folder: Path, format: str, output: Path | None = None) -> 
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as name:
-            made = Path(name) / target.name
+            result = Path(name) / target.name
             if format == "hf":
-                write_hub_folder(weights, spec, model, metrics, made)
-                # Without its configuration a folder that is half replaced loads as nothing.
+                write_hub_folder(weights, spec, model, metrics, result)
+                # Without its configuration, a half-replaced folder cannot be loaded by mistake.
                 (target / CONFIG).unlink(missing_ok=True)
-                _move_files(made, target, last=CONFIG)
+                _move_files(result, target, last=CONFIG)
             else:
                 network = exported_network(spec.backbone, weights)
                 write = write_onnx if format == "onnx" else write_torch_program
-                write(network, spec.backbone, made)
-                _move_files(made.parent, target.parent, last=target.name)
+                write(network, spec.backbone, result)
+                _move_files(result.parent, target.parent, last=target.name)
     except (OSError, SafetensorError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or error
         raise ExportError(f"{target} cannot be written: {why}") from error

@@ -25,7 +25,7 @@ def write_hub_folder(
     metrics: dict[str, Any],
     folder: Path,
 ) -> None:
-    """Write what `timm.create_model("local-dir:FOLDER", pretrained=True)` loads, and a card.
+    """Write a folder for `timm.create_model("local-dir:FOLDER", pretrained=True)`, with a model card.
 
     `local-dir:` reads safetensors from timm 1.0.26 on, `hf-hub:` in every version.
 
@@ -34,12 +34,12 @@ def write_hub_folder(
         spec: the resolved spec of the run.
         model: the content of the checkpoint's `model.json`.
         metrics: the content of its `metrics.json`.
-        folder: made if need be.
+        folder: created if it does not exist.
 
     Raises:
         ExportError: `model` or `metrics` are damaged, or the backbone is a ResNet with the stem for
-            small images. timm's ResNet has no argument for its stride of 1 nor for leaving out the
-            pooling, and a deep stem would even load without complaint and compute other features.
+            small images. timm's ResNet has no arguments for stride 1 and for no pooling, and a deep stem
+            would load without an error and compute other features.
     """
     if stem_lines(spec.backbone):
         raise ExportError(
@@ -63,7 +63,7 @@ def write_hub_folder(
 
 
 def hub_config(weights: Mapping[str, Tensor], spec: ResolvedJobSpec) -> dict[str, Any]:
-    """timm's `config.json`: how to build the network, and how its images are prepared."""
+    """Content of timm's `config.json`: the architecture, and the preprocessing of images."""
     network = exported_network(spec.backbone, weights)
     facts, images = network.pretrained_cfg, preprocessing(spec.backbone)
     assert isinstance(facts, dict), "timm keeps its models' configuration"

@@ -1,4 +1,4 @@
-"""The network as it is exported: timm's own, in float32 on the CPU, and what its images are."""
+"""The network that is exported: a plain timm model in float32 on the CPU, and its preprocessing."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from dasl_core.data.augment import statistics
 from dasl_core.models.backbone import build_backbone
 from dasl_core.spec import ResolvedBackbone
 
-# Another runtime adds up in another order; more than this is another function.
+# Other runtimes sum in another order. A larger difference means that they compute another function.
 TOLERANCE = 1e-4
 
 
 class ExportError(ValueError):
-    """A format could not be written, or what was written computes something else."""
+    """A format could not be written, or the written network computes something else."""
 
 
 def exported_weights(backbone: nn.Module) -> dict[str, Tensor]:
-    """Its state, in float32 on the CPU, each tensor with memory of its own."""
+    """Copy the state of the backbone to contiguous float32 tensors on the CPU."""
     return {
         name: (tensor.float() if tensor.is_floating_point() else tensor).cpu().contiguous()
         for name, tensor in backbone.state_dict().items()
@@ -29,10 +29,10 @@ def exported_weights(backbone: nn.Module) -> dict[str, Tensor]:
 
 
 def exported_network(backbone: ResolvedBackbone, weights: Mapping[str, Tensor]) -> nn.Module:
-    """The network that a reader of `model.json` builds, in eval mode and without gradients.
+    """Build the network that `model.json` describes, in eval mode and without gradients.
 
-    It is built anew, so that what training made of its own (synchronised batch statistics,
-    precision, memory format, device) is no part of any format. The global random state stays.
+    It is built from scratch: changes for training (synchronized BatchNorm, precision, memory format,
+    device) must not be part of an export. The global random state does not change.
 
     Raises:
         ExportError: the weights are not this network's.
@@ -47,7 +47,7 @@ def exported_network(backbone: ResolvedBackbone, weights: Mapping[str, Tensor]) 
 
 
 def random_images(backbone: ResolvedBackbone, count: int) -> Tensor:
-    """(count, C, S, S) float32 of the scale of normalised images; the same at every call."""
+    """Draw images (count, C, S, S), float32, at the scale of normalized ones; equal at every call."""
     size = backbone.image_size
     generator = torch.Generator().manual_seed(count)
     return torch.randn(count, backbone.in_channels, size, size, generator=generator)
@@ -56,7 +56,7 @@ def random_images(backbone: ResolvedBackbone, count: int) -> Tensor:
 def largest_difference(
     network: nn.Module, other: Callable[[Tensor], Tensor], backbone: ResolvedBackbone
 ) -> float:
-    """How far another runtime is from torch on random images, batches of one and of three.
+    """Compare another runtime with torch on random images, in batches of one and of three.
 
     Returns:
         The largest absolute difference of a feature, divided by the largest feature if that
@@ -82,7 +82,7 @@ def largest_difference(
 
 
 def preprocessing(backbone: ResolvedBackbone) -> dict[str, Any]:
-    """What the network's images are; JSON-ready. It is no part of any exported network."""
+    """Describe the preprocessing of images, JSON-ready. No exported network does it itself."""
     mean, std = statistics(backbone.in_channels)
     return {
         "image_size": backbone.image_size,

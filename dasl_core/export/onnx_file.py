@@ -28,11 +28,11 @@ def write_onnx(network: nn.Module, backbone: ResolvedBackbone, path: Path) -> di
 
     Args:
         network: from `exported_network`.
-        backbone: what it was built from.
+        backbone: the settings it was built from.
         path: of the file. Weights above 2 GiB lie beside it, in a file named with `.data` added.
 
     Returns:
-        For `model.json`: names of input and output, opset, and how far onnxruntime is from torch.
+        For `model.json`: names of input and output, opset, and the largest difference between onnxruntime and torch.
 
     Raises:
         ExportError: the network cannot be exported, or onnxruntime computes something else; no file
@@ -52,9 +52,9 @@ def write_onnx(network: nn.Module, backbone: ResolvedBackbone, path: Path) -> di
         )
     except torch.onnx.OnnxExporterError as error:
         raise ExportError(f"torch cannot export {backbone.name} to ONNX: {error}") from error
-    assert program is not None, "the exporter that makes no file returns the program"
+    assert program is not None, "without a file name, the exporter returns the program"
     model = program.model
-    for node in model.graph:  # stack traces, which name files of this machine
+    for node in model.graph:  # they hold stack traces with paths of this machine
         node.metadata_props.clear()
         for value in node.outputs:
             value.metadata_props.clear()
@@ -77,7 +77,7 @@ def write_onnx(network: nn.Module, backbone: ResolvedBackbone, path: Path) -> di
 
 
 def _runtime(path: Path) -> Any:
-    """The file as a function of images, run by onnxruntime on the CPU."""
+    """Load the file as a function of images that onnxruntime runs on the CPU."""
     # Only here: most checkpoints hold no ONNX, and a rank should not pay for the import.
     import onnxruntime
 

@@ -1,8 +1,8 @@
 """`backbone.pt2`: the backbone as a `torch.export` program.
 
-Not part of a checkpoint. `torch.export.load` unpickles what an archive declares as pickled, and
-evaluates the expressions of its shapes: whoever opens a .pt2 must trust where it comes from, so each
-makes their own, from the safetensors that need no trust.
+Not part of a checkpoint. `torch.export.load` may unpickle parts of an archive, and evaluates its shape
+expressions, so a .pt2 must come from a trusted source. Users therefore create it themselves, from the
+safetensors, which are safe to load.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ def write_torch_program(network: nn.Module, backbone: ResolvedBackbone, path: Pa
 
     Args:
         network: from `exported_network`.
-        backbone: what it was built from.
+        backbone: the settings it was built from.
         path: of the file, with the suffix `.pt2`.
 
     Returns:
-        How far the program, read back, is from the network; see `largest_difference`.
+        The difference between the program, loaded again, and the network; see `largest_difference`.
 
     Raises:
         ExportError: it computes something else; no file is left then.
@@ -35,11 +35,11 @@ def write_torch_program(network: nn.Module, backbone: ResolvedBackbone, path: Pa
     program = torch.export.export(
         network, (random_images(backbone, 2),), dynamic_shapes=({0: batch},)
     )
-    # The example, which nobody needs any more, is the one thing that torch would pickle.
+    # The example inputs are no longer needed, and are the only part that torch would pickle.
     program.example_inputs = None
-    for node in program.graph.nodes:  # they name files of this machine
+    for node in program.graph.nodes:  # they contain paths of this machine
         node.meta.pop("stack_trace", None)
-    # Where a disk is full, torch's writer of files ends the process.
+    # Through memory: on a full disk, torch's file writer would end the process.
     archive = io.BytesIO()
     torch.export.save(program, archive)
     path.write_bytes(archive.getbuffer())

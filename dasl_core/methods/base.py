@@ -14,7 +14,7 @@ Outputs = dict[str, Tensor]
 """What a network gives for a batch: tensors (V, B, ...) of V views of B samples, by name.
 
 ``"embeddings"`` (V, B, h), raw, is always among them: the vectors that the loss compares before it
-normalises them. The regularizers act on them. Methods with small local crops list only the global
+normalizes them. The regularizers act on them. Methods with small local crops list only the global
 views there.
 """
 
@@ -102,7 +102,7 @@ class Method(nn.Module, ABC):
         Returns:
             Tensors (V, B, ...) by name, V views of the same B samples; V may differ from name to name.
             ``"embeddings"`` (V, B, h) is always among them: the vectors that the loss compares, raw,
-            before it normalises them. DAR and SEC act on them, over all ranks; a method with local
+            before it normalizes them. DAR and SEC act on them, over all ranks; a method with local
             crops lists only the global views there. A method with `has_prototypes` also gives
             ``"assignments"`` (1, B) int64, the prototype of each sample. Everything that `loss` needs
             of the network must be here: the outputs of parts of a batch (``train.micro_batches``)

@@ -54,7 +54,7 @@ def byol_loss(predictions: Tensor, targets: Tensor) -> Tensor:
         targets: (2, B, h), raw; they get no gradient.
 
     Raises:
-        ValueError: when the shapes are not these.
+        ValueError: the shapes are not these.
     """
     check_two_views("predictions", predictions)
     if targets.shape != predictions.shape:

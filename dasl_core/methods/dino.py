@@ -128,7 +128,7 @@ class DINO(EMATeacherMethod):
 
     @torch.no_grad()
     def before_update(self, step: Step) -> None:
-        # The centre moves only now that the whole batch was compared with the old one. A step that
+        # The center moves only now that the whole batch was compared with the old one. A step that
         # is left out puts it back, as all buffers.
         parts = zip(*self._seen, strict=True)
         outputs, usage, entropy = (torch.stack(values).mean(dim=0) for values in parts)
@@ -167,7 +167,7 @@ def dino_loss(targets: Tensor, outputs: Tensor, temperature: float) -> Tensor:
         temperature: divides the student's outputs.
 
     Raises:
-        ValueError: when the shapes are not these, or no pair of different views is there.
+        ValueError: the shapes are not these, or no pair of different views is there.
     """
     check_crops("targets", targets, "outputs", outputs)
     check_temperature(temperature)

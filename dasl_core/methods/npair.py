@@ -1,5 +1,5 @@
 """N-pair (Sohn, "Improved Deep Metric Learning with Multi-class N-pair Loss Objective", NeurIPS 2016),
-normalised and scaled as in the SEC paper (Zhang et al., NeurIPS 2020)."""
+normalized and scaled as in the SEC paper (Zhang et al., NeurIPS 2020)."""
 
 from typing import Self
 
@@ -16,7 +16,7 @@ from dasl_core.spec.methods.npair import NPair as NPairSettings
 class NPair(MetricLearning):
     """One pair of each class: an anchor is to find its positive among those of all classes.
 
-    With `normalize`, logits are `scale` times the cosine, which is also called the normalised
+    With `normalize`, logits are `scale` times the cosine, which is also called the normalized
     N-pair or tuplet loss. Without, they are the dot products of raw embeddings, as in Sohn's paper,
     whose penalty on their norms is SEC with its target at zero.
     """

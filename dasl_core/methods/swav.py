@@ -30,7 +30,7 @@ class SwAV(Method):
     """
 
     queue: Tensor
-    """(2, Q, h) normalised projections of the newest Q images of all ranks, newest first, by global
+    """(2, Q, h) normalized projections of the newest Q images of all ranks, newest first, by global
     view; alike on all ranks."""
 
     def __init__(
@@ -157,19 +157,19 @@ def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
     """Codes: assignments to prototypes, smooth and evenly shared (Caron et al. 2020, eq. 3 to 5).
 
     The sums over samples run over all ranks, whose numbers of samples may differ. The paper's
-    normalisation of the whole and its factors 1/K and 1/B are constants that the last step, which
+    normalization of the whole and its factors 1/K and 1/B are constants that the last step, which
     gives each sample a sum of 1, takes out again.
 
     Args:
         scores: (..., B, K) float32 or float64, at most 1: cosines.
         epsilon: of the entropy; at 0.03 or more, the smallest exponential is a float32 above 0.
-        iterations: of normalising over samples, then over prototypes.
+        iterations: of normalizing over samples, then over prototypes.
 
     Returns:
         (..., B, K), not negative, with a sum of 1 over prototypes.
 
     Raises:
-        ValueError: when `epsilon` or `iterations` do not fit.
+        ValueError: `epsilon` or `iterations` do not fit.
     """
     if not 0 < epsilon < math.inf:
         raise ValueError(f"epsilon must be a finite number above 0; given {epsilon}")
@@ -192,7 +192,7 @@ def swapped_prediction(scores: Tensor, codes: Tensor, temperature: float) -> Ten
         temperature: divides the scores.
 
     Raises:
-        ValueError: when the shapes are not these, or `temperature` is not above 0.
+        ValueError: the shapes are not these, or `temperature` is not above 0.
     """
     check_crops("codes", codes, "scores", scores)
     check_temperature(temperature)

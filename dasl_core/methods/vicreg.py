@@ -77,7 +77,7 @@ def vicreg_loss(
         invariance, variance, covariance: weights.
 
     Raises:
-        ValueError: when `embeddings` have another shape, or the global batch has no variance.
+        ValueError: `embeddings` have another shape, or the global batch has no variance.
     """
     check_two_views("embeddings", embeddings)
     with torch.autocast(embeddings.device.type, enabled=False):

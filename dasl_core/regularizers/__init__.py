@@ -1,4 +1,4 @@
-"""Regularizers that any base loss can add: difference alignment (DAR) and spherical embedding (SEC)."""
+"""Regularizers for any base loss: difference alignment (DAR) and spherical embedding (SEC)."""
 
 from dasl_core.regularizers.dar import (
     chain_length,

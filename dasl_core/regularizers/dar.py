@@ -1,9 +1,9 @@
-"""Difference alignment regularization (DAR): differences of inter-class pairs should be alike.
+"""Difference alignment regularization (DAR): it makes the differences of inter-class pairs similar.
 
 Chen et al., "Robust Similarity Learning with Difference Alignment Regularization", ICLR 2024. The
 first-order difference of a pair of embeddings is ``d_ij = |phi_i - phi_j|``; the regularizer is the
 CTV norm of a matrix whose columns are such differences, ``R = sum over pairs of columns G(d - d')``.
-The total loss is ``L_base + lambda R``, whatever the base loss.
+The total loss is ``L_base + lambda R``, for any base loss.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ def difference_alignment(
     normalize: bool = True,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """The regularizer R of one batch.
+    """Compute the regularizer R of one batch.
 
     Args:
         embeddings: (N, h), the embeddings that the base loss uses; on several processes, those of
             the global batch, gathered with a backward that sums over ranks.
         labels: (N,) integers. Only pairs of different labels enter: instance ids (cluster-free),
-            cluster ids (cluster-used) or classes (supervised). The order is made on the CPU: labels
-            that are there already keep a step from waiting for the device.
+            cluster ids (cluster-used) or classes (supervised). Pass them on the CPU, where the chain is
+            drawn, so that no step waits for the device.
         norm: G, see `ctv_norm`.
         difference: ``"abs"`` elementwise ``|phi_i - phi_j|``; ``"signed"`` ``phi_i - phi_j``, whose
             value depends on how samples are numbered; ``"distance"`` the scalar ``||phi_i - phi_j||``,
-            which jobs take unless told otherwise (measured: docs/spec.md, "Choices the papers leave open").
+            the default of jobs (measured: docs/spec.md, "Choices the papers leave open").
         estimator: ``"chain"`` takes consecutive pairs of a random class-alternating order of the
-            batch (the paper's). ``"unbiased"`` weighs the chain's column pairs that share a sample,
-            and those that do not, as often as they occur among all inter-class pairs; when all
-            labels differ its expectation is exactly ``"full"``. With fewer than three columns, it
-            lets their plain mean stand for both kinds. ``"full"`` takes all inter-class pairs of the
-            batch, N (N - 1) / 2 columns: small batches only.
+            batch, as in the paper. ``"unbiased"`` reweights the chain's column pairs, those that
+            share a sample and those that do not, to their frequencies among all inter-class pairs;
+            if all labels differ, its expectation is exactly ``"full"``. With fewer than three columns
+            it is their plain mean. ``"full"`` takes all inter-class pairs of the batch, N (N - 1) / 2
+            columns: for small batches only.
         reduction: ``"mean"`` divides by the number of column pairs, so that the weight carries over
             between batch sizes; ``"sum"`` is the paper's literal form.
-        normalize: L2-normalise first. Without it, R can be driven to 0 by shrinking the norms.
+        normalize: L2-normalize first. Without it, R can be driven to 0 by shrinking the norms.
         generator: a CPU generator for the order, the same on every rank; None takes torch's global
             one.
 
@@ -61,7 +61,7 @@ def difference_alignment(
         differentiable, when fewer than two columns remain, as in a batch of a single class.
 
     Raises:
-        ValueError: when an argument is none of the above; the message names it.
+        ValueError: an argument is not valid; the message names it.
     """
     check_matrix("embeddings", embeddings, "(N, h)")
     _check_labels(labels, embeddings.shape[0])
@@ -77,7 +77,7 @@ def difference_alignment(
             pairs = _all_inter_class_pairs(labels)
         else:
             pairs = torch.stack(inter_class_chain(labels, generator))
-        left, right = _moved(pairs, phi.device)
+        left, right = _to_device(pairs, phi.device)
         columns = _differences(phi, left, right, difference)
         if estimator == "unbiased":
             return _unbiased_from_chain(columns, labels, norm, reduction)
@@ -87,11 +87,11 @@ def difference_alignment(
 def inter_class_chain(
     labels: Tensor, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Consecutive pairs of a random order of the batch in which neighbours differ in label.
+    """Draw a random order of the batch in which neighbors differ in label; return consecutive pairs.
 
-    A random permutation is walked once; a sample whose label equals that of its predecessor waits
-    until another label has gone by, and what still waits at the end is fitted in between. Samples
-    that fit nowhere stay out, so the number of links is `chain_length` and is as large as possible.
+    A random permutation is read once. A sample with the label of its predecessor is set aside until
+    a sample with another label has been placed; those left at the end are inserted where they fit.
+    Samples that fit nowhere are left out. The number of links is `chain_length`, the largest possible.
     If all labels differ, the order is ``torch.randperm(N, generator=generator)``. O(N) time.
 
     Args:
@@ -104,7 +104,7 @@ def inter_class_chain(
         ``right[k]``, and ``right[k] == left[k + 1]``.
 
     Raises:
-        ValueError: when `labels` are not (N,) integers or `generator` is not on the CPU.
+        ValueError: `labels` are not (N,) integers or `generator` is not on the CPU.
     """
     _check_labels(labels, None)
     if generator is not None and generator.device.type != "cpu":
@@ -118,7 +118,7 @@ def inter_class_chain(
 
 
 def chain_length(labels: Tensor) -> int:
-    """Number of columns that `inter_class_chain` keeps for these labels, whatever its random order.
+    """Number of links of `inter_class_chain` for these labels, the same for every random order.
 
     It is ``min(N - 1, 2 (N - m))`` with m the size of the largest class: every sample outside that
     class gives at most two links.
@@ -138,9 +138,9 @@ def pair_count(labels: Tensor) -> int:
 
 
 def _class_alternating(labels: list[int]) -> list[int]:
-    """Positions of `labels` in an order whose neighbours differ; O(N)."""
+    """Reorder the positions of `labels` so that neighbors have different labels; O(N)."""
     placed: list[int] = []
-    # All who wait have the label of the last one placed: were it another, they would be placed.
+    # All of these have the label of the last sample placed; otherwise they would have been placed.
     waiting: list[int] = []
     last: int | None = None
     for position, label in enumerate(labels):
@@ -154,7 +154,7 @@ def _class_alternating(labels: list[int]) -> list[int]:
             last = labels[placed[-1]]
     if not waiting:
         return placed
-    # Fit the rest, all of one label, in front and between neighbours that both have another one.
+    # Insert the rest, all of one label, at the front and between neighbors that both have another label.
     surplus = labels[waiting[0]]
     fitted: list[int] = []
     previous_is_surplus = False
@@ -168,14 +168,14 @@ def _class_alternating(labels: list[int]) -> list[int]:
 
 
 def _all_inter_class_pairs(labels: Tensor) -> Tensor:
-    """(2, P) indices of the samples of every pair."""
+    """Indices (2, P) of the samples of every inter-class pair."""
     pairs = torch.triu_indices(labels.shape[0], labels.shape[0], offset=1, device=labels.device)
     left, right = labels[pairs]
     return pairs[:, left != right]
 
 
-def _moved(indices: Tensor, device: torch.device) -> Tensor:
-    """On `device`. From pinned memory, or the host would wait for all that the GPU has yet to do."""
+def _to_device(indices: Tensor, device: torch.device) -> Tensor:
+    """Copy to `device`, from pinned memory: otherwise the host would wait for all work of the GPU."""
     if indices.device.type == "cpu" and device.type == "cuda":
         return indices.pin_memory().to(device, non_blocking=True)
     return indices.to(device)
@@ -197,7 +197,7 @@ def _unbiased_from_chain(
 ) -> Tensor:
     """Reweigh column pairs with and without a common sample by their numbers in the full sum.
 
-    Of the pairs of columns of a chain of n links, n - 1 are neighbours and share a sample, and
+    Of the pairs of columns of a chain of n links, n - 1 are neighbors and share a sample, and
     (n - 1)(n - 2)/2 do not. Among all inter-class pairs (degree d_i at sample i, P in total),
     ``sum_i d_i (d_i - 1)/2`` pairs of columns share one and the other P (P - 1)/2 do not: with N
     different labels, N (N - 1)(N - 2)/2 and 3 C(N, 4).

@@ -1,8 +1,8 @@
-"""What SEC is about, measured: how the norms are spread, and how far a step turns the embeddings.
+"""Statistics of embeddings that SEC affects: the spread of norms, and the angle of an update.
 
 Zhang, Li and Zhang (NeurIPS 2020) argue that embeddings of different norms learn at different speeds:
 the change of an embedding's direction in a step falls with its norm, by 1/norm^2 under SGD. These
-figures let optimizers be compared with and without the constraint. All stay on the device.
+metrics compare optimizers with and without the constraint. All stay on the device.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dasl_core.tensors import check_matrix
 
 @torch.no_grad()
 def norm_distribution(embeddings: Tensor) -> dict[str, Tensor]:
-    """Of the norms of raw embeddings (N, h), N >= 1: scalars in float64, on their device.
+    """Distribution of the norms of raw embeddings (N, h), N >= 1: scalars in float64, on their device.
 
     ``mean``, ``std`` (of the N norms themselves: divided by N), ``min``, ``max``, and ``variation``,
-    the coefficient of variation std/mean, which SEC lowers whatever the scale (0 when all are 0).
+    the coefficient of variation std/mean, which SEC lowers at any scale (0 if all norms are 0).
 
     Raises:
-        ValueError: when `embeddings` have another shape.
+        ValueError: `embeddings` have another shape.
     """
     _check_rows("embeddings", embeddings)
     norms: Tensor = torch.linalg.vector_norm(embeddings.double(), dim=1)
@@ -40,18 +40,18 @@ def norm_distribution(embeddings: Tensor) -> dict[str, Tensor]:
 def angular_update(before: Tensor, after: Tensor) -> Tensor:
     """Mean angle, in radians, between the embeddings (N, h) of the same images at two times.
 
-    Embed some images by the same network in evaluation mode right before and right after an
-    optimizer step: then nothing but the step's change of the weights lies between.
+    Embed the images in evaluation mode right before and right after an optimizer step. The angle
+    then shows the effect of the step alone.
 
     It is ``2 atan2(||u - v||, ||u + v||)`` of the directions u and v in float64 (Kahan's formula), exact
-    for angles that a cosine cannot tell from 0. A row that is 0 has no direction; it counts as not
-    turned if it is 0 both times and as a right angle if once.
+    for angles that a cosine cannot tell from 0. A row of zeros has no direction. Its angle counts
+    as 0 if both rows are 0, and as a right angle if one is.
 
     Returns:
         A scalar in float64, on the device of `before`.
 
     Raises:
-        ValueError: when the shapes are not (N, h), N >= 1, twice.
+        ValueError: the two shapes are not the same (N, h) with N >= 1.
     """
     _check_rows("before", before)
     _check_rows("after", after)

@@ -1,4 +1,4 @@
-"""The cross-total-variation (CTV) norm of a matrix, without ever forming all pairs of its columns.
+"""The cross-total-variation (CTV) norm of a matrix, without storing all pairs of its columns.
 
 ``ctv(M) = sum over a < b of G(M_a - M_b)`` for the H columns ``M_a`` in R^h of M and a norm G on R^h
 (Chen et al., "Robust Similarity Learning with Difference Alignment Regularization", ICLR 2024; the
@@ -19,8 +19,8 @@ from dasl_core.tensors import check_choice, check_matrix, full_precision
 CtvNorm = Literal["l1", "l2", "sq_l2"]
 Reduction = Literal["sum", "mean"]
 
-# What is looked at once: for l1 some coordinates of all columns, so many entries; for l2 all coordinates
-# of so many columns and as many others. Ten temporary tensors of that size are small beside a batch.
+# Sizes of tiles: for l1, entries of some coordinates of all columns; for l2, columns on each side of a
+# tile of distances. Ten temporary tensors of this size are small compared with a batch.
 _L1_ENTRIES = 1 << 18
 _L2_TILE = 512
 
@@ -42,7 +42,7 @@ def ctv_norm(columns: Tensor, norm: CtvNorm = "l1", reduction: Reduction = "sum"
         differentiated once.
 
     Raises:
-        ValueError: when an argument is not one of the above; the message names it.
+        ValueError: an argument is not valid; the message names it.
     """
     check_choice("norm", norm, get_args(CtvNorm))
     check_choice("reduction", reduction, get_args(Reduction))
@@ -69,7 +69,7 @@ def _sum_over_pairs(columns: Tensor, norm: CtvNorm) -> Tensor:
 
 
 def _squared_l2_over_pairs(columns: Tensor) -> Tensor:
-    # H ||M||_F^2 - ||sum of columns||^2, in the centred form, which does not cancel.
+    # H ||M||_F^2 - ||sum of columns||^2, in the centered form, which does not cancel.
     return (columns - columns.mean(dim=0)).square().sum() * columns.shape[0]
 
 
@@ -129,9 +129,9 @@ def _counting_gradient(ordered: Tensor, order: Tensor) -> Tensor:
 class _L2OverPairs(torch.autograd.Function):
     """Sum of Euclidean distances over pairs, and its gradient, in tiles of constant size.
 
-    Only tiles on and above the diagonal are computed. The gradient is made in the forward pass, while
-    a tile's distances are at hand: it is as large as the columns, which a backward pass that computed
-    the distances anew would have to keep instead.
+    Only tiles on and above the diagonal are computed. The forward pass computes the gradient from the
+    distances of each tile. It is as large as the columns, which would have to be saved instead if the
+    backward pass recomputed the distances.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""How the weight of a regularizer moves over a training."""
+"""Schedules of the weight of a regularizer."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ Schedule = Literal["constant", "linear", "cosine"]
 
 
 def weight_at(weight: float, schedule: Schedule, progress: float) -> float:
-    """The weight of a step; a function of the position alone, so a resumed run goes on with it.
+    """Compute the weight of a step. It depends only on the progress: a resumed run needs no state.
 
     Args:
-        weight: at the end of the training, and all along when constant; at least 0.
-        schedule: ``"constant"``; ``"linear"`` from 0 to `weight` at an even pace, as SEC's authors do
+        weight: at the end of the training, or always if constant; at least 0.
+        schedule: ``"constant"``; ``"linear"`` from 0 to `weight`, as SEC's authors do
             for contrastive losses; ``"cosine"`` from 0 to `weight` along half a cosine,
             ``weight (1 - cos(pi progress)) / 2``, which starts and ends gently.
         progress: from 0 at the first step to 1 at the last.
 
     Raises:
-        ValueError: when an argument is none of these; the message names it.
+        ValueError: an argument is not valid; the message names it.
     """
     if not 0.0 <= weight < math.inf:
         raise ValueError(f"weight must be a finite number of at least 0; given {weight!r}")

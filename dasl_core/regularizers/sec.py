@@ -1,8 +1,8 @@
-"""Spherical embedding constraint (SEC): keeps the norms of raw embeddings close to one sphere.
+"""Spherical embedding constraint (SEC): it pulls the norms of raw embeddings to a common value.
 
 Zhang, Li and Zhang, "Deep Metric Learning with Spherical Embedding", NeurIPS 2020. An angular loss
 changes the direction of an embedding at a rate of 1/norm (1/norm^2 per SGD step), so embeddings of
-different norms learn at different speeds; SEC evens them out.
+different norms learn at different speeds; SEC makes the norms similar.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Target = Literal["mean", "zero"]
 
 
 class SphericalEmbeddingConstraint(nn.Module):
-    """``(1/N) sum_i (||f_i|| - mu)^2`` over the raw (pre-normalised) embeddings of a batch.
+    """The loss ``(1/N) sum_i (||f_i|| - mu)^2`` over the raw (not normalized) embeddings of a batch.
 
-    The weight (eta in the paper) and its ramp belong to the caller. On several processes, give it the
+    The caller applies the weight (eta in the paper) and its ramp. On several processes, pass the
     gathered global batch, so that mu and the loss are those of one process.
 
     Args:
@@ -30,7 +30,7 @@ class SphericalEmbeddingConstraint(nn.Module):
             first batch sets mu. The paper's default is 1: mu is the mean norm of the current batch.
 
     Raises:
-        ValueError: when an argument is none of these; the message names it.
+        ValueError: an argument is not valid; the message names it.
     """
 
     mean: Tensor
@@ -66,10 +66,10 @@ class SphericalEmbeddingConstraint(nn.Module):
         batch_mean = norms.double().mean()
         rho = self.momentum if self.training else 0.0
         moved = (1 - rho) * self.mean + rho * batch_mean
-        # torch.where rather than a branch: no wait for the device in every step.
+        # torch.where instead of a branch: a branch would wait for the device in every step.
         target_norm = torch.where(self.initialized, moved, batch_mean)
         if self.training:
-            # A batch with a NaN, which the training may skip, must not stay in the average for ever.
+            # A batch with a NaN, which the training may skip, must not enter the average.
             usable = batch_mean.isfinite()
             self.mean.copy_(torch.where(usable, target_norm, self.mean))
             self.initialized.logical_or_(usable)

@@ -33,12 +33,12 @@ from dasl_core.train.reporter import NullReporter
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and train; returns the exit code."""
     parser = build_parser()
-    given = parser.parse_args(arguments)
-    if not given.spec.is_file():
-        parser.error(f"SPEC.yaml: there is no file {given.spec}")
-    if given.data is not None and not given.data.is_dir():
-        parser.error(f"--data: there is no folder {given.data}")
-    return train(given.spec, given.data, given.output, given.overrides, resume=given.resume)
+    args = parser.parse_args(arguments)
+    if not args.spec.is_file():
+        parser.error(f"SPEC.yaml: there is no file {args.spec}")
+    if args.data is not None and not args.data.is_dir():
+        parser.error(f"--data: there is no folder {args.data}")
+    return train(args.spec, args.data, args.output, args.overrides, resume=args.resume)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -61,7 +61,7 @@ class Evaluator:
         device: torch.device,
         keepalive: Callable[[], None] = lambda: None,
     ) -> None:
-        """Nothing is read yet.
+        """Create an evaluator. No image is read yet.
 
         Args:
             augment: of the random views for alignment and fine-tuning.

@@ -41,7 +41,7 @@ class PseudoLabels:
     ) -> None:
         self.settings, self.k, self.seed = clusters, clusters.k, seed
         self.steps, self.share = steps, share
-        self.bank: Tensor | None = None  # (steps * share, h), made when h is known
+        self.bank: Tensor | None = None  # (steps * share, h), created when h is known
         self.place = torch.full((int(train_indices.max()) + 1,), -1)
         self.place[train_indices] = torch.arange(len(train_indices))
         self.labels = self._singletons(len(train_indices))  # (N,) on the CPU

@@ -339,7 +339,7 @@ def test_the_last_layer_stays_for_the_first_epoch(
 # --- figures
 
 
-def test_figures_tell_uniform_and_constant_outputs() -> None:
+def test_metrics_tell_uniform_and_constant_outputs() -> None:
     dino = method()
     student, ln = torch.randn(2, 64, K), math.log(K)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dasl_core import tensors
 from dasl_core.evaluate import linear_probe
-from dasl_core.evaluate.linear import _Heads, _standardisation
+from dasl_core.evaluate.linear import _Heads, _standardization
 
 Split = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -129,7 +129,7 @@ def test_a_dimension_of_rounding_noise_is_left_out() -> None:
     x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
     x[:, 1] = 7
     x[:, 2] = 1000 + 1e-4 * x[:, 2]
-    mean, scale = _standardisation(x)
+    mean, scale = _standardization(x)
     assert scale.tolist()[1:] == [0, 0]
     standardised = ((x - mean) * scale)[:, 0]
     assert standardised.std(correction=0).item() == pytest.approx(1 / math.sqrt(3))

@@ -181,7 +181,7 @@ def test_scores_are_float32_under_autocast() -> None:
     assert outputs["scores"].unique().numel() > 100  # bfloat16 would have rounded many alike
 
 
-def test_figures_tell_even_use_from_collapse() -> None:
+def test_metrics_tell_even_use_from_collapse() -> None:
     method = small()
     for scores, entropy, usage in (
         (torch.zeros(4, 10, 5), math.log(5), math.log(5)),

@@ -22,11 +22,11 @@ def test_norm_distribution_equals_numpy() -> None:
         "max": norms.max(),
         "variation": norms.std() / norms.mean(),
     }
-    figures = norm_distribution(x)
-    assert figures.keys() == expected.keys()
-    assert {name: value.item() for name, value in figures.items()} == pytest.approx(expected)
+    statistics = norm_distribution(x)
+    assert statistics.keys() == expected.keys()
+    assert {name: value.item() for name, value in statistics.items()} == pytest.approx(expected)
     scaled = norm_distribution(10 * x)
-    torch.testing.assert_close(scaled["variation"], figures["variation"])
+    torch.testing.assert_close(scaled["variation"], statistics["variation"])
 
 
 def test_norm_distribution_of_one_row_and_of_zeros() -> None:
