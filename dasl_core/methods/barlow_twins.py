@@ -41,7 +41,7 @@ class BarlowTwins(TwoViewMethod):
         widths = [feature_width(network), hidden, hidden, settings.projection_dim]
         return cls(
             network,
-            deep_head(widths, normalised_output=False),
+            deep_head(widths, normalized_output=False),
             redundancy=settings.redundancy,
             loss_scale=settings.loss_scale,
         )

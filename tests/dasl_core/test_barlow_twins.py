@@ -77,7 +77,7 @@ def test_half_precision_is_computed_in_float32() -> None:
 def test_forward_gives_the_raw_embeddings_of_each_view() -> None:
     torch.manual_seed(0)
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(12, 6))
-    head = deep_head([6, 5, 5, 4], normalised_output=False)
+    head = deep_head([6, 5, 5, 4], normalized_output=False)
     method = BarlowTwins(backbone, head, redundancy=0.1, loss_scale=0.5)
     views = [torch.randn(7, 3, 2, 2) for _ in range(2)]
     outputs = method(views)
