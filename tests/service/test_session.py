@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from service.db.models import ClusterSnapshot, Lease
 from service.db.session import AWAY, Database, make_engine
+from tests.support.databases import Postgres
 
 # What SQLite calls its levels.
 NORMAL, FULL = 1, 2
@@ -57,7 +57,7 @@ def test_sqlite_relaxed_durability_ends_with_its_transaction(tmp_path: Path) -> 
 
 
 def test_postgresql_takes_locks_from_stalled_transaction(
-    postgres: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a machine that died in it, or sleeps."""
     monkeypatch.setattr("service.db.session._BUSY_SECONDS", 1)
@@ -84,7 +84,7 @@ def test_postgresql_takes_locks_from_stalled_transaction(
 
 
 def test_postgresql_lock_wait_times_out(
-    postgres: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = Database(postgres())
     hurried = Database(database.engine.url.render_as_string(hide_password=False))
@@ -99,7 +99,7 @@ def test_postgresql_lock_wait_times_out(
     database.dispose()
 
 
-def test_postgresql_connections_use_keepalives(postgres: Callable[[], str]) -> None:
+def test_postgresql_connections_use_keepalives(postgres: Postgres) -> None:
     """Unless the URL says otherwise."""
     url = make_url(postgres())
     for asked, expected in (({}, "10"), ({"keepalives_idle": "99"}, "99")):
@@ -176,7 +176,7 @@ def test_read_session_sees_one_snapshot(database: Database) -> None:
         assert session.scalars(names).all() == ["a"]
 
 
-def test_postgresql_read_session_refuses_writes(postgres: Callable[[], str]) -> None:
+def test_postgresql_read_session_refuses_writes(postgres: Postgres) -> None:
     database = Database(postgres())
     with database.read() as session:
         session.add(Lease(name="x", holder="me", expires_at=datetime.now(UTC)))
@@ -186,7 +186,7 @@ def test_postgresql_read_session_refuses_writes(postgres: Callable[[], str]) -> 
 
 
 def test_pool_replaces_connection_that_died_while_idle(
-    postgres: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = postgres()
     database = Database(url)
