@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from dasl_core.models.batchnorm import synchronize_batchnorm
 from tests.support.gloo_pool import GlooPool
+from tests.support.gradients import gradient
 
 CPU = torch.device("cpu")
 
@@ -43,8 +44,8 @@ def two_steps_and_an_evaluation(kind: str) -> dict[str, Any]:
     assert list(layer.state_dict()) == names
     if list(layer.parameters()):
         with torch.no_grad():
-            layer.weight.copy_(torch.tensor([0.5, 1.0, 2.0]))
-            layer.bias.copy_(torch.tensor([0.1, 0.0, -0.1]))
+            layer.get_parameter("weight").copy_(torch.tensor([0.5, 1.0, 2.0]))
+            layer.get_parameter("bias").copy_(torch.tensor([0.1, 0.0, -0.1]))
     values = torch.from_numpy(batch(kind))
     weights = torch.from_numpy(np.random.default_rng(6).normal(size=values.shape))
     own = values.chunk(world)[rank].clone().requires_grad_()
@@ -56,8 +57,8 @@ def two_steps_and_an_evaluation(kind: str) -> dict[str, Any]:
     return {
         "trained": trained.detach().numpy(),
         "evaluated": evaluated.detach().numpy(),
-        "input_gradient": own.grad.numpy(),
-        "parameter_gradients": [p.grad.numpy() for p in layer.parameters()],
+        "input_gradient": gradient(own).numpy(),
+        "parameter_gradients": [gradient(p).numpy() for p in layer.parameters()],
         "buffers": {name: buffer.numpy() for name, buffer in layer.named_buffers()},
     }
 
@@ -72,9 +73,9 @@ def test_equals_torch_on_the_whole_batch(pool: GlooPool, kind: str) -> None:
     for name in names:
         together = np.concatenate([part[name] for part in parts])
         np.testing.assert_allclose(together, alone[name], rtol=0, atol=1e-10, err_msg=name)
-    for index, gradient in enumerate(alone["parameter_gradients"]):
+    for index, slope in enumerate(alone["parameter_gradients"]):
         total = sum(part["parameter_gradients"][index] for part in parts)
-        np.testing.assert_allclose(total, gradient, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(total, slope, rtol=0, atol=1e-10)
     for part in parts:
         assert part["buffers"].keys() == alone["buffers"].keys()
         for name, buffer in alone["buffers"].items():

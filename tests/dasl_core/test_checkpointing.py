@@ -30,8 +30,8 @@ def test_gradients_and_running_statistics_stay(name: str) -> None:
         plain.named_parameters(), kept.named_parameters(), strict=True
     ):
         torch.testing.assert_close(other.grad, one.grad, rtol=0, atol=1e-12, msg=key)
-    for (key, one), (_, other) in zip(plain.named_buffers(), kept.named_buffers(), strict=True):
-        assert torch.equal(one, other), key
+    for (key, buffer), (_, same) in zip(plain.named_buffers(), kept.named_buffers(), strict=True):
+        assert torch.equal(buffer, same), key
 
 
 def test_activations_of_a_block_are_not_kept() -> None:

@@ -131,7 +131,9 @@ def two_dimensions(a: Tensor, b: Tensor, names: Tensor) -> Tensor:
     """Agreement of views that nothing but the variance of two coordinates keeps from a point."""
     both = torch.cat([a, b])
     alive = F.relu(1 - both[:, :2].std(dim=0)).sum() + both.mean(dim=0).square().sum()
-    return (a - b).square().sum(dim=1).mean() + alive + both[:, 2:].norm(dim=1).mean()
+    agreement = (a - b).square().sum(dim=1).mean()
+    width: Tensor = both[:, 2:].norm(dim=1).mean()
+    return agreement + alive + width
 
 
 def test_healthy_simclr_raises_no_alarm() -> None:

@@ -102,7 +102,7 @@ def test_dar_setting_changes_loss(name: str, value: Any) -> None:
     given = outputs()
     embeddings = given["embeddings"]
     # Of distances, single numbers, every norm is the same.
-    beside = {"difference": "abs"} if name == "norm" else {}
+    beside: dict[str, Any] = {"difference": "abs"} if name == "norm" else {}
     before = criterion(dar={"weight": WEIGHT, **beside})(given, at(4))
     assert before.keys() == {"loss_simclr", "loss_dar"}
     assert_alike(before["loss_dar"], WEIGHT * alignment(embeddings, SAMPLES, **beside), embeddings)

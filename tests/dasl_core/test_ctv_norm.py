@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import combinations
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -166,11 +167,9 @@ def test_seminorm(norm: Norm, columns: Tensor, factor: float, seed: int) -> None
     shift = torch.randn(columns.shape[1], generator=generator, dtype=torch.float64)
     value = ctv_norm(columns, norm)
     degree = 2 if norm == "sq_l2" else 1
-    close = {"rtol": 1e-9, "atol": 1e-9}
-    torch.testing.assert_close(
-        ctv_norm(factor * columns, norm), abs(factor) ** degree * value, **close
-    )
-    torch.testing.assert_close(ctv_norm(columns + shift, norm), value, **close)
+    close = partial(torch.testing.assert_close, rtol=1e-9, atol=1e-9)
+    close(ctv_norm(factor * columns, norm), abs(factor) ** degree * value)
+    close(ctv_norm(columns + shift, norm), value)
     if norm != "sq_l2":
         assert ctv_norm(columns + other, norm) <= value + ctv_norm(other, norm) + 1e-9
 
@@ -259,6 +258,6 @@ def test_float32_under_autocast_and_for_half_inputs(norm: Norm) -> None:
         (([[1.0]],), r"columns must be a tensor of shape \(H, h\); given list"),
     ],
 )
-def test_invalid_arguments_are_named(arguments: tuple, expected: str) -> None:
+def test_invalid_arguments_are_named(arguments: tuple[Any, ...], expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
         ctv_norm(*arguments)

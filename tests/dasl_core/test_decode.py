@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dasl_core.data import decode, decode_image
+from dasl_core.data import decode_image
 
 
 def stored(image: Image.Image, format_: str, **options: object) -> io.BytesIO:
@@ -200,7 +200,7 @@ def test_unreadable_paths_are_explained(tmp_path: Path, monkeypatch: pytest.Monk
     def refuse(*arguments: object, **options: object) -> None:
         raise PermissionError(13, "Permission denied", "secret.png")
 
-    monkeypatch.setattr(decode.Image, "open", refuse)
+    monkeypatch.setattr("dasl_core.data.decode.Image.open", refuse)
     with pytest.raises(ValueError, match="permission denied"):
         decode_image(tmp_path / "secret.png")
 

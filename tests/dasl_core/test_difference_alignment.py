@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import combinations, permutations
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dasl_core.regularizers import chain_length, ctv_norm, dar, difference_alignment
 from dasl_core.regularizers import inter_class_chain as chain
+from dasl_core.regularizers.dar import Estimator
 
 Norm = Literal["l1", "l2", "sq_l2"]
 Difference = Literal["abs", "signed", "distance"]
@@ -132,11 +133,16 @@ def test_unbiased_estimator_over_all_orders_averages_to_full(
     full = difference_alignment(
         phi, y, norm=norm, difference=difference, estimator="full", reduction=reduction
     )
-    unbiased, plain = [], []
+    unbiased: list[Tensor] = []
+    plain: list[Tensor] = []
+    estimators: tuple[tuple[Estimator, list[Tensor]], ...] = (
+        ("unbiased", unbiased),
+        ("chain", plain),
+    )
     for order in permutations(range(num_samples)):
         links = torch.tensor(order[:-1]), torch.tensor(order[1:])
         monkeypatch.setattr(dar, "inter_class_chain", lambda labels, generator, links=links: links)
-        for estimator, values in (("unbiased", unbiased), ("chain", plain)):
+        for estimator, values in estimators:
             values.append(
                 difference_alignment(
                     phi,
@@ -304,7 +310,8 @@ def test_computed_in_float32_under_autocast() -> None:
         ({"reduction": "none"}, r"reduction must be one of 'sum', 'mean'; given 'none'"),
     ],
 )
-def test_invalid_arguments_are_named(change: dict, expected: str) -> None:
-    arguments = {"embeddings": torch.zeros(4, 2), "labels": torch.arange(4)} | change
+def test_invalid_arguments_are_named(change: dict[str, Any], expected: str) -> None:
+    right = {"embeddings": torch.zeros(4, 2), "labels": torch.arange(4)}
+    arguments: dict[str, Any] = right | change
     with pytest.raises(ValueError, match=expected):
         difference_alignment(**arguments)

@@ -28,6 +28,7 @@ from dasl_core.train.serialization import load_state
 from dasl_core.train.update import Updater
 from dasl_core.train.views import views_of
 from tests.support.batch_parts import gradients_in_parts, without_batch_statistics
+from tests.support.gradients import gradient
 from tests.support.training_world import Recorder, resolved, run
 
 K = 12
@@ -43,7 +44,8 @@ class Pooled(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         self.seen.append(images.shape)
-        return self.linear(images.mean(dim=(2, 3)))
+        embeddings: Tensor = self.linear(images.mean(dim=(2, 3)))
+        return embeddings
 
 
 def method(**changes: Any) -> DINO:
@@ -174,7 +176,7 @@ def test_a_step_that_is_left_out_puts_the_centre_back(broken: bool) -> None:
     updater.snapshot_buffers()
     dino.loss(dino(crops()), step()).backward()
     if broken:
-        dino.backbone.linear.weight.grad.fill_(float("nan"))
+        gradient(dino.backbone.get_parameter("linear.weight")).fill_(float("nan"))
     dino.before_update(step())
     assert dino.center.abs().max() > 0
     _, updated = updater.apply()
@@ -209,6 +211,7 @@ def test_the_teacher_starts_as_the_student_head_included() -> None:
 def test_without_local_crops_there_is_one_pass() -> None:
     dino = method()
     outputs = dino(crops(local=0))
+    assert isinstance(dino.backbone, Pooled)
     assert len(dino.backbone.seen) == 1
     assert torch.isfinite(dino.loss(outputs, step()))
 
@@ -218,7 +221,7 @@ def test_the_teacher_follows_head_included() -> None:
     before = {name: p.clone() for name, p in dino.teacher.named_parameters()}
     with torch.no_grad():
         for parameter in [*dino.backbone.parameters(), *dino.head.parameters()]:
-            parameter += 1
+            parameter.add_(1)
     dino.after_update(step(index=10))
     share = 1 - cosine_momentum(0.9, 10, 40)
     for name, parameter in dino.teacher.named_parameters():
@@ -250,9 +253,9 @@ def test_parts_of_a_batch_give_gradients_and_centre_of_the_whole(pictures: Datas
         found.append(gradients | {"center": dino.center.clone(), "loss": loss} | figures)
     whole = found[0]
     assert whole["center"].abs().max() > 1e-4
-    for parts in found[1:]:
-        assert parts.keys() == whole.keys()
-        for name, value in parts.items():
+    for other in found[1:]:
+        assert other.keys() == whole.keys()
+        for name, value in other.items():
             # timm interpolates position embeddings in float32.
             tolerance = 1e-6 if name == "backbone.pos_embed" else 1e-12
             torch.testing.assert_close(value, whole[name], rtol=0, atol=tolerance)
@@ -310,7 +313,7 @@ def test_rows_of_the_last_layer_have_length_one() -> None:
     expected = reference.parametrizations.weight.original1.grad
     torch.testing.assert_close(layer.weight.grad, expected)
     with torch.no_grad():
-        layer.weight *= torch.rand(6, 1) + 0.5
+        layer.weight.mul_(torch.rand(6, 1) + 0.5)
     torch.testing.assert_close(layer(torch.eye(4)).norm(dim=0), torch.ones(6))
 
 
@@ -328,12 +331,14 @@ def test_the_last_layer_stays_for_the_first_epoch(
     recorder = Recorder(tmp_path)
     run(spec, pictures, cache, recorder)
     torch.manual_seed(derive_seed(spec.train.seed, "weights"))
-    drawn = build_method(spec).head
+    drawn = build_method(spec).get_submodule("head")
     first, second = (last_layer(folder) for _, folder, _ in recorder.checkpoints[:2])
-    assert torch.equal(first, drawn.last_layer.weight)
-    assert not torch.equal(second, drawn.last_layer.weight)
+    assert torch.equal(first, drawn.get_parameter("last_layer.weight"))
+    assert not torch.equal(second, drawn.get_parameter("last_layer.weight"))
     other = load_state(recorder.checkpoints[0][1])["method"]["head.mlp.0.weight"]
-    assert not torch.equal(other, drawn.mlp[0].weight), "the rest of the head learns"
+    assert not torch.equal(other, drawn.get_parameter("mlp.0.weight")), (
+        "the rest of the head learns"
+    )
 
 
 # --- figures

@@ -21,6 +21,7 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.distributed import all_reduce_sum, gather, gather_views, mean_over_ranks
 from dasl_core.methods import REGISTRY, Step, build_method, nt_xent
 from dasl_core.regularizers import difference_alignment
+from dasl_core.regularizers.dar import Difference
 from dasl_core.seeds import stream
 from dasl_core.spec import METHODS, DatasetFacts, JobSpec, ResolvedJobSpec, resolve
 from dasl_core.train.build import RunFiles, build_trainer
@@ -28,6 +29,7 @@ from dasl_core.train.criterion import Criterion
 from dasl_core.train.reporter import NullReporter
 from dasl_core.train.validation import Validator
 from tests.support.gloo_pool import GlooPool
+from tests.support.gradients import gradient
 from tests.support.training_world import Recorder, resolved, run, settings
 
 TOLERANCE = 1e-10
@@ -81,7 +83,7 @@ def gather_and_weigh(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarra
     own = share(values).requires_grad_()
     gathered = gather(own)
     (gathered * torch.from_numpy(weights[dist.get_rank()])).sum().backward()
-    return gathered.detach().numpy(), own.grad.numpy()
+    return gathered.detach().numpy(), gradient(own).numpy()
 
 
 def test_gather_keeps_rank_order_and_sums_gradients(pool: GlooPool) -> None:
@@ -108,13 +110,13 @@ def sum_and_mean(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
     own = share(values).requires_grad_()
     total = all_reduce_sum(own)
     (total * (dist.get_rank() + 1)).sum().backward()
-    return total.detach().numpy(), own.grad.numpy(), mean_over_ranks(own).numpy()
+    return total.detach().numpy(), gradient(own).numpy(), mean_over_ranks(own).numpy()
 
 
 def test_all_reduce_sum_and_its_gradient(pool: GlooPool) -> None:
     values = np.arange(4.0).reshape(4, 1)
-    for total, gradient, mean in pool.call(4, sum_and_mean, values):
-        assert (total.item(), gradient.item(), mean.item()) == (6.0, 10.0, 1.5)
+    for total, slope, mean in pool.call(4, sum_and_mean, values):
+        assert (total.item(), slope.item(), mean.item()) == (6.0, 10.0, 1.5)
 
 
 # --- losses of given embeddings
@@ -125,17 +127,17 @@ def simclr_gradient(embeddings: np.ndarray) -> tuple[float, np.ndarray]:
     own = share(embeddings, dim=1).requires_grad_()
     loss = nt_xent(own, 0.2)
     (loss / (dist.get_world_size() if dist.is_initialized() else 1)).backward()
-    return float(mean_over_ranks(loss)), own.grad.numpy()
+    return float(mean_over_ranks(loss)), gradient(own).numpy()
 
 
-def aligned_gradient(embeddings: np.ndarray, difference: str) -> tuple[float, np.ndarray]:
+def aligned_gradient(embeddings: np.ndarray, difference: Difference) -> tuple[float, np.ndarray]:
     own = share(embeddings, dim=1).requires_grad_()
     loss = _alignment(gather_views(own), difference)
     (loss / (dist.get_world_size() if dist.is_initialized() else 1)).backward()
-    return loss.item(), own.grad.numpy()
+    return loss.item(), gradient(own).numpy()
 
 
-def _alignment(gathered: Tensor, difference: str) -> Tensor:
+def _alignment(gathered: Tensor, difference: Difference) -> Tensor:
     views, samples, _ = gathered.shape
     return difference_alignment(
         gathered.flatten(0, 1),
@@ -178,7 +180,7 @@ def half_gradient(loss: str, embeddings: np.ndarray) -> np.ndarray:
     )
     terms = criterion({"embeddings": own}, Step(0, 9, 3, samples, None))
     (terms[loss] / (dist.get_world_size() if dist.is_initialized() else 1)).backward()
-    return own.grad.float().numpy()
+    return gradient(own).float().numpy()
 
 
 @pytest.mark.parametrize("loss", ["loss_simclr", "loss_dar", "loss_sec"])
@@ -214,18 +216,16 @@ def own_slice_alignment(embeddings: np.ndarray) -> np.ndarray:
     own = share(embeddings, dim=1).requires_grad_()
     gathered = OwnSlice.apply(own.transpose(0, 1).contiguous()).transpose(0, 1)
     (_alignment(gathered, "abs") / dist.get_world_size()).backward()
-    return own.grad.numpy()
+    return gradient(own).numpy()
 
 
 def own_slice_simclr(embeddings: np.ndarray) -> np.ndarray:
-    from dasl_core.methods import simclr
+    def gather_own_slice(views: Tensor) -> Tensor:
+        gathered: Tensor = OwnSlice.apply(views.transpose(0, 1).contiguous())
+        return gathered.transpose(0, 1)
 
-    right = simclr.gather_views
-    simclr.gather_views = lambda z: OwnSlice.apply(z.transpose(0, 1).contiguous()).transpose(0, 1)
-    try:
+    with patch("dasl_core.methods.simclr.gather_views", gather_own_slice):
         return simclr_gradient(embeddings)[1]
-    finally:
-        simclr.gather_views = right
 
 
 def test_gather_without_summed_backward_is_wrong(pool: GlooPool) -> None:
@@ -242,9 +242,9 @@ def test_gather_without_summed_backward_is_wrong(pool: GlooPool) -> None:
     np.testing.assert_allclose(theirs, reference / world, atol=1e-12)
 
     reference = simclr_gradient(embeddings)[1]
-    wrong = np.concatenate(pool.call(world, own_slice_simclr, embeddings), axis=1)
+    turned = np.concatenate(pool.call(world, own_slice_simclr, embeddings), axis=1)
     # The local-anchor loss: turned, by how much depends on the embeddings.
-    cosine = (wrong * reference).sum() / np.linalg.norm(wrong) / np.linalg.norm(reference)
+    cosine = (turned * reference).sum() / np.linalg.norm(turned) / np.linalg.norm(reference)
     assert cosine < 0.995
     right = [gradient for _, gradient in pool.call(world, simclr_gradient, embeddings)]
     assert norm_ratio(np.concatenate(right, axis=1), reference) == pytest.approx(1, abs=1e-12)
@@ -391,7 +391,8 @@ def test_checkpoint_of_two_ranks_is_refused_on_one(
 
 
 def bf16_losses(spec: dict[str, Any], index: DatasetIndex, cache: Path, kept: Path) -> list[float]:
-    return whole_run(spec, index, cache, kept).get("losses", {}).get("loss", [])
+    losses: dict[str, list[float]] = whole_run(spec, index, cache, kept).get("losses", {})
+    return losses.get("loss", [])
 
 
 def test_two_ranks_train_in_bfloat16(

@@ -23,7 +23,7 @@ def network() -> tuple[nn.Module, nn.Module]:
 def shift(module: nn.Module, by: float) -> None:
     with torch.no_grad():
         for parameter in module.parameters():
-            parameter += by
+            parameter.add_(by)
 
 
 def test_it_starts_as_a_copy_that_owns_its_weights() -> None:
@@ -60,12 +60,13 @@ def test_it_follows_by_the_formula_head_included(momentum: float, times: int) ->
 def test_batch_statistics_are_its_own() -> None:
     backbone, head = network()
     teacher = Teacher(backbone, head).train()
-    mean = teacher.backbone[1].running_mean
+    mean = teacher.backbone.get_buffer("1.running_mean")
     backbone(torch.randn(8, 1, 4, 4) + 3)
     teacher.update(backbone, head, momentum=0.0)
     assert torch.equal(mean, torch.zeros(4))  # the student's running mean did not come along
     images = torch.randn(8, 1, 4, 4) * 5 - 2
-    normalised = teacher.backbone[:2](images)
+    convolution, norm, *_ = teacher.backbone.children()
+    normalised = norm(convolution(images))
     # Statistics of its own batch, not running ones.
     torch.testing.assert_close(normalised.mean(dim=(0, 2, 3)), torch.zeros(4), rtol=0, atol=1e-5)
     assert not torch.equal(mean, torch.zeros(4))

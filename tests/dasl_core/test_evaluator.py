@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from dasl_core import evaluate
+from dasl_core.data.image_set import ImageSet
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import Canvases
 from dasl_core.spec import ResolvedJobSpec
 from dasl_core.train import evaluation
-from dasl_core.train.evaluation import DISTANCES, RAW_SIDE, Evaluator, ImageSet
+from dasl_core.train.evaluation import DISTANCES, RAW_SIDE, Evaluator
 from tests.support.gloo_pool import GlooPool
 from tests.support.training_world import ingest, picture_folder, resolved
 
@@ -94,11 +95,11 @@ def test_probe_and_fine_tuning_run_only_at_end(build: Build, pictures: DatasetIn
         clustering=True,
     )
     network = network_with_a_head()
-    network[1].eval()  # as a frozen BatchNorm is kept
+    network.get_submodule("1").eval()  # as a frozen BatchNorm is kept
     weights = [parameter.clone() for parameter in network.parameters()]
     before = evaluator.backbone(network)
     final = evaluator.backbone(network, final=True)
-    modes = [module.training for module in network]
+    modes = [module.training for module in network.children()]
     assert (network.training, modes) == (True, [True, False, True, True])
     assert all(torch.equal(*pair) for pair in zip(weights, network.parameters(), strict=True))
     added = {"linear_top1", "linear_top5", "linear_lr", "linear_top1_lr_0.1", "linear_top1_lr_3"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ def small_network(dropout: float = 0.0) -> nn.Module:
 
 def test_it_learns_and_leaves_the_network_and_the_random_state_alone() -> None:
     network = small_network(dropout=0.1)
-    network[0].requires_grad_(False)  # as a teacher's weights are
+    network.get_submodule("0").requires_grad_(False)  # as a teacher's weights are
     before = copy.deepcopy(network.state_dict())
     random_state = torch.get_rng_state()
     result = fine_tune(network, *pictures(), *pictures(30, seed=1), lr=0.01, batch_size=8)
@@ -67,8 +68,8 @@ def test_the_whole_network_is_trained_with_adamw_and_the_given_rates(
     images = images.double()
     network = nn.Sequential(nn.Flatten(), nn.Linear(36, 4)).double()
     reference = nn.Sequential(copy.deepcopy(network), nn.Linear(4, 3).double())
-    nn.init.zeros_(reference[1].weight)
-    nn.init.zeros_(reference[1].bias)
+    nn.init.zeros_(reference.get_parameter("1.weight"))
+    nn.init.zeros_(reference.get_parameter("1.bias"))
     weights = [p for p in reference.parameters() if p.ndim > 1]
     biases = [p for p in reference.parameters() if p.ndim == 1]
     optimizer = torch.optim.AdamW(
@@ -91,7 +92,7 @@ def test_the_whole_network_is_trained_with_adamw_and_the_given_rates(
     fine_tune(network, images, y, images, y, epochs=2, lr=0.1, batch_size=8, weight_decay=0.5)
     for ours, theirs in zip(trained[0].parameters(), reference[0].parameters(), strict=True):
         torch.testing.assert_close(ours, theirs)
-    assert not torch.equal(trained[0][1].weight, network[1].weight)
+    assert not torch.equal(trained[0].get_parameter("1.weight"), network.get_parameter("1.weight"))
 
 
 def test_the_rate_warms_up_and_falls_to_zero() -> None:
@@ -208,7 +209,7 @@ def test_invalid_arguments_are_named() -> None:
     network = small_network()
     with_batchnorm = nn.Sequential(nn.Flatten(), nn.LazyLinear(4), nn.BatchNorm1d(4))
     with_batchnorm(images)
-    for call, expected in (
+    calls: tuple[tuple[Callable[[], object], str], ...] = (
         (lambda: fine_tune(network, images, y[:3], images, y), "train_images must be at least one"),
         (
             lambda: fine_tune(network, images, y, images, y, precision="fp32"),  # type: ignore[arg-type]
@@ -237,6 +238,7 @@ def test_invalid_arguments_are_named() -> None:
             lambda: fine_tune(with_batchnorm, images[:1], y[:1], images, y),
             "batch_size must be at least 2.* given 1 of 1 train_images",
         ),
-    ):
+    )
+    for call, expected in calls:
         with pytest.raises(ValueError, match=expected):
             call()

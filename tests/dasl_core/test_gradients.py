@@ -20,6 +20,7 @@ from dasl_core.spec import DatasetFacts, JobSpec, ResolvedBackbone, resolve
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.gradients import GradientComputer
 from tests.support.gloo_pool import GlooPool
+from tests.support.gradients import gradient
 from tests.support.training_world import settings
 
 BATCH, VIEWS = 8, 2
@@ -104,7 +105,7 @@ def gradients(
             dist.all_reduce(value)
             value /= dist.get_world_size()
         means[name] = float(value)
-    slopes = {name: p.grad.numpy().copy() for name, p in method.named_parameters()}
+    slopes = {name: gradient(p).numpy().copy() for name, p in method.named_parameters()}
     return means, slopes, gather_views(outputs["embeddings"]).numpy()
 
 

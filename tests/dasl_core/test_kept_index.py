@@ -204,7 +204,7 @@ def open_and_die(root: Path, cache: Path, survived: int) -> None:
 
         name = operations[survived]
         if name == "fsync":
-            atomic.os.fsync = killed  # type: ignore[assignment]
+            os.fsync = killed
         elif name == "open":
             vars(atomic)["open"] = killed
         else:

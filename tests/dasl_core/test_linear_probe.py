@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -174,7 +175,7 @@ def test_probe_repeats_itself_and_takes_arrays_tiles_and_both_precisions(
 
 def test_invalid_arguments_are_named() -> None:
     x, y, _, _ = clouds()
-    for call, expected in (
+    calls: tuple[tuple[Callable[[], object], str], ...] = (
         (
             lambda: linear_probe(x, y, x[:, :3], y),
             "test_x must have as many columns as train_x, 16",
@@ -186,9 +187,9 @@ def test_invalid_arguments_are_named() -> None:
             "learning_rates must be a list of numbers",
         ),
         (
-            lambda: linear_probe(x, y, x, y, learning_rates=0.1),
+            lambda: linear_probe(x, y, x, y, learning_rates=0.1),  # type: ignore[arg-type]
             "a list of numbers above 0; given 0.1",
-        ),  # type: ignore[arg-type]
+        ),
         (lambda: linear_probe(x, y, x, y, learning_rates=[0.1, 0]), r"above 0; given \[0.1, 0\]"),
         (lambda: linear_probe(x, y, x, y, epochs=0), "epochs must be at least 1"),
         (lambda: linear_probe(x, y, x, y, epochs=1.5), "epochs must be .* whole number"),  # type: ignore[arg-type]
@@ -198,6 +199,7 @@ def test_invalid_arguments_are_named() -> None:
         (lambda: linear_probe(x, y, x, y, weight_decay=np.nan), "weight_decay must be .* nan"),
         (lambda: linear_probe(x, y, x, y, learning_rates=["1"]), "learning_rates must be a list"),  # type: ignore[list-item]
         (lambda: linear_probe(x * np.nan, y, x, y), "train_x holds NaN"),
-    ):
+    )
+    for call, expected in calls:
         with pytest.raises(ValueError, match=expected):
             call()

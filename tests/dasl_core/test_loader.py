@@ -8,6 +8,7 @@ import resource
 import shutil
 from itertools import chain
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -202,13 +203,10 @@ def read_everything(index: DatasetIndex, cache: Path) -> np.ndarray:
 
 
 def read_and_count_builds(index: DatasetIndex, cache: Path) -> tuple[np.ndarray, int]:
-    builds = []
-    build = Canvases._build_cache
-    Canvases._build_cache = lambda self, *of: builds.append(1) or build(self, *of)
-    try:
-        return read_everything(index, cache), len(builds)
-    finally:
-        Canvases._build_cache = build
+    with patch.object(
+        Canvases, "_build_cache", autospec=True, side_effect=Canvases._build_cache
+    ) as build:
+        return read_everything(index, cache), build.call_count
 
 
 def test_concurrent_processes_share_one_cache(pool: GlooPool, tmp_path: Path) -> None:

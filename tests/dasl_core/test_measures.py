@@ -188,9 +188,9 @@ def test_normalized_mutual_information_equals_scikit_learn() -> None:
         a, b = generator.integers(-3, 3, 50), generator.integers(0, 7, 50)
         expected = reference.normalized_mutual_info_score(a, b)
         assert evaluate.normalized_mutual_information(a, b) == pytest.approx(expected, abs=1e-12)
-    a = torch.tensor([4, 4, 9, 9])
-    assert evaluate.normalized_mutual_information(a, a + 1) == pytest.approx(1)
-    assert evaluate.normalized_mutual_information(a, torch.zeros(4, dtype=torch.int64)) == 0
+    labels = torch.tensor([4, 4, 9, 9])
+    assert evaluate.normalized_mutual_information(labels, labels + 1) == pytest.approx(1)
+    assert evaluate.normalized_mutual_information(labels, torch.zeros(4, dtype=torch.int64)) == 0
     constant = torch.ones(4, dtype=torch.int64)
     assert evaluate.normalized_mutual_information(constant, constant) == 1
 

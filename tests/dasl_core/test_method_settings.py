@@ -278,7 +278,7 @@ def observe(spec: ResolvedJobSpec) -> dict[str, Any]:
     with torch.no_grad():
         for weight in method.parameters():
             if weight.requires_grad:
-                weight += 1
+                weight.add_(1)
     for step in steps:
         method.after_update(step)
         seen["teacher"] += [w.clone() for t in method.teachers() for w in t.parameters()][:1]

@@ -25,6 +25,7 @@ from dasl_core.methods.proxy_anchor import ProxyAnchor
 from dasl_core.methods.triplet import Triplet
 from dasl_core.spec import METHODS
 from dasl_core.spec.methods.config import MetricLearningConfig
+from dasl_core.spec.methods.triplet import ResolvedTriplet
 from dasl_core.train.optim import build_optimizer, learning_rate_factors, set_schedules
 from tests.support.gloo_pool import GlooPool
 from tests.support.training_world import resolved
@@ -220,15 +221,15 @@ def test_half_precision_is_compared_in_float32() -> None:
 def test_proxies_learn_a_hundred_times_faster(pictures: DatasetIndex) -> None:
     spec = resolved(pictures, method={"name": "proxy_anchor", "proxy_lr": 100})
     method = build_method(spec, 3)
-    assert method.criterion.proxies.shape == (3, 8)
+    weight, proxies = (method.get_parameter(n) for n in ("head.weight", "criterion.proxies"))
+    assert proxies.shape == (3, 8)
     factors = learning_rate_factors(spec.train.optimizer, method)
     optimizer = build_optimizer(spec.train.optimizer, method, factors)
     set_schedules(optimizer, 3, 3, spec.train)
     rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
-    head, proxies = rates[id(method.head.weight)], rates[id(method.criterion.proxies)]
-    assert proxies == pytest.approx(100 * head)
-    assert head > 0
-    assert sum(rate != head for rate in rates.values()) == 1
+    assert rates[id(proxies)] == pytest.approx(100 * rates[id(weight)])
+    assert rates[id(weight)] > 0
+    assert sum(rate != rates[id(weight)] for rate in rates.values()) == 1
 
 
 # --- on any number of ranks
@@ -294,11 +295,14 @@ def test_recipe_is_that_of_supervised_learning(pictures: DatasetIndex, name: str
 
 
 def test_margin_goes_with_the_mining(pictures: DatasetIndex) -> None:
-    for mining, margin in (("semihard", 0.2), ("all", 1.0)):
-        method = {"name": "triplet", "mining": mining, "margin": "auto"}
-        assert resolved(pictures, method=method).method.margin == margin
-    method = {"name": "triplet", "margin": 0.7}
-    assert resolved(pictures, method=method).method.margin == 0.7
+    def margin(**changes: Any) -> float:
+        method = resolved(pictures, method={"name": "triplet", **changes}).method
+        assert isinstance(method, ResolvedTriplet)
+        return method.margin
+
+    assert margin(mining="semihard", margin="auto") == 0.2
+    assert margin(mining="all", margin="auto") == 1.0
+    assert margin(margin=0.7) == 0.7
 
 
 @pytest.mark.parametrize("name", SUPERVISED)

@@ -32,7 +32,7 @@ def authors(queries: Tensor, keys: Tensor, temperature: float) -> Tensor:
     def one(q: Tensor, k: Tensor) -> Tensor:
         q, k = F.normalize(q, dim=1), F.normalize(k, dim=1)
         logits = torch.einsum("nc,mc->nm", [q, k]) / temperature
-        return nn.CrossEntropyLoss()(logits, torch.arange(len(q))) * (2 * temperature)
+        return F.cross_entropy(logits, torch.arange(len(q))) * (2 * temperature)
 
     return one(queries[0], keys[1]) + one(queries[1], keys[0])
 
@@ -112,7 +112,7 @@ def test_the_momentum_encoder_follows_after_the_update() -> None:
     with torch.no_grad():
         for parameter in moco.parameters():
             if parameter.requires_grad:
-                parameter += 1
+                parameter.add_(1)
     moco.after_update(Step(4, 10, 5, torch.arange(7)))
     share = 1 - cosine_momentum(0.9, 4, 10)
     for parameter, old in zip(moco.teacher.parameters(), before, strict=True):
@@ -176,7 +176,9 @@ def test_heads_are_the_authors(
     assert (kinds(moco.projector), kinds(moco.predictor)) == (projector, predictor)
     linear = [layer for head in (moco.projector, moco.predictor) for layer in head.children()]
     assert all(layer.bias is None for layer in linear if isinstance(layer, nn.Linear))
-    assert not list(moco.projector[-1].parameters())  # the last BatchNorm has no weights
+    assert not list(
+        [*moco.projector.children()][-1].parameters()
+    )  # the last BatchNorm has no weights
 
 
 def test_settings(pictures: DatasetIndex) -> None:

@@ -38,7 +38,17 @@ def assert_same_state(one: Path, other: Path) -> None:
         assert states[0]["progress"][name] == states[1]["progress"][name], name
 
 
-VARIANTS: dict[str, dict[str, Any]] = {
+IN_PARTS: dict[str, dict[str, Any]] = {
+    # With all that a method and the regularizers keep between steps.
+    method: {
+        "method": {"name": method},
+        "dar": {"weight": 0.1, "labels": "cluster", "clusters": {"k": 3}},
+        "sec": {"weight": 0.5, "momentum": 0.4},
+        "train": {"micro_batches": 2},
+    }
+    for method in REGISTRY
+}
+VARIANTS: dict[str, dict[str, Any]] = IN_PARTS | {
     "sgd-dar-sec": {
         "dar": {"weight": 0.1},
         "sec": {"weight": 0.5, "momentum": 0.4},
@@ -54,15 +64,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "train": {"optimizer": {"name": "adamw", "lr": 1e-3}},
     },
     "bf16": {"train": {"precision": "bf16"}},
-} | {
-    # In parts, with all that a method and the regularizers keep between steps.
-    method: {
-        "method": {"name": method},
-        "dar": {"weight": 0.1, "labels": "cluster", "clusters": {"k": 3}},
-        "sec": {"weight": 0.5, "momentum": 0.4},
-        "train": {"micro_batches": 2},
-    }
-    for method in REGISTRY
 }
 
 
@@ -158,6 +159,7 @@ def test_run_can_be_stopped_repeatedly(pictures: DatasetIndex, cache: Path, tmp_
         losses += part.curve()
     assert outcome == "succeeded"  # after the last step nobody is asked
     assert losses == undisturbed.curve()
+    assert at is not None
     assert_same_state(undisturbed.last_checkpoint, at)
 
 

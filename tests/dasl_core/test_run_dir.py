@@ -259,7 +259,7 @@ def test_checkpoint_is_synced_before_rename(
 
 
 def test_created_folders_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced = []
+    synced: list[Path] = []
     monkeypatch.setattr(output, "sync", synced.append)
     with RunDirectory(tmp_path / "a" / "b"):
         assert sorted(synced) == [tmp_path, tmp_path / "a"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.train import checkpointing
+from dasl_core.train import checkpointing, serialization
 from dasl_core.train.validation import Validator
 from tests.support.gloo_pool import GlooPool
 from tests.support.training_world import Recorder, resolved, run
@@ -52,7 +52,7 @@ def test_failed_save_is_reported_and_retried(
 def test_full_scratch_is_reported_and_retried(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, calls = checkpointing.save_state, []
+    write, calls = serialization.save_state, []
 
     def full_once(*given: Any) -> None:
         calls.append(given)

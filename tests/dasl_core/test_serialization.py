@@ -65,7 +65,7 @@ def test_state_round_trip(state: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", ["sgd", "lars", "adamw"])
 def test_optimizer_resumes_exactly(tmp_path: Path, name: str) -> None:
-    def build() -> tuple[nn.Module, torch.optim.ResolvedOptimizer]:
+    def build() -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
         chosen = ResolvedOptimizer.model_validate(
@@ -79,7 +79,7 @@ def test_optimizer_resumes_exactly(tmp_path: Path, name: str) -> None:
         )
         return model, build_optimizer(chosen, model, {})
 
-    def step(model: nn.Module, optimizer: torch.optim.ResolvedOptimizer, number: int) -> None:
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
         images = torch.randn(5, 4, generator=torch.Generator().manual_seed(number))
         optimizer.zero_grad()
         model(images).square().sum().backward()

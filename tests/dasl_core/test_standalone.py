@@ -423,9 +423,7 @@ def test_leave_ranks_ends_threads_of_process_group(tmp_path: Path) -> None:
         return len(os.listdir("/proc/self/task"))
 
     alone = threads()
-    dist.init_process_group(
-        "gloo", store=dist.FileStore(str(tmp_path / "s"), 1), rank=0, world_size=1
-    )
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
     held: dict[str, Any] = {"group": dist.new_group(backend="gloo")}
     held["itself"] = held  # as a run's parts hold each other
     del held

@@ -305,9 +305,10 @@ def test_collapse_is_reported_and_stops_run_if_requested(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     """Elementwise DAR with far too large a weight pulls all embeddings into one point."""
-    collapsing = {
+    train = {"epochs": 20, "optimizer": {"name": "adamw", "lr": 0.01}, "warmup_epochs": 0}
+    collapsing: dict[str, Any] = {
         "dar": {"weight": 100.0, "difference": "abs"},
-        "train": {"epochs": 20, "optimizer": {"name": "adamw", "lr": 0.01}, "warmup_epochs": 0},
+        "train": train,
         "evaluate": {"knn": None, "retrieval": [], "every_epochs": 20},
     }
     told = Recorder(tmp_path / "told")
@@ -315,7 +316,7 @@ def test_collapse_is_reported_and_stops_run_if_requested(
     kinds = {(kind, data["cause"]) for kind, _, data in told.events}
     assert kinds == {("collapse", "constant_output")}
 
-    stopping = collapsing | {"train": collapsing["train"] | {"collapse": "stop"}}
+    stopping = collapsing | {"train": train | {"collapse": "stop"}}
     stopped = Recorder(tmp_path / "stopped")
     with pytest.raises(CollapsedError, match=r"nearly the same output.*dar\.weight"):
         run(resolved(pictures, **stopping), pictures, cache, stopped)
@@ -327,9 +328,9 @@ def test_collapse_is_reported_and_stops_run_if_requested(
     again = Recorder(tmp_path / "again")
     with pytest.raises(CollapsedError, match=r"nearly the same output.*dar\.weight"):
         run(resolved(pictures, **stopping), pictures, cache, again, stopped.last_checkpoint)
-    assert again.points == again.checkpoints == []
+    assert (again.points, again.checkpoints) == ([], [])
 
-    ignoring = collapsing | {"train": collapsing["train"] | {"collapse": "ignore"}}
+    ignoring = collapsing | {"train": train | {"collapse": "ignore"}}
     ignored = Recorder(tmp_path / "ignored")
     run(resolved(pictures, **ignoring), pictures, cache, ignored)
     assert ignored.events == []
@@ -426,7 +427,7 @@ def test_failure_in_final_evaluation_loses_no_step(
 
     complete = Recorder(tmp_path / "complete")
     assert run(spec, pictures, cache, complete, second.last_checkpoint) == "succeeded"
-    assert complete.evaluations == complete.checkpoints == [], "nothing is left to do"
+    assert (complete.evaluations, complete.checkpoints) == ([], []), "nothing is left to do"
 
 
 def test_collapsed_run_killed_in_final_evaluation_repeats_it(

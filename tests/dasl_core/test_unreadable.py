@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dasl_core.data import cache as cache_module
-from dasl_core.data import loader
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import Canvases
 from dasl_core.data.unreadable import too_many
@@ -145,8 +147,8 @@ def test_kill_during_cache_build_loses_no_image(
             hide(index, 7)
         left = [survived]
 
-        def step(original, left=left):  # type: ignore[no-untyped-def]
-            def counted(*arguments, **keywords):  # type: ignore[no-untyped-def]
+        def step(original: Callable[..., Any], left: list[int] = left) -> Callable[..., Any]:
+            def counted(*arguments: Any, **keywords: Any) -> Any:
                 if left[0] == 0:
                     raise Killed
                 left[0] -= 1
@@ -156,7 +158,7 @@ def test_kill_during_cache_build_loses_no_image(
 
         died = False
         with monkeypatch.context() as patch:
-            patch.setattr(loader.os, "fsync", step(loader.os.fsync))
+            patch.setattr("dasl_core.data.loader.os.fsync", step(os.fsync))
             patch.setattr(Path, "replace", step(Path.replace))
             patch.setattr(Path, "unlink", step(Path.unlink))
             try:
@@ -211,7 +213,7 @@ def test_too_many_unreadable_images_fail_run_at_start(
         r"class-0/03\.png \(the file does not exist\); mount or restore .*register its folder again",
     ):
         run(resolved(index), index, cache, reporter)
-    assert reporter.points == reporter.evaluations == reporter.checkpoints == []
+    assert (reporter.points, reporter.evaluations, reporter.checkpoints) == ([], [], [])
 
 
 def test_missing_folder_fails_run(index: DatasetIndex, tmp_path: Path) -> None:

@@ -66,12 +66,12 @@ def test_non_finite_gradient_restores_buffers() -> None:
     model.register_buffer("statistics", torch.tensor([2.0]))
     applied = updater(model)
     applied.snapshot_buffers()
-    model.statistics.fill_(float("nan"))
+    model.get_buffer("statistics").fill_(float("nan"))
     norm, updated = applied.apply()
     assert not torch.isfinite(norm)
     assert not updated
     assert moved(model) == [[0, 0], [0, 0]]
-    assert model.statistics.tolist() == [2.0]
+    assert model.get_buffer("statistics").tolist() == [2.0]
     assert all(weight.grad is None for weight in model.parameters())
 
 

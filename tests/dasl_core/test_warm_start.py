@@ -16,15 +16,15 @@ from safetensors.torch import load_file, save_file
 from dasl_core.data.index import DatasetIndex
 from dasl_core.export import ExportError, export_checkpoint
 from dasl_core.models.backbone import build_backbone
-from dasl_core.spec import Backbone
+from dasl_core.spec import ResolvedBackbone
 from tests.support.training_world import Recorder, resolved, run
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
 
-def backbone(**changes: Any) -> Backbone:
+def backbone(**changes: Any) -> ResolvedBackbone:
     usual = {"name": "test_resnet", "image_size": 64, "stem": "standard"}
-    return Backbone.model_validate(usual | changes)
+    return ResolvedBackbone.model_validate(usual | changes)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,9 @@ from torch.utils._pytree import tree_leaves
 class LargestTensor(TorchDispatchMode):
     """Notes the most entries that a tensor made meanwhile has."""
 
-    entries = 0
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.entries = 0
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
