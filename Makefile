@@ -7,7 +7,7 @@ STAMP := $(VENV)/.synced
 UV_VERSION := $(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements/dev.lock)
 PYTEST_WORKERS ?= 2
 
-.PHONY: setup demo test test-fast test-core compose-test serve bench lint format lock clean
+.PHONY: setup demo test test-fast test-core test-oldest compose-test serve bench lint format lock clean
 
 setup: $(STAMP)
 
@@ -39,6 +39,18 @@ test-core: $(STAMP)
 	VIRTUAL_ENV=$(CORE_VENV) $(BIN)/uv pip install --quiet --editable ".[core]" "torch==$(CORE_TORCH).*" \
 		hypothesis lightly "pytest<9.2" pytest-timeout pytest-xdist scikit-learn
 	$(CORE_VENV)/bin/python -m pytest tests/dasl_core -n $(PYTEST_WORKERS) --dist loadgroup
+
+# What depends on Python's own version, on the oldest at hand: the distribution's, if it is supported. With the
+# packages that are locked, which cost no second copy on the disk.
+OLDEST_PYTHON ?= $(firstword $(wildcard /usr/bin/python3.11 /usr/bin/python3.12 /usr/bin/python3.13) $(PYTHON))
+OLDEST_VENV := build/oldest
+OLDEST_TESTS := tests/test_oldest_python.py tests/dasl_core/test_decode.py tests/dasl_core/test_ingest.py \
+	tests/dasl_core/test_locations.py tests/dasl_core/test_manifest.py tests/dasl_core/test_run_dir.py \
+	tests/dasl_core/test_spec.py tests/dasl_core/test_yaml.py
+test-oldest: $(STAMP)
+	$(BIN)/uv venv --quiet --allow-existing --python $(OLDEST_PYTHON) $(OLDEST_VENV)
+	VIRTUAL_ENV=$(OLDEST_VENV) $(BIN)/uv pip sync --quiet requirements/dev.lock
+	$(OLDEST_VENV)/bin/python -m pytest $(OLDEST_TESTS) -m "not slow"
 
 # Needs a container engine. Another compose command: COMPOSE="podman compose".
 COMPOSE ?= docker compose
