@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("methods", nargs="*", help="record only these; all others stay as they are")
     methods = parser.parse_args(arguments).methods
     torch.set_num_threads(1)
-    golden = {"environment": environment(), "curves": {}}
+    golden: dict[str, Any] = {"environment": environment(), "curves": {}}
     if methods:
         golden = json.loads(GOLDEN.read_text())
         if golden["environment"] != environment():
