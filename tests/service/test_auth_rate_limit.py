@@ -1,4 +1,4 @@
-"""Failed authentication: let pass so often in a minute from one address, then told to wait."""
+"""Rate limit of failed authentication per client address."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def test_failure_window_slides_per_address() -> None:
     assert [failures.count("a") for _ in range(2)] == [None, None]
     clock.now += 20
     assert failures.count("a") is None
-    assert failures.count("a") == 40, "when the first two are a minute old"
+    assert failures.count("a") == 40, "seconds until the first two are a minute old"
     assert failures.count("b") is None
     clock.now += 40
     assert [failures.count("a") for _ in range(2)] == [None, None]
-    # Those that were refused do not prolong it.
+    # Refused attempts do not extend the wait.
     assert failures.count("a") == 20
     clock.now += 60
     assert failures.count("a") is None
@@ -74,9 +74,9 @@ def clock() -> Clock:
 
 @pytest.fixture
 def client(api: Api, clock: Clock) -> Iterator[TestClient]:
-    """A client without a token, before a limit of 3 and a clock of our own."""
-    with TestClient(FailedAuthLimit(api.client.app, Failures(3, clock))) as made:
-        yield made
+    """A client without a token, behind a limit of 3 failures and the fake clock."""
+    with TestClient(FailedAuthLimit(api.client.app, Failures(3, clock))) as client:
+        yield client
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ def test_auth_rate_limit_applies_to_every_endpoint(
     answer = client.request(method, path, headers=BAD, **options)
     refused(answer, 429, None, "too-many-failures")
     assert answer.headers["retry-after"] == "61"
-    # A good token is behind the same address as the broken client, and works.
+    # A valid token still works from the same address.
     assert client.get("/v1/jobs", headers=api.token("read")).status_code == 200
-    # What needs no token does not, either.
+    # An endpoint without authentication still works.
     assert client.get("/livez").status_code == 200
     clock.now += 30
     assert client.request(method, path, headers=BAD, **options).headers["retry-after"] == "31"
@@ -110,16 +110,16 @@ def test_auth_rate_limit_applies_to_every_endpoint(
 
 def test_auth_rate_limit_leaves_other_addresses_alone(api: Api, clock: Clock) -> None:
     app = FailedAuthLimit(api.client.app, Failures(1, clock))
-    one, other = (TestClient(app, client=(address, 5000)) for address in ("10.0.0.1", "10.0.0.2"))
-    assert [one.get("/v1/jobs").status_code for _ in range(2)] == [401, 429]
-    assert other.get("/v1/jobs").status_code == 401
+    first, second = (TestClient(app, client=(ip, 5000)) for ip in ("10.0.0.1", "10.0.0.2"))
+    assert [first.get("/v1/jobs").status_code for _ in range(2)] == [401, 429]
+    assert second.get("/v1/jobs").status_code == 401
 
 
 @pytest.mark.parametrize(("trusted", "status"), [("", 429), ("10.0.0.0/8, 127.0.0.1", 401)])
 def test_forwarded_address_is_used_only_from_trusted_proxies(
     tmp_path: Path, migrated_sqlite: Path, trusted: str, status: int
 ) -> None:
-    """Over a real connection: the server itself must not believe them, either."""
+    """Over a real connection, because uvicorn must not trust the header either."""
     url = f"sqlite:///{tmp_path / 'dasl.db'}"
     (tmp_path / "dasl.db").write_bytes(migrated_sqlite.read_bytes())
     settings = Settings(
@@ -134,12 +134,12 @@ def test_forwarded_address_is_used_only_from_trusted_proxies(
     try:
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
         with httpx.Client(base_url=address, trust_env=False, timeout=60) as client:
-            seen = [
+            answers = [
                 client.get("/v1/jobs", headers={"X-Forwarded-For": f"203.0.113.{number}"})
                 for number in range(4)
             ]
-            assert seen[-1].status_code == status
-            assert "server" not in seen[-1].headers
+            assert answers[-1].status_code == status
+            assert "server" not in answers[-1].headers
             headers = {"Authorization": f"Bearer {token}", "X-Forwarded-For": "203.0.113.9"}
             body = {"name": "laptop", "scopes": ["read"]}
             assert client.post("/v1/tokens", json=body, headers=headers).status_code == 201

@@ -1,4 +1,4 @@
-"""The token that `dasl serve` makes at its first start and finds again at the next."""
+"""The admin token that `dasl serve` creates at its first start and reuses afterwards."""
 
 from __future__ import annotations
 
@@ -58,29 +58,29 @@ def test_unusable_bootstrap_token_is_replaced(database: Database, tmp_path: Path
 
 
 def test_config_of_another_server_is_kept(database: Database, tmp_path: Path) -> None:
-    shared, own = tmp_path / "config.toml", tmp_path / "home" / "client.toml"
+    shared, private = tmp_path / "config.toml", tmp_path / "home" / "client.toml"
     write_config(shared, "https://dasl.example.org", "its token")
     before = shared.read_bytes()
-    assert choose_config(database, URL, shared, own) == own
-    token = admin_token(database, own)
-    write_config(own, URL, token)
-    # The next start finds the same token again.
-    assert choose_config(database, URL, shared, own) == own
-    assert admin_token(database, own) == token
+    assert choose_config(database, URL, shared, private) == private
+    token = admin_token(database, private)
+    write_config(private, URL, token)
+    # The next start reads the same token.
+    assert choose_config(database, URL, shared, private) == private
+    assert admin_token(database, private) == token
     assert shared.read_bytes() == before
 
 
 def test_config_of_same_server_is_updated_in_place(database: Database, tmp_path: Path) -> None:
-    shared, own = tmp_path / "config.toml", tmp_path / "client.toml"
-    assert choose_config(database, URL, shared, own) == shared
+    shared, private = tmp_path / "config.toml", tmp_path / "client.toml"
+    assert choose_config(database, URL, shared, private) == shared
     write_config(shared, "http://127.0.0.1:45678", admin_token(database, shared))
     # The same server, started on another port.
-    assert choose_config(database, URL, shared, own) == shared
-    # A new database behind the same address.
+    assert choose_config(database, URL, shared, private) == shared
+    # A new database at the same address.
     write_config(shared, f"{URL}/", "a token of the old one")
-    assert choose_config(database, URL, shared, own) == shared
+    assert choose_config(database, URL, shared, private) == shared
     shared.write_text("= nonsense")
-    assert choose_config(database, URL, shared, own) == shared
+    assert choose_config(database, URL, shared, private) == shared
 
 
 def test_admin_token_command_creates_another_tenant(
@@ -88,19 +88,19 @@ def test_admin_token_command_creates_another_tenant(
 ) -> None:
     monkeypatch.setenv("DASL_DATABASE_URL", api.settings.database_url)
     dataset = api.dataset()
-    words = ["db", "admin-token", "theirs", "--tenant", "lab", "--json"]
-    made = CliRunner().invoke(app, words)
-    assert made.exit_code == 0, made.output
-    told = json.loads(made.stdout)
-    assert told["tenant"] == "lab"
-    headers = {"Authorization": f"Bearer {told['token']}"}
+    arguments = ["db", "admin-token", "theirs", "--tenant", "lab", "--json"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    printed = json.loads(result.stdout)
+    assert printed["tenant"] == "lab"
+    headers = {"Authorization": f"Bearer {printed['token']}"}
     assert api.client.get("/v1/datasets", headers=headers).json()["data"] == []
     refused(api.client.get(f"/v1/datasets/{dataset}", headers=headers), 404)
-    # What it makes is of the same tenant.
+    # Tokens that it creates belong to the same tenant.
     answer = api.client.post("/v1/tokens", json={"name": "a", "scopes": ["read"]}, headers=headers)
     assert answer.status_code == 201
     names = [
         token["name"] for token in api.client.get("/v1/tokens", headers=headers).json()["data"]
     ]
     assert sorted(names) == ["a", "theirs"]
-    assert CliRunner().invoke(app, [*words[:4], "x" * 101]).exit_code == 2
+    assert CliRunner().invoke(app, [*arguments[:4], "x" * 101]).exit_code == 2

@@ -1,4 +1,4 @@
-"""More requests at a time than there are threads to serve them."""
+"""More concurrent requests than threads, and requests that race for the same rows."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from service.protocol import CheckpointReport, FileEntry
 from service.worker_api.service import AttemptSession
 from tests.support.api_under_test import Api
 
-# Starlette's pool has 40.
+# More than the 40 threads of Starlette's pool.
 REQUESTS = 100
-# Those and the two that look after themselves, for `/readyz` and `/metrics`.
+# Starlette's 40 and the two observer threads for `/readyz` and `/metrics`.
 THREADS = 42
 
 
 def test_waiting_writers_leave_a_thread_for_the_active_writer(api: Api) -> None:
-    """Who holds the database's lock must not need a thread while all others wait for that lock."""
+    """A request that holds the database lock must not need a thread while all others wait."""
     api.dataset()
 
     def submit(number: int) -> Any:
@@ -48,29 +48,29 @@ def test_connection_pool_has_one_reused_connection_per_thread(database_url: str)
 
 
 def test_concurrent_tag_changes_do_not_mix(api: Api) -> None:
-    """What a job shows and what it is found by are the same."""
+    """The tags of a job and the index for the tag filter stay consistent."""
     api.dataset()
     job = api.submit(tags={"a": "1"})["id"]
     with api.database.write() as session:
         service.patch(session, service.get(session, "default", job), JobPatch(tags={"b": "2"}))
         with ThreadPoolExecutor(1) as pool:
-            # What it sends is what there is now, so nothing of the row would change.
+            # It sends the committed tags, so the row itself would not change.
             path, body = f"/v1/jobs/{job}", {"tags": {"a": "1"}}
             other = pool.submit(api.client.patch, path, json=body)
-            _wait_for_a_waiter(api, other)
+            _wait_for_lock(api, other)
             session.commit()
             assert other.result().status_code == 200
     shown = api.client.get(path).json()["tags"]
     assert shown == {"a": "1"}
-    found = {
+    jobs_by_tag = {
         tag: [row["id"] for row in api.client.get("/v1/jobs", params={"tag": tag}).json()["data"]]
         for tag in ("a:1", "b:2")
     }
-    assert found == {"a:1": [job], "b:2": []}
+    assert jobs_by_tag == {"a:1": [job], "b:2": []}
 
 
 def test_clone_during_checkpoint_registration_gets_the_new_checkpoint(api: Api) -> None:
-    """The one before it goes, and the new one is there only afterwards."""
+    """Retention removes the previous checkpoint before the new one is visible."""
     api.dataset()
     worker = api.start(api.submit(checkpoints={"keep_last": 1})["id"])
     worker.post("start")
@@ -89,13 +89,14 @@ def test_clone_during_checkpoint_registration_gets_the_new_checkpoint(api: Api) 
         session.flush()
         path, changes = f"/v1/jobs/{worker.job_id}/clone", {"train": {"epochs": 1000}}
         clone = pool.submit(api.client.post, path, json={"changes": changes})
-        _wait_for_a_waiter(api, clone)
+        _wait_for_lock(api, clone)
         session.commit()
         assert clone.result().json()["start_checkpoint_id"] == newest
 
 
-def _wait_for_a_waiter(api: Api, request: Future[Any]) -> None:
-    """Until somebody waits for a lock. SQLite has one, which the request does not get past."""
+def _wait_for_lock(api: Api, request: Future[Any]) -> None:
+    """Wait until the request waits for a lock. No-op on SQLite, whose only lock is held."""
+
     if api.database.engine.dialect.name == "sqlite":
         return
     waiting = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
