@@ -1,4 +1,4 @@
-"""Registering data sets, their ingest through the worker's door, and letting go of them."""
+"""Registering datasets, their ingest through the worker API, and deleting them."""
 
 from __future__ import annotations
 
@@ -89,25 +89,25 @@ def test_register_refuses_bad_names_and_paths(
 def test_ingest_report_lists_skipped_images(api: Api) -> None:
     dataset = api.dataset(state="pending")
     number, headers = api.ingest(dataset)
-    door = f"/worker/v1/datasets/{dataset}"
-    refused(api.client.post(f"{door}/start", headers=api.token("admin")), 401)
+    endpoint = f"/worker/v1/datasets/{dataset}"
+    refused(api.client.post(f"{endpoint}/start", headers=api.token("admin")), 401)
     refused(api.client.post("/worker/v1/datasets/ds_x/start", headers=headers), 401)
-    started = api.client.post(f"{door}/start", headers=headers).json()
+    started = api.client.post(f"{endpoint}/start", headers=headers).json()
     assert number == 1
     assert started["uri"].endswith("/images/emoji")
     report = {"num_images": 100, "num_skipped": 1, "skipped": [{"path": "a", "reason": "empty"}]}
     done = {"state": "ready", "facts": FACTS, "report": report}
-    refused(api.client.post(f"{door}/finish", json=done, headers=headers), 422)
+    refused(api.client.post(f"{endpoint}/finish", json=done, headers=headers), 422)
     outside = {**done, "index_uri": "file:///etc/passwd"}
-    refused(api.client.post(f"{door}/finish", json=outside, headers=headers), 422, "index_uri")
+    refused(api.client.post(f"{endpoint}/finish", json=outside, headers=headers), 422, "index_uri")
     done["index_uri"] = f"{started['artifacts_uri']}/index.json.gz"
     for _ in range(2):
-        assert api.client.post(f"{door}/finish", json=done, headers=headers).status_code == 204
+        assert api.client.post(f"{endpoint}/finish", json=done, headers=headers).status_code == 204
     shown = api.client.get(f"/v1/datasets/{dataset}").json()
     assert (shown["state"], shown["facts"], shown["report"]) == ("ready", FACTS, report)
-    refused(api.client.post(f"{door}/start", headers=headers), 409, None, "stale-attempt")
+    refused(api.client.post(f"{endpoint}/start", headers=headers), 409, None, "stale-attempt")
     failed = {"state": "failed", "error": "late"}
-    refused(api.client.post(f"{door}/finish", json=failed, headers=headers), 409)
+    refused(api.client.post(f"{endpoint}/finish", json=failed, headers=headers), 409)
 
 
 def test_failed_ingest_shows_the_reason(api: Api) -> None:
@@ -124,7 +124,7 @@ def test_failed_ingest_shows_the_reason(api: Api) -> None:
 
 @pytest.fixture
 def rooted(api: Api, tmp_path: Path) -> Path:
-    """A folder that is the only one which may be read, beside one that may not."""
+    """A parent folder of which only `data` is in the dataset roots."""
     (tmp_path / "data" / "birds").mkdir(parents=True)
     (tmp_path / "secret").mkdir()
     (tmp_path / "data" / "out").symlink_to(tmp_path / "secret")
@@ -136,7 +136,7 @@ def rooted(api: Api, tmp_path: Path) -> Path:
 def test_register_accepts_only_folders_in_dataset_roots(api: Api, rooted: Path) -> None:
     assert register(api, "direct", f"{rooted}/data/birds").status_code == 201
     assert register(api, "by link", f"file://{rooted}/alias/birds").status_code == 201
-    told = set()
+    messages = set()
     for number, uri in enumerate(
         (
             f"{rooted}/secret",
@@ -151,9 +151,9 @@ def test_register_accepts_only_folders_in_dataset_roots(api: Api, rooted: Path) 
     ):
         problem = refused(register(api, f"no {number}", uri), 422, "uri")
         (error,) = problem["errors"]
-        told.add(error["message"])
+        messages.add(error["message"])
         assert error["expected"] == f"a folder in {rooted}/data"
-    assert told == {"resolves to a path outside the folders that may be read"}
+    assert messages == {"resolves to a path outside the folders that may be read"}
     problem = refused(register(api, "gone", f"{rooted}/data/gone"), 422, "uri")
     assert "does not exist" in problem["detail"]
 
@@ -201,15 +201,15 @@ def test_dataset_of_another_tenant_is_not_found(api: Api) -> None:
 def test_register_retries_when_name_becomes_free_concurrently(
     api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one that has the name is deleted between the insert and the look at it."""
+    """The dataset with the name is deleted between the failed insert and the lookup."""
     first = register(api, "mine", str(tmp_path)).json()["id"]
     find = repository.find
 
-    def find_too_late(session: Session, *given: Any, **options: Any) -> Dataset | None:
+    def find_too_late(session: Session, *arguments: Any, **options: Any) -> Dataset | None:
         monkeypatch.setattr(repository, "find", find)
         session.get_one(Dataset, first).deleted_at = datetime.now(UTC)
         session.flush()
-        return find(session, *given, **options)
+        return find(session, *arguments, **options)
 
     monkeypatch.setattr(repository, "find", find_too_late)
     answer = register(api, "mine", str(tmp_path))

@@ -1,4 +1,4 @@
-"""Metric columns: thinned out by the database, both the same, and no spike lost."""
+"""Metric columns: downsampled by either database, with the same result and every spike kept."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def dataset_id(database: Database) -> str:
 
 
 def stored(database: Database, dataset_id: str, points: list[Point]) -> str:
-    """A job with these points."""
+    """Store a job with these points and return its id."""
     job = Job(
         id=ids.new_id("job"),
         tenant="default",
@@ -66,19 +66,19 @@ def shown(
 
 
 def expected_steps(whole: MetricColumns, max_points: int) -> list[int]:
-    """What is kept, told the slow way."""
+    """Return the steps that downsampling must keep, computed by brute force."""
     steps = whole.step
     if len(steps) <= max_points:
         return steps
-    stretches = max(1, (max_points - 2) // (2 * len(whole.values)))
+    buckets = max(1, (max_points - 2) // (2 * len(whole.values)))
     kept = {steps[0], steps[-1]}
-    for of in whole.values.values():
-        values = dict(zip(steps, of, strict=True))
-        for number in range(stretches):
-            low, high = (n * len(steps) // stretches for n in (number, number + 1))
+    for series in whole.values.values():
+        values = dict(zip(steps, series, strict=True))
+        for number in range(buckets):
+            low, high = (n * len(steps) // buckets for n in (number, number + 1))
             present = [(values[s], s) for s in steps[low:high] if values[s] is not None]
             if present:
-                kept |= {min(present)[1], max(present, key=lambda one: (one[0], -one[1]))[1]}
+                kept |= {min(present)[1], max(present, key=lambda pair: (pair[0], -pair[1]))[1]}
     return sorted(kept)
 
 
@@ -90,7 +90,7 @@ def expected_steps(whole: MetricColumns, max_points: int) -> list[int]:
 @given(
     st.dictionaries(
         st.tuples(st.sampled_from("abc"), st.integers(0, 60), st.integers(1, 2)),
-        # Few values, so that equal ones come.
+        # Few distinct values, so that ties occur.
         st.integers(-5, 5).map(float),
         max_size=120,
     ),
@@ -104,18 +104,18 @@ def test_downsampling_keeps_extremes_first_and_last(
     max_points: int,
     from_step: int,
 ) -> None:
-    job_id = stored(database, dataset_id, [(*place, value) for place, value in raw.items()])
+    job_id = stored(database, dataset_id, [(*key, value) for key, value in raw.items()])
     whole = shown(database, job_id, from_step=from_step)
     thin = shown(database, job_id, max_points, from_step=from_step)
     assert thin.step == expected_steps(whole, max_points)
     assert len(thin.step) <= max(max_points, 2 * len(whole.values) + 2)
     assert thin.values.keys() == whole.values.keys()
-    at = {step: place for place, step in enumerate(whole.step)}
+    at = {step: index for index, step in enumerate(whole.step)}
     assert thin.time == [whole.time[at[step]] for step in thin.step]
-    for name, of in thin.values.items():
-        assert of == [whole.values[name][at[step]] for step in thin.step]
-        kept, every = ([v for v in x if v is not None] for x in (of, whole.values[name]))
-        assert (min(kept), max(kept)) == (min(every), max(every))
+    for name, series in thin.values.items():
+        assert series == [whole.values[name][at[step]] for step in thin.step]
+        kept, full = ([v for v in x if v is not None] for x in (series, whole.values[name]))
+        assert (min(kept), max(kept)) == (min(full), max(full))
 
 
 def test_downsampling_keeps_spikes(database: Database, dataset_id: str) -> None:
@@ -155,9 +155,9 @@ def test_downsampling_drops_spike_overwritten_by_later_attempt(
 def test_metrics_response_has_a_bounded_number_of_values(
     database: Database, dataset_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is asked for: a few requests for all of a long job must not fill the memory."""
+    """A few requests for all points of a long job must not exhaust the memory."""
     points = {(name, step, 1): float(step % 7) for name in "abcde" for step in range(100)}
-    job_id = stored(database, dataset_id, [(*place, value) for place, value in points.items()])
+    job_id = stored(database, dataset_id, [(*key, value) for key, value in points.items()])
     assert len(shown(database, job_id, 1_000_000).step) == 100
     monkeypatch.setattr(repository, "_MAX_VALUES", 150)
     thin = shown(database, job_id, 1_000_000)

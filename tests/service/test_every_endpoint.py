@@ -1,4 +1,4 @@
-"""Every operation of the OpenAPI document, tried by those who must not get in."""
+"""Access control of every operation in the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.api_under_test import Api, Worker, refused, snapshot
 
 SHA = "0" * 64
 ROOT = Path(__file__).parents[2]
-# What an operation needs to be more than a mistake; `{}` will do for all others.
+# A valid body for each operation that needs one; all others get `{}`.
 BODIES: dict[str, Any] = {
     "POST /v1/jobs": {"dataset": "emoji"},
     "POST /v1/jobs/validate": {"dataset": "emoji"},
@@ -43,7 +43,7 @@ _ATTEMPT = "/worker/v1/jobs/{job_id}/attempts/{number}"
 
 
 def operations() -> list[str]:
-    """`METHOD /path` of the whole document."""
+    """Return `METHOD /path` of every operation in the document."""
     schema = create_app(Settings(home=Path("/nowhere"))).openapi()
     return [
         f"{method.upper()} {path}"
@@ -53,21 +53,21 @@ def operations() -> list[str]:
 
 
 OPERATIONS = operations()
-OPEN = {"GET /livez", "GET /readyz", "GET /metrics"}
-OF_PEOPLE = [one for one in OPERATIONS if " /v1/" in one]
-OF_WORKERS = [one for one in OPERATIONS if " /worker/" in one]
+PUBLIC = {"GET /livez", "GET /readyz", "GET /metrics"}
+USER_OPERATIONS = [operation for operation in OPERATIONS if " /v1/" in operation]
+WORKER_OPERATIONS = [operation for operation in OPERATIONS if " /worker/" in operation]
 
 
 @dataclass
 class World:
-    """One tenant's things, of every kind."""
+    """An API in which one tenant has a resource of every kind."""
 
     api: Api
     worker: Worker
     ids: dict[str, str]
 
-    def own(self) -> list[str]:
-        """Ids that nobody else may see."""
+    def private_ids(self) -> list[str]:
+        """Return the ids that no other tenant may see."""
         return [id for id in self.ids.values() if id.partition("_")[2].isalnum()]
 
     def send(self, operation: str, headers: dict[str, str] | None, **ids: str) -> Any:
@@ -75,7 +75,7 @@ class World:
         body = BODIES.get(operation.replace(_ATTEMPT, "{attempt}"), {})
         for name, value in (self.ids | ids).items():
             path = path.replace(f"{{{name}}}", value)
-        assert "{" not in path, f"{path}: say what goes there"
+        assert "{" not in path, f"{path}: add the parameter to `ids`"
         return self.api.client.request(
             method, path, headers=headers, json=None if method in ("GET", "DELETE") else body
         )
@@ -83,7 +83,7 @@ class World:
 
 @pytest.fixture
 def world(api: Api) -> Iterator[World]:
-    # Far more failures to authenticate than an address has in a minute.
+    # The tests fail to authenticate far more often than the rate limit allows.
     settings = api.settings.model_copy(update={"auth_failures_per_minute": 10_000})
     with TestClient(create_app(settings, api.database)) as api.client:
         api.client.headers.update(api.token("submit"))
@@ -115,7 +115,7 @@ def test_openapi_declares_which_operations_need_a_token() -> None:
     schema = create_app(Settings(home=Path("/nowhere"))).openapi()
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():
-            if f"{method.upper()} {path}" in OPEN:
+            if f"{method.upper()} {path}" in PUBLIC:
                 assert "security" not in operation
                 continue
             scheme = "WorkerToken" if path.startswith("/worker/") else "HTTPBearer"
@@ -127,16 +127,16 @@ def test_every_endpoint_rejects_missing_and_unknown_tokens(world: World) -> None
     text, _ = credentials.new_token()
     for operation in OPERATIONS:
         for headers in (None, {"Authorization": f"Bearer {text}"}):
-            if operation in OPEN:
+            if operation in PUBLIC:
                 continue
             answer = world.send(operation, headers)
             refused(answer, 401, None, "unauthenticated")
             assert answer.headers["www-authenticate"] == "Bearer"
-            assert not any(id in answer.text for id in world.own()), operation
+            assert not any(id in answer.text for id in world.private_ids()), operation
 
 
 def test_user_endpoints_reject_worker_tokens(world: World) -> None:
-    for operation in OF_PEOPLE:
+    for operation in USER_OPERATIONS:
         refused(world.send(operation, {"Authorization": f"Bearer {world.worker.token}"}), 401)
 
 
@@ -146,37 +146,39 @@ def test_worker_endpoints_reject_every_other_token(world: World) -> None:
     job = api.client.post("/v1/jobs", json=spec, headers=api.token("submit")).json()["id"]
     other = {"Authorization": f"Bearer {api.start(job).token}"}
     _, ingest = api.ingest(api.dataset("another", state="pending"))
-    own = {"Authorization": f"Bearer {world.worker.token}"}
-    for operation in OF_WORKERS:
+    valid = {"Authorization": f"Bearer {world.worker.token}"}
+    for operation in WORKER_OPERATIONS:
         for headers in (api.token("admin"), other, ingest):
             refused(world.send(operation, headers), 401)
-        # Nor is the attempt's own good for a number that is not its own.
+        # The attempt's own token is not valid for another attempt or job.
         if "{number}" in operation:
-            refused(world.send(operation, own, number="2"), 401)
-            refused(world.send(operation, own, job_id=job), 401)
+            refused(world.send(operation, valid, number="2"), 401)
+            refused(world.send(operation, valid, job_id=job), 401)
 
 
 def test_other_tenants_resources_look_nonexistent(world: World) -> None:
     theirs = world.api.token("admin", tenant="other")
     kinds = {"job_id": "job", "dataset_id": "ds", "checkpoint_id": "ckpt", "token_id": "tok"}
-    never = {name: f"{kind}_{'0' * 26}" for name, kind in kinds.items()}
-    for operation in OF_PEOPLE:
+    nonexistent = {name: f"{kind}_{'0' * 26}" for name, kind in kinds.items()}
+    for operation in USER_OPERATIONS:
         if "{" in operation:
             problem = refused(world.send(operation, theirs), 404, None, "not-found")
-            same = refused(world.send(operation, theirs, **never), 404, None, "not-found")
+            same = refused(world.send(operation, theirs, **nonexistent), 404, None, "not-found")
             assert problem.pop("request_id") != same.pop("request_id")
-            for name, id in never.items():
+            for name, id in nonexistent.items():
                 same["detail"] = same["detail"].replace(id, world.ids[name])
             assert problem == same, operation
 
 
 def test_lists_show_nothing_of_other_tenants(world: World) -> None:
     theirs = world.api.token("admin", tenant="other")
-    for operation in OF_PEOPLE:
+    for operation in USER_OPERATIONS:
         if operation.startswith("GET ") and "{" not in operation:
             answer = world.send(operation, theirs)
             assert answer.status_code == 200, operation
-            assert not [id for id in [*world.own(), "theirs"] if id in answer.text], operation
+            assert not [id for id in [*world.private_ids(), "theirs"] if id in answer.text], (
+                operation
+            )
 
 
 def documented_scopes() -> list[tuple[str, str]]:
@@ -191,13 +193,15 @@ def test_endpoints_require_the_documented_scope(world: World) -> None:
         if needed == "none":
             assert world.send(operation, None).status_code in (200, 503), operation
             continue
-        least = [str(scope) for scope in scopes].index(needed)
-        for scope in scopes[:least]:
+        lowest = [str(scope) for scope in scopes].index(needed)
+        for scope in scopes[:lowest]:
             problem = refused(world.send(operation, headers[scope]), 403, None, "forbidden")
             assert needed in problem["detail"]
-        status = world.send(operation, headers[scopes[least]]).status_code
+        status = world.send(operation, headers[scopes[lowest]]).status_code
         assert status not in (401, 403), operation
 
 
 def test_every_user_endpoint_has_a_documented_scope() -> None:
-    assert {operation for operation, _ in documented_scopes()} == {*OPERATIONS} - {*OF_WORKERS}
+    assert {operation for operation, _ in documented_scopes()} == {*OPERATIONS} - {
+        *WORKER_OPERATIONS
+    }

@@ -1,7 +1,6 @@
-"""Hostile inputs, each with the answer that it gets. None of them gets a 5xx.
+"""Hostile inputs with their expected answers, of which none is a 5xx.
 
-What is tried is written down here, so that it can be read: a name, what is sent, and the status with the
-field or the type of the problem.
+Each table lists a name, the input, and the expected status with the problem's field or type.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from tests.support.api_under_test import Api, Worker
 
 JSON = {"Content-Type": "application/json"}
 SHA = "0" * 64
-# A key of very many letters in the name of a field.
+# How a very long key appears in the name of a field.
 SHORTENED = "x" * 97 + "..."
 
 
 def with_raw(headers: dict[str, str], name: str, value: str | bytes) -> dict[bytes, bytes]:
-    """Headers with one more, whose value may be bytes that are no text."""
+    """Return the headers with one more, whose value may be bytes that are not text."""
     encoded = {key.encode(): text.encode() for key, text in headers.items()}
     return encoded | {name.encode(): value if isinstance(value, bytes) else value.encode("ascii")}
 
@@ -43,8 +42,8 @@ def nested(levels: int) -> bytes:
     return b'{"dataset":' + b"[" * levels + b"]" * levels + b"}"
 
 
-def told(answer: Any) -> tuple[int, str]:
-    """The status, and the field at fault or else the type of the problem."""
+def outcome(answer: Any) -> tuple[int, str]:
+    """Return the status with the faulty field, or with the type of the problem."""
     if answer.status_code < 400:
         return answer.status_code, ""
     problem = answer.json()
@@ -54,9 +53,9 @@ def told(answer: Any) -> tuple[int, str]:
     return answer.status_code, fields[0] if fields else problem["type"]
 
 
-# What is sent as the body of POST /v1/jobs.
+# Bodies of POST /v1/jobs.
 BODIES: dict[str, tuple[bytes, tuple[int, str]]] = {
-    # Numbers that JSON has not, or nobody can hold.
+    # Numbers that JSON does not have or that fit no number type.
     "NaN": (b'{"dataset":"emoji","priority":NaN}', (400, "bad-request")),
     "-Infinity": (b'{"dataset":"emoji","priority":-Infinity}', (400, "bad-request")),
     "1e400": (b'{"dataset":"emoji","dar":{"weight":1e400}}', (400, "bad-request")),
@@ -116,7 +115,7 @@ BODIES: dict[str, tuple[bytes, tuple[int, str]]] = {
     ),
     "a name of 10,000 letters": (spec(name="x" * 10_000), (422, "name")),
     "a body beyond the limit": (spec(name="x" * 200_000), (413, "body-too-large")),
-    # Text that no database stores, or that steers a terminal.
+    # Text that a database cannot store or that controls a terminal.
     "an escaped NUL": (b'{"dataset":"emoji","name":"a\\u0000b"}', (422, "name")),
     "a NUL byte": (b'{"dataset":"a\x00b"}', (422, "body")),
     "a NUL below a key of 190,000 letters": (
@@ -129,13 +128,13 @@ BODIES: dict[str, tuple[bytes, tuple[int, str]]] = {
     "an escape sequence": (spec(name="a\x1b[31m"), (422, "name")),
     "a line break": (spec(name="a\nb"), (422, "name")),
     "a path as a name": (spec(name="../../etc/passwd"), (422, "name")),
-    # Letters that look alike.
+    # Look-alike letters.
     "a Cyrillic letter in a data set's name": (spec(dataset="еmoji"), (422, "dataset")),
     "a Cyrillic letter in a method": (spec(method={"name": "sіmclr"}), (422, "method.name")),
     "full-width letters": (spec(method={"name": "ｓｉｍｃｌｒ"}), (422, "method.name")),
-    # A name may be written from right to left; the command line shows it without its marks.
+    # Names may be right-to-left text; the command line strips the control marks.
     "letters from right to left": (spec(name="a\u202egpj.exe"), (201, "")),
-    # What is no JSON object.
+    # Bodies that are not a JSON object.
     "nothing": (b"", (422, "body")),
     "null": (b"null", (422, "(the whole spec)")),
     "a list": (b"[]", (422, "(the whole spec)")),
@@ -152,7 +151,7 @@ BODIES: dict[str, tuple[bytes, tuple[int, str]]] = {
     "Latin-1": (b'{"dataset":"\xe9moji"}', (400, "bad-request")),
     "an overlong slash": (b'{"dataset":"\xc0\xaf"}', (400, "bad-request")),
     "a byte order mark": (b"\xef\xbb\xbf" + spec(), (422, "body")),
-    # Keys and texts that mean something elsewhere.
+    # Keys and strings with a meaning in other systems.
     "__proto__": (b'{"dataset":"emoji","__proto__":{"admin":true}}', (422, "__proto__")),
     "SQL": (spec(dataset="emoji'; DROP TABLE jobs; --"), (422, "dataset")),
     "another's id": (spec(id="job_" + "0" * 26), (422, "id")),
@@ -170,7 +169,7 @@ BODIES: dict[str, tuple[bytes, tuple[int, str]]] = {
 def test_submit_answers_hostile_bodies_as_listed(api: Api) -> None:
     api.dataset()
     sent = {
-        name: told(api.client.post("/v1/jobs", content=body, headers=JSON))
+        name: outcome(api.client.post("/v1/jobs", content=body, headers=JSON))
         for name, (body, _) in BODIES.items()
     }
     assert sent == {name: expected for name, (_, expected) in BODIES.items()}
@@ -210,20 +209,20 @@ def test_validate_answers_hostile_headers_as_listed(api: Api) -> None:
     sent = {}
     for name, (headers, _) in HEADERS.items():
         answer = api.client.post("/v1/jobs/validate", content=spec(), headers=headers)
-        sent[name] = told(answer)
+        sent[name] = outcome(answer)
         assert "access-control-allow-origin" not in answer.headers
     assert sent == {name: expected for name, (_, expected) in HEADERS.items()}
     zipped = gzip.compress(spec())
-    # What is compressed is not unpacked even if nobody says that it is.
+    # A compressed body without Content-Encoding is not decompressed.
     answer = api.client.post("/v1/jobs/validate", content=zipped, headers=JSON)
-    assert told(answer) == (400, "bad-request")
+    assert outcome(answer) == (400, "bad-request")
 
     def endless() -> Iterator[bytes]:
         for _ in range(1000):
             yield b"x" * 1000
 
     answer = api.client.post("/v1/jobs/validate", content=endless(), headers=JSON)
-    assert told(answer) == (413, "body-too-large")
+    assert outcome(answer) == (413, "body-too-large")
 
 
 IDEMPOTENCY_KEYS: dict[str | bytes, tuple[int, str]] = {
@@ -243,7 +242,7 @@ IDEMPOTENCY_KEYS: dict[str | bytes, tuple[int, str]] = {
 def test_submit_answers_hostile_idempotency_keys_as_listed(api: Api) -> None:
     api.dataset()
     sent = {
-        key: told(
+        key: outcome(
             api.client.post(
                 "/v1/jobs", content=spec(), headers=with_raw(JSON, "Idempotency-Key", key)
             )
@@ -253,7 +252,7 @@ def test_submit_answers_hostile_idempotency_keys_as_listed(api: Api) -> None:
     assert sent == IDEMPOTENCY_KEYS
 
 
-# Behind /v1; {job} is the id of a job.
+# Paths below /v1; {job} is the id of a job.
 ADDRESSES: dict[str, tuple[int, str]] = {
     "/jobs/%00": (404, "not-found"),
     "/jobs/" + "x" * 5000: (404, "not-found"),
@@ -322,9 +321,9 @@ ADDRESSES: dict[str, tuple[int, str]] = {
 @pytest.fixture
 def worker(api: Api) -> Worker:
     api.dataset()
-    made = api.start(api.submit()["id"])
-    assert made.post("start").status_code == 200
-    return made
+    worker = api.start(api.submit()["id"])
+    assert worker.post("start").status_code == 200
+    return worker
 
 
 def test_api_answers_hostile_urls_as_listed(api: Api, worker: Worker) -> None:
@@ -337,12 +336,12 @@ def test_api_answers_hostile_urls_as_listed(api: Api, worker: Worker) -> None:
         for name, value in known.items():
             path = path.replace(f"{{{name}}}", value)
         answer = api.client.get(path, headers=admin)
-        sent[address] = told(answer)
+        sent[address] = outcome(answer)
         assert "set-cookie" not in answer.headers
     assert sent == ADDRESSES
     for method in ("PUT", "TRACE", "OPTIONS", "PROPFIND", "FOO"):
         answer = api.client.request(method, "/v1/jobs", headers=admin)
-        assert told(answer) == (405, "method-not-allowed"), method
+        assert outcome(answer) == (405, "method-not-allowed"), method
 
 
 EVENT_IDS: dict[str | bytes, tuple[int, str]] = {
@@ -376,13 +375,13 @@ LOG_IDS: dict[str | bytes, tuple[int, str]] = {
 
 
 def test_streams_answer_hostile_last_event_ids_as_listed(api: Api, worker: Worker) -> None:
-    api.context.closing.set()  # streams end at once
+    api.context.closing.set()  # streams end immediately
     for kind, ids in (("events", EVENT_IDS), ("logs", LOG_IDS)):
         sent = {}
         for id in ids:
             headers = with_raw({"Accept": "text/event-stream"}, "Last-Event-ID", id)
             answer = api.client.get(f"/v1/jobs/{worker.job_id}/{kind}", headers=headers)
-            sent[id] = told(answer)
+            sent[id] = outcome(answer)
         assert sent == ids
 
 
@@ -394,7 +393,7 @@ RANGES: dict[str | bytes, tuple[int, int]] = {
     "bytes=10-": (416, 0),
     "bytes=99999999999999999999999-": (416, 0),
     "bytes=-0": (416, 0),
-    # Several parts are many copies of a file in one answer: the whole file is sent once.
+    # Multiple ranges could repeat the file many times, so the whole file is sent once.
     "bytes=" + ",".join(["0-9"] * 1000): (200, 10),
     "bytes=0-1,1-2": (200, 10),
     "bytes=5-2": (200, 10),
@@ -413,16 +412,16 @@ def test_artifact_answers_hostile_ranges_as_listed(api: Api, worker: Worker) -> 
     file.write_bytes(b"0123456789")
     worker.post("artifacts", name="a.bin", uri=f"{worker.uri}/a.bin", size=10, sha256=SHA)
     sent = {}
-    for asked in RANGES:
+    for value in RANGES:
         answer = api.client.get(
-            f"/v1/jobs/{worker.job_id}/artifacts/a.bin", headers=with_raw({}, "Range", asked)
+            f"/v1/jobs/{worker.job_id}/artifacts/a.bin", headers=with_raw({}, "Range", value)
         )
-        sent[asked] = answer.status_code, 0 if answer.status_code == 416 else len(answer.content)
+        sent[value] = answer.status_code, 0 if answer.status_code == 416 else len(answer.content)
     assert sent == RANGES
 
 
-# What a worker says, `{uri}` being the folder that it was given.
-WORDS: dict[str, tuple[str, dict[str, Any], tuple[int, str]]] = {
+# Reports of a worker; `{uri}` is the attempt's folder.
+REPORTS: dict[str, tuple[str, dict[str, Any], tuple[int, str]]] = {
     "a place outside": (
         "artifacts",
         {"name": "a", "uri": "file:///etc/passwd", "size": 1, "sha256": SHA},
@@ -536,14 +535,15 @@ def test_worker_api_answers_hostile_reports_as_listed(worker: Worker) -> None:
         return value.replace("{uri}", worker.uri) if isinstance(value, str) else value
 
     sent = {
-        name: told(worker.post(action, **filled(body))) for name, (action, body, _) in WORDS.items()
+        name: outcome(worker.post(action, **filled(body)))
+        for name, (action, body, _) in REPORTS.items()
     }
-    assert sent == {name: expected for name, (_, _, expected) in WORDS.items()}
+    assert sent == {name: expected for name, (_, _, expected) in REPORTS.items()}
 
 
 CLOSE = b"Host: x\r\nConnection: close\r\n"
 POST = b"POST /v1/jobs HTTP/1.1\r\n" + CLOSE
-# What is sent over a connection, and the status of the answer.
+# Bytes sent over a connection, and the status of the answer.
 BYTES: dict[str, tuple[bytes, int]] = {
     "no host": (b"GET /livez HTTP/1.1\r\nConnection: close\r\n\r\n", 400),
     "two hosts": (b"GET /livez HTTP/1.1\r\nHost: a\r\n" + CLOSE + b"\r\n", 400),
@@ -599,8 +599,8 @@ def test_server_answers_hostile_bytes_as_listed(tmp_path: Path, migrated_sqlite:
                 while block := connection.recv(65536):
                     answer += block
             except ConnectionError:
-                pass  # It answered and hung up before it had read all.
-        # One answer to what must be taken for one request, or for none.
+                pass  # The server answered and closed before it had read everything.
+        # Exactly one answer: the bytes are one request, or an invalid one.
         assert answer.count(b"HTTP/1.1 ") == 1, answer
         return int(answer.split()[1])
 
@@ -608,7 +608,7 @@ def test_server_answers_hostile_bytes_as_listed(tmp_path: Path, migrated_sqlite:
         assert {name: status(sent) for name, (sent, _) in BYTES.items()} == {
             name: expected for name, (_, expected) in BYTES.items()
         }
-        # Half a request, whose client then leaves, keeps nobody waiting.
+        # Half a request of a client that disconnects does not block others.
         with socket.create_connection(listener.getsockname(), timeout=60) as connection:
             connection.sendall(POST + b"Content-Length: 100\r\n\r\n{")
         assert status(b"GET /livez HTTP/1.1\r\n" + CLOSE + b"\r\n") == 200
@@ -629,11 +629,11 @@ def test_server_answers_hostile_bytes_as_listed(tmp_path: Path, migrated_sqlite:
         ),
     ],
 )
-@pytest.mark.parametrize("known", [False, True], ids=["by nobody", "by a token that may read"])
+@pytest.mark.parametrize("known", [False, True], ids=["without token", "with read token"])
 def test_request_memory_is_bounded_by_body_size(
     api: Api, known: bool, body: dict[str, Any]
 ) -> None:
-    """Nobody needs a token to have one read."""
+    """The body is read before the token is checked, so the bound holds without a token."""
     authorization = api.token("read")["Authorization"] if known else ""
     content = json.dumps(body).encode()
     tracemalloc.start()
@@ -646,5 +646,5 @@ def test_request_memory_is_bounded_by_body_size(
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert told(answer)[0] in ((400, 422) if known else (400, 401))
+    assert outcome(answer)[0] in ((400, 422) if known else (400, 401))
     assert peak < 20 * len(content) + 2_000_000
