@@ -1,4 +1,4 @@
-"""Submitting, finding, changing and cancelling jobs over REST."""
+"""Submitting, listing, changing, cloning and cancelling jobs over REST."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_submit_refuses_more_resources_than_the_cluster_has(api: Api) -> None:
 def test_submit_refuses_worker_that_fits_on_no_node(
     api: Api, resources: dict[str, int], field: str | None, most: int | None, because: str
 ) -> None:
-    """Of six CPUs in all and a GPU, which is beside the two."""
+    """The nodes have 4 CPUs, 2 CPUs with a GPU, and none."""
     api.dataset()
     snapshot(api, cpus=4, others=[(2, 1), (0, 0)])
     spec = {"dataset": "emoji", "train": {"batch_size": 12}, "resources": resources}
@@ -247,8 +247,8 @@ def test_idempotency_key_creates_one_job_for_concurrent_requests(api: Api) -> No
 
 def test_job_list_pages_newest_first_and_filters(api: Api) -> None:
     api.dataset()
-    made = [api.submit(name=f"job {n}", tags={"parity": str(n % 2)})["id"] for n in range(5)]
-    newest = made[::-1]
+    jobs = [api.submit(name=f"job {n}", tags={"parity": str(n % 2)})["id"] for n in range(5)]
+    newest = jobs[::-1]
     first = api.client.get("/v1/jobs", params={"limit": 2}).json()
     assert [job["id"] for job in first["data"]] == newest[:2]
     assert first["has_more"]
@@ -258,17 +258,17 @@ def test_job_list_pages_newest_first_and_filters(api: Api) -> None:
     assert ids == newest
     assert (last["has_more"], last["next"]) == (False, None)
 
-    api.client.post(f"/v1/jobs/{made[0]}/cancel")
+    api.client.post(f"/v1/jobs/{jobs[0]}/cancel")
 
-    def found(**params: Any) -> list[str]:
+    def matching(**params: Any) -> list[str]:
         return [job["id"] for job in api.client.get("/v1/jobs", params=params).json()["data"]]
 
-    assert found(status="cancelled") == [made[0]]
-    assert found(status=["cancelled", "queued"]) == newest
-    assert found(tag="parity:1") == [made[3], made[1]]
-    assert found(tag='par"ity:1') == []
-    assert found(method="simclr") == newest
-    assert found(method="byol") == []
+    assert matching(status="cancelled") == [jobs[0]]
+    assert matching(status=["cancelled", "queued"]) == newest
+    assert matching(tag="parity:1") == [jobs[3], jobs[1]]
+    assert matching(tag='par"ity:1') == []
+    assert matching(method="simclr") == newest
+    assert matching(method="byol") == []
     for params in ({"tag": "parity"}, {"limit": 0}, {"status": "no"}, {"after": "';--"}):
         field = next(iter(params))
         problem = refused(api.client.get("/v1/jobs", params=params), 422)
@@ -280,7 +280,7 @@ def test_job_list_deduplicates_status_filter(api: Api) -> None:
     cancelled, queued = (api.submit()["id"] for _ in range(2))
     api.client.post(f"/v1/jobs/{cancelled}/cancel")
 
-    def found(*statuses: str) -> tuple[list[str], list[int]]:
+    def ids_and_query_lengths(*statuses: str) -> tuple[list[str], list[int]]:
         lengths: list[int] = []
 
         def count(_: Any, __: Any, statement: str, *rest: Any) -> None:
@@ -294,29 +294,29 @@ def test_job_list_deduplicates_status_filter(api: Api) -> None:
         assert answer.status_code == 200, answer.text
         return [job["id"] for job in answer.json()["data"]], lengths
 
-    once, both = found("queued"), found("queued", "cancelled")
+    once, both = ids_and_query_lengths("queued"), ids_and_query_lengths("queued", "cancelled")
     assert (once[0], both[0]) == ([queued], [queued, cancelled])
     assert sum(once[1]) < sum(both[1])
-    assert found(*["queued"] * 501) == once
-    assert found(*["queued", "cancelled"] * 501) == both
+    assert ids_and_query_lengths(*["queued"] * 501) == once
+    assert ids_and_query_lengths(*["queued", "cancelled"] * 501) == both
 
 
 def test_job_list_filters_by_current_tags(api: Api) -> None:
-    def found(tag: str) -> list[str]:
+    def tagged(tag: str) -> list[str]:
         return [job["id"] for job in api.client.get(f"/v1/jobs?tag={tag}").json()["data"]]
 
     api.dataset()
     job = api.submit(tags={"team": "vision", "stage": "trial"})["id"]
     tags = {"team": "audio", "stage": "trial", "owner": "kim"}
     api.client.patch(f"/v1/jobs/{job}", json={"tags": tags})
-    assert [found(tag) for tag in ("team:vision", "team:audio", "stage:trial", "owner:kim")] == [
+    assert [tagged(tag) for tag in ("team:vision", "team:audio", "stage:trial", "owner:kim")] == [
         [],
         [job],
         [job],
         [job],
     ]
     api.client.patch(f"/v1/jobs/{job}", json={"tags": {}})
-    assert found("team:audio") == []
+    assert tagged("team:audio") == []
 
 
 def test_job_of_another_tenant_is_not_found(api: Api) -> None:
@@ -368,31 +368,31 @@ def test_pause_and_resume_follow_job_status(api: Api) -> None:
     api.dataset()
     job = api.submit()["id"]
 
-    def ask(verb: str) -> tuple[int, str, str]:
+    def request(verb: str) -> tuple[int, str, str]:
         answer = api.client.post(f"/v1/jobs/{job}/{verb}")
         body = answer.json()
         return answer.status_code, body.get("status"), body.get("desired")
 
     problem = refused(api.client.post(f"/v1/jobs/{job}/resume"), 409, None, "wrong-state")
     assert problem["detail"] == "The job is queued; only a paused job can be resumed"
-    assert ask("pause") == (202, "paused", "pause")
-    assert ask("pause") == (202, "paused", "pause")
-    assert ask("resume") == (202, "queued", "run")
+    assert request("pause") == (202, "paused", "pause")
+    assert request("pause") == (202, "paused", "pause")
+    assert request("resume") == (202, "queued", "run")
     worker = api.start(job)
     worker.post("start")
-    assert ask("pause") == (202, "running", "pause")
+    assert request("pause") == (202, "running", "pause")
     assert worker.post("heartbeat").json()["desired"] == "pause"
     refused(api.client.post(f"/v1/jobs/{job}/resume"), 409, None, "wrong-state")
     worker.post("finish", outcome="paused")
-    assert ask("resume") == (202, "queued", "run")
-    assert ask("cancel") == (202, "cancelled", "cancel")
+    assert request("resume") == (202, "queued", "run")
+    assert request("cancel") == (202, "cancelled", "cancel")
     for verb in ("pause", "resume"):
         problem = refused(api.client.post(f"/v1/jobs/{job}/{verb}"), 409, None, "wrong-state")
         assert problem["job_status"] == "cancelled"
 
 
 def with_checkpoint(api: Api, epochs: int = 4) -> tuple[dict[str, Any], str]:
-    """A job that ended, and its only checkpoint, of epoch 2."""
+    """Return a finished job and the id of its only checkpoint, of epoch 2."""
     api.dataset()
     job = api.submit(train={"epochs": epochs}, tags={"team": "vision"})
     worker = api.start(job["id"])
@@ -425,9 +425,9 @@ def test_clone_resumes_from_checkpoint_with_changed_settings(api: Api) -> None:
     resume = api.start(clone["id"]).post("start").json()["resume"]
     assert (resume["checkpoint_id"], resume["branch"]) == (checkpoint, True)
 
-    anew = api.client.post(path, json={"checkpoint": None}).json()
-    assert anew["start_checkpoint_id"] is None
-    assert anew["resolved"] == job["resolved"] | {"dataset": job["dataset"]["id"]}
+    from_scratch = api.client.post(path, json={"checkpoint": None}).json()
+    assert from_scratch["start_checkpoint_id"] is None
+    assert from_scratch["resolved"] == job["resolved"] | {"dataset": job["dataset"]["id"]}
     named = api.client.post(path, json={"checkpoint": checkpoint}).json()
     assert named["start_checkpoint_id"] == checkpoint
 
@@ -439,7 +439,7 @@ def test_clone_with_idempotency_key_is_replayed(api: Api) -> None:
     again = api.client.post(path, headers=headers)
     assert again.json() == first.json()
     assert again.headers["Idempotency-Replayed"] == "true"
-    # Also when what it was made from is gone.
+    # Also after its start checkpoint was deleted.
     assert api.client.post(f"/v1/jobs/{first.json()['id']}/cancel").status_code == 202
     assert api.client.delete(f"/v1/checkpoints/{checkpoint}").is_success
     assert api.client.post(path, headers=headers).json() == first.json()

@@ -1,4 +1,4 @@
-"""The job state machine: whatever is asked in whatever order, history stays consistent."""
+"""The job state machine: history stays consistent for requests in any order."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def start(database: Database, job_id: str) -> int | None:
         return None if attempt is None else attempt.number
 
 
-def look(database: Database, job_id: str) -> tuple[Job, list[Event], list[Attempt]]:
+def read_history(database: Database, job_id: str) -> tuple[Job, list[Event], list[Attempt]]:
     with database.read() as session:
         job = session.get_one(Job, job_id)
         events = session.scalars(
@@ -97,8 +97,8 @@ def check_history(job: Job, events: list[Event], attempts: list[Attempt]) -> Non
         assert live == []
 
 
-class Life(RuleBasedStateMachine):
-    """Dispatcher, worker and person act on one job in any order, late and wrong ones included."""
+class JobMachine(RuleBasedStateMachine):
+    """Dispatcher, worker and user act on one job in any order, also late or for an old attempt."""
 
     database: Database
 
@@ -112,12 +112,12 @@ class Life(RuleBasedStateMachine):
         start(self.database, self.job_id)
 
     @rule(back=st.integers(0, 1))
-    def submitted(self, back: int) -> None:
+    def mark_submitted(self, back: int) -> None:
         with self.database.write() as session:
             lifecycle.mark_submitted(session, self.job_id, self._attempt() - back)
 
     @rule(back=st.integers(0, 1))
-    def running(self, back: int) -> None:
+    def mark_running(self, back: int) -> None:
         try:
             with self.database.write() as session:
                 lifecycle.mark_running(session, self.job_id, self._attempt() - back)
@@ -131,14 +131,14 @@ class Life(RuleBasedStateMachine):
     )
     def finish(self, back: int, outcome: states.Outcome, retryable: bool) -> None:
         error = {"type": "x", "message": "broke"} if outcome in ("failed", "lost") else None
-        before, desired = self._status(), look(self.database, self.job_id)[0].desired
+        before, desired = self._status(), read_history(self.database, self.job_id)[0].desired
         with self.database.write() as session:
             ending = Ending(outcome, error, Retry.LIMITED if retryable else Retry.NEVER)
             status = lifecycle.finish_attempt(session, self.job_id, self._attempt() - back, ending)
         if before == "cancelling":
             assert status in (None, "cancelled")
         if desired == "pause":
-            assert status not in ("retry_wait", "queued"), "it would take its place again"
+            assert status not in ("retry_wait", "queued"), "a paused job must not be requeued"
 
     @rule()
     def requeue(self) -> None:
@@ -168,14 +168,14 @@ class Life(RuleBasedStateMachine):
             lifecycle.start_stopping(session, self.job_id)
 
     @rule()
-    def append(self) -> None:
+    def append_event(self) -> None:
         with self.database.write() as session:
             seq = lifecycle.append_event(session, self.job_id, "note", "hello")
         assert (seq is None) == (self.ended is not None)
 
     @invariant()
-    def consistent(self) -> None:
-        job, events, attempts = look(self.database, self.job_id)
+    def history_is_consistent(self) -> None:
+        job, events, attempts = read_history(self.database, self.job_id)
         check_history(job, events, attempts)
         if self.ended is not None:
             assert job.status == self.ended, "a terminal status was left"
@@ -187,19 +187,19 @@ class Life(RuleBasedStateMachine):
             assert not any(attempt.state in states.LIVE_ATTEMPT for attempt in attempts)
 
     def _attempt(self) -> int:
-        return look(self.database, self.job_id)[0].attempt
+        return read_history(self.database, self.job_id)[0].attempt
 
     def _status(self) -> str:
-        return look(self.database, self.job_id)[0].status
+        return read_history(self.database, self.job_id)[0].status
 
 
 def test_history_is_consistent_after_any_order_of_actions(database: Database) -> None:
-    class OnThisDatabase(Life):
+    class DatabaseJobMachine(JobMachine):
         pass
 
-    OnThisDatabase.database = database
+    DatabaseJobMachine.database = database
     run_state_machine_as_test(
-        OnThisDatabase,
+        DatabaseJobMachine,
         settings=settings(
             max_examples=25,
             stateful_step_count=12,
@@ -220,7 +220,7 @@ def test_start_attempt_succeeds_for_one_of_many_callers(database: Database) -> N
     job_id = make_job(database)
     numbers = in_parallel(lambda _: start(database, job_id), 8)
     assert sorted(number or 0 for number in numbers) == [0] * 7 + [1]
-    check_history(*look(database, job_id))
+    check_history(*read_history(database, job_id))
 
 
 def test_append_event_numbers_concurrent_events_without_gaps(database: Database) -> None:
@@ -235,7 +235,7 @@ def test_append_event_numbers_concurrent_events_without_gaps(database: Database)
 
     seqs = [seq for seqs in in_parallel(append, 6) for seq in seqs]
     assert sorted(seq or 0 for seq in seqs) == list(range(2, 62))
-    check_history(*look(database, job_id))
+    check_history(*read_history(database, job_id))
 
 
 def test_cancel_racing_start_loses_to_the_first_commit(database: Database) -> None:
@@ -249,7 +249,7 @@ def test_cancel_racing_start_loses_to_the_first_commit(database: Database) -> No
     for _ in range(5):
         job_id = make_job(database)
         race(job_id)
-        job, events, attempts = look(database, job_id)
+        job, events, attempts = read_history(database, job_id)
         check_history(job, events, attempts)
         assert (job.status, len(attempts)) in (("cancelled", 0), ("starting", 1))
         assert job.desired == Desired.CANCEL
@@ -265,7 +265,7 @@ def test_rolled_back_transition_leaves_no_event(database: Database) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         start_and_die()
-    job, events, attempts = look(database, job_id)
+    job, events, attempts = read_history(database, job_id)
     assert (job.status, len(events), attempts) == ("queued", 1, [])
 
 
@@ -298,7 +298,7 @@ def test_retries_back_off_and_resume_from_newest_checkpoint(
         with database.write() as session:
             status = lifecycle.finish_attempt(session, job_id, number, Ending("lost", error))
         assert status == "retry_wait"
-        not_before = look(database, job_id)[0].not_before
+        not_before = read_history(database, job_id)[0].not_before
         assert not_before is not None
         delays.append(not_before - datetime.now(UTC))
         with database.write() as session:
@@ -308,7 +308,7 @@ def test_retries_back_off_and_resume_from_newest_checkpoint(
         job = session.get_one(Job, job_id)
         job.progress = {"step": 23, "total_steps": 40, "epochs": 4, "eta_seconds": 3.0}
     assert start(database, job_id) == 3
-    job, events, _ = look(database, job_id)
+    job, events, _ = read_history(database, job_id)
     assert job.progress == {"step": 20, "epoch": 1, "total_steps": 40, "epochs": 4}
     assert events[-1].message.startswith("Attempt 3 is starting from step 20 (checkpoint ckpt_")
     with database.write() as session:
@@ -318,7 +318,7 @@ def test_retries_back_off_and_resume_from_newest_checkpoint(
     assert status == "failed"
     with database.write() as session:
         lifecycle.attach_log_tail(session, job_id, 3, ["last line"])
-    job, events, attempts = look(database, job_id)
+    job, events, attempts = read_history(database, job_id)
     assert job.error == {**error, "log_tail": ["last line"]} == attempts[-1].error
     assert job.restarts == 2
     check_history(job, events, attempts)
@@ -328,10 +328,10 @@ def test_retries_back_off_and_resume_from_newest_checkpoint(
     ("second", "repeatable", "status"),
     [
         ({}, True, "failed"),
-        ({}, False, "retry_wait"),  # of a disk or a network: it may have come back meanwhile
+        ({}, False, "retry_wait"),  # an infrastructure error: disk or network may have recovered
         ({"type": "OtherError"}, True, "retry_wait"),
         ({"message": "at another place"}, True, "retry_wait"),
-        ({"step": 40}, True, "failed"),  # a restart from a checkpoint before that came as far
+        ({"step": 40}, True, "failed"),  # restarted from an earlier checkpoint, no new step
         ({"step": 50}, True, "retry_wait"),
     ],
 )
@@ -345,12 +345,12 @@ def test_repeated_error_without_progress_is_final(
         "step": 40,
         "traceback": "1",
     }
-    for number, how in ((1, first), (2, first | {"step": 30, "traceback": "2"} | second)):
+    for number, failure in ((1, first), (2, first | {"step": 30, "traceback": "2"} | second)):
         start(database, job_id)
-        error = {key: value for key, value in how.items() if key != "step"}
+        error = {key: value for key, value in failure.items() if key != "step"}
         with database.write() as session:
             lifecycle.mark_running(session, job_id, number)
-            for step in range(10, how["step"] + 1, 10):
+            for step in range(10, failure["step"] + 1, 10):
                 session.add(
                     Metric(
                         job_id=job_id, name="loss", step=step, attempt=number, time=0.0, value=1.0
@@ -365,7 +365,7 @@ def test_repeated_error_without_progress_is_final(
                 assert lifecycle.requeue(session, job_id)
     assert ended == status
     if status == "failed":
-        job, events, _ = look(database, job_id)
+        job, events, _ = read_history(database, job_id)
         assert job.restarts == 1
         assert events[-1].message == (
             "Job failed (the same error again, without a step more): overflow"

@@ -1,4 +1,4 @@
-"""Where the API listens, and what whoever makes it listen beyond loopback is told."""
+"""The address that the API listens on, and the warning when it is not loopback."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ def test_default_host_is_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_listener_sets_tcp_nodelay(tmp_path: Path) -> None:
     """Headers and body are two writes: without TCP_NODELAY the second waits for an acknowledgement."""
 
-    async def accepted_without_delay() -> int:
+    async def read_no_delay() -> int:
         accepted: asyncio.Future[asyncio.BaseTransport] = asyncio.get_running_loop().create_future()
 
-        class Door(asyncio.Protocol):
+        class Acceptor(asyncio.Protocol):
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
                 accepted.set_result(transport)
 
         with bind_listener(Settings(home=tmp_path, port=0)) as listener:
             port = listener.getsockname()[1]
-            async with await asyncio.get_running_loop().create_server(Door, sock=listener):
+            async with await asyncio.get_running_loop().create_server(Acceptor, sock=listener):
                 _, writer = await asyncio.open_connection("127.0.0.1", port)
                 transport = await accepted
                 connection = transport.get_extra_info("socket")
-                set_to: int = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+                no_delay: int = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
                 writer.close()
                 transport.close()
-                return set_to
+                return no_delay
 
-    assert asyncio.run(accepted_without_delay()) != 0
+    assert asyncio.run(read_no_delay()) != 0

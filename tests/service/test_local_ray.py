@@ -1,4 +1,4 @@
-"""Where Ray's files go, and what its processes take over from where the service is started."""
+"""The folder of Ray's files, and what Ray's processes inherit from the service's environment."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ ROOT = Path(__file__).parents[2]
 PLANTED = "raise SystemExit(f'{__file__} was run')"
 
 
-def found_by_ray(home: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> Any:
-    """What a Python process in the place of `ray start` prints, as JSON."""
+def printed_by_ray(home: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> Any:
+    """Run Python code in place of `ray start` and return the JSON that it prints."""
     monkeypatch.setattr(local_ray, "_command", lambda *_: [sys.executable, "-c", code])
     log = home / "logs" / "ray.log"
     with local_ray.LocalRay(home / "ray", log) as ray:
@@ -96,12 +96,12 @@ def test_ray_imports_nothing_from_the_working_folder(
     started_in.mkdir()
     for module in ("ctypes", "queue", "service"):
         (started_in / f"{module}.py").write_text(PLANTED)
-    # The guard needs nothing of the folder that it works in.
+    # The subreaper imports nothing from its working folder either.
     (home / "logs" / "ctypes.py").write_text(PLANTED)
     monkeypatch.chdir(started_in)
     code = "import json, os, queue; print(json.dumps(os.getcwd()))"
-    # Ray puts the folder that a driver works in before all others that its ranks import from.
-    assert found_by_ray(home, monkeypatch, code) == str(home / "logs")
+    # Ray puts a driver's working folder first on the import path of its ranks.
+    assert printed_by_ray(home, monkeypatch, code) == str(home / "logs")
 
 
 @pytest.mark.parametrize("command", ["job", "ingest"])
@@ -129,23 +129,23 @@ def test_ray_environment_has_only_settings_that_workers_read(
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy")
     monkeypatch.chdir(tmp_path)
     code = "import json, os; print(json.dumps(dict(os.environ)))"
-    found = found_by_ray(tmp_path / "home", monkeypatch, code)
-    assert {name: value for name, value in found.items() if name.startswith("DASL_")} == {
-        # Below the folder that the service, and not Ray, is started in.
+    environment = printed_by_ray(tmp_path / "home", monkeypatch, code)
+    assert {name: value for name, value in environment.items() if name.startswith("DASL_")} == {
+        # Relative to the service's working folder, not to Ray's.
         "DASL_CACHE_DIR": str(tmp_path / "cache"),
         "DASL_CACHE_MAX_BYTES": "5",
     }
-    assert "hunter2" not in str(found)
-    assert "RAY_ADDRESS" not in found
-    assert found["HTTPS_PROXY"] == "http://proxy"
+    assert "hunter2" not in str(environment)
+    assert "RAY_ADDRESS" not in environment
+    assert environment["HTTPS_PROXY"] == "http://proxy"
 
 
 def test_every_setting_that_workers_read_is_passed_on() -> None:
-    def named(*files: Path) -> set[str]:
+    def variables(*files: Path) -> set[str]:
         quoted = r"[\"'](DASL_[A-Z_]+)[\"']"
         return {name for file in files for name in re.findall(quoted, file.read_text("utf-8"))}
 
-    read = named(*(ROOT / "workers").rglob("*.py"), *(ROOT / "dasl_core").rglob("*.py"))
-    handed = named(ROOT / "service" / "dispatcher" / "context.py")
+    read = variables(*(ROOT / "workers").rglob("*.py"), *(ROOT / "dasl_core").rglob("*.py"))
+    passed_on = variables(ROOT / "service" / "dispatcher" / "context.py")
     assert {"DASL_API_URL", "DASL_CACHE_DIR"} <= read
-    assert read - handed == set(local_ray._WORKER_VARIABLES)
+    assert read - passed_on == set(local_ray._WORKER_VARIABLES)

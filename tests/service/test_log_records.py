@@ -1,4 +1,4 @@
-"""Log records as lines: text for people, JSON for programs, and no secret in either."""
+"""Log lines: readable text or JSON, and no secret in either."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from service.log_records import JsonLines, TextLines, about
 from service.server.app import create_app
 from service.settings import Settings
 
-# One of the right form; not a fresh one, since a test has one name on all workers.
+# A fixed token, because a parametrized test needs the same id on all xdist workers.
 TOKEN = "dasl_xoIOLzVmvZbaczsrn3-Y2PgN_JFNoAETuF8xNn5Ngp4"
 
 
@@ -43,9 +43,9 @@ def test_json_line_has_fields_and_context() -> None:
             line = lines.format(record("a %s\nb", "ü", fields={"status": 200, "none": None}))
         outside = lines.format(record("later"))
     assert "\n" not in line
-    said = json.loads(line)
-    assert said.pop("time").endswith("+00:00")
-    assert said == {
+    fields = json.loads(line)
+    assert fields.pop("time").endswith("+00:00")
+    assert fields == {
         "level": "WARNING",
         "logger": "some.where",
         "message": "a ü\nb",
@@ -59,9 +59,9 @@ def test_json_line_has_fields_and_context() -> None:
 
 
 def test_log_line_includes_traceback() -> None:
-    said = json.loads(JsonLines().format(failed(KeyError("x"))))
-    assert said["exception"].startswith("Traceback")
-    assert said["exception"].endswith("KeyError: 'x'")
+    fields = json.loads(JsonLines().format(failed(KeyError("x"))))
+    assert fields["exception"].startswith("Traceback")
+    assert fields["exception"].endswith("KeyError: 'x'")
     assert "Traceback" in TextLines().format(failed(KeyError("x")))
 
 
@@ -73,12 +73,12 @@ def test_text_line_is_readable() -> None:
 
 
 def test_log_context_belongs_to_one_thread() -> None:
-    told = []
+    lines = []
     with about(job="job_x"):
-        thread = threading.Thread(target=lambda: told.append(JsonLines().format(record("x"))))
+        thread = threading.Thread(target=lambda: lines.append(JsonLines().format(record("x"))))
         thread.start()
         thread.join()
-    assert "job_x" not in told[0]
+    assert "job_x" not in lines[0]
 
 
 @pytest.mark.parametrize("kind", [TextLines, JsonLines])
@@ -138,12 +138,12 @@ except ZeroDivisionError:
 
 
 def test_database_connection_errors_log_no_secret(tmp_path: Path) -> None:
-    told: list[str] = []
+    lines: list[str] = []
 
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            # Not through our formatter: what comes in must be clean where that is possible.
-            told.append(logging.Formatter().format(record))
+            # The default formatter does not redact: the records themselves must be clean.
+            lines.append(logging.Formatter().format(record))
 
     listener = Listener()
     root = logging.getLogger()
@@ -165,7 +165,7 @@ def test_database_connection_errors_log_no_secret(tmp_path: Path) -> None:
     finally:
         root.removeHandler(listener)
         root.setLevel(before)
-    assert any("/v1/jobs" in line for line in told)
+    assert any("/v1/jobs" in line for line in lines)
     for secret in (TOKEN, credentials.hash_token(TOKEN), "hunter2", "5a5a5a"):
-        assert secret not in "".join(told)
+        assert secret not in "".join(lines)
     assert {"hunter2", "5a5a5a"} <= set(settings.secrets)

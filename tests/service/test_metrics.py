@@ -1,4 +1,4 @@
-"""`/metrics`: what Prometheus reads of jobs, cluster and requests, and who may."""
+"""`/metrics`: Prometheus series of jobs, cluster and requests, and access to them."""
 
 from __future__ import annotations
 
@@ -62,24 +62,24 @@ def test_metrics_report_jobs_and_attempts_from_the_database(api: Api) -> None:
             update(Attempt).where(Attempt.job_id == second).values(heartbeat_at=long_ago)
         )
 
-    seen = scrape(api.client)
+    series = scrape(api.client)
     for status, count in (("queued", 1), ("running", 2), ("failed", 0), ("succeeded", 0)):
-        assert value(seen, "dasl_jobs", status=status) == count
+        assert value(series, "dasl_jobs", status=status) == count
     for state, count in (("created", 0), ("submitted", 0), ("running", 2)):
-        assert value(seen, "dasl_live_attempts", state=state) == count
-    assert value(seen, "dasl_attempts_total", outcome="failed") == 1
-    assert value(seen, "dasl_restarts_total") == 1
-    assert value(seen, "dasl_queue_wait_seconds_count") == 2, "first attempts only"
-    assert value(seen, "dasl_queue_wait_seconds_bucket", le="+Inf") == 2
-    assert 0 < value(seen, "dasl_queue_wait_seconds_sum") < 2000
-    assert 100 <= value(seen, "dasl_heartbeat_age_seconds") < 2000
-    assert 0 < value(seen, "dasl_queue_oldest_wait_seconds") < 2000
+        assert value(series, "dasl_live_attempts", state=state) == count
+    assert value(series, "dasl_attempts_total", outcome="failed") == 1
+    assert value(series, "dasl_restarts_total") == 1
+    assert value(series, "dasl_queue_wait_seconds_count") == 2, "first attempts only"
+    assert value(series, "dasl_queue_wait_seconds_bucket", le="+Inf") == 2
+    assert 0 < value(series, "dasl_queue_wait_seconds_sum") < 2000
+    assert 100 <= value(series, "dasl_heartbeat_age_seconds") < 2000
+    assert 0 < value(series, "dasl_queue_oldest_wait_seconds") < 2000
     api.start(third)
     later = scrape(api.client)
     assert value(later, "dasl_queue_wait_seconds_count") == 3
     assert value(later, "dasl_queue_oldest_wait_seconds") == 0
 
-    # Another process on the same database tells the same.
+    # Another process on the same database reports the same values.
     with TestClient(create_app(api.settings, api.database)) as other:
         elsewhere = scrape(other)
     aging = {"dasl_heartbeat_age_seconds", "dasl_queue_oldest_wait_seconds"}
@@ -94,15 +94,15 @@ def test_metrics_report_cluster_lease_and_components(api: Api) -> None:
     before = scrape(api.client)
     assert value(before, "dasl_up", component="database") == 1
     assert value(before, "dasl_up", component="dispatcher") == 0
-    assert ("dasl_cluster_gpus", frozenset()) not in before, "nothing was seen yet"
+    assert ("dasl_cluster_gpus", frozenset()) not in before, "there is no snapshot yet"
     snapshot(api, cpus=8, gpus=4)
     with api.database.write() as session:
         until = datetime.now(UTC) + timedelta(seconds=30)
         session.add(Lease(name="dispatcher", holder="me", expires_at=until))
-    seen = scrape(api.client)
+    series = scrape(api.client)
     for component in ("database", "dispatcher", "ray"):
-        assert value(seen, "dasl_up", component=component) == 1
-    assert 0 < value(seen, "dasl_dispatcher_lease_seconds") <= 30
+        assert value(series, "dasl_up", component=component) == 1
+    assert 0 < value(series, "dasl_dispatcher_lease_seconds") <= 30
     for name, expected in (
         ("cpus", 8),
         ("cpus_allocated", 0),
@@ -111,16 +111,16 @@ def test_metrics_report_cluster_lease_and_components(api: Api) -> None:
         ("gpus_allocated", 0),
         ("gpus_used", 0),
     ):
-        assert value(seen, f"dasl_cluster_{name}") == expected
+        assert value(series, f"dasl_cluster_{name}") == expected
     api.dataset()
     job = api.submit(resources={"workers": 2, "cpus_per_worker": 3})
     api.start(job["id"])
     assert value(scrape(api.client), "dasl_cluster_cpus_allocated") == 6
-    assert value(seen, "dasl_cluster_nodes") == 1
-    assert value(seen, "dasl_cluster_snapshot_age_seconds") >= 0
+    assert value(series, "dasl_cluster_nodes") == 1
+    assert value(series, "dasl_cluster_snapshot_age_seconds") >= 0
     version = api.client.get("/livez").json()["version"]
     assert any(
-        name == "dasl_build_info" and ("version", version) in labels for name, labels in seen
+        name == "dasl_build_info" and ("version", version) in labels for name, labels in series
     )
 
 
@@ -130,26 +130,25 @@ def test_request_metrics_are_labeled_by_route_without_ids(api: Api) -> None:
     for _ in range(3):
         api.client.get(f"/v1/jobs/{job}")
     api.client.get("/v1/jobs/job_nobody", headers={"Authorization": "Bearer dasl_x"})
-    for number in range(20):  # Whatever a client makes up, it makes no series of its own.
+    for number in range(20):  # Unknown paths and methods create no new series.
         api.client.get(f"/v1/{number}/{job}")
         api.client.request(f"BREW{number}", "/v1/jobs")
-    seen = scrape(api.client)
+    series = scrape(api.client)
     name, route = "dasl_http_request_duration_seconds", "/v1/jobs/{job_id}"
-    assert value(seen, f"{name}_count", route=route, method="GET", status="2xx") == 3
-    assert value(seen, f"{name}_count", route=route, method="GET", status="4xx") == 1
-    assert value(seen, f"{name}_count", route="none", method="GET", status="4xx") == 20
+    assert value(series, f"{name}_count", route=route, method="GET", status="2xx") == 3
+    assert value(series, f"{name}_count", route=route, method="GET", status="4xx") == 1
+    assert value(series, f"{name}_count", route="none", method="GET", status="4xx") == 20
     assert (
         sum(
             number
-            for (sample, labels), number in seen.items()
+            for (sample, labels), number in series.items()
             if sample == f"{name}_count" and ("method", "other") in labels
         )
         == 20
     )
-    assert value(seen, f"{name}_bucket", route=route, method="GET", status="2xx", le="+Inf") == 3
-    everything = str(seen)
-    assert job not in everything
-    assert dataset not in everything
+    assert value(series, f"{name}_bucket", route=route, method="GET", status="2xx", le="+Inf") == 3
+    assert job not in str(series)
+    assert dataset not in str(series)
 
 
 def test_metrics_token_is_separate_from_api_tokens(api: Api) -> None:

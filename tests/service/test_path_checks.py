@@ -1,4 +1,4 @@
-"""What a job reads must lie where reading is allowed, when it is submitted as well."""
+"""Path checks at submission: weights and datasets must be readable and below the roots."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_worker_start_includes_dataset_roots(api: Api, tmp_path: Path) -> None:
 def test_unreadable_dataset_folder_is_a_validation_error(api: Api) -> None:
     dataset = api.dataset()
     with api.database.write() as session:
-        # No file system has such a name, and says so with an error of its own.
+        # The name is too long for every file system, which raises OSError.
         session.get_one(Dataset, dataset).uri = "/" + "x" * 300
     problem = refused(submit(api), 422, "dataset")
     assert "cannot be read: File name too long" in problem["detail"]
@@ -75,15 +75,15 @@ def test_unreadable_dataset_folder_is_a_validation_error(api: Api) -> None:
 def test_submit_refuses_missing_weights(api: Api, tmp_path: Path) -> None:
     api.dataset()
     (tmp_path / "notes.txt").touch()
-    for name, told in (
+    for name, message in (
         ("nowhere.pth", "does not exist on the server"),
         ("notes.txt", "is not a file of weights"),
         ("x" * 300, "cannot be read: File name too long"),
     ):
         backbone = {"name": "resnet18", "pretrained": str(tmp_path / name)}
         problem = refused(submit(api, backbone=backbone), 422, "backbone.pretrained")
-        assert told in problem["detail"]
-    # A checkpoint's folder; or the API does not see what the workers see.
+        assert message in problem["detail"]
+    # Valid: the folder of a checkpoint, and any path when the API does not check paths.
     assert submit(api, backbone={"pretrained": str(tmp_path)}).status_code == 201
     api.settings.check_paths = False
     backbone = {"name": "resnet18", "pretrained": str(tmp_path / "nowhere.pth")}

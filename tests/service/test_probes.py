@@ -1,4 +1,4 @@
-"""`/livez` and `/readyz`: what they say is true, whatever is away."""
+"""`/livez` and `/readyz`, also while the database, dispatcher or Ray is unavailable."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def lease(api: Api, seconds: float) -> None:
 
 def checks(api: Api) -> dict[str, str]:
     answer = api.client.get("/readyz")
-    said: dict[str, str] = answer.json()["checks"]
-    assert set(said) == {"database", "dispatcher", "ray"}
-    if set(said.values()) == {"ok"}:
+    messages: dict[str, str] = answer.json()["checks"]
+    assert set(messages) == {"database", "dispatcher", "ray"}
+    if set(messages.values()) == {"ok"}:
         assert (answer.status_code, answer.json()["ready"]) == (200, True)
     else:
         problem = refused(answer, 503, None, "not-ready")
         assert problem["ready"] is False
-        assert all(said[name] in problem["detail"] for name in said if said[name] != "ok")
-    return said
+        assert all(text in problem["detail"] for text in messages.values() if text != "ok")
+    return messages
 
 
 @contextmanager
@@ -61,14 +61,14 @@ def test_readyz_names_failing_components(api: Api) -> None:
     lease(api, 30)
     assert set(checks(api).values()) == {"ok"}
     lease(api, -1)
-    assert [name for name, said in checks(api).items() if said != "ok"] == ["dispatcher"]
+    assert [name for name, message in checks(api).items() if message != "ok"] == ["dispatcher"]
     lease(api, 30)
-    for alive, age, said in ((False, 0, "does not answer"), (True, 31, "last seen")):
+    for alive, age, message in ((False, 0, "does not answer"), (True, 31, "last seen")):
         with api.database.write() as session:
             at = datetime.now(UTC) - timedelta(seconds=age)
-            seen = ClusterSnapshot(at=at, alive=alive, nodes=[], **dict.fromkeys(TOTALS, 0))
-            scheduling.save_snapshot(session, seen)
-        assert said in checks(api)["ray"]
+            saved = ClusterSnapshot(at=at, alive=alive, nodes=[], **dict.fromkeys(TOTALS, 0))
+            scheduling.save_snapshot(session, saved)
+        assert message in checks(api)["ray"]
 
 
 TOTALS = ("total_cpus", "total_gpus", "used_cpus", "used_gpus")
@@ -84,17 +84,17 @@ def test_readyz_refuses_outdated_tables(api: Api) -> None:
 
     assert "version 0001, and this needs" in version("0001")
     assert "dasl db upgrade" in version("0001")
-    # A newer service has brought the tables ahead already; this one goes on until it is replaced.
+    # A newer service has migrated the tables; this one continues until it is replaced.
     assert version("9999") == "ok"
 
 
 def test_probes_follow_database_outage_and_recovery(api: Api, database_url: str) -> None:
     assert checks(api)["database"] == "ok"
     with database_outage(api.database, database_url):
-        said = checks(api)
-        assert said["database"] == "cannot be read (OperationalError)"
-        assert "unknown" in said["dispatcher"]
-        assert "unknown" in said["ray"]
+        messages = checks(api)
+        assert messages["database"] == "cannot be read (OperationalError)"
+        assert "unknown" in messages["dispatcher"]
+        assert "unknown" in messages["ray"]
         assert api.client.get("/livez").status_code == 200
         refused(api.client.get("/v1/jobs"), 503, None, "database-unavailable")
         scraped = api.client.get("/metrics")
@@ -117,7 +117,9 @@ def test_probes_time_out_on_hanging_database_with_bounded_threads(
 ) -> None:
     monkeypatch.setattr(observer, "_PROBE_SECONDS", 0.05)
     monkeypatch.setattr(observer, "_SCRAPE_SECONDS", 0.05)
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # It takes connections and says nothing.
+    with socket.create_server(
+        ("127.0.0.1", 0)
+    ) as silent:  # It accepts connections and never answers.
         url = f"postgresql+psycopg://me:secret@127.0.0.1:{silent.getsockname()[1]}/x"
         with serving(tmp_path, url) as client:
             before = threading.active_count()

@@ -1,4 +1,4 @@
-"""`GET /v1/cluster`: the queue in its order, and what each job waits for."""
+"""`GET /v1/cluster`: the order of the queue and the reason that each job waits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_queue_says_what_each_job_waits_for(api: Api) -> None:
     large = api.submit(resources={"cpus_per_worker": 4})["id"]
     small = api.submit(resources={"cpus_per_worker": 1})["id"]
     short = api.submit(resources={"cpus_per_worker": 1, "max_hours": 1})["id"]
-    assert [job["reason"] for job in queue_of(api)] == [""] * 4  # No cluster was seen.
+    assert [job["reason"] for job in queue_of(api)] == [""] * 4  # There is no snapshot yet.
     snapshot(api, cpus=4)
     queue = {job["id"]: job for job in queue_of(api)}
     assert list(queue) == [kept, large, small, short]
@@ -62,9 +62,9 @@ def test_queue_counts_but_hides_other_tenants(api: Api) -> None:
     spec = {"dataset": "emoji", "resources": {"cpus_per_worker": 4}}
     job = api.client.post("/v1/jobs", json=spec, headers=theirs).json()["id"]
     api.start(job)
-    own = api.submit()["id"]
+    mine = api.submit()["id"]
     snapshot(api, cpus=4)
-    seen = api.client.get("/v1/cluster").json()
-    assert (seen["queued"], [job["id"] for job in seen["queue"]]) == (1, [own])
-    assert seen["queue"][0]["reason"].startswith("Waiting for 1 CPU: 4 of 4 CPUs are in use")
+    cluster = api.client.get("/v1/cluster").json()
+    assert (cluster["queued"], [job["id"] for job in cluster["queue"]]) == (1, [mine])
+    assert cluster["queue"][0]["reason"].startswith("Waiting for 1 CPU: 4 of 4 CPUs are in use")
     assert job not in api.client.get("/v1/cluster").text

@@ -1,4 +1,4 @@
-"""Quotas of tokens: set, shown, and kept at the door of the queue."""
+"""Quotas of tokens: set, shown, and enforced at submission."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def test_quotas_can_be_set_changed_and_shown(api: Api) -> None:
     admin = api.token("admin")
     limits: dict[str, int | None] = {"max_queued_jobs": 5, "max_running_jobs": 2, "max_gpus": 0}
     body = {"name": "lab", "scopes": ["submit"], **limits}
-    made = api.client.post("/v1/tokens", json=body, headers=admin).json()
-    assert quotas_of(made) == limits
-    path = f"/v1/tokens/{made['id']}"
+    created = api.client.post("/v1/tokens", json=body, headers=admin).json()
+    assert quotas_of(created) == limits
+    path = f"/v1/tokens/{created['id']}"
     changed = api.client.patch(path, json={"max_gpus": 8, "max_queued_jobs": None}, headers=admin)
     assert changed.status_code == 200
     assert "token" not in changed.json()
@@ -43,8 +43,8 @@ def test_quotas_can_be_set_changed_and_shown(api: Api) -> None:
 @pytest.mark.parametrize("body", [{"max_gpus": -1}, {"max_gpus": 10**9}, {"max_gpus": "all"}])
 def test_token_endpoints_refuse_invalid_quotas(api: Api, body: dict[str, Any]) -> None:
     admin = api.token("admin")
-    made = api.client.post("/v1/tokens", json={"name": "lab"}, headers=admin).json()
-    path = f"/v1/tokens/{made['id']}"
+    created = api.client.post("/v1/tokens", json={"name": "lab"}, headers=admin).json()
+    path = f"/v1/tokens/{created['id']}"
     refused(api.client.patch(path, json=body, headers=admin), 422, "max_gpus")
     refused(api.client.post("/v1/tokens", json={"name": "x", **body}, headers=admin), 422)
     problem = refused(api.client.patch(path, json={"max_gpu": 1}, headers=admin), 422, "max_gpu")
@@ -52,10 +52,11 @@ def test_token_endpoints_refuse_invalid_quotas(api: Api, body: dict[str, Any]) -
 
 
 def test_quotas_are_changed_only_by_tenant_administrators(api: Api) -> None:
-    made = api.client.post("/v1/tokens", json={"name": "lab"}, headers=api.token("admin")).json()
-    path = f"/v1/tokens/{made['id']}"
-    own = {"Authorization": f"Bearer {made['token']}"}
-    refused(api.client.patch(path, json={"max_gpus": 1}, headers=own), 403)
+    body = {"name": "lab"}
+    created = api.client.post("/v1/tokens", json=body, headers=api.token("admin")).json()
+    path = f"/v1/tokens/{created['id']}"
+    headers = {"Authorization": f"Bearer {created['token']}"}
+    refused(api.client.patch(path, json={"max_gpus": 1}, headers=headers), 403)
     theirs = api.token("admin", tenant="other")
     refused(api.client.patch(path, json={"max_gpus": 1}, headers=theirs), 404)
     refused(api.client.patch("/v1/tokens/x", json={"max_gpus": 1}, headers=theirs), 404)
@@ -72,13 +73,13 @@ def test_submit_over_quota_names_the_quota(api: Api) -> None:
         "submit again when one has started"
     )
     assert (problem["quota"], problem["limit"], problem["used"]) == ("max_queued_jobs", 2, 2)
-    # A faulty spec is told of first: waiting would not help.
+    # A bad spec is reported first, because waiting would not help.
     refused(submit(api, limited, train={"epochs": 0}), 422, "train.epochs")
     assert submit(api, other).status_code == 201
     repeated = submit(api, limited, "again")
     assert repeated.status_code == 201
     assert repeated.headers["Idempotency-Replayed"] == "true"
-    # A refusal leaves no trace, and a job that has started makes room.
+    # The refused request used up neither its key nor the quota; a started job frees its place.
     refused(submit(api, limited, "late"), 429)
     api.start(first.json()["id"])
     assert submit(api, limited, "late").status_code == 201
@@ -89,12 +90,13 @@ def test_clone_counts_against_callers_quota(api: Api) -> None:
     job = api.submit()["id"]
     limited = api.token("submit", max_queued_jobs=1)
     path, body = f"/v1/jobs/{job}/clone", {"checkpoint": None}
-    made = api.client.post(path, json=body, headers=limited)
-    assert made.status_code == 202
+    clone = api.client.post(path, json=body, headers=limited)
+    assert clone.status_code == 202
     again = api.client.post(path, json=body, headers=limited)
     refused(again, 429, None, "quota-exceeded")
     with api.database.read() as session:
-        tokens = {session.get_one(Job, name).token_id for name in (job, made.json()["id"])}
+        tokens = {session.get_one(Job, name).token_id for name in (job, clone.json()["id"])}
+
     assert len(tokens) == 2
     assert None not in tokens
 
