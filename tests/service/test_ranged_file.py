@@ -1,4 +1,4 @@
-"""Files over HTTP: ranges, entity tags, and names that try to leave their folder."""
+"""File downloads: ranges, entity tags, and names that try to leave their folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHA = hashlib.sha256(CONTENT).hexdigest()
 
 
 def stored(api: Api) -> tuple[Worker, str, str]:
-    """A checkpoint of two files and an artifact: the worker, and the URLs of file and artifact."""
+    """Store a checkpoint and an artifact; return the worker and the URLs of files and artifact."""
     api.dataset()
     worker = api.start(api.submit()["id"])
     worker.post("start")
@@ -49,8 +49,8 @@ def test_download_returns_whole_file_with_headers(api: Api) -> None:
     head = api.client.head(f"{folder}/backbone.safetensors")
     assert (head.status_code, head.content) == (200, b"")
     assert head.headers["content-length"] == str(len(CONTENT))
-    picture = api.client.get(artifact)
-    assert (picture.content, picture.headers["content-type"]) == (CONTENT, "image/png")
+    plot = api.client.get(artifact)
+    assert (plot.content, plot.headers["content-type"]) == (CONTENT, "image/png")
     empty = api.client.get(f"{folder}/empty.json")
     assert (empty.status_code, empty.content) == (200, b"")
 
@@ -138,7 +138,7 @@ def test_download_honors_conditional_headers(api: Api) -> None:
 def test_download_refuses_names_that_leave_their_folder(api: Api, name: str) -> None:
     _, folder, artifact = stored(api)
     for base in (folder, artifact.removesuffix("/loss.png")):
-        # `%2e%2e/` and `../` are resolved by some clients before they are sent: 404 is right then.
+        # Some clients resolve `%2e%2e/` and `../` before sending; then the answer is 404.
         answer = api.client.get(f"{base}/{name}")
         problem = refused(answer, answer.status_code)
         assert answer.status_code in (404, 422)

@@ -1,4 +1,4 @@
-"""Every wrong field of a request is named, with what was given and what would do."""
+"""Validation errors name the field, the given value and what is expected."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def test_validation_error_names_field_given_and_expected(
     api.dataset()
     path = path.format(job=api.submit()["id"])
     answer = api.client.request(method, path, json=body, headers=api.token("submit", "admin"))
-    (told,) = refused(answer, 422, error[0], "validation")["errors"]
-    assert (told["field"], told["given"], told["expected"]) == error
+    (reported,) = refused(answer, 422, error[0], "validation")["errors"]
+    assert (reported["field"], reported["given"], reported["expected"]) == error
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Ids of requests: taken or made, in answers, problem documents and log records."""
+"""Request ids: taken from the client or created, in responses, problems and log records."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from service.log_records import REQUESTS, JsonLines
 from service.server.app import create_app
 from tests.support.api_under_test import Api, refused
 
-OWN = re.compile(r"[0-9a-f]{32}")
+CREATED_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def test_request_id_is_kept_or_created(api: Api) -> None:
-    made = [api.client.get("/livez").headers["x-request-id"] for _ in range(2)]
-    assert made[0] != made[1]
-    assert all(OWN.fullmatch(own) for own in made)
-    given = {"X-Request-ID": "from-a-proxy_1.2"}
-    assert api.client.get("/livez", headers=given).headers["x-request-id"] == "from-a-proxy_1.2"
+    created = [api.client.get("/livez").headers["x-request-id"] for _ in range(2)]
+    assert created[0] != created[1]
+    assert all(CREATED_ID.fullmatch(id) for id in created)
+    headers = {"X-Request-ID": "from-a-proxy_1.2"}
+    assert api.client.get("/livez", headers=headers).headers["x-request-id"] == "from-a-proxy_1.2"
     for bad in ("", "two words", "x" * 65, "line\tbreak", 'a"b', "ü"):
         answer = api.client.get("/livez", headers={b"X-Request-ID": bad.encode("latin-1")})
-        assert OWN.fullmatch(answer.headers["x-request-id"]), bad
+        assert CREATED_ID.fullmatch(answer.headers["x-request-id"]), bad
 
 
 def test_every_problem_document_has_the_request_id(
@@ -58,12 +58,12 @@ def test_every_problem_document_has_the_request_id(
 def test_request_log_names_route_job_and_attempt(
     api: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lines = JsonLines()
-    told: list[str] = []
+    formatter = JsonLines()
+    lines: list[str] = []
 
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            told.append(lines.format(record))
+            lines.append(formatter.format(record))
 
     api.dataset()
     job = api.submit()["id"]
@@ -78,7 +78,7 @@ def test_request_log_names_route_job_and_attempt(
     logger.removeHandler(listener)
     levels = [record.levelname for record in caplog.records if record.name == logger.name]
     assert levels == ["INFO", "DEBUG", "DEBUG"]
-    first, second, _ = told
+    first, second, _ = lines
     for part in (
         '"request": "r1"',
         f'"job": "{job}"',
@@ -88,6 +88,4 @@ def test_request_log_names_route_job_and_attempt(
     ):
         assert part in first
     assert '"attempt": "1"' in second
-    assert "secret" not in "".join(told), (
-        "what stands behind the question mark is nobody's business"
-    )
+    assert "secret" not in "".join(lines), "query strings must not be logged"

@@ -1,4 +1,4 @@
-"""Which checkpoints stay: by the job's settings, by a person's wish, and by who still needs them."""
+"""Checkpoint retention: job settings, pins, deletion, and checkpoints still in use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.api_under_test import Api, Worker, refused
 
 @pytest.fixture
 def garbage(api: Api) -> Iterator[Garbage]:
-    """The dispatcher's part, in charge; it asks Ray nothing."""
+    """The dispatcher's garbage collection, which holds the lease and makes no request to Ray."""
     ray = RayExecutor("http://127.0.0.1:9", None)
     storage = Storage(api.settings.artifacts_uri)
     shared = DispatcherContext(
@@ -38,7 +38,7 @@ def garbage(api: Api) -> Iterator[Garbage]:
 
 
 def sweep(garbage: Garbage) -> None:
-    """As a round of the dispatcher does it."""
+    """Remove marked checkpoints, as a round of the dispatcher does."""
     with garbage._context.database.read() as session:
         marked = garbage.marked(session)
     for checkpoint in marked:
@@ -61,8 +61,8 @@ def save(worker: Worker, step: int, final: bool = False, **metrics: float) -> st
     answer = worker.post(
         "checkpoints", step=step, epoch=1, uri=uri, files=files, metrics=metrics, final=final
     )
-    made: str = answer.json()["id"]
-    return made
+    checkpoint_id: str = answer.json()["id"]
+    return checkpoint_id
 
 
 def kept(api: Api, worker: Worker) -> list[int]:
@@ -190,34 +190,36 @@ def test_retention_drops_only_old_inferior_unpinned_checkpoints(
         )
         for i, value in enumerate(knn)
     ]
-    gone = obsolete_checkpoints(Checkpoints(keep_last=keep_last, keep_best=keep_best), newest_first)
-    stay = [c for c in newest_first if c not in gone]
-    assert stay[:keep_last] == newest_first[:keep_last]
-    assert not any(c.pinned or c.final for c in gone)
-    wanted = sum(c.pinned or c.final for c in newest_first[keep_last:])
-    assert len(stay) <= keep_last + keep_best + wanted
-    assert len(stay) >= min(len(knn), keep_last + keep_best)
-    for lost in gone:
+    dropped = obsolete_checkpoints(
+        Checkpoints(keep_last=keep_last, keep_best=keep_best), newest_first
+    )
+    kept = [c for c in newest_first if c not in dropped]
+    assert kept[:keep_last] == newest_first[:keep_last]
+    assert not any(c.pinned or c.final for c in dropped)
+    protected = sum(c.pinned or c.final for c in newest_first[keep_last:])
+    assert len(kept) <= keep_last + keep_best + protected
+    assert len(kept) >= min(len(knn), keep_last + keep_best)
+    for checkpoint in dropped:
         better = [
             c
             for c in newest_first[keep_last:]
-            if c not in gone
-            and c.metrics.get("knn_top1", -1.0) >= lost.metrics.get("knn_top1", -1.0)
+            if c not in dropped
+            and c.metrics.get("knn_top1", -1.0) >= checkpoint.metrics.get("knn_top1", -1.0)
         ]
         assert len(better) >= keep_best
 
 
-# PostgreSQL's planner reads a table as small as this as a whole.
+# SQLite only: PostgreSQL's planner scans a table as small as this one.
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_in_use_query_uses_indexes(api: Api) -> None:
-    """A registration asks, with its job's row locked."""
-    asked: list[str] = []
-    listener = ("before_cursor_execute", lambda *given: asked.append(given[2]))
+    """Registering a checkpoint runs this query while its job's row is locked."""
+    statements: list[str] = []
+    listener = ("before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
     event.listen(api.database.engine, *listener)
     with api.database.read() as session:
         checkpoints.in_use(session, {ids.new_id("ckpt")})
         assert checkpoints.in_use(session, set()) == set()
-        queries = [statement for statement in asked if statement.startswith("SELECT")]
+        queries = [statement for statement in statements if statement.startswith("SELECT")]
         assert len(queries) == 2
         for query in queries:
             explained = f"EXPLAIN QUERY PLAN {query}"

@@ -1,4 +1,4 @@
-"""Migrations and models say the same, on both databases."""
+"""Migrations agree with the models and keep existing data, on both databases."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -46,36 +46,37 @@ def test_upgrade_from_0001_fills_the_tag_table(
     api: Api, database: Database, database_url: str
 ) -> None:
     api.dataset()
-    made = api.submit(tags={"team": "vision"})["id"]
+    original = api.submit(tags={"team": "vision"})["id"]
     api.submit()
-    copies = [f"{made[:-4]}{number:04}" for number in range(1200)]  # more than are read at a time
+    copies = [f"{original[:-4]}{number:04}" for number in range(1200)]  # more than one batch
     with database.engine.begin() as connection:
-        job = dict(connection.execute(select(Job.__table__).where(Job.id == made)).mappings().one())
+        query = select(Job.__table__).where(Job.id == original)
+        job = dict(connection.execute(query).mappings().one())
         connection.execute(insert(Job), [job | {"id": copy} for copy in copies])
         command.downgrade(migrate.configuration(connection), "0001")
     migrate.upgrade(database_url)
-    found: set[str] = set()
-    where = {"tag": "team:vision", "limit": "200"}
+    listed: set[str] = set()
+    params = {"tag": "team:vision", "limit": "200"}
     more = True
     while more:
-        page = api.client.get("/v1/jobs", params=where).json()
-        found |= {job["id"] for job in page["data"]}
-        more, where["after"] = page["has_more"], page["next"]
-    assert found == {made, *copies}
+        page = api.client.get("/v1/jobs", params=params).json()
+        listed |= {job["id"] for job in page["data"]}
+        more, params["after"] = page["has_more"], page["next"]
+    assert listed == {original, *copies}
 
 
 def test_upgrade_from_0002_keeps_runtime_and_settles_old_attempts(
     api: Api, database: Database, database_url: str
 ) -> None:
-    """And those that are long over need not be looked after."""
+    """Attempts that ended long ago are marked as settled."""
     api.dataset()
     now = datetime.now(UTC)
-    made = {}
+    ended_at = {}
     for hours in (1, 30):
         worker = api.start(api.submit()["id"])
         worker.post("start")
         worker.post("finish", outcome="succeeded")
-        made[worker.job_id] = ended = now - timedelta(hours=hours)
+        ended_at[worker.job_id] = ended = now - timedelta(hours=hours)
         with database.write() as session:
             attempt = session.get_one(Attempt, (worker.job_id, 1))
             attempt.created_at = ended - timedelta(minutes=10)
@@ -84,10 +85,10 @@ def test_upgrade_from_0002_keeps_runtime_and_settles_old_attempts(
         command.downgrade(migrate.configuration(connection), "0002")
     migrate.upgrade(database_url)
     with database.read() as session:
-        found = {a.job_id: (a.ran_seconds, a.settled) for a in session.scalars(select(Attempt))}
-    long_over = {job: ended < now - timedelta(days=1) for job, ended in made.items()}
-    assert found == {job: (600, settled) for job, settled in long_over.items()}
-    assert sorted(long_over.values()) == [False, True]
+        stored = {a.job_id: (a.ran_seconds, a.settled) for a in session.scalars(select(Attempt))}
+    settled = {job: ended < now - timedelta(days=1) for job, ended in ended_at.items()}
+    assert stored == {job: (600, flag) for job, flag in settled.items()}
+    assert sorted(settled.values()) == [False, True]
 
 
 def test_upgrade_refuses_tables_of_a_newer_version(database: Database, database_url: str) -> None:

@@ -1,7 +1,7 @@
-"""Schemathesis over the whole OpenAPI document, with a good token: no 5xx, no undocumented answer.
+"""Schemathesis over the whole OpenAPI document, with a valid token: no 5xx, no undocumented answer.
 
-Every operation gets things of its own, so that what one does (revoke, delete, finish) does not keep
-another from being more than a 404.
+Every operation gets its own resources, so that one operation (revoke, delete, finish) does not turn
+the requests of another into 404s.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from service.server.app import create_app
 from service.settings import Settings
 from tests.support.api_under_test import Api, Worker, snapshot
 
-# The schema of a spec alone gives two thousand requests.
+# The schema of a spec alone leads to two thousand requests.
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.xdist_group("schemathesis"),
@@ -48,13 +48,14 @@ pytestmark = [
 ]
 
 EXAMPLES = 10
-# What no chance finds: a folder, a file in the attempt's own place, a paused job.
-OUT_OF_REACH = {
+# Random requests cannot succeed here: they would need an existing folder, a file in the attempt's
+# folder, or a paused job.
+NEVER_SUCCEED = {
     "POST /v1/datasets",
     "POST /v1/jobs/{job_id}/resume",
     "POST /worker/v1/jobs/{job_id}/attempts/{number}/artifacts",
     "POST /worker/v1/jobs/{job_id}/attempts/{number}/checkpoints",
-    # The newest of a job that goes on.
+    # The newest checkpoint of a running job cannot be deleted.
     "DELETE /v1/checkpoints/{checkpoint_id}",
 }
 CHECKS = [
@@ -68,15 +69,15 @@ CHECKS = [
 
 @dataclass
 class World:
-    """An API with data, and for each operation the ids and the token that open its door."""
+    """An API with data, and for each operation the ids and the token that it needs."""
 
     api: Api
     of_operation: dict[str, tuple[dict[str, str], dict[str, str]]] = field(default_factory=dict)
-    seen: dict[str, Counter[int]] = field(default_factory=dict)
+    statuses: dict[str, Counter[int]] = field(default_factory=dict)
     """How often each operation answered with each status."""
 
-    def things(self, operation: str) -> tuple[dict[str, str], dict[str, str]]:
-        """Path parameters and headers."""
+    def resources(self, operation: str) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the path parameters and headers of an operation."""
         if operation not in self.of_operation:
             self.of_operation[operation] = self._make(operation, len(self.of_operation))
         return self.of_operation[operation]
@@ -104,7 +105,7 @@ class World:
 
 
 def _report(worker: Worker) -> str:
-    """One of each thing that a worker reports; the checkpoint's id."""
+    """Send one report of each kind and return the checkpoint's id."""
     assert worker.post("start").status_code == 200
     file = Path(worker.uri.removeprefix("file://")) / "checkpoints" / "model.json"
     file.parent.mkdir(parents=True)
@@ -125,8 +126,8 @@ def _report(worker: Worker) -> str:
     return str(answer.json()["id"])
 
 
-class Late:
-    """An ASGI app that is known only when the tests run; they are collected from its document."""
+class DeferredApp:
+    """An ASGI app whose API is set by a fixture; tests are collected from a placeholder's document."""
 
     def __init__(self) -> None:
         self.app: ASGIApp = create_app(Settings(home=Path("/nowhere")))
@@ -135,7 +136,7 @@ class Late:
         await self.app(scope, receive, send)
 
 
-late = Late()
+deferred = DeferredApp()
 
 
 @pytest.fixture(scope="module")
@@ -143,29 +144,29 @@ def world(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> It
     home = tmp_path_factory.mktemp("fuzzed")
     shutil.copy(migrated_sqlite, home / "dasl.db")
     database = Database(f"sqlite:///{home / 'dasl.db'}")
-    made = Settings(home=home, auth_failures_per_minute=10**9)
-    app = create_app(made, database)
+    api_settings = Settings(home=home, auth_failures_per_minute=10**9)
+    app = create_app(api_settings, database)
     with TestClient(app, raise_server_exceptions=False) as client:
-        api = Api(client, database, made, app.state.context)
+        api = Api(client, database, api_settings, app.state.context)
         client.headers.update(api.token("admin"))
         api.dataset()
         snapshot(api, cpus=1000)
         with database.write() as session:
-            # Neither gets old while this runs.
+            # Neither expires while the tests run.
             later = datetime.now(UTC) + timedelta(days=1)
             session.get_one(ClusterSnapshot, 1).at = later
             session.add(Lease(name="dispatcher", holder="me", expires_at=later))
-        # Live streams end at once: their jobs never do.
+        # End streams immediately, because the jobs never end.
         api.context.closing.set()
-        late.app = app
+        deferred.app = app
         world = World(api)
         yield world
         refused = {
             operation
-            for operation, statuses in world.seen.items()
+            for operation, statuses in world.statuses.items()
             if not any(status < 300 for status in statuses)
         }
-        assert refused <= OUT_OF_REACH, "these were never carried out, only refused"
+        assert refused <= NEVER_SUCCEED, "no request to these operations succeeded"
     database.dispose()
 
 
@@ -175,7 +176,7 @@ def _document() -> Any:
     )
     default = ProjectConfig(generation=generation)
     config = SchemathesisConfig(seed=0, projects=ProjectsConfig(default=default))
-    return schemathesis.openapi.from_asgi("/openapi.json", late, config=config)
+    return schemathesis.openapi.from_asgi("/openapi.json", deferred, config=config)
 
 
 document = _document()
@@ -186,12 +187,12 @@ document = _document()
     max_examples=EXAMPLES, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
 )
 def test_api_answers_are_documented_and_never_server_errors(case: Any, world: World) -> None:
-    ids, headers = world.things(case.operation.label)
-    given = dict(case.path_parameters or {})
-    # Three of four requests are about something that is there.
-    if zlib.crc32(repr(sorted(given.items())).encode("utf-8", "backslashreplace")) % 4:
-        case.path_parameters = {name: ids[name] for name in given}
+    ids, headers = world.resources(case.operation.label)
+    parameters = dict(case.path_parameters or {})
+    # Three of four requests use existing resources.
+    if zlib.crc32(repr(sorted(parameters.items())).encode("utf-8", "backslashreplace")) % 4:
+        case.path_parameters = {name: ids[name] for name in parameters}
     if case.operation.path in ("/v1/jobs", "/v1/jobs/validate") and isinstance(case.body, dict):
         case.body = case.body | {"dataset": "emoji"}
     answer = case.call_and_validate(headers=headers, checks=CHECKS)
-    world.seen.setdefault(case.operation.label, Counter())[answer.status_code] += 1
+    world.statuses.setdefault(case.operation.label, Counter())[answer.status_code] += 1

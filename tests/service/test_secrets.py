@@ -1,4 +1,4 @@
-"""No secret gets where others read: logs, files, rows, answers, the document of the API."""
+"""No secret appears in logs, files, database rows, responses or the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -20,13 +20,18 @@ from service.settings import Settings
 from tests.support.api_under_test import Api
 
 PASSWORD, RAY_TOKEN, METRICS_TOKEN = "hunter2-database", "hunter2-ray", "hunter2-metrics"
-# The requests of the tests themselves.
-OWN = ("httpx", "httpcore", "asyncio")
+# Loggers of the test client, not of the service.
+TEST_CLIENT_LOGGERS = ("httpx", "httpcore", "asyncio")
+
+
+def service_records(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """Return the captured records of the service's own loggers."""
+    return [r for r in caplog.records if not r.name.startswith(TEST_CLIENT_LOGGERS)]
 
 
 @dataclass
 class Watched:
-    """An API of which every answer is kept."""
+    """An API whose responses are recorded."""
 
     api: Api
     secrets: dict[str, str] = field(default_factory=dict)
@@ -39,8 +44,8 @@ class Watched:
         return answer
 
     def everything(self, caplog: pytest.LogCaptureFixture) -> Iterator[tuple[str, str]]:
-        """(where, text) of all that others could read."""
-        records = [record for record in caplog.records if not record.name.startswith(OWN)]
+        """Yield (location, text) for everything that others could read."""
+        records = service_records(caplog)
         for style in (TextLines(), JsonLines()):
             yield "a log", "\n".join(map(style.format, records))
         yield "raw records", "\n".join(map(logging.Formatter().format, records))
@@ -68,8 +73,8 @@ def watched(api: Api) -> Iterator[Watched]:
     app = create_app(settings, api.database)
     with TestClient(app, raise_server_exceptions=False) as client:
         api.client = client
-        made = Watched(api)
-        made.secrets = {
+        watched = Watched(api)
+        watched.secrets = {
             "the database's password": PASSWORD,
             "Ray's token": RAY_TOKEN,
             "the token of the metrics": METRICS_TOKEN,
@@ -78,7 +83,7 @@ def watched(api: Api) -> Iterator[Watched]:
                 for scope in ("read", "submit", "admin")
             },
         }
-        yield made
+        yield watched
 
 
 def test_secrets_appear_in_no_log_file_row_or_response(
@@ -86,15 +91,17 @@ def test_secrets_appear_in_no_log_file_row_or_response(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     api, secrets = watched.api, watched.secrets
-    reader, submitter, admin = (secrets[f"the {one} token"] for one in ("read", "submit", "admin"))
+    reader, submitter, admin = (
+        secrets[f"the {scope} token"] for scope in ("read", "submit", "admin")
+    )
     api.dataset()
     pending = api.dataset("more", state="pending")
 
-    # A job's life: submitted, run, reported on, failed, run again, cancelled.
+    # A job is submitted, runs, reports, fails, runs again and is cancelled.
     job = watched.send("POST", "/v1/jobs", submitter, json={"dataset": "emoji"}).json()["id"]
     worker = api.start(job)
     secrets["the worker's token"] = worker.token
-    door = f"/worker/v1/jobs/{job}/attempts/1"
+    endpoint = f"/worker/v1/jobs/{job}/attempts/1"
     error = {"type": "OSError", "message": "no space", "traceback": "Traceback ..."}
     for action, body in (
         ("start", {}),
@@ -105,7 +112,7 @@ def test_secrets_appear_in_no_log_file_row_or_response(
         ("finish", {"outcome": "failed", "error": error}),
         ("heartbeat", {}),
     ):
-        watched.send("POST", f"{door}/{action}", worker.token, json=body)
+        watched.send("POST", f"{endpoint}/{action}", worker.token, json=body)
     with api.database.write() as session:
         lifecycle.requeue(session, job)
     again = api.start(job)
@@ -116,10 +123,10 @@ def test_secrets_appear_in_no_log_file_row_or_response(
     ingest = secrets["the ingest's token"] = headers["Authorization"].removeprefix("Bearer ")
     watched.send("POST", f"/worker/v1/datasets/{pending}/start", ingest)
 
-    # A new token is in its own answer, and there alone.
-    made = watched.send("POST", "/v1/tokens", admin, json={"name": "new"}).json()
-    secrets["the new token"] = made["token"]
-    assert made["token"] in watched.answers.pop()
+    # A new token is shown only in the response that creates it.
+    created = watched.send("POST", "/v1/tokens", admin, json={"name": "new"}).json()
+    secrets["the new token"] = created["token"]
+    assert created["token"] in watched.answers.pop()
 
     # Everything that can be read.
     for path in (
@@ -130,13 +137,13 @@ def test_secrets_appear_in_no_log_file_row_or_response(
         watched.send("GET", path, admin)
     watched.send("GET", "/metrics", METRICS_TOKEN)
 
-    # Refusals, and tokens where none belongs.
+    # Refused requests, and tokens in the wrong places.
     watched.send("POST", "/v1/tokens", reader, json={"name": "x"})
     watched.send("GET", f"/v1/tokens/{submitter}", reader)
     watched.send("DELETE", f"/v1/tokens/{reader}?token={reader}", reader)
     watched.send("GET", "/v1/jobs", submitter[:-1])
 
-    # Defects: of the service, and of the database.
+    # Failures of the service and of the database.
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("a defect")
 
@@ -154,14 +161,14 @@ def test_secrets_appear_in_no_log_file_row_or_response(
     with api.database.write() as session:
         session.execute(text("DROP TABLE idempotency_keys"))
 
-    found = {
-        (name, where)
-        for where, content in watched.everything(caplog)
+    leaks = {
+        (name, location)
+        for location, content in watched.everything(caplog)
         for name, secret in secrets.items()
         if secret in content
     }
-    # The database's own words had it; the lines that are written of them have not.
-    assert found == {("the database's password", "raw records")}
+    # The database's raw error message contains it; the formatted log lines do not.
+    assert leaks == {("the database's password", "raw records")}
 
 
 def test_sql_errors_show_no_parameter_values(watched: Watched) -> None:
@@ -180,9 +187,9 @@ def test_request_urls_cannot_forge_log_records(
     reader = watched.secrets["the read token"]
     for part in ("job_x%0a2026-01-01 ERROR forged", "%1b[2J", "job_x%0d%0aforged"):
         watched.send("GET", f"/v1/jobs/{part}", reader)
-        for _ in range(20):  # until an address has failed too often, which is told of
+        for _ in range(20):  # until the address is rate-limited, which logs a warning
             watched.send("GET", f"/v1/jobs/{part}", None)
-    records = [one for one in caplog.records if not one.name.startswith(OWN)]
+    records = service_records(caplog)
     assert any(record.levelno == logging.WARNING for record in records)
     for record in records:
         line = style().format(record)

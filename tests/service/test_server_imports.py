@@ -1,4 +1,4 @@
-"""The API process stays lean."""
+"""The API process imports no heavy packages."""
 
 import subprocess
 import sys

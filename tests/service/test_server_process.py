@@ -1,4 +1,4 @@
-"""A deployment's API: a process of its own, and the first token made in the database."""
+"""The API as a process of its own, and `dasl db admin-token`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from service.server.tuning import stay_on_one_core
 pytestmark = pytest.mark.timeout(600)
 
 LISTENS = re.compile(r"The API listens on (\S+), port ([0-9]+)")
-# Far beyond what it takes, also on a busy machine.
+# Far longer than needed, even on a busy machine.
 PATIENCE_SECONDS = 240
 
 
 @contextmanager
 def api_process(database_url: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`python -m service.server` on a free port of loopback, and its address."""
+    """Run `python -m service.server` on a free loopback port; yield the process and its URL."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("DASL_", "RAY_"))}
     process = subprocess.Popen(
         [sys.executable, "-m", "service.server"],
@@ -41,8 +41,8 @@ def api_process(database_url: str) -> Iterator[tuple[subprocess.Popen[str], str]
     watchdog.start()
     try:
         for line in process.stderr:
-            if found := LISTENS.search(line):
-                yield process, f"http://{found[1]}:{found[2]}"
+            if match := LISTENS.search(line):
+                yield process, f"http://{match[1]}:{match[2]}"
                 return
         raise AssertionError(f"it ended with exit code {process.wait()}")
     finally:
@@ -59,23 +59,23 @@ def test_api_process_serves_without_dispatcher_and_exits_on_sigterm(database_url
             ready = http.get("/readyz")
             assert ready.status_code == 503
             assert ready.json()["checks"]["database"] == "ok"
-            made = http.post("/v1/tokens", json={"name": "laptop", "scopes": ["submit"]})
-            assert made.status_code == 201
+            created = http.post("/v1/tokens", json={"name": "laptop", "scopes": ["submit"]})
+            assert created.status_code == 201
             listed = {
                 each["name"]: each["scopes"] for each in http.get("/v1/tokens").json()["data"]
             }
         assert listed == {"ops": ["admin"], "laptop": ["submit"]}
         if sys.platform == "linux":
-            # Threads for requests among them.
+            # Including the threads that serve requests.
             threads = [int(path.name) for path in Path(f"/proc/{process.pid}/task").iterdir()]
             cores = {frozenset(os.sched_getaffinity(thread)) for thread in threads}
             assert len(threads) > 2
-            assert [len(its) for its in cores] == [1]
+            assert [len(core_set) for core_set in cores] == [1]
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_SECONDS) == 0
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no affinity of threads")
+@pytest.mark.skipif(sys.platform != "linux", reason="thread affinity exists only on Linux")
 @pytest.mark.parametrize("forbidden", ["sched_getaffinity", "sched_setaffinity"])
 def test_stay_on_one_core_falls_back_to_all_cores(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, forbidden: str
@@ -92,11 +92,11 @@ def test_stay_on_one_core_falls_back_to_all_cores(
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [("DASL_PORT", "70000", "DASL_PORT: "), ("DASL_HOST", "192.0.2.1", "192.0.2.1")],
 )
 def test_api_process_reports_bad_setting_without_traceback(
-    name: str, value: str, said: str
+    name: str, value: str, message: str
 ) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "service.server"],
@@ -106,7 +106,7 @@ def test_api_process_reports_bad_setting_without_traceback(
         timeout=PATIENCE_SECONDS,
     )
     assert ended.returncode == 1
-    assert said in ended.stderr
+    assert message in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

@@ -1,4 +1,4 @@
-"""What keeps `dasl serve` and the dispatcher from starting is told in a line that names the variable."""
+"""Startup errors of `dasl serve` and the dispatcher: one line that names the variable."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from service.embedded.local_ray import LocalRay
 
 
 @pytest.fixture(autouse=True)
-def this_process_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(log_records, "configure", lambda *_given, **_options: None)
+def restore_process_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(log_records, "configure", lambda *_arguments, **_options: None)
     signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in signals.items():
@@ -24,9 +24,9 @@ def this_process_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 
 
 @pytest.fixture(autouse=True)
-def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def never(_ray: LocalRay) -> None:
-        raise AssertionError("Ray takes long to start: what is wrong must be told before")
+        raise AssertionError("settings must be checked before Ray starts, which takes long")
 
     monkeypatch.setattr(LocalRay, "start", never)
     monkeypatch.setenv("DASL_HOME", str(tmp_path / "home"))
@@ -35,7 +35,7 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "told"),
+    ("variable", "value", "message"),
     [
         ("DASL_LEASE_SECONDS", "abc", "DASL_LEASE_SECONDS: Input should be a valid number"),
         ("DASL_HOME", "{tmp}/file", "{tmp}/file (DASL_HOME) cannot be used: File exists"),
@@ -57,7 +57,7 @@ def test_serve_reports_bad_setting_in_one_line(
     capsys: pytest.CaptureFixture[str],
     variable: str,
     value: str,
-    told: str,
+    message: str,
 ) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "text").write_text("no database at all" * 100)
@@ -65,7 +65,7 @@ def test_serve_reports_bad_setting_in_one_line(
     assert serve.main() == 1
     lines = capsys.readouterr().err.strip().splitlines()
     assert [line for line in lines if line.startswith("dasl serve: ")] == lines[-1:]
-    assert told.format(tmp=tmp_path) in lines[-1]
+    assert message.format(tmp=tmp_path) in lines[-1]
     assert "Traceback" not in "".join(lines)
     assert "hunter2" not in "".join(lines)
 
