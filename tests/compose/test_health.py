@@ -1,4 +1,4 @@
-"""`docker/health.py` against a server that answers."""
+"""`docker/health.py`: exit codes and messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANSWERS = {
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers as the API would, and counts nothing."""
+    """A stand-in for the API with fixed answers."""
 
     def do_GET(self) -> None:
         status, body = ANSWERS[self.path]
@@ -30,7 +30,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(json.dumps(body).encode())
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nobody reads it."""
+        """Discard log messages."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def address() -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("question", "well", "said"),
+    ("arguments", "healthy", "message"),
     [
         (["/livez"], True, ""),
         (["/readyz"], False, "answers 503"),
@@ -53,21 +53,21 @@ def address() -> Iterator[str]:
     ],
 )
 def test_health_reports_server_answers(
-    address: str, question: list[str], well: bool, said: str
+    address: str, arguments: list[str], healthy: bool, message: str
 ) -> None:
-    done = ask(address + question[0], *question[1:])
-    assert (done.returncode == 0) == well
-    assert said in done.stderr
+    result = run_health(address + arguments[0], *arguments[1:])
+    assert (result.returncode == 0) == healthy
+    assert message in result.stderr
 
 
 def test_health_reports_unreachable_server() -> None:
-    done = ask("http://127.0.0.1:1/livez")
-    assert done.returncode == 1
-    assert "does not answer" in done.stderr
-    assert "Traceback" not in done.stderr
+    result = run_health("http://127.0.0.1:1/livez")
+    assert result.returncode == 1
+    assert "does not answer" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
-def ask(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_health(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-I", "-S", SCRIPT, *arguments], capture_output=True, text=True, timeout=60
     )

@@ -1,4 +1,4 @@
-"""What can be said of docker-compose.yml and the images without an engine; `run.py` starts them."""
+"""Static checks of docker-compose.yml and the images; `run.py` starts them for real."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ FILES = [
     *(path for path in (ROOT / "docker").iterdir() if path.is_file()),
     *(ROOT / "requirements").glob("*.lock"),
 ]
-# The containers' own: a home that the deployment does not need, the port inside, the folders mounted alike.
+# Fixed in the containers: home folder, port, and mount points, which are equal in all containers.
 FIXED = {"DASL_HOME", "DASL_PORT", "DASL_CHECK_PATHS"}
 
 
 def pins(lock: str) -> dict[str, set[str]]:
-    """Versions of each package in a lock; platforms may have different ones."""
-    found: dict[str, set[str]] = {}
+    """Return the versions of each package in a lock file; platforms may differ."""
+    versions: dict[str, set[str]] = {}
     text = (ROOT / "requirements" / f"{lock}.lock").read_text(encoding="utf-8")
     for name, version in re.findall(r"^([a-z0-9._-]+)==([^ ;\\]+)", text, flags=re.M):
-        found.setdefault(name, set()).add(version)
-    return found
+        versions.setdefault(name, set()).add(version)
+    return versions
 
 
 def environments() -> Iterator[tuple[str, str, Any]]:
-    """Service, name and value of every variable."""
+    """Yield service, name and value of every environment variable."""
     for service, about in SERVICES.items():
         for name, value in about.get("environment", {}).items():
             yield service, name, value
@@ -72,12 +72,12 @@ def test_dockerfile_images_run_as_non_root_user() -> None:
 
 def test_compose_secrets_have_no_default_and_explain_how_to_create_them() -> None:
     secret = re.compile(r"PASSWORD|AUTH_TOKEN$|DATABASE_URL")
-    asked = {
+    required = {
         name
         for _, name, value in environments()
         if secret.search(name) and ":?create .env" in value
     }
-    assert asked == {"DASL_DATABASE_URL", "POSTGRES_PASSWORD", "RAY_AUTH_TOKEN"}
+    assert required == {"DASL_DATABASE_URL", "POSTGRES_PASSWORD", "RAY_AUTH_TOKEN"}
     text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
     for variable in ("DASL_POSTGRES_PASSWORD", "RAY_AUTH_TOKEN", "DASL_DATA"):
         for use in re.findall(rf"\$\{{{variable}([^}}]*)\}}", text):
@@ -97,10 +97,10 @@ def test_compose_gives_ray_token_only_to_services_that_need_it() -> None:
 
 
 def test_compose_passes_every_setting_to_api_or_dispatcher() -> None:
-    given = {name for service, name, _ in environments() if service in ("api", "dispatcher")}
+    passed = {name for service, name, _ in environments() if service in ("api", "dispatcher")}
     for field, about in Settings.model_fields.items():
         name = str(about.validation_alias or f"DASL_{field.upper()}")
-        assert (name in given) != (name in FIXED), name
+        assert (name in passed) != (name in FIXED), name
 
 
 def test_compose_migrates_tables_before_starting_services() -> None:

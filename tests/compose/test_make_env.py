@@ -1,4 +1,4 @@
-"""`docker/make_env.py`: secrets that nobody has seen, made once."""
+"""`docker/make_env.py`: random secrets, created once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "docker/make_env.py"
 
 
 def make(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    # Isolated: it must run with any Python, without this project.
+    # Isolated mode, because the script must run with any Python and without this project.
     return subprocess.run(
         [sys.executable, "-I", "-S", SCRIPT, *arguments], capture_output=True, text=True, timeout=60
     )
@@ -24,21 +24,21 @@ def values(file: Path) -> dict[str, str]:
 
 
 def test_secrets_are_random_and_readable_only_by_their_owner(tmp_path: Path) -> None:
-    made = []
+    files = []
     (tmp_path / "my images").mkdir()
     for name in ("one", "two"):
         done = make("--data", tmp_path / "my images", "--output", tmp_path / name)
         assert done.returncode == 0, done.stderr
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
-        made.append(values(tmp_path / name))
-        for secret in made[-1].values():
+        files.append(values(tmp_path / name))
+        for secret in files[-1].values():
             assert secret not in done.stdout
     for variable in ("DASL_POSTGRES_PASSWORD", "RAY_AUTH_TOKEN"):
-        first, second = (each[variable] for each in made)
+        first, second = (file[variable] for file in files)
         assert first != second
-        # Stands in a URL as it is.
+        # Valid in a URL without quoting.
         assert re.fullmatch("[0-9a-f]{64}", first)
-    assert made[0]["DASL_DATA"] == f"'{tmp_path / 'my images'}'"
+    assert files[0]["DASL_DATA"] == f"'{tmp_path / 'my images'}'"
 
 
 def test_missing_folder_is_refused(tmp_path: Path) -> None:
@@ -59,8 +59,8 @@ def test_existing_file_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_gpu_option_disables_cpu_workers(tmp_path: Path) -> None:
     make("--data", tmp_path, "--output", tmp_path / ".env", "--gpu")
-    made = values(tmp_path / ".env")
-    assert (made["COMPOSE_PROFILES"], made["DASL_CPU_WORKERS"]) == ("gpu", "0")
+    variables = values(tmp_path / ".env")
+    assert (variables["COMPOSE_PROFILES"], variables["DASL_CPU_WORKERS"]) == ("gpu", "0")
 
 
 @pytest.mark.parametrize("name", ["it's", "two\nlines"])

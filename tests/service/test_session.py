@@ -1,4 +1,4 @@
-"""Sessions: what SQLite is told, and that concurrent read-then-write loses nothing."""
+"""Database sessions: configuration, isolation, locks, and concurrent reads and writes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from service.db.models import ClusterSnapshot, Lease
 from service.db.session import AWAY, Database, make_engine
 from tests.support.databases import Postgres
 
-# What SQLite calls its levels.
+# SQLite's numbers for the levels of `PRAGMA synchronous`.
 NORMAL, FULL = 1, 2
 
 
@@ -40,17 +40,17 @@ def test_sqlite_engine_is_configured_for_concurrent_use(tmp_path: Path) -> None:
 def test_sqlite_relaxed_durability_ends_with_its_transaction(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path}/dasl.db")
 
-    def synced_as(session: Session) -> int:
-        found = session.execute(text("PRAGMA synchronous")).scalar_one()
+    def synchronous_level(session: Session) -> int:
+        level = session.execute(text("PRAGMA synchronous")).scalar_one()
         session.commit()
-        return int(found)
+        return int(level)
 
-    # One connection of the pool, in turns.
+    # The sessions take turns on one pooled connection.
     for _ in range(2):
         with database.writer(relaxed_durability=True) as session:
-            assert synced_as(session) == NORMAL
+            assert synchronous_level(session) == NORMAL
         with database.writer() as session:
-            assert synced_as(session) == FULL
+            assert synchronous_level(session) == FULL
         with database.write() as session:
             assert session.execute(text("PRAGMA synchronous")).scalar_one() == FULL
     database.dispose()
@@ -59,7 +59,7 @@ def test_sqlite_relaxed_durability_ends_with_its_transaction(tmp_path: Path) -> 
 def test_postgresql_takes_locks_from_stalled_transaction(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a machine that died in it, or sleeps."""
+    """The holder may be on a machine that died or sleeps."""
     monkeypatch.setattr("service.db.session._BUSY_SECONDS", 1)
     database = Database(postgres())
     add = Lease(name="x", holder="me", expires_at=datetime.now(UTC))
@@ -73,7 +73,7 @@ def test_postgresql_takes_locks_from_stalled_transaction(
             with database.write() as other:
                 other.scalars(held).one()
 
-        # It waits until the server takes the lock from the one above; or for as long as anybody may.
+        # Waits until the server ends the stalled transaction, or until the lock timeout.
         with suppress(*AWAY):
             take()
         take()
@@ -87,23 +87,23 @@ def test_postgresql_lock_wait_times_out(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = Database(postgres())
-    hurried = Database(database.engine.url.render_as_string(hide_password=False))
+    waiting = Database(database.engine.url.render_as_string(hide_password=False))
     add = Lease(name="x", holder="me", expires_at=datetime.now(UTC))
     with database.write() as session:
         session.add(add)
         session.flush()
         monkeypatch.setattr("service.db.session._BUSY_SECONDS", 1)
-        with hurried.writer() as other, pytest.raises(AWAY, match="lock timeout"):
+        with waiting.writer() as other, pytest.raises(AWAY, match="lock timeout"):
             other.execute(text("LOCK TABLE leases"))
-    hurried.dispose()
+    waiting.dispose()
     database.dispose()
 
 
 def test_postgresql_connections_use_keepalives(postgres: Postgres) -> None:
-    """Unless the URL says otherwise."""
+    """A server that disappears is noticed; the URL may override the defaults."""
     url = make_url(postgres())
-    for asked, expected in (({}, "10"), ({"keepalives_idle": "99"}, "99")):
-        database = Database(url.update_query_dict(asked).render_as_string(hide_password=False))
+    for query, expected in (({}, "10"), ({"keepalives_idle": "99"}, "99")):
+        database = Database(url.update_query_dict(query).render_as_string(hide_password=False))
         with database.engine.connect() as connection:
             driver = connection.connection.driver_connection
             assert isinstance(driver, psycopg.Connection)
@@ -192,13 +192,13 @@ def test_pool_replaces_connection_that_died_while_idle(
     database = Database(url)
     monkeypatch.setattr("service.db.session._TRUSTED_SECONDS", 0.0)
     with database.read() as session:
-        mine = session.execute(text("SELECT pg_backend_pid()")).scalar_one()
+        pid = session.execute(text("SELECT pg_backend_pid()")).scalar_one()
     other = Database(url)
     with other.read() as session:
-        session.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": mine})
+        session.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
     other.dispose()
     with database.read() as session:
-        assert session.execute(text("SELECT pg_backend_pid()")).scalar_one() != mine
+        assert session.execute(text("SELECT pg_backend_pid()")).scalar_one() != pid
     database.dispose()
 
 
@@ -211,7 +211,7 @@ def test_look_session_sees_commits_between_queries(database: Database) -> None:
         with database.write() as writing:
             writing.add(lease("first"))
         assert session.scalars(select(Lease.name)).all() == ["first"]
-    # And a connection that was used for one is as good as before for transactions.
+    # The connection is usable for transactions again afterwards.
     with database.write() as session:
         session.add(lease("second"))
         session.flush()

@@ -1,4 +1,4 @@
-"""Settings that would lead somewhere else are refused."""
+"""Settings: validation, defaults, and errors without passwords."""
 
 from pathlib import Path
 from typing import Any
@@ -28,15 +28,15 @@ def test_dataset_roots_are_absolute_folders_separated_by_colons(
     assert Settings().dataset_roots == ()
     monkeypatch.setenv("DASL_DATASET_ROOTS", "/data:/mnt/more images")
     assert Settings().dataset_roots == (Path("/data"), Path("/mnt/more images"))
-    # A list that got lost on its way must not mean "all".
-    for lost in ("", ":", "/data:", "data", "~/data"):
-        monkeypatch.setenv("DASL_DATASET_ROOTS", lost)
+    # An empty or broken list must not mean "all folders".
+    for broken in ("", ":", "/data:", "data", "~/data"):
+        monkeypatch.setenv("DASL_DATASET_ROOTS", broken)
         with pytest.raises(ValidationError, match="must be absolute paths"):
             Settings()
 
 
 def test_artifacts_uri_must_be_absolute() -> None:
-    """Whatever folder each of them runs in."""
+    """All processes must resolve it to the same location, whatever their working folder."""
     assert Settings(artifacts_uri="/shared/dasl/").artifacts_uri == "file:///shared/dasl"
     assert Settings(artifacts_uri="s3://bucket/dasl").artifacts_uri == "s3://bucket/dasl"
     with pytest.raises(ValidationError, match="DASL_ARTIFACTS_URI must be an absolute path"):
@@ -58,7 +58,7 @@ def test_settings_and_their_errors_show_no_passwords(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "told"),
+    ("variable", "value", "message"),
     [
         ("DASL_LEASE_SECONDS", "abc", "Input should be a valid number, unable to parse .*'abc'"),
         ("DASL_HEARTBEAT_SECONDS", "120", "less than or equal to 60; given '120'"),
@@ -68,10 +68,10 @@ def test_settings_and_their_errors_show_no_passwords(tmp_path: Path) -> None:
     ],
 )
 def test_settings_error_names_variable_and_value(
-    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, told: str
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, message: str
 ) -> None:
     monkeypatch.setenv(variable, value)
-    with pytest.raises(ValueError, match=f"^{variable}: .*{told}") as refused:
+    with pytest.raises(ValueError, match=f"^{variable}: .*{message}") as refused:
         read_settings()
     assert "pydantic" not in str(refused.value)
 

@@ -1,4 +1,4 @@
-"""SQL statements stand in `repository.py`, `lifecycle.py` and `service/db`, and nowhere else."""
+"""SQL statements are only in `repository.py`, `lifecycle.py` and `service/db`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def may_hold_sql(path: Path) -> bool:
 
 
 def sql_in(tree: ast.Module) -> Iterator[str]:
-    """What a module has of SQL: imported statements, and calls of a session's methods."""
+    """Yield a module's imported SQL statements and calls of session methods."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sqlalchemy"):
             yield from (alias.name for alias in node.names if alias.name in STATEMENTS)

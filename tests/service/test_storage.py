@@ -1,4 +1,4 @@
-"""Artifacts: what may be named, and reading parts of files."""
+"""Artifact storage: which URIs are accepted, and reading parts of files; and ids."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from service.artifacts.storage import Storage, is_below
 )
 def test_is_below_accepts_only_normalized_uris_below_the_root(uri: str, below: bool) -> None:
     assert is_below(uri, "s3://b/root") is below
-    # A root itself may be a store behind a store.
+    # A chained URI is valid as the root.
     assert is_below(f"simplecache::{uri}", "simplecache::s3://b/root") is below
 
 
@@ -51,13 +51,13 @@ def test_storage_reads_parts_of_a_file(tmp_path: Path) -> None:
 
 
 def test_ids_sort_by_creation_and_are_recognized_by_kind() -> None:
-    made = [ids.new_id("job") for _ in range(2000)]
-    assert made == sorted(set(made))
-    assert abs(ids.created_at(made[0]) - datetime.now(UTC)) < timedelta(minutes=1)
-    assert ids.is_id("job", made[0])
-    assert not ids.is_id("ds", made[0])
-    assert not ids.is_id("job", made[0].upper())
-    assert not ids.is_id("job", made[0] + "\n")
+    created = [ids.new_id("job") for _ in range(2000)]
+    assert created == sorted(set(created))
+    assert abs(ids.created_at(created[0]) - datetime.now(UTC)) < timedelta(minutes=1)
+    assert ids.is_id("job", created[0])
+    assert not ids.is_id("ds", created[0])
+    assert not ids.is_id("job", created[0].upper())
+    assert not ids.is_id("job", created[0] + "\n")
 
 
 def test_check_writable_reports_unusable_root(tmp_path: Path) -> None:
@@ -65,12 +65,12 @@ def test_check_writable_reports_unusable_root(tmp_path: Path) -> None:
     Storage(f"file://{root}").check_writable()
     assert list(root.iterdir()) == []
     (tmp_path / "file").touch()
-    for bad, why in (
+    for bad, reason in (
         (f"file://{tmp_path}/file/artifacts", "NotADirectoryError|FileExistsError"),
         ("nowhere://key:hunter2@bucket/dasl", "ValueError: Protocol not known"),
     ):
         with pytest.raises(
-            ValueError, match=rf"\(DASL_ARTIFACTS_URI\) cannot be .*({why})"
+            ValueError, match=rf"\(DASL_ARTIFACTS_URI\) cannot be .*({reason})"
         ) as refused:
             Storage(bad).check_writable()
         assert "hunter2" not in str(refused.value)

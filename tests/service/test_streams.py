@@ -1,4 +1,4 @@
-"""Events and logs, as lists and live, resumed and through restarts."""
+"""Events and logs: as lists, as live streams, resumed and across restarts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STREAM = {"Accept": "text/event-stream"}
 
 @pytest.fixture
 def live(api: Api) -> Iterator[httpx.Client]:
-    """The same API over a real socket: only there does an answer arrive bit by bit."""
+    """The same API over a real socket, where a response arrives incrementally."""
     server = uvicorn.Server(uvicorn.Config(api.client.app, port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -77,15 +77,15 @@ def test_event_list_pages_in_order(api: Api) -> None:
     for number in range(5):
         worker.post("events", type="note", message=f"note {number}", data={"n": number})
     path = f"/v1/jobs/{worker.job_id}/events"
-    seen, after = [], 0
+    events, after = [], 0
     while True:
         page = api.client.get(path, params={"after": after, "limit": 3}).json()
-        seen += page["data"]
+        events += page["data"]
         after = page["next"]
         if not page["has_more"]:
             break
-    assert [event["seq"] for event in seen] == list(range(1, 9))
-    assert seen[-1]["data"] == {"n": 4}
+    assert [event["seq"] for event in events] == list(range(1, 9))
+    assert events[-1]["data"] == {"n": 4}
     refused(api.client.get(path, params={"after": -1}), 422, "after")
     refused(api.client.get(path, params={"after": 2**31}), 422, "after")
 
@@ -117,7 +117,7 @@ def test_idle_stream_sends_heartbeats_and_holds_no_connection(api: Api, live: ht
     with live.stream("GET", path, headers=STREAM) as answer:
         lines = answer.iter_lines()
         assert any(line.startswith(": ") for line in lines)
-        # Looks are short: again and again there is a moment with no connection in use.
+        # The stream holds a connection only while it polls.
         eventually(lambda: api.database.engine.pool.checkedout() == 0)  # type: ignore[attr-defined]
 
 
@@ -208,12 +208,12 @@ def test_log_stream_continues_over_omitted_bytes(
         worker.post("finish", outcome="succeeded")
         rest = [line for message in messages for line in message.data.split("\n")]
         assert rest[-40:] == lines[-40:]
-    # Who comes back gets what is still there, and is told how much is not.
+    # A resumed stream gets the rest of the log and the number of omitted bytes.
     with following(live, path, last_id=first.id) as messages:
         again = [line for message in messages for line in message.data.split("\n")]
-    hole = next(index for index, line in enumerate(again) if "bytes were left out" in line)
-    assert again[:hole] == lines[20 : 20 + hole]
-    assert again[hole + 1 :] == lines[hole + 1 - len(again) :]
+    gap = next(index for index, line in enumerate(again) if "bytes were left out" in line)
+    assert again[:gap] == lines[20 : 20 + gap]
+    assert again[gap + 1 :] == lines[gap + 1 - len(again) :]
     text = api.client.get(path).text.splitlines()
     assert text == lines[:20] + again
     assert api.client.get(path, params={"tail": 3}).text.splitlines() == lines[-3:]
@@ -231,7 +231,7 @@ def test_stream_ends_when_token_is_revoked(api: Api, live: httpx.Client) -> None
         tokens = api.client.get("/v1/tokens", headers=admin).json()["data"]
         reader = next(token["id"] for token in tokens if token["scopes"] == ["read"])
         assert api.client.delete(f"/v1/tokens/{reader}", headers=admin).is_success
-        assert "note" not in [event.event for event in events], "the stream has ended by itself"
+        assert "note" not in [event.event for event in events], "the server has ended the stream"
     assert api.client.get(f"/v1/jobs/{worker.job_id}").json()["status"] == "running"
 
 

@@ -1,4 +1,4 @@
-"""The guard ends everything below it, however its parent or its command end."""
+"""The subreaper ends all of its descendants when its parent or its command ends."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ import pytest
 
 from service.embedded.subreaper import descendants
 
-# Two processes that left their session, one of which ignores SIGTERM; their parent is gone.
+# Two processes in sessions of their own, one ignoring SIGTERM, whose parent has exited.
 RUNAWAYS = (
     "setsid sh -c 'trap \"\" TERM; sleep 1000 & wait' & (setsid sleep 1000 &) ; "
     "echo started > {started}; {then}"
 )
 
 
-def lives(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
 
 
-class Guarded:
-    """A guard over a command with runaways, and all processes that were found below it."""
+class Supervised:
+    """A subreaper running a command with runaway processes, and the ids of all descendants."""
 
     def __init__(self, folder: Path, then: str) -> None:
         started = folder / "started"
@@ -42,38 +42,38 @@ class Guarded:
         while not started.exists() or len(descendants(self.process.pid)) < 4:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        self.below = descendants(self.process.pid)
+        self.descendants = descendants(self.process.pid)
 
-    def left(self) -> list[int]:
-        return [pid for pid in self.below if lives(pid)]
+    def alive(self) -> list[int]:
+        return [pid for pid in self.descendants if is_alive(pid)]
 
 
 @pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[Guarded]:
-    guarded = Guarded(tmp_path, then="exec sleep 1000")
-    yield guarded
-    for pid in guarded.left():
+def supervised(tmp_path: Path) -> Iterator[Supervised]:
+    supervised = Supervised(tmp_path, then="exec sleep 1000")
+    yield supervised
+    for pid in supervised.alive():
         os.kill(pid, signal.SIGKILL)
-    guarded.process.kill()
-    guarded.process.communicate()
+    supervised.process.kill()
+    supervised.process.communicate()
 
 
-def test_subreaper_ends_all_processes_when_parent_dies(guarded: Guarded) -> None:
-    assert guarded.process.stdin is not None
-    guarded.process.stdin.close()  # As the kernel does for a parent that was killed.
-    assert guarded.process.wait(20) == 0
-    assert guarded.left() == []
+def test_subreaper_ends_all_processes_when_parent_dies(supervised: Supervised) -> None:
+    assert supervised.process.stdin is not None
+    supervised.process.stdin.close()  # The kernel does this when a parent is killed.
+    assert supervised.process.wait(20) == 0
+    assert supervised.alive() == []
 
 
-def test_subreaper_ends_all_processes_on_sigterm(guarded: Guarded) -> None:
-    guarded.process.terminate()
-    assert guarded.process.wait(20) == 0
-    assert guarded.left() == []
+def test_subreaper_ends_all_processes_on_sigterm(supervised: Supervised) -> None:
+    supervised.process.terminate()
+    assert supervised.process.wait(20) == 0
+    assert supervised.alive() == []
 
 
 def test_subreaper_ends_all_processes_when_command_exits(tmp_path: Path) -> None:
-    guarded = Guarded(tmp_path, then="sleep 1; exit 3")
-    assert guarded.process.stdin is not None
-    assert guarded.process.wait(20) == 3
-    assert guarded.left() == []
-    guarded.process.stdin.close()
+    supervised = Supervised(tmp_path, then="sleep 1; exit 3")
+    assert supervised.process.stdin is not None
+    assert supervised.process.wait(20) == 3
+    assert supervised.alive() == []
+    supervised.process.stdin.close()

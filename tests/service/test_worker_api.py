@@ -1,4 +1,4 @@
-"""The workers' door: what an attempt may say, and that a stale one may say nothing."""
+"""The worker API: reports of an attempt, and 409 for a superseded one."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def test_repeated_event_is_recorded_once_per_attempt(api: Api) -> None:
 
     first = running(api)
     for step in (1, 1, 2, 2, 1):
-        words = {"type": "note", "message": "said", "data": {"step": step}}
-        assert first.post("events", **words).status_code == 204
+        note = {"type": "note", "message": "hello", "data": {"step": step}}
+        assert first.post("events", **note).status_code == 204
     assert notes() == [1, 2, 1]
     failed = {"error": {"type": "node-lost", "message": "gone"}, "retryable": True}
     assert first.post("finish", outcome="failed", **failed).status_code == 204
@@ -72,8 +72,8 @@ def test_repeated_event_is_recorded_once_per_attempt(api: Api) -> None:
         lifecycle.requeue(session, first.job_id)
     second = api.start(first.job_id)
     assert second.post("start").status_code == 200
-    assert second.post("events", **words).status_code == 204
-    assert notes() == [1, 2, 1, 1], "another attempt's is another event"
+    assert second.post("events", **note).status_code == 204
+    assert notes() == [1, 2, 1, 1], "the event of another attempt is another event"
 
 
 def test_heartbeat_stores_progress_and_returns_cancel(api: Api) -> None:
@@ -241,7 +241,7 @@ def test_repeated_checkpoint_is_kept_and_repeated_artifact_replaced(api: Api) ->
     assert [entry["id"] for entry in shown] == list(ids)
     one = api.client.get(f"/v1/checkpoints/{shown[0]['id']}").json()
     assert one == shown[0]
-    assert worker.uri not in str(one), "where the store keeps it is nobody's business"
+    assert worker.uri not in str(one), "storage locations are not public"
 
 
 def test_metrics_of_newest_attempt_win_per_step(api: Api) -> None:
@@ -289,7 +289,7 @@ def test_heartbeat_time_is_recorded(api: Api) -> None:
 
 
 def next_attempt(api: Api, worker: Worker) -> Worker:
-    """The worker's attempt fails, and the job's next one starts."""
+    """Let the worker's attempt fail and start the job's next one."""
     assert worker.post("finish", outcome="failed").status_code == 204
     with api.database.write() as session:
         assert lifecycle.requeue(session, worker.job_id)
@@ -307,24 +307,24 @@ def test_damaged_checkpoint_is_replaced_by_the_previous_one(api: Api) -> None:
     second = next_attempt(api, first)
     start = second.post("start").json()
     assert start["resume"]["checkpoint_id"] == ids[1]
-    # Only of the one that it goes on from an attempt may speak.
+    # An attempt can report only the checkpoint that it resumes from.
     other = second.post("damaged-checkpoint", checkpoint_id=ids[0], damage="is missing")
     assert other.json() == start
     for _ in range(2):  # an answer may be lost
-        told = second.post("damaged-checkpoint", checkpoint_id=ids[1], damage="a is missing")
-        assert told.status_code == 200
-        assert told.json()["resume"]["checkpoint_id"] == ids[0]
-    assert second.post("start").json() == told.json()
+        answer = second.post("damaged-checkpoint", checkpoint_id=ids[1], damage="a is missing")
+        assert answer.status_code == 200
+        assert answer.json()["resume"]["checkpoint_id"] == ids[0]
+    assert second.post("start").json() == answer.json()
     [event] = damage_events(api, second)
     assert event["message"] == (
         f"Checkpoint {ids[1]} is damaged: a is missing. The attempt goes on from "
         f"step 10 (checkpoint {ids[0]})"
     )
     progress = api.client.get(f"/v1/jobs/{first.job_id}").json()["progress"]
-    assert progress["step"] == 10, "it will not go on where the attempt before it was"
+    assert progress["step"] == 10, "progress restarts at the older checkpoint"
     attempts = api.client.get(f"/v1/jobs/{first.job_id}/attempts").json()["data"]
     assert attempts[1]["resume_checkpoint_id"] == ids[0]
-    # It is not offered again: not to people, and not to the next attempt, nor to a clone.
+    # The damaged checkpoint is no longer offered to users, the next attempt or a clone.
     listed = api.client.get(f"/v1/jobs/{first.job_id}/checkpoints").json()["data"]
     assert [checkpoint["id"] for checkpoint in listed] == ids[:1]
     shown = api.client.get(f"/v1/checkpoints/{ids[1]}").json()
@@ -336,9 +336,9 @@ def test_damaged_checkpoint_is_replaced_by_the_previous_one(api: Api) -> None:
     assert problem["detail"] == "checkpoint: is damaged"
     third = next_attempt(api, second)
     assert third.post("start").json()["resume"]["checkpoint_id"] == ids[0]
-    # Without any that is sound the training starts anew.
-    told = third.post("damaged-checkpoint", checkpoint_id=ids[0], damage="b is missing")
-    assert told.json()["resume"] is None
+    # Without an intact checkpoint the training starts from scratch.
+    answer = third.post("damaged-checkpoint", checkpoint_id=ids[0], damage="b is missing")
+    assert answer.json()["resume"] is None
     assert damage_events(api, third)[-1]["message"].endswith("is missing. The training starts anew")
     assert job(api, third)["restarts"] == 2, "a damaged checkpoint uses up no restart"
 
@@ -360,28 +360,29 @@ def test_damaged_start_checkpoint_of_clone_has_no_fallback(api: Api) -> None:
     clone = api.client.post(f"/v1/jobs/{source.job_id}/clone", json=body).json()
     worker = api.start(clone["id"])
     assert worker.post("start").json()["resume"]["branch"]
-    told = worker.post("damaged-checkpoint", checkpoint_id=ids[1], damage="is missing").json()
-    assert (told["resume"]["checkpoint_id"], told["resume"]["branch"]) == (ids[1], True)
+    answer = worker.post("damaged-checkpoint", checkpoint_id=ids[1], damage="is missing")
+    resume = answer.json()["resume"]
+    assert (resume["checkpoint_id"], resume["branch"]) == (ids[1], True)
     [event] = damage_events(api, worker)
     assert event["message"] == f"Checkpoint {ids[1]} is damaged: is missing"
-    # The job that it is of does not go on from it either.
+    # The source job does not resume from it either.
     assert next_attempt(api, source).post("start").json()["resume"]["checkpoint_id"] == ids[0]
 
 
 @pytest.mark.parametrize("number", ["1", "0", "x", "9" * 5000])
 def test_worker_api_checks_token_before_body(api: Api, number: str) -> None:
-    """Which would cost more than to look for the token."""
+    """Checking the token first is cheaper than validating the body."""
     api.dataset()
     job = api.submit()["id"]
-    words = ("start", "damaged-checkpoint", "heartbeat", "metrics", "evaluations", "events")
-    doors = [
-        *(f"jobs/{job}/attempts/{number}/{word}" for word in (*words, "checkpoints", "finish")),
+    actions = ("start", "damaged-checkpoint", "heartbeat", "metrics", "evaluations", "events")
+    paths = [
+        *(f"jobs/{job}/attempts/{number}/{name}" for name in (*actions, "checkpoints", "finish")),
         f"jobs/{job}/attempts/{number}/artifacts",
         "datasets/ds_00000000000000000000000000/finish",
         f"datasets/{number}/finish",
     ]
     headers = {"Authorization": "Bearer dasl_" + "x" * 40}
-    for door in doors:
-        answer = api.client.post(f"/worker/v1/{door}", json={"unknown": 1}, headers=headers)
+    for path in paths:
+        answer = api.client.post(f"/worker/v1/{path}", json={"unknown": 1}, headers=headers)
         refused(answer, 401)
         assert "unknown" not in answer.text
