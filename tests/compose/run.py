@@ -1,14 +1,19 @@
-"""Starts docker-compose.yml for real and holds it to what docs/operations.md says of it.
+"""Start docker-compose.yml for real and check what docs/operations.md says about it.
 
     python -m tests.compose.run [--compose "docker compose"] [--port 18000] [--output FILE]
 
-It needs an engine with compose, this repository's environment (`make setup`) to load the trained backbone,
-and a quarter of an hour; `make compose-test` runs it. A deployment of yours on the same machine is not
-touched: project, volumes, port and secrets are its own, and all but the images are removed at the end.
+It needs a container engine with compose, this repository's environment (`make setup`) to load the trained
+backbone, and 15 minutes; `make compose-test` runs it. It does not touch another deployment on the same
+machine: it uses its own project, volumes, port and secrets, and removes everything but the images at the end.
 
-Refused without secrets; built; up and ready; nothing published but the API, nobody is root, no torch beside
-the API, no door without its token; a job that goes on through the death of each container in turn; its
-backbone loads in timm; down and up again, and all is still there.
+It checks that
+
+- compose refuses to start without secrets;
+- the images build, and the service starts and becomes ready;
+- only the API is published, no container runs as root, and the API's image has no torch;
+- Ray and PostgreSQL refuse access without their secrets;
+- a job survives the death of each container in turn, and timm loads its backbone;
+- all data is still there after `down` and `up`.
 """
 
 import argparse
@@ -47,15 +52,15 @@ SPEC: dict[str, Any] = {
     "evaluate": {"every_epochs": 50},
     "resources": {"cpus_per_worker": 1, "max_restarts": 10},
 }
-# Until each, training must have gone on; so the job outlives all of them.
+# Training must progress by so many steps before each kill.
 STEPS_BETWEEN_KILLS = 6
 PATIENCE_SECONDS = 600
 
 
-def until(found: Callable[[], T | None], what: str) -> T:
-    """Poll until something is found."""
+def until(poll: Callable[[], T | None], what: str) -> T:
+    """Poll until there is a result that is not None, and return it."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while (result := found()) is None:
+    while (result := poll()) is None:
         if time.monotonic() > deadline:
             raise SystemExit(f"{what}: not within {PATIENCE_SECONDS} s")
         time.sleep(0.5)
@@ -63,7 +68,7 @@ def until(found: Callable[[], T | None], what: str) -> T:
 
 
 def check(holds: bool, what: str) -> None:
-    """One thing that must be so; the run ends where it is not."""
+    """Print whether a condition holds, and exit if it does not."""
     print(f"{'ok  ' if holds else 'FAIL'}  {what}", flush=True)
     if not holds:
         raise SystemExit(1)
@@ -71,14 +76,14 @@ def check(holds: bool, what: str) -> None:
 
 @dataclass(frozen=True)
 class Deployment:
-    """A project of its own, with secrets of its own."""
+    """A compose project with its own secrets."""
 
     command: list[str]
     secrets: Path
     url: str
 
     def compose(self, *arguments: str, fails: bool = False) -> str:
-        """Run a compose command; its output. `fails`: it must, and its errors are given."""
+        """Run a compose command and return its output, or its errors where it must fail."""
         ended = subprocess.run(
             [*self.command, "--project-name", PROJECT, "--env-file", str(self.secrets), *arguments],
             cwd=ROOT,
@@ -91,17 +96,17 @@ class Deployment:
         return ended.stderr if fails else ended.stdout
 
     def listed(self, *arguments: str) -> list[dict[str, Any]]:
-        """What a command lists as JSON: an array, or a document a line, as versions differ."""
+        """Return a command's JSON list. Versions of compose print an array or one object a line."""
         text = self.compose(*arguments, "--format", "json").strip()
-        found = json.loads(text) if text.startswith("[") else map(json.loads, text.splitlines())
-        return list(found)
+        rows = json.loads(text) if text.startswith("[") else map(json.loads, text.splitlines())
+        return list(rows)
 
     def python(self, service: str, code: str) -> str:
-        """What a Python program prints in a running container."""
+        """Run Python code in a running container and return what it prints."""
         return self.compose("exec", "-T", service, "python", "-c", code).strip()
 
     def until_ready(self) -> None:
-        """Wait until the service says that work will be done."""
+        """Wait until `/readyz` reports that the service is ready."""
 
         def ready() -> bool | None:
             try:
@@ -109,64 +114,63 @@ class Deployment:
             except httpx.HTTPError:
                 return None
 
-        until(ready, "/readyz says that the service is ready")
+        until(ready, "/readyz reports that the service is ready")
 
 
 def main() -> None:
-    """Run everything that the module's text says, and write the figures."""
+    """Run all checks of the module's docstring and write the measurements."""
     parser = argparse.ArgumentParser(description="Start docker-compose.yml for real and test it.")
-    parser.add_argument("--compose", default="docker compose", help="how compose is called here")
-    parser.add_argument("--port", type=int, default=18000, help="of loopback, for the API")
+    parser.add_argument("--compose", default="docker compose", help="the compose command")
+    parser.add_argument("--port", type=int, default=18000, help="loopback port for the API")
     parser.add_argument(
-        "--seconds", type=float, default=400, help="that the job would train if nothing were killed"
+        "--seconds", type=float, default=400, help="training time of the job without any kill"
     )
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/compose.json")
-    given = parser.parse_args()
-    figures: dict[str, Any] = {"machine": machine("ray", "torch")}
+    arguments = parser.parse_args()
+    results: dict[str, Any] = {"machine": machine("ray", "torch")}
     with (
         tempfile.TemporaryDirectory(prefix="dasl-compose-") as folder,
-        deployed(shlex.split(given.compose), Path(folder), given.port) as deployment,
+        deployed(shlex.split(arguments.compose), Path(folder), arguments.port) as deployment,
     ):
-        figures |= start(deployment)
-        look_for_doors(deployment)
-        look_for_torch(deployment)
-        figures |= measure(deployment)
+        results |= start(deployment)
+        check_exposure(deployment)
+        check_no_torch_in_server(deployment)
+        results |= measure(deployment)
         token = deployment.compose("exec", "-T", "api", "dasl", "db", "admin-token", "test").strip()
         with Client(deployment.url, token, patience=60) as client:
             client.datasets.add("/data/emoji", "emoji").wait()
-            job = submit(client, epochs_of(client, given.seconds))
-            figures["recovery"] = outlive(deployment, client, job)
+            job = submit(client, epochs_of(client, arguments.seconds))
+            results["recovery"] = kill_each_container(deployment, client, job)
             job = until(lambda: ended(client, job), "the job ends")
             check(job.status == "succeeded", f"the job succeeded, with {job.restarts} restarts")
-            figures["job"] = {"attempts": job.attempt, "restarts": job.restarts}
+            results["job"] = {"attempts": job.attempt, "restarts": job.restarts}
             load(client, final(client, job), Path(folder) / "first")
             deployment.compose("down")
             deployment.compose("up", "--detach", "--wait")
             load(client, final(client, job), Path(folder) / "second")
-    given.output.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(figures, indent=2))
+    arguments.output.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(results, indent=2))
 
 
 @contextmanager
 def deployed(command: list[str], folder: Path, port: int) -> Iterator[Deployment]:
-    """A deployment with images to train on, not started yet; removed at the end."""
+    """Yield a deployment with training images that is not started yet; remove it at the end."""
     data, secrets = folder / "data", folder / ".env"
     unpack_emoji(data, CLASSES)
-    # The containers' user is another one.
-    for each in (folder, data, *data.rglob("*")):
-        each.chmod(0o755 if each.is_dir() else 0o644)
+    # The containers run as another user, who must be able to read the images.
+    for path in (folder, data, *data.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
     deployment = Deployment(command, secrets, f"http://127.0.0.1:{port}")
     secrets.touch()
     refusal = deployment.compose("up", "--detach", fails=True)
-    check(
-        "make_env.py" in refusal, "without secrets nothing starts, and it is said how to make them"
-    )
+    check("make_env.py" in refusal, "nothing starts without secrets, and the error says what to do")
     secrets.unlink()
     make = [sys.executable, "docker/make_env.py", "--data", str(data), "--output", str(secrets)]
     subprocess.run(make, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    check(secrets.stat().st_mode & 0o777 == 0o600, "the secrets are for their owner's eyes")
+    check(secrets.stat().st_mode & 0o777 == 0o600, "only the owner can read the secrets")
     check(
-        subprocess.run(make, cwd=ROOT, capture_output=True).returncode == 1, "and stay as they are"
+        subprocess.run(make, cwd=ROOT, capture_output=True).returncode == 1,
+        "existing secrets are kept",
     )
     with secrets.open("a", encoding="utf-8") as file:
         file.write(f"DASL_PORT={port}\n")
@@ -180,7 +184,7 @@ def deployed(command: list[str], folder: Path, port: int) -> Iterator[Deployment
 
 
 def start(deployment: Deployment) -> dict[str, float]:
-    """Build and start; how long each took."""
+    """Build and start the deployment; return how long each took."""
     began = time.monotonic()
     deployment.compose("build")
     built = time.monotonic()
@@ -192,26 +196,26 @@ def start(deployment: Deployment) -> dict[str, float]:
     return {"build_seconds": round(built - began, 1), "ready_seconds": round(ready - built, 1)}
 
 
-def look_for_doors(deployment: Deployment) -> None:
-    """What can be reached, by whom, and as whom it runs."""
+def check_exposure(deployment: Deployment) -> None:
+    """Check published ports, users of containers, and access to Ray and PostgreSQL."""
     listed = deployment.listed("ps", "--all")
     published = {
-        (each["Service"], port["URL"])
-        for each in listed
-        for port in each["Publishers"] or ()
+        (container["Service"], port["URL"])
+        for container in listed
+        for port in container["Publishers"] or ()
         if port["PublishedPort"]
     }
     check(published == {("api", "127.0.0.1")}, "only the API is published, on loopback")
     check(
-        [each["ExitCode"] for each in listed if each["Service"] == "migrate"] == [0],
-        "the tables were made, once",
+        [container["ExitCode"] for container in listed if container["Service"] == "migrate"] == [0],
+        "the tables were migrated, once",
     )
     for service in SERVICES:
         user = deployment.compose("exec", "-T", service, "id", "-u").strip()
         check(user not in ("", "0"), f"{service} runs as user {user}, not as root")
-    ask = "import urllib.request as u, urllib.error as e\ntry: print(u.urlopen({!r}).status)\nexcept e.HTTPError as r: print(r.code)"
-    jobs = deployment.python("api", ask.format("http://ray-head:8265/api/jobs/"))
-    check(jobs == "401", "Ray takes nothing without its token")
+    request = "import urllib.request as u, urllib.error as e\ntry: print(u.urlopen({!r}).status)\nexcept e.HTTPError as r: print(r.code)"
+    jobs = deployment.python("api", request.format("http://ray-head:8265/api/jobs/"))
+    check(jobs == "401", "Ray refuses requests without its token")
     connect = (
         "import psycopg\n"
         "for password in ('', 'dasl', 'postgres'):\n"
@@ -222,32 +226,32 @@ def look_for_doors(deployment: Deployment) -> None:
     check(deployment.python("api", connect) == "", "PostgreSQL has no default password")
 
 
-def look_for_torch(deployment: Deployment) -> None:
-    """The server's image has neither torch nor Ray."""
+def check_no_torch_in_server(deployment: Deployment) -> None:
+    """Check that the server's image has neither torch nor Ray, and the worker's has both."""
     find = "import importlib.util as u; print([m for m in ('torch', 'ray') if u.find_spec(m)])"
-    check(deployment.python("api", find) == "[]", "no torch and no Ray beside the API")
-    check(deployment.python("worker", find) == "['torch', 'ray']", "both in the worker")
+    check(deployment.python("api", find) == "[]", "the API's image has no torch and no Ray")
+    check(deployment.python("worker", find) == "['torch', 'ray']", "the worker's image has both")
 
 
 def measure(deployment: Deployment) -> dict[str, Any]:
-    """Sizes of the images, and memory of each container while nothing is to be done."""
-    of = {each["Name"]: each["Service"] for each in deployment.listed("ps")}
+    """Return the sizes of the images and the memory of each idle container."""
+    services = {row["Name"]: row["Service"] for row in deployment.listed("ps")}
     memory = {
-        of[each["Name"]]: each["MemUsage"].partition("/")[0].strip()
-        for each in deployment.listed("stats", "--no-stream")
-        if each["Name"] in of
+        services[row["Name"]]: row["MemUsage"].partition("/")[0].strip()
+        for row in deployment.listed("stats", "--no-stream")
+        if row["Name"] in services
     }
-    sizes = {each["Repository"]: each["Size"] for each in deployment.listed("images")}
+    sizes = {row["Repository"]: row["Size"] for row in deployment.listed("images")}
     return {"image_bytes": sizes, "idle_memory": memory}
 
 
 def submit(client: Client, epochs: int) -> Job:
-    """A job that trains for so long."""
+    """Submit a job that trains for so many epochs."""
     return client.jobs.submit({**SPEC, "train": {**SPEC["train"], "epochs": epochs}})
 
 
 def epochs_of(client: Client, seconds: float) -> int:
-    """How many epochs take so long here; a short job tells."""
+    """Run a short job and return how many epochs take `seconds` on this machine."""
     short = submit(client, 2).wait()
     progress = short.progress
     assert progress is not None
@@ -259,12 +263,13 @@ def epochs_of(client: Client, seconds: float) -> int:
     return max(20, round(seconds * speed / images))
 
 
-def outlive(deployment: Deployment, client: Client, job: Job) -> dict[str, Any]:
-    """Kill each container in turn under the job; seconds until all is ready, and training, again."""
+def kill_each_container(deployment: Deployment, client: Client, job: Job) -> dict[str, Any]:
+    """Kill each container in turn; return the seconds until the service is ready and training."""
     seconds = {}
     for service in SERVICES:
         begun = until(lambda: trained(client, job, 0), "the job trains")
-        until(lambda: trained(client, job, begun + STEPS_BETWEEN_KILLS), "it goes on")  # noqa: B023
+        next_kill = begun + STEPS_BETWEEN_KILLS
+        until(lambda: trained(client, job, next_kill), "training continues")  # noqa: B023
         before = client.jobs.get(job.id)
         deployment.compose("kill", "--signal", "KILL", service)
         killed = time.monotonic()
@@ -272,9 +277,9 @@ def outlive(deployment: Deployment, client: Client, job: Job) -> dict[str, Any]:
         deployment.until_ready()
         ready = time.monotonic()
         reached = before.progress.step or 0 if before.progress else 0
-        until(lambda: trained(client, job, reached + 1), "it goes on")  # noqa: B023
+        until(lambda: trained(client, job, reached + 1), "training resumes")  # noqa: B023
         now = client.jobs.get(job.id)
-        check(now.status == "running", f"{service} was killed, and the job goes on")
+        check(now.status == "running", f"{service} was killed, and the job continues")
         assert now.attempt is not None
         assert before.attempt is not None
         seconds[service] = {
@@ -282,15 +287,15 @@ def outlive(deployment: Deployment, client: Client, job: Job) -> dict[str, Any]:
             "beyond_last_step_seconds": round(time.monotonic() - killed, 1),
             "new_attempts": now.attempt - before.attempt,
         }
-    # By itself this time: compose takes a `kill` to be what somebody wanted.
+    # From inside the container: compose does not restart containers that it stopped itself.
     deployment.compose("exec", "-T", "api", "sh", "-c", "kill -TERM 1")
     deployment.until_ready()
-    check(True, "a container that ends is started again")
+    check(True, "a container that exits is restarted")
     return seconds
 
 
 def trained(client: Client, job: Job, step: int) -> int | None:
-    """The step that the job has reached in the attempt that runs now, if it is this one or a later one."""
+    """Return the step that the running attempt has reached, if it is at least `step`."""
     try:
         now = client.jobs.get(job.id)
     except DaslError:
@@ -304,18 +309,19 @@ def trained(client: Client, job: Job, step: int) -> int | None:
 
 
 def ended(client: Client, job: Job) -> Job | None:
-    """The job, once it has ended."""
+    """Return the job once it has ended, else None."""
     now = client.jobs.get(job.id)
     return now if now.done else None
 
 
 def final(client: Client, job: Job) -> Checkpoint:
-    """The last checkpoint of a training that has ended."""
-    return next(each for each in client.jobs.checkpoints(job.id) if each.final)
+    """Return the final checkpoint of a job that has ended."""
+    return next(saved for saved in client.jobs.checkpoints(job.id) if saved.final)
 
 
 def load(client: Client, checkpoint: Checkpoint, folder: Path) -> None:
-    """Download a backbone and load it in timm, every weight of it."""
+    """Download a backbone and load all of its weights in timm."""
+
     client.checkpoints.download(checkpoint.id, folder)
     about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     model = timm.create_model(**about["timm"])
