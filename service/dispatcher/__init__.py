@@ -1,1 +1,1 @@
-"""The dispatcher: claims queued jobs, runs their attempts on Ray, and sees them to their end."""
+"""The dispatcher: claims queued jobs, runs their attempts on Ray, and finalizes them."""

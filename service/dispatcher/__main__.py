@@ -1,4 +1,4 @@
-"""`python -m service.dispatcher`: a dispatcher for a Ray elsewhere, until SIGTERM or Ctrl-C."""
+"""`python -m service.dispatcher`: a dispatcher for a remote Ray, until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def main() -> int:
-    """Dispatch with the settings of the environment; the exit status."""
+    """Run a dispatcher with the settings of the environment; return the exit status."""
     try:
         settings = read_settings()
     except ValueError as error:
@@ -34,12 +34,12 @@ def main() -> int:
     token = settings.ray_auth_token.get_secret_value() if settings.ray_auth_token else None
     executor = RayExecutor(settings.ray_address, token)
     database = Database(settings.database_url)
-    # Containers with one host name may each be process 1.
+    # The random part is needed: containers with the same host name may all be process 1.
     holder = f"{socket.gethostname()} process {os.getpid()} {secrets.token_hex(4)}"
     try:
         Storage(settings.artifacts_uri).check_writable()
     except ValueError as error:
-        # It may come back, and what runs must be looked after.
+        # Start all the same: the problem may go away, and live attempts must be watched.
         logger.error("%s: attempts will fail", error)
     Dispatcher(settings, database, executor, holder=holder).run(stop)
     return 0

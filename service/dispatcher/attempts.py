@@ -1,8 +1,9 @@
-"""Attempts on their way: adopted after a crash, watched, stopped, and brought to their end.
+"""Live attempts: adoption after a crash, watching, stopping, and ending.
 
-An attempt's row, with its submission id, is committed before Ray hears of it. So whatever is found
-here after a crash is looked up at Ray first. If Ray does not know it, it gives way to the job's next
-attempt: the dispatcher that died, or only stood still, may have handed it in all the same.
+An attempt's row, with its submission id, is committed before the attempt is submitted to Ray. After a
+crash, each such row is therefore looked up in Ray first. If Ray does not know the submission, the
+attempt is lost and the job gets a new one: the previous dispatcher may have been only stalled, and
+may still submit the old attempt.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from service.lifecycle import Ending, Retry
 from service.scheduling.repository import AttemptView
 from service.states import AttemptState, Desired
 
-# How an attempt ends that was stopped because this is desired.
+# Outcome of an attempt that was stopped on request.
 WOUND_DOWN: dict[Desired, states.Outcome] = {
     Desired.CANCEL: "cancelled",
     Desired.PAUSE: "paused",
@@ -29,22 +30,22 @@ WOUND_DOWN: dict[Desired, states.Outcome] = {
 
 
 class Attempts:
-    """The dispatcher's part that keeps attempts."""
+    """Starts, watches and ends the attempts of jobs."""
 
     def __init__(self, context: DispatcherContext, logs: LogCopier) -> None:
         self._context, self._logs = context, logs
         self._begun: set[str] = set()
         self.new_cluster = False
-        """Whether the cluster is known to have lost all that an earlier dispatcher handed in."""
+        """Whether the cluster is known to have lost all submissions of earlier dispatchers."""
         self.with_the_service = False
-        """Whether it did so because the service was started, which is not the fault of any job."""
+        """Whether it lost them because the service was restarted, which no job has caused."""
 
     def remember(self, live: Iterable[AttemptView]) -> None:
-        """Forget what was handed in of attempts that are over."""
+        """Keep only live attempts in the record of own submissions."""
         self._begun &= {attempt.submission_id for attempt in live}
 
     def start(self, job_id: str) -> None:
-        """Begin a queued job's next attempt."""
+        """Start the next attempt of a queued job."""
         token, hashed = credentials.new_token()
         with self._context.write() as session:
             attempt = lifecycle.start_attempt(session, job_id, hashed)
@@ -54,8 +55,11 @@ class Attempts:
         self._submit(job_id, attempt.number, attempt.submission_id)
 
     def adopt(self, attempt: AttemptView) -> None:
-        """Hand in an attempt that Ray could not be reached for, unless Ray has it; one that a
-        dispatcher before this one did not get to hand in gives way to the next."""
+        """Resolve an attempt that was created but not confirmed as submitted.
+
+        If Ray has it, mark it as submitted. If this dispatcher created it, submit it again. If an
+        earlier dispatcher created it, end it as lost, and the job gets a new attempt.
+        """
         assert attempt.state == AttemptState.CREATED
         if self._context.executor.status(attempt.submission_id) is not None:
             with self._context.write() as session:
@@ -67,8 +71,8 @@ class Attempts:
                 lifecycle.finish_attempt(session, attempt.job_id, attempt.number, ending)
             return
         if attempt.submission_id not in self._context.tokens:
-            # Only a hash of its token is left, and whoever had it may have handed it in all the same:
-            # then Ray is yet to take it, and its driver is told that it is over.
+            # Only a hash of its token is left. The earlier dispatcher may still submit it: the API
+            # then answers its driver that the attempt is over.
             message = "The dispatcher was started anew before Ray had taken the attempt"
             error = {"type": "attempt-lost", "message": message}
             ending = Ending("lost", error, Retry.FREE)
@@ -79,7 +83,7 @@ class Attempts:
             self._submit(attempt.job_id, attempt.number, attempt.submission_id)
 
     def watch(self, attempt: AttemptView) -> None:
-        """Look after an attempt that Ray has taken."""
+        """Check a submitted attempt: record its end, or enforce stop requests, time limit and progress."""
         run = self._context.executor.status(attempt.submission_id)
         if run is None:
             self._miss(attempt)
@@ -107,8 +111,8 @@ class Attempts:
             lifecycle.mark_submitted(session, job_id, number)
 
     def _miss(self, attempt: AttemptView) -> None:
-        # After a crash of Ray's head its workers may go on for a minute: only when they have been
-        # silent for the length of a lease may another attempt begin.
+        # After a crash of Ray's head its workers may run for another minute: the next attempt may
+        # start only after they were silent for the length of a lease.
         heard = attempt.heartbeat_at or attempt.created_at
         lost = self.new_cluster and attempt.submission_id not in self._begun
         if not lost and not passed(heard, self._context.clock(), self._context.lease):
@@ -126,8 +130,7 @@ class Attempts:
             lifecycle.finish_attempt(session, attempt.job_id, attempt.number, ending)
 
     def _end(self, attempt: AttemptView, run: Run) -> None:
-        # A driver reports its result before it ends. If it did, this is discarded: whichever
-        # commits first wins.
+        # A driver reports its result before it ends. That report wins: the first commit counts.
         lines = self._logs.tail(attempt.job_id, attempt.number, attempt.submission_id)
         stopped = run.state == RunState.STOPPED and attempt.desired != Desired.RUN
         error = ended_error("training driver", run, lines)
@@ -140,24 +143,27 @@ class Attempts:
             lifecycle.finish_attempt(session, attempt.job_id, attempt.number, ending)
 
     def _wind_down(self, attempt: AttemptView) -> None:
-        """Its ranks hear from the API what is desired and stop at a step; this sees that they do."""
+        """Stop an attempt's driver if its ranks did not stop by themselves in time.
+
+        The ranks learn from the API that a stop is desired, and stop after a step.
+        """
         with self._context.write() as session:
             lifecycle.start_stopping(session, attempt.job_id)
         with self._context.database.read() as session:
             asked = repository.asked_at(session, attempt.job_id, attempt.desired)
         grace = timedelta(seconds=self._context.settings.cancel_grace_seconds)
-        # Before its first word a driver has nothing to save.
+        # Before its first report a driver has nothing to save.
         silent = attempt.state == AttemptState.SUBMITTED
         if silent or passed(asked, self._context.clock(), grace):
             self._context.stop(attempt.submission_id)
 
     def _limit(self, attempt: AttemptView) -> bool:
-        """End an attempt of a job that takes too long; whether it did."""
+        """End an attempt if its job exceeded its time limit; return whether it was ended."""
         now = self._context.clock()
         if now - (attempt.job_started_at or attempt.created_at) < attempt.limit:
             return False
-        # Only what its attempts took counts: not a pause, nor a time in which the service was off or
-        # its machine slept. One that has said nothing at all has the time since it was made.
+        # Only confirmed runtime counts: no pauses, and no time in which the service was off or its
+        # machine slept. Without a heartbeat, the time since creation counts.
         took = now - attempt.created_at
         if attempt.heartbeat_at is not None:
             silent = max(now - attempt.heartbeat_at, timedelta())
@@ -179,10 +185,10 @@ class Attempts:
         return True
 
     def _wake(self, attempt: AttemptView) -> None:
-        """End an attempt that hangs: it speaks, and nothing comes of it.
+        """End an attempt that hangs: it sends heartbeats but makes no progress.
 
-        One whose rank 0 is silent may train as it should, and only not reach the API. Before it has
-        said its first word, its driver speaks for it.
+        A silent rank 0 is no hang: it may train normally and only fail to reach the API. Before its
+        first heartbeat, the driver's heartbeats count.
         """
         allowed = timedelta(seconds=self._context.settings.hang_seconds)
         heard = attempt.rank_heard_at or attempt.heartbeat_at
@@ -201,7 +207,7 @@ class Attempts:
 
 
 def ended_error(what: str, run: Run, lines: list[str]) -> dict[str, Any]:
-    """The error of a driver (`what`: of which kind) that ended without a report of its own."""
+    """Return the error of a driver of kind `what` that ended without a report."""
     return {"type": "driver-ended", "message": _why(what, run, lines), "log_tail": lines}
 
 

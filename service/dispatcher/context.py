@@ -1,4 +1,4 @@
-"""What the parts of one dispatcher share: its surroundings, its lease, and its way to submit."""
+"""State shared within one dispatcher: its dependencies, its lease, and submission to Ray."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ _STOP_AGAIN = timedelta(seconds=5)
 
 
 class LeaseLost(Exception):
-    """Another dispatcher is in charge; whatever this one was about to write is discarded."""
+    """Another dispatcher is in charge; the pending write is discarded."""
 
 
 def utc_now() -> datetime:
-    """The wall clock."""
+    """Return the current time."""
     return datetime.now(UTC)
 
 
 def passed(since: datetime | None, now: datetime, interval: timedelta) -> bool:
-    """Whether so long a time went by; also where the clock was set back by as much, or nothing was noted
-    yet. Clocks of two machines may differ by less than that."""
+    """Whether at least `interval` lies between `since` and `now`.
+
+    Also true if the clock was set back by as much, or if `since` is `None`. The clocks of two machines
+    may differ by less than `interval`.
+    """
     return since is None or not -interval < now - since < interval
 
 
@@ -48,8 +51,8 @@ class Entrypoints:
 
     @classmethod
     def of_this_python(cls) -> Entrypoints:
-        """With the interpreter that runs now: for a Ray on the same machine."""
-        # `-P`: what lies in the folder that the command happens to run in is not imported.
+        """Return the commands for this Python interpreter: for a Ray on the same machine."""
+        # `-P`: never import from the working folder.
         python = f"{shlex.quote(sys.executable)} -P"
         return cls(
             job=f"{python} -m workers.driver --job {{job}} --attempt {{attempt}}",
@@ -59,7 +62,7 @@ class Entrypoints:
 
 @dataclass
 class DispatcherContext:
-    """One dispatcher's surroundings."""
+    """Dependencies and shared state of one dispatcher."""
 
     settings: Settings
     database: Database
@@ -69,35 +72,35 @@ class DispatcherContext:
     holder: str
     entrypoints: Entrypoints
     tokens: dict[str, str] = field(default_factory=dict)
-    """Tokens of submissions that Ray may not have taken yet, by submission id."""
+    """Tokens of submissions that Ray may not have accepted yet, by submission id."""
     renewed_at: datetime | None = None
     """When the lease was last taken or renewed by `take_lease`."""
     executor_answers: bool = True
-    """Whether the executor answered when it was last asked for the cluster."""
+    """Whether the executor answered the last request for the cluster."""
     _stopped_at: dict[str, datetime] = field(default_factory=dict)
 
     @property
     def lease(self) -> timedelta:
-        """After this long a silent attempt, or dispatcher, is taken to be gone."""
+        """How long an attempt or a dispatcher may be silent before it counts as gone."""
         return timedelta(seconds=self.settings.lease_seconds)
 
     @property
     def in_charge(self) -> bool:
-        """Whether the lease was taken or renewed lately. `write` makes sure."""
+        """Whether the lease was taken or renewed recently. Only `write` verifies it."""
         return not passed(self.renewed_at, self.clock(), self.lease)
 
     def take_lease(self) -> bool:
-        """Become or stay the dispatcher in charge."""
+        """Take the lease, or renew it when due; return whether this dispatcher is in charge."""
         now = self.clock()
         if not passed(self.renewed_at, now, self.lease / 4):
-            return True  # As far as is known; `write` makes sure.
+            return True  # Not verified here: `write` does so.
         with self.database.write() as session:
             taken = leases.take_lease(session, DISPATCHER_LEASE, self.holder, now, self.lease)
         self.renewed_at = now if taken else None
         return taken
 
     def keep_lease(self) -> None:
-        """Stay the dispatcher in charge, in the middle of work.
+        """Renew the lease during long work.
 
         Raises:
             LeaseLost: another dispatcher took over.
@@ -105,22 +108,22 @@ class DispatcherContext:
         now = self.clock()
         if passed(self.renewed_at, now, self.lease / 4):
             with self.write():
-                pass  # Which renews it.
+                pass  # `write` renews the lease.
             self.renewed_at = now
 
     def release_lease(self) -> None:
-        """Let the next dispatcher begin at once."""
+        """Release the lease, so that the next dispatcher can start at once."""
         self.renewed_at = None
         with self.database.write() as session:
             leases.release_lease(session, DISPATCHER_LEASE, self.holder, self.clock())
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """A transaction that only the dispatcher in charge can commit; it renews the lease.
+        """Open a transaction that only the dispatcher in charge can commit; it renews the lease.
 
         Raises:
-            LeaseLost: another dispatcher took over. Not when one only could have: work that takes longer
-                than a lease must come to its end where nobody else is there to do it.
+            LeaseLost: another dispatcher took over. An expired lease that no other dispatcher took is
+                renewed: without another dispatcher, work that outlasts a lease must be able to finish.
         """
         now = self.clock()
         with self.database.write() as session:
@@ -130,7 +133,7 @@ class DispatcherContext:
             yield session
 
     def stop(self, submission_id: str) -> None:
-        """Have the executor end a submission; at most every few seconds."""
+        """Ask the executor to end a submission; at most once every few seconds."""
         now = self.clock()
         if passed(self._stopped_at.get(submission_id), now, _STOP_AGAIN):
             self._stopped_at[submission_id] = now
@@ -141,19 +144,19 @@ class DispatcherContext:
         self._stopped_at.pop(submission_id, None)
 
     def new_token(self, submission_id: str) -> str:
-        """Make a submission's token and keep it until Ray has it; returns the hash to store."""
+        """Create a submission's token and keep it until Ray has it; return the hash to store."""
         token, hashed = credentials.new_token()
         self.tokens[submission_id] = token
         return hashed
 
     def submit(self, submission_id: str, command: str) -> None:
-        """Hand a command to Ray with the token made for it. Not inside a transaction."""
+        """Submit a command to Ray with its token. Must not be called inside a transaction."""
         env = {
             "DASL_API_URL": self.settings.api_url,
-            # So that each process of an attempt can be told from those of another.
+            # Identifies the processes of this attempt.
             "DASL_SUBMISSION": submission_id,
             "DASL_LOG_FORMAT": self.settings.log_format,
-            # What a driver printed last must not be lost in a buffer when it is killed.
+            # A driver's last output must not be lost in a buffer when it is killed.
             "PYTHONUNBUFFERED": "1",
         }
         self.executor.submit(submission_id, command, env, self.tokens[submission_id])

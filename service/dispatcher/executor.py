@@ -1,7 +1,7 @@
-"""The port to whatever runs the attempts: a few verbs, each safe to repeat.
+"""The port to the system that runs the attempts: a few idempotent methods.
 
 `ray_executor.RayExecutor` is the real adapter. The tests' fake passes the same conformance suite,
-so what the dispatcher's tests show on the fake holds on Ray.
+so results of the dispatcher's tests on the fake hold on Ray.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from service.scheduling.nodes import Cluster
 
 
 class ExecutorUnavailable(Exception):
-    """The executor cannot be reached now. Nothing is known of what runs there; ask again later."""
+    """The executor is unreachable. The state of its submissions is unknown; retry later."""
 
 
 class SubmissionRefused(ValueError):
-    """The executor will never take this submission: asking again gives the same answer."""
+    """The executor will never accept this submission; a retry gives the same answer."""
 
 
 class RunState(StrEnum):
-    """What the executor says of a submission."""
+    """State of a submission as the executor reports it."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -39,7 +39,7 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True)
 class Run:
-    """One submission as the executor sees it. `exit_code` is the driver's, once it has ended."""
+    """One submission as the executor reports it. `exit_code` is the driver's, after its end."""
 
     state: RunState
     message: str = ""
@@ -48,38 +48,40 @@ class Run:
 
 @dataclass(frozen=True)
 class LogPiece:
-    """A part of a driver's log, and how many bytes the whole log has so far."""
+    """A part of a driver's log, and the current size of the whole log in bytes."""
 
     data: bytes
     size: int
 
 
 class Executor(Protocol):
-    """Every method may raise `ExecutorUnavailable`."""
+    """Interface of an executor. Every method may raise `ExecutorUnavailable`."""
 
     def submit(
         self, submission_id: str, entrypoint: str, env: Mapping[str, str], token: str
     ) -> None:
-        """Run a shell command under this id. An id that is taken already is no error and no
-        second run: of any number of calls with one id exactly one command runs.
+        """Run a shell command under this id. Idempotent: exactly one command runs per id.
 
-        `env` is for all processes of the command, wherever they run, and no secret. The token is one:
-        it reaches the command's own process alone, which has it from
-        `service.client.attempt_token.own_token`, and stands in no command line and no log of the executor's own.
+        `env` is set for all processes of the command on all nodes, and is not secret. The token is
+        secret: only the command's own process gets it, from
+        `service.client.attempt_token.own_token`, and no command line or log of the executor has it.
 
         Raises:
-            SubmissionRefused: the executor says this can never run.
+            SubmissionRefused: the executor reports that this can never run.
         """
 
     def status(self, submission_id: str) -> Run | None:
-        """How far it is; `None`: the executor knows no such submission."""
+        """Return the state of a submission; `None` if the executor does not know it."""
 
     def logs(self, submission_id: str, start: int, count: int) -> LogPiece:
-        """At most `count` bytes, from byte `start` on, of what its driver and all processes that
-        work for it wrote to stdout and stderr; empty, of size 0, if it is unknown."""
+        """Return at most `count` bytes of a submission's log, from byte `start`.
+
+        The log is the stdout and stderr of its driver and of all processes that work for the driver.
+        An unknown submission has an empty log of size 0.
+        """
 
     def stop(self, submission_id: str) -> None:
-        """End its processes, softly first. No error if it is over or unknown."""
+        """End the processes of a submission, gracefully first. No error if it is over or unknown."""
 
     def cluster(self) -> Cluster:
-        """The nodes that are alive."""
+        """Return the live nodes."""

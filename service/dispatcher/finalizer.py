@@ -1,7 +1,7 @@
-"""Copy the logs of attempts, and finalize those that ended, in a loop of its own.
+"""Copying of attempts' logs and finalizing of ended attempts, in a separate loop.
 
-Logs and stores may be slow, and must not stand between the dispatcher and its lease. An ended attempt
-takes room until it is finalized.
+Logs and stores may be slow, and must not delay the renewal of the dispatcher's lease. An ended attempt
+holds its resources until it is finalized.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from service.states import AttemptState
 
 
 class Finalizer:
-    """The dispatcher's part that copies logs and finalizes attempts."""
+    """Copies logs and finalizes ended attempts."""
 
     def __init__(self, context: DispatcherContext, logs: LogCopier, garbage: Garbage) -> None:
         self._context, self._logs, self._garbage = context, logs, garbage
 
     def round(self) -> bool:
-        """Finalize what ended, then copy what is new of the logs of what runs.
+        """Finalize ended attempts, then copy new log lines of running ones.
 
         Returns:
-            Whether this dispatcher is in charge, and did so.
+            Whether this dispatcher is in charge; if not, nothing was done.
         """
         if not (self._context.in_charge and self._context.executor_answers):
             return False
@@ -45,11 +45,11 @@ class Finalizer:
         return True
 
     def follow(self, attempt: AttemptView) -> None:
-        """Copy what is new of a running attempt's log."""
+        """Copy the new lines of a running attempt's log."""
         self._logs.follow(attempt.job_id, attempt.number, attempt.submission_id)
 
     def finalize(self, attempt: AttemptView) -> None:
-        """Copy the rest of an ended attempt's log, and settle it; stop its driver if it lingers."""
+        """Copy the rest of an ended attempt's log and settle it; stop its driver if it still runs."""
         assert attempt.finished_at is not None
         run = self._context.executor.status(attempt.submission_id)
         if run is not None and not run.state.ended:

@@ -1,7 +1,7 @@
-"""Files that nothing needs any more: of checkpoints marked to be deleted, of deleted data sets, and of none.
+"""Removal of unneeded files: of marked checkpoints, deleted data sets, and unregistered checkpoints.
 
-What may go is decided in SQL alone. Files go first and the row after them, so that whatever is cut
-short in between is done again.
+SQL alone decides which files to remove. Files are removed before their row is updated, so that an
+interrupted removal is repeated.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from service.states import LIVE_ATTEMPT
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = 20
-# What cannot be removed now must not keep all others from their turn.
+# A failed removal must not block the others.
 _AFTER_TROUBLE = timedelta(minutes=5)
 
 
 class Garbage:
-    """The dispatcher's part that removes files."""
+    """Removes files that are not needed any more."""
 
     def __init__(self, context: DispatcherContext) -> None:
         self._context = context
         self._tried_at: dict[str, datetime] = {}
 
     def round(self) -> bool:
-        """Remove some of what is marked; whether this dispatcher is in charge, and did so."""
+        """Remove a batch of marked files; return `False` if this dispatcher is not in charge."""
         if not self._context.in_charge:
             return False
         with self._context.database.read() as session:
@@ -48,15 +48,15 @@ class Garbage:
         return True
 
     def marked(self, session: Session) -> Sequence[Checkpoint]:
-        """Some of the checkpoints that are marked, without those that were tried a while ago."""
+        """Return a batch of marked checkpoints, without those whose removal failed recently."""
         return checkpoints.to_delete(session, _AT_ONCE, without=self._tried())
 
     def deleted(self, session: Session) -> Sequence[Dataset]:
-        """As `marked`, of data sets."""
+        """Return a batch of deleted data sets, without those whose removal failed recently."""
         return datasets.deleted(session, _AT_ONCE, without=self._tried())
 
     def remove(self, checkpoint: Checkpoint) -> None:
-        """Remove the files of a checkpoint that is marked."""
+        """Remove the files of a marked checkpoint."""
         self._tried_at[checkpoint.id] = self._context.clock()
         try:
             self._context.storage.remove(checkpoint.uri)
@@ -68,7 +68,7 @@ class Garbage:
         del self._tried_at[checkpoint.id]
 
     def remove_dataset(self, dataset: Dataset) -> None:
-        """Stop the ingest run of a deleted data set; when it is gone, remove what runs wrote."""
+        """Stop the ingest run of a deleted data set; after its end, remove the files of its runs."""
         with self._context.database.read() as session:
             run = runs.newest(session, IngestRun, dataset.id)
         if run is not None and run.state in LIVE_ATTEMPT:
@@ -94,13 +94,15 @@ class Garbage:
         return self._tried_at.keys()
 
     def sweep_attempt(self, attempt: AttemptView) -> None:
-        """Remove what an attempt that is over, and whose processes are gone, wrote and never
-        registered: it was killed between the two."""
+        """Remove checkpoint folders that an ended attempt wrote but never registered.
+
+        An attempt leaves such folders if it was killed between the two. Its processes must be gone.
+        """
         assert attempt.finished_at is not None
         storage = self._context.storage
         with self._context.database.read() as session:
             known = checkpoints.places(session, attempt.job_id, attempt.number)
-        # By the place below the attempt's folder: the API may name the root in other words.
+        # Compare paths below the attempt's folder: the API may write the root differently.
         own = f"/jobs/{attempt.job_id}/attempts/{attempt.number}/"
         if not all(own in uri for uri in known):
             logger.warning("Checkpoints of %s lie elsewhere: all stays", attempt.submission_id)
@@ -113,5 +115,5 @@ class Garbage:
                     logger.info("Nobody registered %s: it is removed", uri)
                     storage.remove(uri)
         except Exception as error:  # noqa: BLE001
-            # Each store raises what it likes, and an attempt that is over must not hold its room for that.
+            # Stores raise arbitrary exceptions, and an ended attempt must not hold its resources for that.
             logger.warning("What %s left behind stays: %s", attempt.submission_id, error)

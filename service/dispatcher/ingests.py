@@ -1,7 +1,7 @@
-"""Ingest runs of data sets: started, and seen to their end.
+"""Ingest runs of data sets: starting, watching and ending them.
 
-A run only reads images and reports what it found, so running one twice does no harm; its token
-decides whose report counts.
+A run only reads images and reports on them, so running one twice is harmless; its token decides
+which report counts.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from service.runs import repository as runs
 from service.states import AttemptState
 
 _RUNS = 2
-# On Ray's head, each with a thread for every core; the others wait.
+# Concurrent runs. Each uses all cores of Ray's head.
 _AT_ONCE = 2
 _LONGEST = timedelta(hours=24)
 
 
 class Ingests:
-    """The dispatcher's part that keeps ingest runs."""
+    """Starts, watches and ends ingest runs."""
 
     def __init__(self, context: DispatcherContext) -> None:
         self._context = context
         self._seen_at: dict[str, datetime] = {}
 
     def adopt(self) -> None:
-        """Ingest again what a dispatcher of version 0.1 began while the tables were upgraded."""
+        """Restart ingests that a version 0.1 dispatcher started during the upgrade of the tables."""
         with self._context.database.read() as session:
             orphans = datasets.without_ingest_run(session)
         for dataset_id in orphans:
@@ -45,11 +45,11 @@ class Ingests:
                 datasets.ingest_again(session, dataset_id)
 
     def due(self, session: Session) -> Sequence[Dataset]:
-        """Data sets whose turn it is."""
+        """Return the data sets to ingest next."""
         return datasets.awaiting_ingest(session, _AT_ONCE)
 
     def start(self, dataset: Dataset) -> None:
-        """Begin the next run of a data set that waits for one."""
+        """Start the next ingest run of a pending data set."""
         token, hashed = credentials.new_token()
         with self._context.write() as session:
             number = datasets.begin_ingest(session, dataset.id, hashed)
@@ -60,7 +60,7 @@ class Ingests:
         self._submit(run)
 
     def watch(self, run: IngestView) -> None:
-        """Submit a run that Ray does not know (again); end one that ended, or takes too long."""
+        """Submit a run that Ray does not know; record a run that ended; stop one that takes too long."""
         submission = self._context.executor.status(run.submission_id)
         if submission is None:
             if run.submission_id not in self._context.tokens:
@@ -84,9 +84,9 @@ class Ingests:
             self._end(run, datasets.FAILED, {"type": "too-long", "message": message})
 
     def _takes_too_long(self, submission_id: str) -> bool:
-        # From when this dispatcher saw it first: a run that hangs must not keep others waiting for ever.
+        # Measured from this dispatcher's first check of the run: a hanging run must not block others.
         now = self._context.clock()
-        # Those that reported their end are not heard of again here.
+        # Runs that reported their end never come back here, so old entries are dropped.
         self._seen_at = {id: at for id, at in self._seen_at.items() if now - at < 2 * _LONGEST}
         return now - self._seen_at.setdefault(submission_id, now) > _LONGEST
 

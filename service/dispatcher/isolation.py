@@ -1,4 +1,4 @@
-"""Rounds over many items, in which one that fails does not hold up the others."""
+"""Rounds over many items, in which one failing item does not block the others."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ logger = logging.getLogger(__name__)
 
 
 def run_isolated(step: Callable[[Any], None], item: object) -> bool:
-    """Run a step for one item and log what it raises; whether the executor answered.
+    """Run a step for one item and log its errors; return whether the executor answered.
 
     Raises:
         LeaseLost: another dispatcher took over.
-        OperationalError: the database does not answer; or another of `AWAY`.
+        OperationalError: the database does not answer. Other errors of `AWAY` are raised, too.
     """
     with about(**_fields_of(item)):
         try:
@@ -39,7 +39,7 @@ def run_isolated(step: Callable[[Any], None], item: object) -> bool:
 
 
 class Outage:
-    """Whether the database is away, logged once however many loops notice."""
+    """Whether the database is away; each outage is logged once for all loops."""
 
     def __init__(self) -> None:
         self._away = False
@@ -58,10 +58,10 @@ class Outage:
 
 
 class Loop:
-    """Run a round again and again, through outages of the database."""
+    """Repeats a round, also through outages of the database."""
 
     def __init__(self, round: Callable[[], bool], interval: float, outage: Outage) -> None:
-        """`round` returns whether it used the database."""
+        """Create a loop; `round` returns whether it used the database."""
         self._round, self._interval, self._outage = round, interval, outage
 
     def run(self, stop: threading.Event) -> None:

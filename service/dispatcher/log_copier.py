@@ -1,4 +1,4 @@
-"""Logs of attempts, copied from the executor into the artifacts while they grow."""
+"""Copying of attempts' logs from the executor to the artifact store while they grow."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ logger = logging.getLogger(__name__)
 TAIL_LINES = 50
 _LONGEST_LINE = 2000
 _TAIL_BYTES = 1 << 20
-# What one look at a running driver copies at most: others wait for their turn.
+# Limit of one copy from a running driver's log, so that the others get their turn.
 _BLOCK = 4 << 20
 _INTERVAL = timedelta(seconds=2)
-# Where copying is slow it is done less often: it may take this share of the time.
+# Copying may take this share of the time: slow copies are made less often.
 _SHARE = 0.05
 _AFTER_TROUBLE = timedelta(seconds=30)
 
 
 class LogCopier:
-    """Copies what is new of a driver's log, now and then, until it is final.
+    """Copies drivers' logs in intervals, until they are complete.
 
     Args:
         limit: how many bytes of an attempt's log are kept; see `AttemptLog`.
-        in_charge: whether this dispatcher still may write logs; asked before each block.
+        in_charge: whether this dispatcher may still write logs; called before each block.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class LogCopier:
         self._clock, self._limit = clock, limit
         self._in_charge = in_charge
         self._looked: dict[str, tuple[datetime, timedelta]] = {}
-        """When each log was last looked at, and how long it then has time."""
+        """When each log was last copied, and the pause before its next copy."""
 
     def follow(self, job_id: str, number: int, submission_id: str) -> None:
-        """Copy what a running driver has written, whole lines only, unless it was just done.
+        """Copy the new whole lines of a running driver's log, unless the last copy was just made.
 
-        A log that cannot be had, or stored, must not keep its attempt from being looked after.
+        A log that cannot be read or stored is only warned about: its attempt must still be watched.
         """
         now = self._clock()
         looked_at, pause = self._looked.get(submission_id, (None, _INTERVAL))
@@ -71,7 +71,10 @@ class LogCopier:
         self._looked[submission_id] = (now, pause)
 
     def tail(self, job_id: str, number: int, submission_id: str) -> list[str]:
-        """Return the last lines of a driver's log without copying any, or what was copied of them."""
+        """Return the last lines of a driver's log without copying them.
+
+        If the executor cannot provide them, return the last copied lines.
+        """
         try:
             lines = last_lines(self._executor, submission_id)
         except ExecutorUnavailable as error:
@@ -80,10 +83,10 @@ class LogCopier:
         return lines or self._copied_tail(job_id, number)
 
     def finish(self, job_id: str, number: int, submission_id: str) -> list[str]:
-        """Copy the rest of a driver's log; returns its last lines.
+        """Copy the rest of a driver's log; return its last lines.
 
-        When Ray has forgotten the driver, they are the last lines that were copied. An attempt must
-        be able to end without any.
+        If Ray does not know the driver any more, return the last copied lines. An attempt must be able
+        to end without a log.
         """
         self._looked.pop(submission_id, None)
         log = AttemptLog(self._storage, job_id, number)
@@ -92,7 +95,7 @@ class LogCopier:
             lines = last_lines(self._executor, submission_id)
             self._copy(log, submission_id, final=True)
         except ExecutorUnavailable as error:
-            # The node that has it is gone.
+            # The node that stored the log is gone.
             logger.warning("The rest of the log of %s is lost: %s", submission_id, error)
         except (LeaseLost, *AWAY):
             raise
@@ -114,7 +117,7 @@ class LogCopier:
             piece = self._executor.logs(submission_id, position, _BLOCK)
             behind = piece.size - position
             if position >= self._limit // 2 and behind > max(_BLOCK, self._limit):
-                # All that was copied until then would be left out again.
+                # Skip the middle of the log: `AttemptLog` would drop it anyway.
                 position = piece.size - self._limit // 2
                 data = self._executor.logs(submission_id, position, _BLOCK).data
                 line = data.find(b"\n") + 1
@@ -122,7 +125,7 @@ class LogCopier:
             else:
                 data = piece.data
             complete = position + len(data) >= piece.size
-            # Half a line may hold half a character; one without an end cannot be waited for.
+            # A partial line may end within a character. A line longer than a block is copied in parts.
             if not (final and complete) and (b"\n" in data or len(data) < _BLOCK):
                 data = data[: data.rfind(b"\n") + 1]
             if data:
@@ -135,13 +138,13 @@ class LogCopier:
 
 
 def last_lines(executor: Executor, submission_id: str) -> list[str]:
-    """The last lines of a driver's log, as they go into an error; none if it is unknown."""
+    """Return the last lines of a driver's log, for an error; empty if the driver is unknown."""
     size = executor.logs(submission_id, 0, 1).size
     start = max(0, size - _TAIL_BYTES)
     return _lines(executor.logs(submission_id, start, _TAIL_BYTES).data)
 
 
 def _lines(end: bytes) -> list[str]:
-    # No database stores a NUL.
+    # PostgreSQL cannot store NUL characters.
     lines = end.decode(errors="replace").replace("\0", "\ufffd").splitlines()[-TAIL_LINES:]
     return [line[:_LONGEST_LINE] for line in lines]

@@ -1,8 +1,8 @@
-"""The dispatcher's round: one `tick` looks at everything once and leaves it consistent.
+"""The dispatcher's round: one `tick` checks everything once and leaves a consistent state.
 
-Only the holder of the lease does anything. A round recovers and adopts first and starts new work
-last, so that a crash at any point is repaired by the next round of whoever holds the lease then.
-No network call is made inside a transaction.
+Only the holder of the lease acts. A round recovers and adopts first and starts new work last, so
+that the next round, of any dispatcher, repairs a crash at any point. No network call is made inside
+a transaction.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from service.states import AttemptState
 
 logger = logging.getLogger(__name__)
 
-# An ended attempt takes room until its log is copied.
+# Short: an ended attempt holds its resources until its log is copied.
 _LOG_INTERVAL_SECONDS = 0.5
 _GARBAGE_INTERVAL_SECONDS = 1.0
 _ASK_CLUSTER_EVERY = timedelta(seconds=2)
-# Ray's head answers each question on a core that may be training; new jobs are looked for oftener.
+# Ray's head may share its cores with training, so it is polled less often than the queue.
 _WATCH_EVERY = timedelta(seconds=1)
-# In one transaction, which nobody else's may wait for long.
+# Limit of one transaction, so that other transactions do not wait long.
 _TOLD_AT_A_TIME = 100
 
 
 class Dispatcher:
-    """Claims queued jobs, runs their attempts through an executor, and sees them to their end.
+    """Claims queued jobs, runs their attempts through an executor, and finalizes them.
 
     Args:
-        holder: names this dispatcher in the lease. One that is told by other means that it is
-            alone (a lock on its home) keeps its name over restarts, and so waits for nobody.
+        holder: the name of this dispatcher in the lease. A dispatcher that is certain to be the only
+            one (by a lock on its home) keeps its name over restarts, and so never waits for a lease.
     """
 
     def __init__(
@@ -96,26 +96,26 @@ class Dispatcher:
             "logs": Loop(finalizer.round, _LOG_INTERVAL_SECONDS, self._outage),
             "garbage": Loop(garbage.round, _GARBAGE_INTERVAL_SECONDS, self._outage),
         }
-        """What asks slow stores: each in a thread of its own, beside the main loop."""
+        """Loops that use slow stores; each has a thread beside the main loop."""
         self._cluster: Cluster | None = None
         self._asked_at: datetime | None = None
         self._watched_at: datetime | None = None
         self._told: set[tuple[str, int, str]] = set()
 
     def cluster_began_anew(self, *, with_the_service: bool) -> None:
-        """Nothing that was handed in before runs any more: what Ray does not know is lost now.
+        """Treat earlier submissions that Ray does not know as lost at once: the cluster is new.
 
-        When that is because the service was started again, it uses up no job's restarts. When Ray
-        died under a running service it does: a job may have been what killed it.
+        If the service was restarted (`with_the_service`), this uses up no restart of a job. If Ray died
+        under a running service it does: a job may have been the cause.
         """
         self._attempts.new_cluster = True
         self._attempts.with_the_service = with_the_service
         self._asked_at = self._watched_at = None
-        self._context.executor_answers = False  # It is starting, which is nothing to warn of.
+        self._context.executor_answers = False  # Ray is starting: log no warning.
 
     @property
     def sees_nodes(self) -> bool:
-        """Whether the executor answered when last asked, with a node that can work."""
+        """Whether the executor answered the last request, with at least one node."""
         return self._cluster is not None and bool(self._cluster.nodes)
 
     def run(self, stop: threading.Event, *, interval: float = 0.25) -> None:
@@ -170,7 +170,7 @@ class Dispatcher:
         self._admit()
 
     def _watch(self) -> None:
-        """Look after everything that was begun, by this dispatcher or one before it."""
+        """Check all live attempts and ingest runs, also those of earlier dispatchers."""
         with self._context.database.read() as session:
             live = scheduling.live_attempts(session)
         self._attempts.remember(live)
@@ -186,18 +186,18 @@ class Dispatcher:
         self._ingests.adopt()
 
     def _each(self, step: Callable[[Any], None], item: object) -> None:
-        """Run a step for one item; what is wrong with it must not hold up all others."""
+        """Run a step for one item; its failure must not block the others."""
         if not self._context.executor_answers:
             return
-        # Each step asks Ray, and together they may take longer than a lease.
+        # Each step calls Ray, and together they may take longer than a lease.
         self._context.keep_lease()
         if not run_isolated(step, item):
-            # One item, or everything? The rest of the round need not wait to find out.
+            # Check at once whether all of Ray is unreachable: the rest of the round is then skipped.
             self._asked_at = None
             self._see_cluster()
 
     def _see_cluster(self) -> bool:
-        """Look at the cluster every now and then; whether it answered when last asked."""
+        """Request the cluster's state if due; return whether the last request was answered."""
         now = self._context.clock()
         if not passed(self._asked_at, now, _ASK_CLUSTER_EVERY):
             return self._context.executor_answers
@@ -216,7 +216,7 @@ class Dispatcher:
         return self._context.executor_answers
 
     def _save_snapshot(self, cluster: Cluster | None) -> None:
-        """Keep what was seen for the API; `None`: the executor does not answer."""
+        """Save the cluster's state for the API; `None` if the executor does not answer."""
         now = self._context.clock()
         nodes = [] if cluster is None else [vars(node) for node in cluster.nodes]
         with self._context.write() as session:
@@ -234,7 +234,7 @@ class Dispatcher:
             )
 
     def _admit(self) -> None:
-        """Start the queued jobs whose turn it is; tell the owners of the others why they wait."""
+        """Start the queued jobs that are admitted; record why the others wait."""
         cluster = self._cluster
         if cluster is None or not cluster.nodes or not self._context.executor_answers:
             return
@@ -251,12 +251,12 @@ class Dispatcher:
         self._tell([decision for decision in decisions if not decision.starts])
 
     def _tell(self, waiting: list[Decision]) -> None:
-        """Tell what jobs wait for: each thing once before each attempt."""
+        """Add an event for what each job waits for: once per reason and attempt."""
         news = {
             (decision.job.job_id, decision.job.attempt + 1, str(decision.waits_for)): decision
             for decision in waiting
         }
-        # Of jobs that wait no more nothing need be remembered.
+        # Forget jobs that do not wait any more.
         self._told &= news.keys()
         untold = [key for key in news if key not in self._told][:_TOLD_AT_A_TIME]
         if not untold:

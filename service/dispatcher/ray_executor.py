@@ -1,4 +1,4 @@
-"""Ray behind the executor port, over its HTTP API alone: this package imports no Ray.
+"""Adapter of the executor port to Ray's HTTP API; this package does not import Ray.
 
 Paths, header and bodies are those of Ray's own Jobs client (`ray.dashboard.modules.job.sdk`).
 Written against and tested with Ray 2.60.
@@ -47,11 +47,11 @@ class RayExecutor:
         self._http = httpx.Client(
             base_url=address, headers=headers, timeout=timeout, trust_env=False
         )
-        # Each loop of the dispatcher calls from a thread of its own.
+        # The loops of the dispatcher call from different threads.
         self._lock = threading.Lock()
         self._drivers: dict[str, _Driver] = {}
         self._unreachable: dict[str, float] = {}
-        """Agents that did not answer, with the time (monotonic) to ask them again."""
+        """Agents that did not answer, with the time (monotonic) of the next try."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -60,7 +60,7 @@ class RayExecutor:
     def submit(
         self, submission_id: str, entrypoint: str, env: Mapping[str, str], token: str
     ) -> None:
-        """See `Executor.submit`. The driver itself reserves no CPU: its workers do."""
+        """See `Executor.submit`. The driver reserves no CPU; its workers do."""
         body = {
             "submission_id": submission_id,
             "entrypoint": entrypoint,
@@ -69,7 +69,7 @@ class RayExecutor:
             "entrypoint_num_cpus": 0,
         }
         answer = self._request("POST", "/api/jobs/", json=body, timeout=_SUBMIT_TIMEOUT)
-        # The agent answers 400 to an id that is taken, which the dashboard passes on inside a 500.
+        # The agent answers 400 to an id that exists, and the dashboard wraps this in a 500.
         if answer.is_success or (submission_id in answer.text and _TAKEN in answer.text):
             return
         if answer.status_code == httpx.codes.BAD_REQUEST:
@@ -97,15 +97,14 @@ class RayExecutor:
     def logs(self, submission_id: str, start: int, count: int) -> LogPiece:
         """See `Executor.logs`.
 
-        Ray's agent on the driver's node serves the file in parts. Where the agent cannot be reached
-        from here, the head passes on the whole of it each time. The Jobs API would, too, but not a
-        log that holds anything but UTF-8.
+        Ray's agent on the driver's node serves ranges of the file. If the agent is unreachable, Ray's
+        head sends the whole file each time. The Jobs API would do so, too, but only for UTF-8 logs.
         """
         if submission_id not in self._drivers and self.status(submission_id) is None:
             return LogPiece(b"", 0)
         driver = self._drivers.get(submission_id)
         if driver is None:
-            return LogPiece(b"", 0)  # It has not begun.
+            return LogPiece(b"", 0)  # The driver has not started.
         file = f"job-driver-{submission_id}.log"
         if self._unreachable.get(driver.agent, 0.0) <= time.monotonic():
             try:
@@ -118,7 +117,7 @@ class RayExecutor:
         wanted = {"Range": f"bytes={start}-{start + count - 1}"}
         answer = self._http.get(url, headers=wanted, timeout=_AGENT_TIMEOUT)
         if answer.status_code == httpx.codes.NOT_FOUND:
-            return LogPiece(b"", 0)  # It has written nothing.
+            return LogPiece(b"", 0)  # The driver has written nothing.
         if answer.status_code not in (
             httpx.codes.PARTIAL_CONTENT,
             httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE,
@@ -151,7 +150,7 @@ class RayExecutor:
             _json(answer)
 
     def cluster(self) -> Cluster:
-        """See `Executor.cluster`. Ray's autoscaler refreshes what is used every 5 s."""
+        """See `Executor.cluster`. Ray's autoscaler refreshes the usage every 5 s."""
         listed = _json(self._request("GET", "/api/v0/nodes", params={"detail": "1"}))
         status = _json(self._request("GET", "/api/cluster_status"))
         report = (status["data"].get("clusterStatus") or {}).get("loadMetricsReport") or {}

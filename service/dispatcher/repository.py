@@ -14,14 +14,16 @@ from service.states import Desired, JobStatus
 
 
 def due_retries(session: Session, now: datetime) -> Sequence[str]:
-    """Jobs whose wait for another attempt is over; none waits longer than the longest wait, even
-    where the clock was set back."""
+    """Return the jobs whose wait for a retry is over.
+
+    A clock that was set back never prolongs a wait beyond the longest retry delay.
+    """
     over = or_(Job.not_before <= now, Job.not_before > now + LONGEST_RETRY)
     return session.scalars(select(Job.id).where(Job.status == JobStatus.RETRY_WAIT, over)).all()
 
 
 def asked_at(session: Session, job_id: str, desired: Desired) -> datetime | None:
-    """When a person last asked to cancel, or to pause, the job."""
+    """Return the time of the last request to cancel or to pause the job."""
     return session.scalar(
         select(func.max(Event.at)).where(
             Event.job_id == job_id, Event.type == f"{desired}-requested"
@@ -30,7 +32,7 @@ def asked_at(session: Session, job_id: str, desired: Desired) -> datetime | None
 
 
 def time_of_attempts(session: Session, job_id: str, *, before: int) -> timedelta:
-    """How long the attempts before this number took."""
+    """Return the total confirmed runtime of the attempts before this number."""
     seconds = session.scalar(
         select(func.sum(Attempt.ran_seconds)).where(
             Attempt.job_id == job_id, Attempt.number < before
@@ -40,7 +42,7 @@ def time_of_attempts(session: Session, job_id: str, *, before: int) -> timedelta
 
 
 def told_to_wait(session: Session, job_ids: Collection[str]) -> set[tuple[str, int, str]]:
-    """What the owners of these jobs were told: (job, before which attempt, what it waits for)."""
+    """Return the recorded `waiting` events of these jobs as (job, next attempt, what it waits for)."""
     rows = session.execute(
         select(Event.job_id, Event.data).where(Event.job_id.in_(job_ids), Event.type == "waiting")
     )
