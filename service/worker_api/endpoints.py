@@ -1,6 +1,6 @@
-"""`/worker/v1`: the door of attempts and ingest runs, each with a token of its own.
+"""`/worker/v1`: API for attempts and ingest runs, each with its own token.
 
-A report spoken for an attempt that is over or was replaced is answered with 409 `stale-attempt`.
+A request from a finished or superseded attempt gets 409 `stale-attempt`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _ATTEMPT = "/jobs/{job_id}/attempts/{number}"
 
 
 def _check_attempt(request: Request, token: WorkerToken, context: WithContext) -> None:
-    # As they stand in the path: what is wrong with them is told together with all that is wrong with the
-    # body, and nobody is told of that who has no token.
+    # Raw path values: their validation errors are reported together with those of the body, and only
+    # to a request with a valid token.
     job_id, number = request.path_params["job_id"], request.path_params["number"]
     with context.database.autocommit() as session:
         service.check_attempt_token(session, token, job_id, number)
@@ -53,8 +53,8 @@ async def _attempt_session(
     session: WriteSession,
     _: Annotated[None, Depends(_check_attempt)],
 ) -> Callable[[], service.AttemptSession]:
-    # Opened by the endpoint and not here: between a dependency and its endpoint a request waits
-    # for a thread, and must not hold a lock meanwhile.
+    # The endpoint opens it: between a dependency and its endpoint a request waits for a thread, and
+    # must not hold a lock meanwhile.
     return partial(service.AttemptSession, session, job_id, number)
 
 
@@ -68,8 +68,8 @@ async def _relaxed_attempt_session(
 
 
 LockAttempt = Annotated[Callable[[], service.AttemptSession], Depends(_attempt_session)]
-# Heartbeats come again, and an attempt's points are worth something with its checkpoints, whose
-# registration takes all that came before with it to the disk.
+# Heartbeats repeat, and metrics matter only up to the last checkpoint, whose registration also makes
+# all earlier transactions durable.
 LockAttemptRelaxed = Annotated[
     Callable[[], service.AttemptSession], Depends(_relaxed_attempt_session)
 ]
@@ -77,7 +77,7 @@ LockAttemptRelaxed = Annotated[
 
 @router.post(f"{_ATTEMPT}/start")
 def start(lock_attempt: LockAttempt, context: WithContext) -> AttemptStart:
-    """The attempt runs; may be repeated."""
+    """Mark the attempt as running and return all that it needs. Idempotent."""
     return lock_attempt().start(context.storage, context.settings)
 
 
@@ -85,31 +85,31 @@ def start(lock_attempt: LockAttempt, context: WithContext) -> AttemptStart:
 def damaged_checkpoint(
     report: DamageReport, lock_attempt: LockAttempt, context: WithContext
 ) -> AttemptStart:
-    """The checkpoint to go on from is damaged; the answer names another one, or none."""
+    """Record that the resume checkpoint is damaged; the answer names another one, or none."""
     return lock_attempt().damaged(report, context.storage, context.settings)
 
 
 @router.post(f"{_ATTEMPT}/heartbeat")
 def heartbeat(report: Heartbeat, lock_attempt: LockAttemptRelaxed) -> HeartbeatAnswer:
-    """The attempt lives; the answer says what is desired of it."""
+    """Record a heartbeat; the answer says what is desired of the job."""
     return HeartbeatAnswer.model_validate({"desired": lock_attempt().heartbeat(report.progress)})
 
 
 @router.post(f"{_ATTEMPT}/metrics", status_code=204, response_class=Response)
 def metrics(report: MetricBatch, lock_attempt: LockAttemptRelaxed) -> None:
-    """Points of the training's series."""
+    """Store points of the job's metric series."""
     lock_attempt().metrics(report)
 
 
 @router.post(f"{_ATTEMPT}/evaluations", status_code=204, response_class=Response)
 def evaluations(report: EvaluationReport, lock_attempt: LockAttempt) -> None:
-    """Figures on held-out images."""
+    """Store metrics on held-out images."""
     lock_attempt().evaluation(report)
 
 
 @router.post(f"{_ATTEMPT}/events", status_code=204, response_class=Response)
 def events(report: EventReport, lock_attempt: LockAttempt) -> None:
-    """Something worth knowing."""
+    """Add an event to the job's history."""
     lock_attempt().event(report)
 
 
@@ -117,13 +117,13 @@ def events(report: EventReport, lock_attempt: LockAttempt) -> None:
 def checkpoints(
     report: CheckpointReport, lock_attempt: LockAttempt, context: WithContext
 ) -> CheckpointAnswer:
-    """A checkpoint that is written."""
+    """Register a written checkpoint."""
     return CheckpointAnswer(id=lock_attempt().checkpoint(report, context.storage))
 
 
 @router.post(f"{_ATTEMPT}/artifacts", status_code=204, response_class=Response)
 def artifacts(report: ArtifactReport, lock_attempt: LockAttempt, context: WithContext) -> None:
-    """A file that is written."""
+    """Register a written file."""
     lock_attempt().artifact(report, context.storage)
 
 
@@ -134,7 +134,7 @@ def artifacts(report: ArtifactReport, lock_attempt: LockAttempt, context: WithCo
     dependencies=[Depends(_check_attempt)],
 )
 def finish(job_id: str, number: int, report: FinishReport, session: WriteSession) -> None:
-    """How the attempt ended."""
+    """Record how the attempt ended."""
     service.finish(session, job_id, number, report)
 
 
@@ -142,7 +142,7 @@ def finish(job_id: str, number: int, report: FinishReport, session: WriteSession
 def start_ingest(
     dataset_id: str, token: WorkerToken, session: WriteSession, context: WithContext
 ) -> IngestStart:
-    """An ingest run begins; may be repeated."""
+    """Mark an ingest run as running and return all that it needs. Idempotent."""
     return service.start_ingest(session, token, dataset_id, context.storage, context.settings)
 
 
@@ -159,5 +159,5 @@ def finish_ingest(
     session: WriteSession,
     context: WithContext,
 ) -> None:
-    """How an ingest run ended."""
+    """Record how an ingest run ended."""
     service.finish_ingest(session, token, dataset_id, report, context.storage)

@@ -15,7 +15,7 @@ _NEWEST_COUNTS = (
     "ON CONFLICT (job_id, name, step, attempt) "
     "DO UPDATE SET time = excluded.time, value = excluded.value"
 )
-# One statement for any number of points: PostgreSQL's driver would send one for each of them.
+# One statement for any number of points: PostgreSQL's driver would otherwise send one per point.
 _STORE = {
     "postgresql": text(
         f"INSERT INTO metrics ({_COLUMNS}) SELECT :job_id, :attempt, point.* FROM unnest("
@@ -36,7 +36,7 @@ def add_metrics(
     attempt: int,
     points: Mapping[tuple[str, int], tuple[float, float]],
 ) -> None:
-    """Store points; a point that was stored before takes its new value.
+    """Store points; a new value replaces the stored value of the same point.
 
     Args:
         points: (time, value) by name and step.
@@ -70,7 +70,7 @@ def add_metrics(
 def evaluation(
     session: Session, job_id: str, attempt: int, step: int, subject: str
 ) -> Evaluation | None:
-    """What an attempt already reported of a subject at a step."""
+    """Return an attempt's stored evaluation of a subject at a step, if any."""
     return session.scalars(
         select(Evaluation).where(
             Evaluation.job_id == job_id,
@@ -87,17 +87,17 @@ def add_evaluation(session: Session, evaluation: Evaluation) -> None:
 
 
 def attempt(session: Session, job_id: str, number: int) -> Attempt | None:
-    """An attempt of a job."""
+    """Return an attempt of a job, or `None`."""
     return session.get(Attempt, (job_id, number))
 
 
 def current_attempt(session: Session, job_id: str, number: int) -> Attempt:
-    """An attempt that exists, as the database has it now."""
+    """Return an existing attempt, refreshed from the database."""
     return session.get_one(Attempt, (job_id, number), populate_existing=True)
 
 
 def newest_event(session: Session, job_id: str, type: str) -> Event | None:
-    """The newest of one type in a job's history."""
+    """Return a job's newest event of one type."""
     return session.scalars(
         select(Event)
         .where(Event.job_id == job_id, Event.type == type)

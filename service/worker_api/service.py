@@ -1,4 +1,4 @@
-"""What an attempt, or an ingest run, may report; every word is checked against the epoch."""
+"""Reports of attempts and ingest runs; each is checked against the current attempt or run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _NUMBER = re.compile("[1-9][0-9]{0,9}")
 
 
 class AttemptSession:
-    """One attempt speaking, whose token was checked, with its job's row locked.
+    """Handler of one attempt's requests. The token is verified, and the job's row is locked.
 
     Raises:
         StaleAttempt: the attempt is over or was replaced.
@@ -53,7 +53,7 @@ class AttemptSession:
         self.job, self.attempt = lifecycle.lock_live_attempt(session, job_id, number)
 
     def start(self, storage: Storage, settings: Settings) -> AttemptStart:
-        """The attempt runs: tell it all it needs."""
+        """Mark the attempt as running; return all that it needs."""
         job, attempt = self.job, self.attempt
         lifecycle.mark_running(self.session, job.id, attempt.number)
         dataset = datasets.by_id(self.session, job.dataset_id)
@@ -80,20 +80,20 @@ class AttemptSession:
         )
 
     def damaged(self, report: DamageReport, storage: Storage, settings: Settings) -> AttemptStart:
-        """The checkpoint to go on from is damaged: tell the attempt from which to go on instead."""
+        """Record that the resume checkpoint is damaged; return the one to resume from instead."""
         lifecycle.resume_from_another(
             self.session, self.job, self.attempt, report.checkpoint_id, report.damage
         )
         return self.start(storage, settings)
 
     def heartbeat(self, progress: dict[str, object]) -> str:
-        """The attempt lives; returns what is desired of its job."""
+        """Record a heartbeat; return what is desired of the job."""
         lifecycle.record_heartbeat(self.job, self.attempt, progress)
         return self.job.desired
 
     def metrics(self, batch: MetricBatch) -> None:
         """Store points of the job's series."""
-        # Keyed: the same point twice in one batch must not conflict with itself.
+        # A dict, because a point that occurs twice in one batch must not conflict with itself.
         points = {
             (name, point.step): (point.time, value)
             for point in batch.points
@@ -103,7 +103,7 @@ class AttemptSession:
             repository.add_metrics(self.session, self.job.id, self.attempt.number, points)
 
     def evaluation(self, report: EvaluationReport) -> None:
-        """Store figures; the same subject and step again is the same report, sent again."""
+        """Store the metrics of an evaluation; a repeated subject and step is a repeated request."""
         job_id, number = self.job.id, self.attempt.number
         known = repository.evaluation(self.session, job_id, number, report.step, report.subject)
         if known is not None:
@@ -117,7 +117,7 @@ class AttemptSession:
             **report.model_dump(),
         )
         repository.add_evaluation(self.session, evaluation)
-        # All of them are in the event's data.
+        # The message may be shortened: the event's data holds all metrics.
         figures = in_a_line(report.metrics)
         message = f"Evaluated {report.subject} at step {report.step}"
         message += f": {figures}" if figures else ""
@@ -126,7 +126,7 @@ class AttemptSession:
         )
 
     def event(self, report: EventReport) -> None:
-        """Add an event; word for word the attempt's newest of its type is that one, sent again."""
+        """Add an event, unless it equals the attempt's newest of its type: a repeated request."""
         job_id, message = self.job.id, report.message or report.type
         newest = repository.newest_event(self.session, job_id, report.type)
         if (
@@ -137,7 +137,7 @@ class AttemptSession:
             lifecycle.append_event(self.session, job_id, report.type, message, report.data)
 
     def checkpoint(self, report: CheckpointReport, storage: Storage) -> str:
-        """Register a checkpoint; its id. The same place again is the same checkpoint."""
+        """Register a checkpoint; return its id. The same URI again is the same checkpoint."""
         job_id, number = self.job.id, self.attempt.number
         uri = report.uri.rstrip("/")
         _check_below(uri, storage.attempt_uri(job_id, number))
@@ -175,7 +175,7 @@ class AttemptSession:
         return checkpoint.id
 
     def artifact(self, report: ArtifactReport, storage: Storage) -> None:
-        """Register a file; the same name again replaces it."""
+        """Register a file; a file of the same name is replaced."""
         job_id, number = self.job.id, self.attempt.number
         _check_below(report.uri, storage.attempt_uri(job_id, number))
         known = checkpoints.artifact(self.session, job_id, report.name)
@@ -190,15 +190,15 @@ class AttemptSession:
 
 
 def finish(session: Session, job_id: str, number: int, report: FinishReport) -> None:
-    """The attempt, whose token was checked, ended; the same word again, after a lost answer, is no mistake.
+    """Record how an attempt with a verified token ended. Idempotent: an answer may get lost.
 
     Raises:
-        StaleAttempt: the attempt was over already, and otherwise, or was replaced.
+        StaleAttempt: the attempt had ended with another outcome, or was replaced.
     """
     error = report.error.model_dump() if report.error is not None else None
     if error is None and report.outcome == "failed":
         error = {"type": "error", "message": "The worker gave no reason"}
-    # The lock is taken inside; the state is looked at again only when this word came too late.
+    # `finish_attempt` takes the lock; the state is read again only if this report came too late.
     ending = Ending(report.outcome, error, _retry(report))
     moved = lifecycle.finish_attempt(session, job_id, number, ending)
     if moved is None:
@@ -214,7 +214,7 @@ def _retry(report: FinishReport) -> Retry:
 
 
 def check_attempt_token(session: Session, token: str, job_id: str, number: str) -> None:
-    """That the token is the attempt's; its number as somebody wrote it.
+    """Check that the token is the attempt's; `number` is the raw text from the path.
 
     Raises:
         Problem: 401.
@@ -226,7 +226,7 @@ def check_attempt_token(session: Session, token: str, job_id: str, number: str) 
 
 
 def check_ingest_token(session: Session, token: str, dataset_id: str) -> None:
-    """That the token is that of the data set's newest ingest run.
+    """Check that the token is that of the data set's newest ingest run.
 
     Raises:
         Problem: 401.
@@ -239,7 +239,7 @@ def check_ingest_token(session: Session, token: str, dataset_id: str) -> None:
 def start_ingest(
     session: Session, token: str, dataset_id: str, storage: Storage, settings: Settings
 ) -> IngestStart:
-    """An ingest run begins: tell it what to read."""
+    """Mark an ingest run as running; return what it must read."""
     dataset, number = _ingest_run(session, token, dataset_id)
     if dataset.state != datasets.INGESTING:
         raise StaleAttempt(f"the ingest of {dataset_id} is over")
@@ -254,7 +254,7 @@ def start_ingest(
 def finish_ingest(
     session: Session, token: str, dataset_id: str, report: IngestReport, storage: Storage
 ) -> None:
-    """An ingest run ended; the same word again is no mistake."""
+    """Record how an ingest run ended. Idempotent."""
     dataset, number = _ingest_run(session, token, dataset_id)
     if dataset.state == report.state:
         return
@@ -278,7 +278,7 @@ def finish_ingest(
 
 
 def _ingest_run(session: Session, token: str, dataset_id: str) -> tuple[Dataset, int]:
-    # Nobody but the newest run gets the lock, or learns that there is such a data set.
+    # Check first: only the newest run may get the lock, or learn that the data set exists.
     check_ingest_token(session, token, dataset_id)
     dataset = datasets.lock(session, dataset_id)
     if dataset is None:
