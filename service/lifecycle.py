@@ -1,9 +1,9 @@
-"""The life of a job: the transition table, and the only code that moves a status.
+"""The lifecycle of a job: the only code that moves a job's status.
 
-Every move is a guarded UPDATE (it names the status it leaves and the attempt it speaks for) and
-writes its event in the same transaction. Whichever transaction commits first wins; the loser is
-told so by `False` or `None` and discards its result. A terminal status is never left, and the
-event of the terminal move is the last event of its job.
+Every move is a guarded UPDATE (it names the old status and the attempt) and writes its event in the
+same transaction. The first transaction to commit wins; the loser gets `False` or `None` and discards
+its result. A terminal status never changes, and the event of the terminal move is the last event of
+its job.
 
 Nothing here commits: the caller's transaction does.
 """
@@ -35,15 +35,15 @@ from service.states import (
 
 Data = dict[str, Any]
 
-# As tables: most of what an object costs is to look for changes that a new row does not have.
+# Tables instead of ORM objects, whose change tracking costs most of the time of an insert.
 _JOBS, _EVENTS = (Base.metadata.tables[row.__tablename__] for row in (Job, Event))
 _ADD_JOB, _ADD_EVENT = insert(_JOBS), insert(_EVENTS)
 
 _FIRST_RETRY = timedelta(seconds=2)
 LONGEST_RETRY = timedelta(minutes=2)
 SILENCE = timedelta(minutes=2)
-"""After so long a silence nobody knows whether an attempt ran meanwhile: its machine may have slept, the
-network been away, or the clock been set."""
+"""After a longer silence it is unknown whether the attempt ran meanwhile: its machine may have slept, the
+network may have been down, or the clock may have been set."""
 
 
 class Retry(StrEnum):
@@ -52,12 +52,12 @@ class Retry(StrEnum):
     NEVER = "never"
     """Another attempt would fail the same way."""
     LIMITED = "limited"
-    """As often as the spec's `resources.max_restarts` allows."""
+    """Retry as often as the spec's `resources.max_restarts` allows."""
     UNLESS_REPEATED = "unless-repeated"
-    """As `LIMITED`, for an error that the training itself may cause: the same error twice in a row,
-    without a step in between, is final."""
+    """As `LIMITED`, but the same error twice in a row, without a step in between, is final: for errors
+    that the training itself may cause."""
     FREE = "free"
-    """Always, and it uses up no restart: the service itself was stopped under the attempt."""
+    """Always retry, without using up a restart: the service was stopped while the attempt ran."""
 
 
 @dataclass(frozen=True)
@@ -69,21 +69,21 @@ class Ending:
     """`{type, message, ...}` of a failed or lost attempt."""
     retry: Retry = Retry.LIMITED
     forced: bool = False
-    """The training did not save a checkpoint when asked to pause and had to be stopped."""
+    """Whether the attempt was killed because it saved no checkpoint after a request to pause."""
 
 
 def retry_delay(restarts: int) -> timedelta:
-    """How long a job waits before its next attempt, after `restarts` restarts: it doubles."""
+    """Return the wait before the next attempt; it doubles with each of `restarts` restarts."""
     return min(LONGEST_RETRY, _FIRST_RETRY * (1 << min(restarts, 10)))
 
 
 def enqueue(session: Session, job: Job) -> None:
-    """Store a new job as queued, with its first event. `job` itself is no part of the session."""
+    """Store a new job as queued, with its first event. `job` itself is not added to the session."""
     job.status, job.desired = JobStatus.QUEUED, Desired.RUN
     job.attempt = job.restarts = 0
     job.next_event = 2
     given = {column.key: getattr(job, column.key) for column in _JOBS.columns}
-    # What is left out has its column's default.
+    # Columns without a value get their default.
     row = {name: value for name, value in given.items() if value is not None}
     session.execute(_ADD_JOB, row)
     data = {"from": None, "to": JobStatus.QUEUED, "attempt": 0}
@@ -91,11 +91,10 @@ def enqueue(session: Session, job: Job) -> None:
 
 
 def start_attempt(session: Session, job_id: str, token_hash: str) -> Attempt | None:
-    """queued -> starting, with the next attempt and its submission id, before Ray hears of it.
+    """Move queued -> starting and add the next attempt with its submission id, before its submission.
 
-    The attempt resumes from the newest registered checkpoint; a clone that has none of its own from
-    the one that it was made from. `None`: the job is not queued any more, or somebody asked to
-    cancel it.
+    The attempt resumes from the newest registered checkpoint, or else from the one that the job was
+    cloned from. Returns `None` if the job is not queued any more, or its cancellation was requested.
     """
     job = lock_job(session, job_id)
     if job is None or job.status != JobStatus.QUEUED or job.desired != Desired.RUN:
@@ -118,12 +117,12 @@ def start_attempt(session: Session, job_id: str, token_hash: str) -> Attempt | N
 def resume_from_another(
     session: Session, job: Job, attempt: Attempt, checkpoint_id: str, damage: str
 ) -> None:
-    """An attempt found its resume point damaged; both rows are locked (`lock_live_attempt`).
+    """Mark an attempt's resume checkpoint as damaged and choose another one.
 
-    The checkpoint is never offered again, and the attempt goes on from the one before it, or anew
-    when there is none. For the one that a clone was made from nothing stands in: what would come of
-    another is not what was asked for, so it stays, and the attempt has to give up. A repetition
-    of the report changes nothing.
+    The checkpoint is never offered again. The attempt resumes from the previous one, or starts from
+    scratch if there is none. A clone's start checkpoint has no fallback, because resuming elsewhere
+    would be a different experiment: it stays, and the attempt must give up. Idempotent. Both rows must
+    be locked (`lock_live_attempt`).
     """
     if attempt.resume_checkpoint_id != checkpoint_id:
         return
@@ -149,7 +148,7 @@ def _resume_point(session: Session, job: Job) -> Checkpoint | None:
 
 
 def _progress_at(job: Job, resume: Checkpoint | None) -> Data | None:
-    """How far a job is where an attempt begins: not where the one before it ended."""
+    """Return a job's progress at the resume point, which may be behind the previous attempt's end."""
     if resume is None:
         return None
     known = _place(job)
@@ -159,24 +158,24 @@ def _progress_at(job: Job, resume: Checkpoint | None) -> Data | None:
 
 
 def _place(job: Job) -> Data:
-    """What stays true of a job's progress while nothing newer is told."""
+    """Return the part of a job's progress that stays valid until a newer report."""
     known = job.progress or {}
     names = ("step", "total_steps", "epoch", "epochs", "loss")
     return {name: known[name] for name in names if name in known}
 
 
 def mark_submitted(session: Session, job_id: str, number: int) -> bool:
-    """Ray has taken the attempt. `False`: it already got further, or is over."""
+    """Move an attempt created -> submitted; `False` if it is already further, or over."""
     return runs.move(
         session, Attempt, job_id, number, AttemptState.SUBMITTED, sources={AttemptState.CREATED}
     )
 
 
 def mark_running(session: Session, job_id: str, number: int) -> None:
-    """starting -> running, at the worker's first word; again is no change.
+    """Move an attempt and its job to running, at the worker's first report. Idempotent.
 
     Raises:
-        StaleAttempt: this attempt may not speak for the job.
+        StaleAttempt: the attempt is not the job's newest, or is over.
     """
     job, attempt = lock_live_attempt(session, job_id, number)
     now = datetime.now(UTC)
@@ -189,7 +188,7 @@ def mark_running(session: Session, job_id: str, number: int) -> None:
 
 
 def finish_attempt(session: Session, job_id: str, number: int, ending: Ending) -> JobStatus | None:
-    """End an attempt and move its job on: to its end, or to wait for the next attempt.
+    """End an attempt; then end its job, pause it, or let it wait for a retry.
 
     A failed or lost attempt is retried as `ending.retry` says. A job whose cancellation was
     requested ends cancelled however its attempt ended, unless the attempt succeeded before the
@@ -220,10 +219,10 @@ def finish_attempt(session: Session, job_id: str, number: int, ending: Ending) -
 
 
 def _retry_or_fail(session: Session, job: Job, ending: Ending) -> JobStatus | None:
-    """Move a job on whose newest attempt failed or was lost."""
+    """Fail, pause or retry a job after its newest attempt failed or was lost."""
     error, retry = ending.error, ending.retry
     message = str((error or {}).get("message") or f"Attempt {job.attempt} was {ending.outcome}")
-    reason = message.removesuffix(".")  # It stands within a sentence.
+    reason = message.removesuffix(".")  # It becomes part of a sentence.
     if retry == Retry.UNLESS_REPEATED and _is_repeated(session, job, error or {}):
         message = f"Job failed (the same error again, without a step more): {reason}"
         return _end(session, job, JobStatus.FAILED, message, error=error)
@@ -253,7 +252,7 @@ def _retry_or_fail(session: Session, job: Job, ending: Ending) -> JobStatus | No
 
 
 def _is_repeated(session: Session, job: Job, error: Data) -> bool:
-    """Whether the previous attempt failed with the same error, and this one got no further."""
+    """Whether the previous attempt failed with the same error, and this one made no progress."""
     job_id, number = job.id, job.attempt
     before = session.get(Attempt, (job_id, number - 1))
     known = (before.error if before is not None else None) or {}
@@ -263,7 +262,7 @@ def _is_repeated(session: Session, job: Job, error: Data) -> bool:
 
 
 def _last_step(session: Session, job_id: str, number: int) -> int:
-    """The last step whose loss an attempt reported."""
+    """Return the last step whose loss an attempt reported."""
     step = session.scalars(
         select(Metric.step)
         .where(Metric.job_id == job_id, Metric.name == "loss", Metric.attempt == number)
@@ -274,7 +273,7 @@ def _last_step(session: Session, job_id: str, number: int) -> int:
 
 
 def requeue(session: Session, job_id: str) -> bool:
-    """retry_wait -> queued, when the waiting time is over."""
+    """Move retry_wait -> queued, when the waiting time is over."""
     job = lock_job(session, job_id)
     if job is None or job.status != JobStatus.RETRY_WAIT:
         return False
@@ -282,10 +281,10 @@ def requeue(session: Session, job_id: str) -> bool:
 
 
 def request_pause(session: Session, job_id: str) -> JobStatus | None:
-    """A person wants the job to give up its place and go on later: as `request_cancel`.
+    """Pause a job: at once if nothing runs, else by setting what is desired.
 
     Returns:
-        The status afterwards; `None` when the job is terminal or about to be (or unknown).
+        The new status; `None` if the job is terminal, about to be cancelled, or unknown.
     """
     job = lock_job(session, job_id)
     if job is None or JobStatus(job.status) in TERMINAL or job.desired == Desired.CANCEL:
@@ -300,10 +299,10 @@ def request_pause(session: Session, job_id: str) -> JobStatus | None:
 
 
 def request_resume(session: Session, job_id: str) -> JobStatus | None:
-    """paused -> queued: the next attempt goes on from the newest checkpoint.
+    """Move paused -> queued; the next attempt resumes from the newest checkpoint.
 
     Returns:
-        The status afterwards; `None` when the job is not paused (or unknown).
+        The new status; `None` if the job is not paused, or unknown.
     """
     job = lock_job(session, job_id)
     if job is None or job.status != JobStatus.PAUSED:
@@ -315,10 +314,10 @@ def request_resume(session: Session, job_id: str) -> JobStatus | None:
 
 
 def request_cancel(session: Session, job_id: str) -> JobStatus | None:
-    """A person wants the job cancelled: at once where nothing runs, else noted as desired.
+    """Cancel a job: at once if nothing runs, else by setting what is desired.
 
     Returns:
-        The status afterwards; `None` when the job is terminal (or unknown): too late.
+        The new status; `None` if the job is terminal, or unknown.
     """
     job = lock_job(session, job_id)
     if job is None or JobStatus(job.status) in TERMINAL:
@@ -333,7 +332,7 @@ def request_cancel(session: Session, job_id: str) -> JobStatus | None:
 
 
 def start_stopping(session: Session, job_id: str) -> bool:
-    """To cancelling or pausing, where a live attempt's job is desired to be cancelled or paused."""
+    """Move a job with a live attempt to cancelling or pausing, if that is desired."""
     job = lock_job(session, job_id)
     if job is None or job.desired == Desired.RUN:
         return False
@@ -348,7 +347,7 @@ def start_stopping(session: Session, job_id: str) -> bool:
 
 
 def lock_live_attempt(session: Session, job_id: str, number: int) -> tuple[Job, Attempt]:
-    """The job and its attempt, locked, for somebody who speaks in the name of that attempt.
+    """Lock a job and its attempt for a request of that attempt.
 
     Raises:
         StaleAttempt: the attempt is not the job's newest, or is over.
@@ -363,10 +362,11 @@ def lock_live_attempt(session: Session, job_id: str, number: int) -> tuple[Job, 
 
 
 def record_heartbeat(job: Job, attempt: Attempt, progress: Data) -> None:
-    """An attempt lives, and has perhaps got further; both rows are locked (`lock_live_attempt`).
+    """Record a heartbeat and merge the reported progress; both rows are locked (`lock_live_attempt`).
 
-    Rank 0 says how far it is. Without that it is the driver who speaks, and what it says of the
-    progress counts for nothing once rank 0 was heard: that one may train, and only not reach us.
+    Only rank 0 reports progress; a heartbeat without progress is the driver's. After rank 0's first
+    report, a driver's heartbeat never counts as progress: a silent rank 0 may train normally and only
+    fail to reach the API.
     """
     now = datetime.now(UTC)
     passed = now - (attempt.heartbeat_at or attempt.created_at)
@@ -377,7 +377,7 @@ def record_heartbeat(job: Job, attempt: Attempt, progress: Data) -> None:
     attempt.heartbeat_at = now
     if progress:
         attempt.rank_heard_at = now
-    # What it does not tell, as before its first step, is as it was.
+    # Keep the previous values of missing fields, as before the first step.
     known = {**_place(job), **progress}
     if (progress and known != job.progress) or (knows and silent):
         attempt.progressed_at = now
@@ -388,7 +388,7 @@ def record_heartbeat(job: Job, attempt: Attempt, progress: Data) -> None:
 def append_event(
     session: Session, job_id: str, type: str, message: str, data: Data | None = None
 ) -> int | None:
-    """Add an event that moves nothing; its sequence number, or `None` for a terminal job."""
+    """Add an event without a move; return its sequence number, or `None` for a terminal job."""
     after = session.execute(
         update(Job)
         .where(Job.id == job_id, Job.status.not_in(TERMINAL))
@@ -403,10 +403,10 @@ def append_event(
 
 
 def attach_log_tail(session: Session, job_id: str, number: int, lines: list[str]) -> None:
-    """Put the last lines of an attempt's log beside its error, and the job's if it failed by it.
+    """Add the last lines of an attempt's log to its error, and to the job's error if it caused that.
 
-    The log of a driver is complete only after its end was reported, so this comes later than the
-    move; it adds to what is known of the error and moves nothing.
+    A driver's log is complete only after its end was reported, so this happens after the move, and
+    moves nothing itself.
     """
     job = lock_job(session, job_id)
     attempt = session.get(Attempt, (job_id, number), populate_existing=True)

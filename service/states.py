@@ -7,7 +7,7 @@ from typing import Literal
 
 
 class JobStatus(StrEnum):
-    """What was observed of a job."""
+    """Observed status of a job."""
 
     QUEUED = "queued"
     STARTING = "starting"
@@ -22,7 +22,7 @@ class JobStatus(StrEnum):
 
 
 class Desired(StrEnum):
-    """What a person asked for."""
+    """Status of a job that a person requested."""
 
     RUN = "run"
     PAUSE = "pause"
@@ -30,7 +30,7 @@ class Desired(StrEnum):
 
 
 class AttemptState(StrEnum):
-    """How far one attempt came; `lost` is an attempt that stopped speaking."""
+    """State of one attempt; `lost` is an attempt that went silent."""
 
     CREATED = "created"
     SUBMITTED = "submitted"
@@ -47,13 +47,12 @@ Outcome = Literal["succeeded", "failed", "cancelled", "paused", "lost"]
 _S = JobStatus
 
 TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
-    # Nothing runs while a job is queued, paused, or waits for its next attempt: there is nothing to
-    # wind down.
+    # Nothing runs in queued, paused and retry_wait: these need no status for stopping.
     _S.QUEUED: frozenset({_S.STARTING, _S.PAUSED, _S.CANCELLED}),
     _S.STARTING: frozenset({_S.RUNNING, _S.RETRY_WAIT, _S.FAILED, _S.PAUSING, _S.CANCELLING}),
     _S.RUNNING: frozenset({_S.SUCCEEDED, _S.FAILED, _S.RETRY_WAIT, _S.PAUSING, _S.CANCELLING}),
     _S.RETRY_WAIT: frozenset({_S.QUEUED, _S.PAUSED, _S.CANCELLED}),
-    # Its last step may come before the pause does.
+    # The training may complete before it pauses.
     _S.PAUSING: frozenset({_S.PAUSED, _S.SUCCEEDED, _S.FAILED, _S.CANCELLING}),
     _S.PAUSED: frozenset({_S.QUEUED, _S.CANCELLED}),
     _S.CANCELLING: frozenset({_S.CANCELLED}),
@@ -68,4 +67,4 @@ LIVE_ATTEMPT = frozenset({AttemptState.CREATED, AttemptState.SUBMITTED, AttemptS
 
 
 class StaleAttempt(Exception):
-    """Somebody speaks for an attempt that is over or was replaced; its process must exit."""
+    """Raised when a finished or superseded attempt reports; its process must exit."""
