@@ -14,7 +14,7 @@ DISPATCHER_LEASE = "dispatcher"
 
 
 def lease(session: Session, name: str) -> Lease | None:
-    """The row of a lease, expired or not."""
+    """Return the row of a lease, expired or not."""
     return session.get(Lease, name)
 
 

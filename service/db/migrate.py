@@ -61,7 +61,7 @@ def _current_revision(connection: Connection) -> str | None:
 
 
 def behind(connection: Connection) -> str | None:
-    """The problem if the tables are older than this version needs; `None` if they are not.
+    """Return the problem if the tables are older than this version needs, else `None`.
 
     Newer tables are accepted: during a rolling update, older processes keep serving.
     """
@@ -74,13 +74,13 @@ def behind(connection: Connection) -> str | None:
 
 @cache
 def _revisions() -> tuple[str, ...]:
-    """All revisions that this version knows, newest first."""
+    """Return all revisions that this version knows, newest first."""
     script = ScriptDirectory.from_config(configuration())
     return tuple(revision.revision for revision in script.walk_revisions())
 
 
 def configuration(connection: Connection | None = None) -> Config:
-    """Alembic's configuration, built in code instead of read from a file."""
+    """Return Alembic's configuration, built in code instead of read from a file."""
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
     config.set_main_option("path_separator", "os")

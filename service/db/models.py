@@ -1,4 +1,4 @@
-"""The tables. Everything that is JSON here was validated by a schema before it was stored."""
+"""The database tables. A schema validates all JSON columns before they are stored."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, synonym
 
-# `none_as_null`: Python's None is SQL NULL, so that "no error" can be asked for with IS NULL.
+# `none_as_null`: Python's None becomes SQL NULL, so that queries can use IS NULL.
 Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 Object = dict[str, Any]
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An instant. SQLite keeps no time zone, so it goes in and comes out as UTC."""
+    """A time in UTC with a time zone, also on SQLite, which stores no time zones."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Turn an aware instant into UTC; a naive one is a mistake of the caller."""
+        """Convert an aware time to UTC; a naive one is an error of the caller."""
         if value is None:
             return None
         assert value.tzinfo is not None, "naive datetime"
         return value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Give the instant back aware, in UTC."""
+        """Return the time as an aware one, in UTC."""
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 class Base(DeclarativeBase):
-    """Constraint names are spelled out so that migrations can name them on both databases."""
+    """Base of all tables; its constraint names are the same on both databases, for migrations."""
 
     metadata = MetaData(
         naming_convention={
@@ -70,7 +70,7 @@ class Base(DeclarativeBase):
 
 
 class Dataset(Base):
-    """A registered data set; what is ingested is in its `IngestRun`s."""
+    """A registered data set; its ingests are `IngestRun`s."""
 
     __tablename__ = "datasets"
     __table_args__ = (
@@ -94,11 +94,11 @@ class Dataset(Base):
     report: Mapped[Object | None]
     index_uri: Mapped[str | None] = mapped_column(Text)
     error: Mapped[Object | None]
-    # Of version 0.1, whose processes read them while a deployment is upgraded; unused since.
+    # Only for processes of version 0.1, which read them during an upgrade.
     attempt: Mapped[int] = mapped_column(default=0)
     token_hash: Mapped[str | None] = mapped_column(String(64), unique=True)
     created_at: Mapped[datetime]
-    # Finished jobs go on naming the data set they were trained on.
+    # The row stays, because finished jobs still refer to it.
     deleted_at: Mapped[datetime | None]
 
 
@@ -108,7 +108,7 @@ class Job(Base):
     __tablename__ = "jobs"
     __table_args__ = (
         Index(None, "tenant", "id"),
-        # Lists are in the order of ids, whatever they are filtered by.
+        # Lists are ordered by id, with any filter.
         Index(None, "tenant", "status", "id"),
         Index(None, "tenant", "method", "id"),
         Index(None, "status", "priority", "id"),
@@ -136,13 +136,13 @@ class Job(Base):
     not_before: Mapped[datetime | None]
     error: Mapped[Object | None]
     progress: Mapped[Object | None]
-    # Who submitted it, whose quota it uses; and the other job's checkpoint that a clone goes on from.
+    # The token that submitted the job and whose quota it uses, and the checkpoint that a clone starts from.
     token_id: Mapped[str | None] = mapped_column(String(40))
     start_checkpoint_id: Mapped[str | None] = mapped_column(String(40), index=True)
 
 
 class JobTag(Base):
-    """A tag of `Job.tags` once more, to find jobs by."""
+    """A copy of one tag of `Job.tags`, indexed for filters."""
 
     __tablename__ = "job_tags"
 
@@ -153,7 +153,7 @@ class JobTag(Base):
 
 
 class IdempotencyKey(Base):
-    """The answer that was given to a request with an Idempotency-Key, and to which body."""
+    """The answer to a request with an Idempotency-Key, and the hash of the request's body."""
 
     __tablename__ = "idempotency_keys"
 
@@ -165,9 +165,9 @@ class IdempotencyKey(Base):
 
 
 class Run(Base):
-    """A run of a program on Ray: the fencing epoch `(owner, number)`, of whatever kind.
+    """A run of a program on Ray, of any kind; `(owner, number)` is its fencing epoch.
 
-    What it works for, a job or a data set, is its owner; an owner's runs are numbered 1, 2, 3, ...
+    The owner is a job or a data set; an owner's runs are numbered 1, 2, 3, ...
     """
 
     __tablename__ = "runs"
@@ -176,22 +176,22 @@ class Run(Base):
 
     owner: Mapped[str] = mapped_column(String(40), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    # Attempts that a process of version 0.1 adds through the view `attempts` name no kind.
+    # The default is for version 0.1, which adds attempts through the view `attempts` without a kind.
     kind: Mapped[str] = mapped_column(String(20), server_default="train")
     submission_id: Mapped[str] = mapped_column(String(60), unique=True)
     state: Mapped[str] = mapped_column(String(20))
     token_hash: Mapped[str] = mapped_column(String(64), unique=True)
-    # Liveness: any of its processes was heard of. Progress: rank 0 reported it, and when it last grew.
+    # Liveness: the last heartbeat of any process. Progress: rank 0's last report, and its last increase.
     heartbeat_at: Mapped[datetime | None]
     rank_heard_at: Mapped[datetime | None]
     progressed_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
-    # Confirmed runtime: gaps between heartbeats longer than `lifecycle.SILENCE` are excluded.
+    # Confirmed runtime: each gap between heartbeats counts for at most `lifecycle.SILENCE`.
     ran_seconds: Mapped[float] = mapped_column(default=0.0, server_default=text("0"))
     error: Mapped[Object | None]
     resume_checkpoint_id: Mapped[str | None] = mapped_column(String(40))
-    # Finished, its processes are gone, and its log is complete.
+    # Whether the run has ended, its processes are gone, and its log is complete.
     settled: Mapped[bool] = mapped_column(default=False, server_default=false(), index=True)
 
 
@@ -212,7 +212,7 @@ class IngestRun(Run):
 
 
 class Event(Base):
-    """What happened to a job, in order: `seq` is 1, 2, 3, ... without a gap."""
+    """An entry of a job's history; `seq` is 1, 2, 3, ... without a gap."""
 
     __tablename__ = "events"
 
@@ -238,7 +238,7 @@ class Metric(Base):
 
 
 class Evaluation(Base):
-    """Figures of one subject (raw pixels, untrained or trained backbone) at one step."""
+    """Metrics of one subject (raw pixels, untrained or trained backbone) at one step."""
 
     __tablename__ = "evaluations"
     __table_args__ = (Index(None, "job_id", "step"),)
@@ -279,7 +279,7 @@ class Checkpoint(Base):
 
 
 class Artifact(Base):
-    """A file that a job leaves beside its checkpoints; a name's newest upload replaces it."""
+    """A file of a job beside its checkpoints; a new upload replaces the file of the same name."""
 
     __tablename__ = "artifacts"
 
@@ -294,7 +294,7 @@ class Artifact(Base):
 
 
 class Token(Base):
-    """An API token: only the hash of its text is kept."""
+    """An API token; only the hash of its text is stored."""
 
     __tablename__ = "tokens"
     __table_args__ = (Index(None, "tenant", "id"),)
@@ -304,7 +304,7 @@ class Token(Base):
     name: Mapped[str] = mapped_column(String(200))
     hash: Mapped[str] = mapped_column(String(64), unique=True)
     scopes: Mapped[list[str]]
-    # Quotas of the jobs that were submitted with it; None: no limit.
+    # Quotas of the jobs submitted with this token; None: no limit.
     max_queued_jobs: Mapped[int | None]
     max_running_jobs: Mapped[int | None]
     max_gpus: Mapped[int | None]
@@ -313,7 +313,7 @@ class Token(Base):
 
 
 class AuditEntry(Base):
-    """A request that changed something, or was refused the right to: who, what, when, from where."""
+    """A request that changed something or was forbidden: who, what, when, from where."""
 
     __tablename__ = "audit_entries"
     __table_args__ = (Index(None, "tenant", "id"),)
@@ -329,7 +329,7 @@ class AuditEntry(Base):
 
 
 class ClusterSnapshot(Base):
-    """What the dispatcher last saw of Ray: one row, `id` 1."""
+    """The dispatcher's last snapshot of the Ray cluster: one row, `id` 1."""
 
     __tablename__ = "cluster_snapshot"
 
@@ -344,7 +344,7 @@ class ClusterSnapshot(Base):
 
 
 class Lease(Base):
-    """Who may do a thing that only one process may do, and until when."""
+    """The holder of a role that only one process may have, and the time of its expiry."""
 
     __tablename__ = "leases"
 

@@ -39,7 +39,7 @@ _USED_AT, _TRUSTED_SECONDS = "dasl_used_at", 1.0
 
 
 def in_a_line(error: Exception) -> str:
-    """The database's own message, without the statement and the link that SQLAlchemy adds."""
+    """Return the database's message, without the statement and the link that SQLAlchemy adds."""
     return str(getattr(error, "orig", None) or error).strip().splitlines()[0]
 
 
@@ -71,24 +71,24 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """A transaction that commits at the end of the block and rolls back if it raises."""
+        """Open a transaction that commits at the end of the block and rolls back if it raises."""
         with self._write.begin() as session:
             yield session
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A read-only snapshot; PostgreSQL refuses writes in it."""
+        """Open a read-only snapshot; PostgreSQL refuses writes in it."""
         with self._read() as session:
             yield session
 
     @contextmanager
     def autocommit(self) -> Iterator[Session]:
-        """An autocommit session for single reads, each of the data committed at that moment."""
+        """Open an autocommit session for single reads, each of the data committed at that moment."""
         with self._single() as session:
             yield session
 
     def writer(self, *, relaxed_durability: bool = False) -> Session:
-        """A session as in `write`, to be committed and closed by the caller.
+        """Return a session as in `write`; the caller commits and closes it.
 
         Args:
             relaxed_durability: SQLite commits without waiting for the disk. A power cut may undo the
@@ -97,7 +97,7 @@ class Database:
         return self._write_relaxed() if relaxed_durability else self._write()
 
     def reader(self) -> Session:
-        """A session as in `read`, to be closed by the caller."""
+        """Return a session as in `read`; the caller closes it."""
         return self._read()
 
     def dispose(self) -> None:
