@@ -1,6 +1,6 @@
 """Messages between workers and the worker API, used by both sides.
 
-Requests refuse unknown keys. Answers ignore them: a newer API may say more than a worker understands.
+Requests refuse unknown keys. Answers ignore them: a newer API may send more than a worker knows.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ class WorkerAnswer(BaseModel):
 
 
 class Heartbeat(WorkerRequest):
-    """A sign of life; from rank 0 with its progress."""
+    """A heartbeat; rank 0's has its progress."""
 
     progress: Values = {}
 
 
 class HeartbeatAnswer(WorkerAnswer):
-    """What a person wants of the job."""
+    """The desired status of the job."""
 
     desired: Desired
 
@@ -113,7 +113,7 @@ class EventReport(WorkerRequest):
 
 
 class CheckpointReport(WorkerRequest):
-    """A checkpoint that is written: it exists once this is answered."""
+    """A written checkpoint; it is registered once this request is answered."""
 
     step: Step
     epoch: Epoch
@@ -137,7 +137,7 @@ class DamageReport(WorkerRequest):
 
 
 class ArtifactReport(WorkerRequest):
-    """A file that is written; the same name again replaces it."""
+    """A written file; it replaces a file of the same name."""
 
     name: FileName
     uri: Uri
@@ -160,8 +160,8 @@ class ErrorReport(BaseModel):
 class FinishReport(WorkerRequest):
     """How an attempt ended.
 
-    A failure that is not `retryable` fails the job at once; one that is `repeatable` does so when it
-    comes twice in a row without a step in between.
+    A failure that is not `retryable` fails the job at once. A `repeatable` one fails the job if it
+    occurs twice in a row without a step in between.
     """
 
     outcome: Outcome
@@ -184,7 +184,7 @@ class Resume(WorkerAnswer):
     """The checkpoint to resume from.
 
     Attributes:
-        branch: it is of another job, whose settings may differ.
+        branch: the checkpoint is of another job, whose settings may differ.
     """
 
     checkpoint_id: str
@@ -198,7 +198,7 @@ class AttemptStart(WorkerAnswer):
     """All that an attempt needs to train.
 
     Attributes:
-        dataset_roots: folders outside of which nothing may be read; empty: everything may.
+        dataset_roots: the only folders that may be read from; empty: no restriction.
     """
 
     spec: dict[str, Any]

@@ -1,4 +1,4 @@
-"""SQL of data sets. A data set's state is moved here and nowhere else, by guarded UPDATEs."""
+"""SQL of data sets. Only this module moves a data set's state, by guarded UPDATEs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from service.states import LIVE_ATTEMPT, TERMINAL, AttemptState
 
 PENDING, INGESTING, READY, FAILED = "pending", "ingesting", "ready", "failed"
 _REMOVED = "removed"
-"""Of a data set that was deleted: its run, if there was one, and its files are gone, too."""
+"""State of a deleted data set whose ingest run and files are gone, too."""
 
-# Of every submission: made once, it takes half the time.
+# Each submission runs this query: building it once halves its time.
 _FIND = select(Dataset).where(
     Dataset.tenant == bindparam("tenant"),
     Dataset.deleted_at.is_(None),
@@ -28,7 +28,7 @@ _FIND_AND_KEEP = _FIND.with_for_update(read=True)
 
 
 def get(session: Session, tenant: str, dataset_id: str) -> Dataset | None:
-    """A tenant's data set by its id."""
+    """Return a tenant's data set by its id."""
     return session.scalars(
         select(Dataset).where(
             Dataset.id == dataset_id, Dataset.tenant == tenant, Dataset.deleted_at.is_(None)
@@ -37,22 +37,22 @@ def get(session: Session, tenant: str, dataset_id: str) -> Dataset | None:
 
 
 def by_id(session: Session, dataset_id: str) -> Dataset:
-    """A data set that exists, of any tenant, deleted or not."""
+    """Return an existing data set of any tenant, deleted or not."""
     return session.get_one(Dataset, dataset_id)
 
 
 def find(session: Session, tenant: str, id_or_name: str, *, keep: bool = False) -> Dataset | None:
-    """A tenant's data set by id or name.
+    """Return a tenant's data set by id or name.
 
     Args:
-        keep: nobody may delete it until this transaction, which writes, ends.
+        keep: block its deletion until the end of this transaction, which must be a writing one.
     """
     query = _FIND_AND_KEEP if keep else _FIND
     return session.scalars(query, {"tenant": tenant, "named": id_or_name}).one_or_none()
 
 
 def add(session: Session, dataset: Dataset) -> bool:
-    """Add a data set, unless its tenant has one of its name; whether it was added."""
+    """Add a data set, unless its tenant has one of this name; return whether it was added."""
     try:
         with session.begin_nested():
             session.add(dataset)
@@ -62,7 +62,7 @@ def add(session: Session, dataset: Dataset) -> bool:
 
 
 def lock(session: Session, dataset_id: str) -> Dataset | None:
-    """The row as it is now, held until the transaction ends; `None` once it is deleted."""
+    """Lock a data set's row until the transaction ends, and refresh it; `None` if it is deleted."""
     row = session.get(Dataset, dataset_id, with_for_update=True, populate_existing=True)
     return row if row is not None and row.deleted_at is None else None
 
@@ -70,7 +70,7 @@ def lock(session: Session, dataset_id: str) -> Dataset | None:
 def newest(
     session: Session, tenant: str, *, name: str | None, after: str | None, limit: int
 ) -> Sequence[Dataset]:
-    """A tenant's data sets, newest first; one more than `limit`."""
+    """Return a tenant's data sets, newest first; up to one more than `limit`."""
     query = (
         select(Dataset)
         .where(Dataset.tenant == tenant, Dataset.deleted_at.is_(None))
@@ -84,7 +84,7 @@ def newest(
 
 
 def unfinished_jobs(session: Session, dataset_id: str, limit: int = 5) -> Sequence[str]:
-    """Some of the jobs that still need the data set."""
+    """Return up to `limit` jobs that still need the data set."""
     return session.scalars(
         select(Job.id)
         .where(
@@ -96,10 +96,10 @@ def unfinished_jobs(session: Session, dataset_id: str, limit: int = 5) -> Sequen
 
 
 def awaiting_ingest(session: Session, at_once: int) -> Sequence[Dataset]:
-    """Data sets whose ingest is to be started, first come first served.
+    """Return the data sets to ingest next, oldest first.
 
     Args:
-        at_once: how many may run; those of data sets that were deleted do until they are stopped.
+        at_once: limit of running ingests; those of deleted data sets count until they are stopped.
     """
     busy = session.scalars(select(func.count()).where(Dataset.state == INGESTING)).one()
     return session.scalars(
@@ -112,7 +112,7 @@ def awaiting_ingest(session: Session, at_once: int) -> Sequence[Dataset]:
 
 @dataclass(frozen=True)
 class IngestView:
-    """An ingest run that is under way."""
+    """An ingest run that has not ended."""
 
     dataset_id: str
     number: int
@@ -120,7 +120,7 @@ class IngestView:
 
 
 def ingesting(session: Session) -> list[IngestView]:
-    """Ingest runs that have not reported their end."""
+    """Return the ingest runs that have not reported their end."""
     rows = session.execute(
         select(IngestRun.owner, IngestRun.number, IngestRun.submission_id)
         .join(Dataset, Dataset.id == IngestRun.owner)
@@ -135,7 +135,7 @@ def ingesting(session: Session) -> list[IngestView]:
 
 
 def without_ingest_run(session: Session) -> Sequence[str]:
-    """Data sets that a dispatcher of version 0.1 began to ingest while the tables were upgraded."""
+    """Return data sets whose ingest a version 0.1 dispatcher started during the upgrade of the tables."""
     run = select(IngestRun).where(IngestRun.owner == Dataset.id, IngestRun.state.in_(LIVE_ATTEMPT))
     return session.scalars(
         select(Dataset.id).where(
@@ -145,7 +145,7 @@ def without_ingest_run(session: Session) -> Sequence[str]:
 
 
 def ingest_again(session: Session, dataset_id: str) -> None:
-    """ingesting -> pending, of a data set `without_ingest_run`."""
+    """Move ingesting -> pending, for a data set of `without_ingest_run`."""
     session.execute(
         update(Dataset)
         .where(Dataset.id == dataset_id, Dataset.state == INGESTING)
@@ -155,7 +155,7 @@ def ingest_again(session: Session, dataset_id: str) -> None:
 
 
 def deleted(session: Session, limit: int, without: Collection[str]) -> Sequence[Dataset]:
-    """Data sets that were deleted, as far as something of them is left, without some ids."""
+    """Return deleted data sets that still have files or a run, except the ids in `without`."""
     return session.scalars(
         select(Dataset)
         .where(
@@ -169,7 +169,7 @@ def deleted(session: Session, limit: int, without: Collection[str]) -> Sequence[
 
 
 def mark_removed(session: Session, dataset_id: str) -> None:
-    """Nothing of a deleted data set is left but its row."""
+    """Record that nothing but the row is left of a deleted data set."""
     session.execute(
         update(Dataset)
         .where(Dataset.id == dataset_id, Dataset.deleted_at.is_not(None))
@@ -183,7 +183,7 @@ def mark_removed(session: Session, dataset_id: str) -> None:
 
 
 def begin_ingest(session: Session, dataset_id: str, token_hash: str) -> int | None:
-    """pending -> ingesting: the number of the ingest run that starts, or `None` if too late."""
+    """Move pending -> ingesting; return the new ingest run's number, or `None` if too late."""
     moved = session.execute(
         update(Dataset)
         .where(Dataset.id == dataset_id, Dataset.state == PENDING, Dataset.deleted_at.is_(None))
@@ -200,7 +200,7 @@ def begin_ingest(session: Session, dataset_id: str, token_hash: str) -> int | No
 
 
 def end_ingest(session: Session, dataset_id: str, number: int, state: str, **columns: Any) -> bool:
-    """ingesting -> ready or failed, or back to pending for another run.
+    """Move ingesting -> ready or failed, or back to pending for another run.
 
     Args:
         number: the run that ended; the end of an earlier run is discarded.

@@ -27,7 +27,7 @@ from service.scheduling.packing import Demand, Worker
 
 @dataclass(frozen=True)
 class Quota:
-    """Limits on the running jobs of one token; `None`: no limit."""
+    """Limits on the running jobs of one token; a limit of `None` is no limit."""
 
     max_running_jobs: int | None = None
     max_gpus: int | None = None
@@ -206,7 +206,7 @@ class _Round:
         return left
 
     def _count_use(self) -> tuple[int, int]:
-        """CPUs and GPUs in use."""
+        """Return the numbers of CPUs and GPUs in use."""
         taken = self._taken.workers.items()
         cpus = sum(worker.cpus * count for worker, count in taken)
         return cpus, sum(worker.gpus * count for worker, count in taken)
@@ -230,7 +230,7 @@ class _Round:
 
 
 def _exceeded(taken: _Taken, job: Queued) -> str | None:
-    """The message about the token's quota that the job would exceed; `None` if it exceeds none."""
+    """Return a message about the token's quota that the job would exceed; `None` if there is none."""
     jobs, gpus, quota = taken.jobs[job.token_id], taken.gpus[job.token_id], job.quota
     if quota.max_running_jobs is not None and jobs >= quota.max_running_jobs:
         return (

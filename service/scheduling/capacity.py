@@ -11,7 +11,7 @@ from service.scheduling.repository import nodes_of
 
 
 def capacity_problems(session: Session, resources: Resources) -> list[FieldProblem]:
-    """Reasons why a job could not start even on the empty cluster; none without a snapshot."""
+    """Return why a job could not start even on the empty cluster; empty without a snapshot."""
     snapshot = repository.snapshot(session)
     if snapshot is None or not snapshot.alive:
         return []

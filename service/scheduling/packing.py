@@ -1,4 +1,4 @@
-"""Packing: whether all workers of a job are certain to fit, however the running ones are placed.
+"""Packing: whether all workers of a job are certain to fit, for any placement of the running ones.
 
 DASL knows the CPUs and GPUs of every node and the exact total that its own attempts take. It does not
 know which worker is on which node: Ray places them, and Ray's usage by node lags behind and names no
@@ -6,7 +6,7 @@ job. So a job fits only if it fits for every placement that Ray may have chosen;
 hangs for lack of room. With workers of different sizes on several nodes this is conservative: a job may
 wait although it would fit. On one node, or if all workers are alike, the answer is exact.
 
-Only what DASL itself runs counts as taken.
+Only DASL's own workers count as taken.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from service.scheduling.nodes import Node
 
 
 class Worker(NamedTuple):
-    """What one worker takes on its node: one CPU or more, and whole GPUs."""
+    """Resources of one worker on its node: one CPU or more, and whole GPUs."""
 
     cpus: int
     gpus: int
 
 
 class Demand(NamedTuple):
-    """What one job takes: workers that start together. Its driver takes nothing."""
+    """Resources of one job: workers that start together. Its driver takes nothing."""
 
     workers: int
     worker: Worker
 
     @classmethod
     def of(cls, resources: dict[str, Any]) -> Demand:
-        """From the `resources` of a resolved spec."""
+        """Return the demand of the `resources` of a resolved spec."""
         worker = Worker(resources["cpus_per_worker"], resources["gpus_per_worker"])
         return cls(resources["workers"], worker)
 
@@ -53,12 +53,12 @@ class Demand(NamedTuple):
 
 
 def fits(nodes: Sequence[Node], taken: Counter[Worker], demand: Demand) -> bool:
-    """Whether all workers of a job fit beside the running ones, however these are placed."""
+    """Whether all workers of a job fit beside the running ones, for any placement of these."""
     return sure_places(nodes, taken, demand.worker) >= demand.workers
 
 
 def sure_places(nodes: Sequence[Node], taken: Counter[Worker], worker: Worker) -> int:
-    """A lower bound on how many such workers fit, however those in `taken` are placed.
+    """Return a lower bound on how many such workers fit, for any placement of those in `taken`.
 
     It is the number of places on the empty nodes, minus the most that the others can take.
     """
@@ -84,7 +84,7 @@ def sure_places(nodes: Sequence[Node], taken: Counter[Worker], worker: Worker) -
 
 
 def empty_places(nodes: Sequence[Node], worker: Worker) -> int:
-    """Number of workers of this kind that fit on the empty nodes."""
+    """Return the number of workers of this kind that fit on the empty nodes."""
     return sum(_places(node.total_cpus, node.total_gpus, worker) for node in nodes)
 
 
@@ -100,7 +100,7 @@ def _places(cpus: float, gpus: float, worker: Worker) -> int:
 
 
 def _most_lost(hosts: Sequence[Node], worker: Worker, cpus: int, count: int) -> int:
-    """The most places that `count` other workers with `cpus` CPUs in all can take.
+    """Return the most places that `count` other workers with `cpus` CPUs in total can take.
 
     Each node has some CPUs beyond the places of `worker`. The others must fill these before they take
     the first place there, and need `worker.cpus` more for each further place. They take most on the

@@ -51,19 +51,19 @@ class AttemptView:
 
 
 def live_attempts(session: Session) -> list[AttemptView]:
-    """Attempts that have not ended, oldest first."""
+    """Return the attempts that have not ended, oldest first."""
     live = Attempt.state.in_(LIVE_ATTEMPT)
     return _attempts(session, _ATTEMPTS.where(live).order_by(Attempt.created_at))
 
 
 def ended_attempts(session: Session) -> list[AttemptView]:
-    """Attempts that have ended and are not settled, oldest first."""
+    """Return the attempts that have ended and are not settled, oldest first."""
     ended = (~Attempt.settled, Attempt.finished_at.is_not(None))
     return _attempts(session, _ATTEMPTS.where(*ended).order_by(Attempt.finished_at))
 
 
 def queued(session: Session) -> list[Queued]:
-    """All queued jobs in the order of admission: by priority, then first come."""
+    """Return all queued jobs in the order of admission: by priority, then oldest first."""
     used = _time_used(session, {JobStatus.QUEUED})
     rows = session.execute(
         select(Job.id, Job.attempt, Job.token_id, Token.max_running_jobs, Token.max_gpus)
@@ -86,10 +86,10 @@ def queued(session: Session) -> list[Queued]:
 
 
 def running(session: Session, now: datetime) -> list[Running]:
-    """What live attempts hold, and until when at most; those asked to stop may end at any moment.
+    """Return the resources that live attempts hold, and the latest time at which each ends.
 
-    Jobs that wait for a retry keep their resources: a killed rank must not let a younger job, which
-    may run for a day, go first.
+    Attempts with a request to stop may end at any moment. Jobs that wait for a retry keep their
+    resources: after a killed rank, a younger job that may run for a day must not go first.
     """
     used = _time_used(session, _HAS_ATTEMPT | {JobStatus.RETRY_WAIT})
     rows = session.execute(
@@ -113,7 +113,7 @@ def running(session: Session, now: datetime) -> list[Running]:
 
 
 def taking_room(session: Session, now: datetime) -> list[Running]:
-    """All resources that admission counts as taken: of `running`, and of ended attempts.
+    """Return all resources that admission counts as taken: of `running`, and of ended attempts.
 
     An ended attempt counts until its driver is gone, but no longer against a quota. A job that waits
     for a retry counts once.
@@ -153,7 +153,7 @@ def _resources(session: Session, job_ids: Sequence[str]) -> dict[str, _Resources
 
 
 def _time_used(session: Session, statuses: Collection[JobStatus]) -> dict[str, timedelta]:
-    """Total run time of the ended attempts of each job."""
+    """Return the total run time of each job's ended attempts."""
     rows = session.execute(
         select(Attempt.job_id, func.sum(Attempt.ran_seconds))
         .join(Job, Job.id == Attempt.job_id)
@@ -212,7 +212,7 @@ _ROW = 1
 
 
 def snapshot(session: Session) -> ClusterSnapshot | None:
-    """The last snapshot of the cluster; `None` before the first."""
+    """Return the last snapshot of the cluster; `None` before the first."""
     return session.get(ClusterSnapshot, _ROW)
 
 
@@ -223,5 +223,5 @@ def save_snapshot(session: Session, snapshot: ClusterSnapshot) -> None:
 
 
 def nodes_of(snapshot: ClusterSnapshot) -> tuple[Node, ...]:
-    """The nodes of a snapshot."""
+    """Return the nodes of a snapshot."""
     return tuple(Node(**node) for node in snapshot.nodes)
