@@ -1,4 +1,4 @@
-"""The processes that run on the Ray cluster: the driver of a training attempt, its ranks, and ingest.
+"""Processes that run on the Ray cluster: the driver of a training attempt, its ranks, and ingest.
 
-Nothing imports this package; its modules are started by name. It reports over HTTP and never touches SQL.
+No other package imports this one; its modules are started by name. It reports over HTTP and never touches SQL.
 """

@@ -1,4 +1,4 @@
-"""Files to and from the artifact store, through fsspec."""
+"""Transfer of files to and from the artifact store, through fsspec."""
 
 import errno
 import hashlib
@@ -17,7 +17,7 @@ from service.protocol import FileEntry
 logger = logging.getLogger(__name__)
 
 CHUNK = 1 << 20
-# Seconds before a store that failed is tried again.
+# Pauses in seconds before a failed store is retried.
 UPLOAD_PAUSES = (1.0, 2.0)
 
 
@@ -33,18 +33,18 @@ def upload(file: Path, uri: str) -> dict[str, Any]:
             size += len(chunk)
             sink.write(chunk)
         sink.flush()
-        if hasattr(sink, "fileno"):  # a local disk: what is registered must outlive the power
+        if hasattr(sink, "fileno"):  # a registered file on a local disk must survive a power loss
             os.fsync(sink.fileno())
     return {"name": file.name, "size": size, "sha256": digest.hexdigest()}
 
 
 def upload_folder(folder: Path, uri: str) -> list[dict[str, Any]]:
-    """Copy the files of a flat folder below `uri`; returns the manifest.
+    """Copy the files of a flat folder below `uri` and return the manifest.
 
-    A store that fails is tried again after `UPLOAD_PAUSES`; a disk that is full is not.
+    A failed store is retried after `UPLOAD_PAUSES`; a full disk is not retried.
 
     Raises:
-        OSError: it failed to the end. What had been copied is removed again, if that is possible.
+        OSError: the last try failed. The copied files are removed again, if that is possible.
     """
     files, pauses = sorted(folder.iterdir()), [*UPLOAD_PAUSES]
     while True:
@@ -62,15 +62,15 @@ def _remove(uri: str) -> None:
     system, target = fsspec.core.url_to_fs(uri)
     try:
         system.rm(target, recursive=True)
-    except OSError as error:  # what made the copy fail may well make this fail
+    except OSError as error:  # the cause of the failed copy may make this fail too
         logger.warning("what was written of %s is left there: %s", uri, error)
 
 
 def download(uri: str, files: Sequence[FileEntry], folder: Path) -> None:
-    """Fetch the files of a manifest into `folder`, checking each.
+    """Fetch the files of a manifest into `folder` and check each.
 
     Raises:
-        OSError: a file is missing, or is not the one that was registered.
+        OSError: a file is missing or differs from the registered one.
     """
     for file in files:
         digest = hashlib.sha256()
@@ -84,10 +84,10 @@ def download(uri: str, files: Sequence[FileEntry], folder: Path) -> None:
 
 
 def find_damage(uri: str, files: Sequence[FileEntry]) -> str | None:
-    """What is wrong with the files of a manifest, in words; `None`: they are what was registered.
+    """Describe the damage to the files of a manifest; `None` if they equal the registered ones.
 
     Raises:
-        OSError: the store cannot be read, which says nothing of the files.
+        OSError: the store cannot be read, so the state of the files is unknown.
     """
     for file in files:
         digest = hashlib.sha256()
@@ -103,13 +103,13 @@ def find_damage(uri: str, files: Sequence[FileEntry]) -> str | None:
 
 
 def exists(uri: str) -> bool:
-    """Whether there is a file."""
+    """Return whether the file exists."""
     system, path = fsspec.core.url_to_fs(uri)
     return bool(system.exists(path))
 
 
 def fetch(uri: str, file: Path) -> Path:
-    """Copy one object to a local file."""
+    """Copy one object of the store to a local file."""
     with fsspec.open(uri, "rb") as source, open(file, "wb") as sink:
         shutil.copyfileobj(source, sink, CHUNK)
     return file

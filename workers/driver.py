@@ -1,9 +1,9 @@
-"""The driver of one training attempt: `python -m workers.driver --job J --attempt N`.
+"""Driver of one training attempt: `python -m workers.driver --job J --attempt N`.
 
-Ray's Jobs API starts it. The environment holds DASL_API_URL, and the metadata of Ray's job the token of
-the attempt. It asks the API what to train, runs the ranks under Ray Train, and reports a failure; the
-ranks report everything else. Exit code 0: the end of the attempt was reported, or the attempt was
-superseded.
+Ray's Jobs API starts it. The environment contains DASL_API_URL; the metadata of Ray's job contains the
+token of the attempt. The driver gets the job from the API, runs the ranks under Ray Train, and reports a
+failure; the ranks report everything else. Exit code 0: the end of the attempt was reported, or the
+attempt was superseded.
 """
 
 import argparse
@@ -26,7 +26,7 @@ logger = logging.getLogger("workers.driver")
 
 
 def main() -> int:
-    """Run the attempt that the command line names; return the exit code."""
+    """Run the attempt named on the command line and return the exit code."""
     parser = argparse.ArgumentParser(description="Driver of one training attempt.")
     parser.add_argument("--job", required=True)
     parser.add_argument("--attempt", required=True, type=int)
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 class DriverHeartbeat:
-    """Heartbeats from the start of the driver to its end: ranks may take long to come up."""
+    """Heartbeats for the lifetime of the driver, because ranks may take long to start."""
 
     def __init__(self, client: WorkerClient, seconds: float) -> None:
         self._client, self._seconds = client, seconds
@@ -83,7 +83,7 @@ class DriverHeartbeat:
             except StaleAttempt:
                 return  # rank 0 gets the same answer and stops the ranks
             except (ConnectionFailed, ApiError) as error:
-                # After the end the connections may be closed under a slow heartbeat.
+                # After the end, the connections may be closed during a slow heartbeat.
                 if not self._stop.is_set():
                     logger.warning("no heartbeat, training continues: %s", error)
 
@@ -91,7 +91,7 @@ class DriverHeartbeat:
 def run(
     client: WorkerClient, start: AttemptStart, config: dict[str, object]
 ) -> BaseException | None:
-    """Run the attempt to its end; return the error that made it fail, or `None`."""
+    """Run the attempt to its end and return the error that made it fail, or `None`."""
     try:
         start = with_sound_checkpoint(client, start)
     except (OSError, ValueError) as error:
@@ -101,7 +101,7 @@ def run(
 
 
 def announce(client: WorkerClient, workers: int) -> None:
-    """Report that the ranks are being started. Best effort.
+    """Report the start of the ranks. Best effort.
 
     Raises:
         StaleAttempt: the attempt was superseded.
@@ -117,22 +117,21 @@ def announce(client: WorkerClient, workers: int) -> None:
 
 
 def with_sound_checkpoint(client: WorkerClient, start: AttemptStart) -> AttemptStart:
-    """Return `start` with a checkpoint whose files are those that were registered, or with none.
+    """Return `start` with the newest undamaged checkpoint, or without a checkpoint.
 
-    Each damaged checkpoint is reported, and the API names the one before it. That costs neither an
-    attempt nor a restart, so it is done before the ranks are started.
+    The driver reports each damaged checkpoint, and the API answers with the previous one. This happens
+    before the ranks start, so it costs neither an attempt nor a restart.
 
     Raises:
         OSError: the store cannot be read now.
-        ValueError: the checkpoint that a clone was made from is damaged.
+        ValueError: the start checkpoint of a clone is damaged.
     """
     while (resume := start.resume) is not None:
         damage = find_damage(resume.uri, resume.files)
         if damage is None:
             break
         if not exists(start.dataset.index_uri):
-            # A store that is away, such as a volume that is not mounted, must not cost a job all of
-            # its checkpoints.
+            # An unavailable store, such as an unmounted volume, must not cost a job all its checkpoints.
             raise OSError(f"the store of {start.dataset.index_uri} is not there")
         logger.warning("checkpoint %s is damaged: %s", resume.checkpoint_id, damage)
         start = client.damaged(resume.checkpoint_id, damage)
@@ -144,9 +143,9 @@ def with_sound_checkpoint(client: WorkerClient, start: AttemptStart) -> AttemptS
 
 
 def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException | None:
-    """Run all ranks to their end; return the error that made them fail, or `None`."""
+    """Run all ranks to their end and return the error that made them fail, or `None`."""
     os.environ.update({k: v for k, v in RAY_SETTINGS.items() if k not in os.environ})
-    # Imported late: these take seconds, and the job already shows as running.
+    # Imported late: these imports take seconds, and the job should show as running before them.
     import ray
     from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
@@ -156,12 +155,12 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
     from workers.rank import train_rank
 
     ray.init(
-        # Without the address of its dashboard, which readers of the log cannot reach.
+        # Readers of the log cannot reach the dashboard, so its address is omitted.
         logging_level=logging.WARNING,
-        # Ray Train would look for the cluster on its own node, where another Ray may run as well.
+        # By default Ray Train looks for a cluster on its node, where another Ray may run.
         runtime_env={"env_vars": {"RAY_ADDRESS": os.environ["RAY_ADDRESS"]}},
     )
-    # Ray's handler would write a stack to the log of a stopped job, as if it had crashed.
+    # Ray's handler writes a stack to the log of a stopped job, which looks like a crash.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     resources = start.job_spec().resources
     trainer = TorchTrainer(
@@ -178,12 +177,12 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
         ),
         run_config=RunConfig(
             name="ray-train",
-            # A folder that all nodes see; Ray writes only its own marker there. A local one is given
+            # All nodes share this folder; Ray writes only its own marker there. A local folder is passed
             # as a plain path: pyarrow fails on a space or an umlaut in a URI.
             storage_path=start.artifacts_uri.removeprefix("file://"),
-            # Every failure ends the attempt: the dispatcher starts the next one.
+            # A failure ends the attempt, because the dispatcher starts the next one.
             failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
-            # Its warnings contain tracebacks of harmless events; the ranks log for themselves.
+            # The warnings contain tracebacks of harmless events, and the ranks log their own errors.
             logging_config=LoggingConfig(log_level="ERROR"),
         ),
     )

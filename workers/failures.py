@@ -1,27 +1,27 @@
-"""Classify what made a rank fail, and describe it as the API stores it."""
+"""Classification of a rank's failure, and its description as the API stores it."""
 
 import traceback
 from collections.abc import Mapping
 
 _LONGEST_TEXT = 20_000
 
-# Without the numbers that torch and Ray report, which are in the traceback: they differ each time, and an
-# error that repeats without a step in between is final.
+# Fixed messages without torch's and Ray's numbers (they are in the traceback): the numbers differ each
+# time, and an error that repeats without a step in between is final.
 OUT_OF_MEMORY = (
     "A rank ran out of the memory of {}. More train.micro_batches, train.checkpoint_activations, a smaller "
     "train.batch_size or a smaller backbone.image_size need less"
 )
 
-# Another attempt would fail in the same way: bad settings, bad data, numbers out of range.
+# Bad settings, bad data, numbers out of range: another attempt would fail in the same way.
 NON_RETRYABLE = (ValueError, ArithmeticError)
 
 
 class RankDied(Exception):
-    """The process of a rank ended without raising: it was killed, crashed, or lost its node."""
+    """End of a rank's process without an exception: it was killed, crashed, or lost its node."""
 
 
 def cause_of(failures: Mapping[int, Exception]) -> BaseException | None:
-    """Return the failure that caused the others, by rank; `None` if there is none.
+    """Return the rank and failure that caused the others; `None` if there is none.
 
     An error of one rank makes the collectives of its peers fail.
     """
@@ -33,23 +33,23 @@ def cause_of(failures: Mapping[int, Exception]) -> BaseException | None:
     rank, failure = causes[0]
     cause = unwrap(failure)
     if isinstance(cause, RayActorError):
-        # Ray's last line is the reason; those before it name its actor.
+        # The last line is the reason; the lines before it name Ray's actor.
         reason = str(cause).strip().splitlines()[-1].strip()
         died = RankDied(f"The process of rank {rank} ended: {reason}")
-        died.__cause__ = cause  # All that Ray says, for the traceback.
+        died.__cause__ = cause  # Ray's whole text, for the traceback.
         return died
     return cause
 
 
 def unwrap(error: BaseException) -> BaseException:
-    """Return the exception that a rank raised, out of Ray's wrappers."""
+    """Return the exception of a rank without Ray's wrappers."""
     links = (getattr(error, name, None) for name in ("cause", "health_check_failure", "__cause__"))
     cause = next((each for each in links if each is not None), None)
     return unwrap(cause) if isinstance(cause, BaseException) else error
 
 
 def describe(error: BaseException) -> dict[str, str]:
-    """Return an error as the API stores it: type, message, traceback."""
+    """Return the type, message and traceback of an error, as the API stores them."""
     lines = traceback.format_exception(error)
     short_of = _memory_short_of(error)
     kind = "rank-died" if isinstance(error, RankDied) else type(error).__name__
@@ -63,17 +63,17 @@ def describe(error: BaseException) -> dict[str, str]:
 
 
 def storable(text: str) -> str:
-    """Return a text as the API accepts it: UTF-8, no NUL, not too long.
+    """Return the text in a form that the API accepts: UTF-8, no NUL, limited length.
 
-    If the API refused the report of a failure, the driver would seem to have ended without one, and the
-    attempt would be repeated.
+    If the API refused the report of a failure, the driver would seem to have ended without a report,
+    and the attempt would be repeated.
     """
     sound = text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
     return sound[:_LONGEST_TEXT]
 
 
 def is_infrastructure_error(error: BaseException) -> bool:
-    """Whether an error comes from disks, networks, memory or other processes, and may not repeat."""
+    """Return whether an error comes from disks, networks, memory or other processes and may not repeat."""
     return (
         isinstance(error, OSError | MemoryError | RankDied)
         or type(error).__module__.partition(".")[0] == "ray"
@@ -82,8 +82,8 @@ def is_infrastructure_error(error: BaseException) -> bool:
 
 
 def _memory_short_of(error: BaseException) -> str | None:
-    """Whose memory was too small; `None`: it is another error."""
-    # By name: the driver has no other use for torch.
+    """Name the device whose memory was too small; `None` for any other error."""
+    # Compared by name, because the driver does not import torch.
     if type(error).__name__ == "OutOfMemoryError":
         return "its GPU" if type(error).__module__.partition(".")[0] == "torch" else "its node"
     if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
@@ -92,10 +92,10 @@ def _memory_short_of(error: BaseException) -> str | None:
 
 
 def _message(error: BaseException) -> str:
-    """Return one line for people.
+    """Return a one-line message for users.
 
-    Ray puts tracebacks of other processes, or a list of ids, into the text of its errors; these are in
-    the traceback and the log.
+    Ray's error texts contain tracebacks of other processes or lists of ids; the traceback and the log
+    keep these.
     """
     text = str(error) or type(error).__name__
     if type(error).__module__.partition(".")[0] != "ray":

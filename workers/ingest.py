@@ -1,6 +1,6 @@
-"""Ingest of one data set: `python -m workers.ingest --dataset DS`.
+"""Ingest of one dataset: `python -m workers.ingest --dataset DS`.
 
-Reads every image once and reports which can be used; environment and token as for `workers.driver`.
+It reads every image once and reports which are usable; environment and token as for `workers.driver`.
 """
 
 import argparse
@@ -27,7 +27,7 @@ INDEX = "index.json.gz"
 
 
 def main() -> int:
-    """Ingest the data set that the command line names; return the exit code."""
+    """Ingest the dataset named on the command line and return the exit code."""
     parser = argparse.ArgumentParser(description="Ingest of one data set.")
     parser.add_argument("--dataset", required=True)
     dataset = parser.parse_args().dataset
@@ -38,14 +38,14 @@ def main() -> int:
         start = client.dataset_start(dataset)
         try:
             index = ingest_folder(local_path(start.uri), allowed=start.dataset_roots)
-        except ValueError as error:  # the folder is missing or holds nothing to train on
+        except ValueError as error:  # the folder is missing or has no usable images
             client.dataset_finish(dataset, state="failed", error=storable(str(error)))
             return 0
         with tempfile.TemporaryDirectory(prefix="dasl-") as folder:
             file = Path(folder) / INDEX
             index.save(file)
-            # A superseded run may still write: each run has a folder of its own, and the accepted report
-            # names one.
+            # A superseded run may still write, so each run has its own folder; the accepted report names
+            # one of them.
             index_uri = f"{start.artifacts_uri}/{uuid.uuid4().hex}/{INDEX}"
             upload(file, index_uri)
         client.dataset_finish(

@@ -1,23 +1,23 @@
-"""The log of a driver, a rank or an ingest: what people, or programs, read of what they do."""
+"""Logging setup of drivers, ranks and ingest runs, as text or JSON."""
 
 import logging
 import os
 
 from service import log_records
 
-# What they tell of each file that they write is nothing to whom a training belongs.
+# These libraries log each file that they write, which is of no use to users.
 _CHATTY = ("onnxscript", "onnx_ir")
 
 
 def log_to_stderr(token: str, **fields: object) -> None:
-    """Log what is worth reading; a line for every heartbeat would drown it.
+    """Log to stderr, without the messages of chatty libraries.
 
     Ray puts `(RayTrainWorker pid=1) ` before each line of a rank.
 
     Args:
-        token: the attempt's; it must never appear.
-        fields: with DASL_LOG_FORMAT=json a line is a JSON object with these. As text it has the rank
-            alone: a log is of one attempt.
+        token: the attempt's token; it must never appear in the log.
+        fields: fields of each JSON object (one per line) with DASL_LOG_FORMAT=json. A text line has
+            only the rank, because a log belongs to one attempt.
     """
     style: log_records.LogFormat = "json" if os.environ.get("DASL_LOG_FORMAT") == "json" else "text"
     if style == "text":

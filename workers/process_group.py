@@ -1,7 +1,7 @@
-"""How the ranks of an attempt find each other: as with Ray's `TorchConfig`, on the node's own address.
+"""Rendezvous of the ranks of an attempt: Ray's `TorchConfig`, but on the node's own address.
 
-Ray lets torch open the store of the process group, and torch opens it on all addresses of the machine,
-without any secret. Whoever reached it could change what ranks tell each other where they are.
+With Ray's default, torch opens the store of the process group on all addresses of the machine, without
+any secret. Any process that reaches the store could change the addresses that ranks exchange there.
 """
 
 import os
@@ -14,21 +14,21 @@ import ray
 import torch.distributed as dist
 from ray.train.torch import TorchConfig
 
-# Ray documents `Backend` for extension; what of torch's own stays as it is has no public name.
+# Ray documents `Backend` for extension, but the reused parts of its torch backend have no public name.
 from ray.train.torch.config import _set_torch_distributed_env_vars, _TorchBackend
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-# In rank 0's process: the store lives as long as it does.
+# Keeps the store alive for the lifetime of rank 0's process.
 _store: TCPStore | None = None
 
 
 @dataclass
-class OwnAddress(TorchConfig):  # type: ignore[misc]  # Ray's has no types
+class OwnAddress(TorchConfig):  # type: ignore[misc]  # Ray's class has no types
     """`TorchConfig` with a store that listens on the address by which the cluster knows rank 0's node."""
 
     @property
     def backend_cls(self) -> type["_OwnAddressBackend"]:
-        """What Ray Train calls."""
+        """Backend class for Ray Train."""
         return _OwnAddressBackend
 
 
@@ -50,14 +50,14 @@ class _OwnAddressBackend(_TorchBackend):  # type: ignore[misc]
 
 
 def open_store(timeout: timedelta) -> tuple[str, int]:
-    """Open the store in rank 0's process; its address and port."""
+    """Open the store in rank 0's process and return its address and port."""
     global _store
     address = ray.util.get_node_ip_address()
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         listener = socket.create_server((address, 0), family=family)
     except OSError:
-        # A node behind a translation of addresses does not have the one that it is known by.
+        # Behind NAT, no interface of the node has the address by which the cluster knows it.
         listener = socket.create_server(("", 0), family=family)
     port = int(listener.getsockname()[1])
     _store = TCPStore(
@@ -72,9 +72,9 @@ def open_store(timeout: timedelta) -> tuple[str, int]:
 
 
 def join(backend: str, address: str, port: int, rank: int, size: int, timeout: timedelta) -> None:
-    """Become one of the ranks."""
+    """Join the process group as one rank."""
     if address.startswith("127.") or address == "::1":
-        # Else the connections of the collectives go over the address that the host's name stands for.
+        # By default, collectives connect over the address to which the host name resolves.
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             os.environ.setdefault(name, _loopback())
     store = _store if rank == 0 else TCPStore(address, port, timeout=timeout)

@@ -1,7 +1,7 @@
-"""A rank of a training attempt, inside Ray Train.
+"""One rank of a training attempt, inside Ray Train.
 
-The driver and Ray's controller import this module as well, one after the other before any rank starts,
-only to pass `train_rank` on. So modules that take seconds to import are imported in the functions.
+The driver and Ray's controller also import this module, one after the other before any rank starts, only
+to pass `train_rank` on. Modules that take seconds to import are therefore imported in the functions.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def train_rank(config: dict[str, Any]) -> None:
     start = AttemptStart.model_validate(config["start"])
     spec = start.job_spec()
     roots = start.dataset_roots
-    if start.resume is None:  # a checkpoint brings all weights
+    if start.resume is None:  # a checkpoint contains all weights
         _check_weights(spec.backbone.pretrained, roots)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dasl-")))
@@ -76,7 +76,7 @@ def train_rank(config: dict[str, Any]) -> None:
         )
         if client is not None and reporter is not None:
             reporter.flush()
-            # The final checkpoint is registered: an API that is away now must not turn this into a failure.
+            # The final checkpoint is registered, so an unavailable API must not turn this into a failure.
             client.finish(outcome, patience=PATIENCE_SECONDS)
 
 
@@ -87,10 +87,10 @@ def _index(dataset: WorkerDataset, roots: Sequence[str], scratch: Path) -> Datas
 
     index = DatasetIndex.load(fetch(dataset.index_uri, scratch / f"{dataset.id}.json.gz"))
     root = index.root.resolve()
-    # Ingest resolved links; the index of another folder must be refused.
+    # Ingest resolved links. An index of another folder must be refused.
     if root != local_path(dataset.uri).resolve():
         raise ValueError(f"the index of {dataset.name} belongs to {index.root}, not {dataset.uri}")
-    # Checked at ingest as well, but a part of the path may have become a link since.
+    # Ingest checked this too, but a part of the path may have become a link since.
     if not is_allowed(root, roots):
         raise ValueError(f"the folder of {dataset.name}, {dataset.uri}, {OUTSIDE}")
     return replace(index, root=root)

@@ -1,4 +1,4 @@
-"""Deliver reports to the API in order, in the background, and retry while it is away."""
+"""Ordered background delivery of reports to the API, with retries during outages."""
 
 import logging
 import threading
@@ -15,14 +15,14 @@ logger = logging.getLogger(__name__)
 
 # How long one call is retried before the queue checks whether the run has ended.
 CALL_PATIENCE_SECONDS = 10.0
-# After its last step a run waits this long for an absent API to take its reports, then gives up: the
-# dispatcher sees the process end, and the job resumes from its last registered checkpoint.
+# After its last step a run waits this long for an unavailable API, then gives up: the dispatcher sees the
+# process end, and the job resumes from its last registered checkpoint.
 FLUSH_SECONDS = 600.0
-# A run that fails waits only this long: the failure must be reported and retried soon, but every
-# checkpoint that is registered before is work that the next attempt need not repeat.
+# A failed run waits only this long: the failure must be reported and retried soon, but each checkpoint
+# registered before that saves work of the next attempt.
 CLOSE_SECONDS = 60.0
 METRIC_POINTS_A_CALL = 1000
-# While the API is away for days, every second metric point is dropped above this number.
+# Above this number, which a long outage can reach, every second metric point is dropped.
 METRIC_POINTS_KEPT = 100_000
 
 Points = list[dict[str, Any]]
@@ -30,7 +30,7 @@ Points = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Report:
-    """One call of the API, given how many seconds it may be retried."""
+    """One call of the API, which may be retried for a given number of seconds."""
 
     send: Callable[[float], object]
     # The run fails if the API refuses this report.
@@ -41,8 +41,8 @@ class ReportQueue:
     """Reports and metric points, delivered in order by a thread.
 
     Args:
-        send_points: sends metric points; the second argument is as for `Report.send`.
-        retry_seconds: pause between two attempts to deliver a report.
+        send_points: function that sends metric points; its second argument is as for `Report.send`.
+        retry_seconds: pause between two tries to deliver a report.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ReportQueue:
             self._changed.notify_all()
 
     def put_points(self, points: Points) -> None:
-        """Append metric points, joined with those at the end of the queue."""
+        """Append metric points and join them with those at the end of the queue."""
         with self._changed:
             if self._queue and isinstance(last := self._queue[-1], list):
                 last += points
@@ -85,11 +85,11 @@ class ReportQueue:
 
     @property
     def stale(self) -> bool:
-        """Whether the API said that the attempt was superseded or its job has ended."""
+        """Whether the API answered that the attempt was superseded or its job has ended."""
         return self._stale is not None
 
     def raise_if_over(self) -> None:
-        """Raise what ends the run, if anything does.
+        """Raise the error that ends the run, if there is one.
 
         Raises:
             StaleAttempt: the attempt was superseded, or its job has ended.
@@ -106,7 +106,7 @@ class ReportQueue:
         """Wait until all reports are delivered.
 
         Raises:
-            TimeoutError: the API stayed away for `FLUSH_SECONDS`.
+            TimeoutError: the API was unavailable for `FLUSH_SECONDS`.
             Exception: as `raise_if_over`.
         """
         with self._changed:
@@ -118,11 +118,11 @@ class ReportQueue:
                 raise TimeoutError(f"reports did not arrive within {FLUSH_SECONDS:.0f} s")
 
     def close(self) -> None:
-        """Deliver what is left for up to `CLOSE_SECONDS`, then stop."""
+        """Deliver the remaining reports for up to `CLOSE_SECONDS`, then stop."""
         with self._changed:
             self._close_by = time.monotonic() + CLOSE_SECONDS
             self._changed.notify_all()
-        # With a limit: a call that hangs must not keep the process.
+        # A hanging call must not keep the process alive, so the wait has a limit.
         self._thread.join(timeout=CLOSE_SECONDS + CALL_PATIENCE_SECONDS)
         self._stop.set()
         with self._changed:
@@ -130,7 +130,7 @@ class ReportQueue:
                 logger.error("the run has ended, and some of its reports did not arrive")
 
     def deliver(self, report: Report) -> bool:
-        """Send a report now; whether it was delivered, or never will be and was logged."""
+        """Send a report now and return whether it is done: delivered, or logged as undeliverable."""
         try:
             report.send(self._patience())
         except StaleAttempt as error:
@@ -160,7 +160,7 @@ class ReportQueue:
         return self._sending is not None or bool(self._queue)
 
     def _thin(self) -> None:
-        """Drop every second of the metric points in the queue, counted across its batches."""
+        """Drop every second metric point in the queue, counted across batches."""
         thinned: deque[Report | Points] = deque()
         total = kept = 0
         for entry in self._queue:
@@ -190,7 +190,7 @@ class ReportQueue:
                 self._stop.wait(min(self._retry_seconds, self._patience()))
 
     def _next(self) -> Report | Points | None:
-        """Wait for something to send; `None` when nothing more will come."""
+        """Wait for the next item to send and return it; `None` if there will be no more."""
         with self._changed:
             self._changed.wait_for(lambda: self._undelivered() or self._close_by is not None)
             late = self._close_by is not None and time.monotonic() >= self._close_by
@@ -205,7 +205,7 @@ class ReportQueue:
             return self._sending
 
     def _patience(self) -> float:
-        """Seconds for which a call may be retried."""
+        """Return the seconds for which a call may be retried."""
         if self._close_by is None:
             return CALL_PATIENCE_SECONDS
         return min(CALL_PATIENCE_SECONDS, max(0.0, self._close_by - time.monotonic()))

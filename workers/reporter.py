@@ -1,8 +1,8 @@
 """The engine's `Reporter` over the worker API, for rank 0.
 
-An API that is away never stops the training; reports wait in the queue. What stops it, at the next step:
-the answer that the attempt was superseded or its job has ended, the refusal of a checkpoint, and a report
-that cannot be made.
+An unavailable API never stops the training; reports wait in the queue. Three things stop it at the next
+step: the answer that the attempt was superseded or its job has ended, the refusal of a checkpoint, and a
+report that cannot be made.
 """
 
 import logging
@@ -25,10 +25,10 @@ CONTENT_TYPES = {".png": "image/png", ".json": "application/json"}
 
 
 class ApiReporter:
-    """Reports of rank 0, and its heartbeats. Use as a context manager.
+    """Reports and heartbeats of rank 0. Use as a context manager.
 
-    Leaving it waits for undelivered reports as `ReportQueue.close` does; `flush` waits longer, and
-    raises when that was not enough.
+    Exit waits for undelivered reports as `ReportQueue.close` does; `flush` waits longer and raises if
+    reports are still undelivered.
     """
 
     def __init__(self, client: WorkerClient, artifacts_uri: str, heartbeat_seconds: float) -> None:
@@ -57,7 +57,7 @@ class ApiReporter:
         self._heartbeats.join(timeout=CALL_PATIENCE_SECONDS)
 
     def metrics(self, points: Points) -> None:
-        """See dasl_core.train.reporter.Reporter, as for all that follow."""
+        """Report metrics. For this and the methods below, see `dasl_core.train.reporter.Reporter`."""
         self._queue.put_points(points)
 
     def progress(self, progress: dict[str, Any]) -> None:
@@ -133,7 +133,7 @@ class ApiReporter:
         """Wait until all reports are delivered, and the latest progress with them.
 
         Raises:
-            TimeoutError: the API stayed away for ten minutes.
+            TimeoutError: the API was unavailable for ten minutes.
             Exception: as `ReportQueue.raise_if_over`.
         """
         self._queue.put(self._heartbeat)
@@ -156,6 +156,6 @@ class ApiReporter:
     def _heartbeat(self, patience: float) -> None:
         progress = self._progress
         if self._worked:
-            # A counter that changes: the service takes a run without any change to hang.
+            # The counter shows that the run is alive: the service treats a run without any change as hung.
             progress = {**progress, "worked": self._worked}
         self._desired = self._client.heartbeat(progress, patience=patience)

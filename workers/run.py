@@ -1,4 +1,4 @@
-"""The name by which a dispatcher of version 0.1 starts `workers.driver`, on nodes that are upgraded first."""
+"""Old name of `workers.driver`, which a 0.1 dispatcher starts on nodes that are upgraded first."""
 
 import sys
 
