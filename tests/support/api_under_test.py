@@ -1,4 +1,4 @@
-"""An API under test, with helpers for what users, the dispatcher and workers do."""
+"""An API under test, with helpers for the actions of users, the dispatcher and workers."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Worker:
 
     @property
     def uri(self) -> str:
-        """The folder that the attempt writes to."""
+        """URI of the attempt's output folder."""
         return self.api.context.storage.attempt_uri(self.job_id, self.number)
 
     def post(self, action: str, **body: Any) -> Any:

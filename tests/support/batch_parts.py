@@ -1,4 +1,4 @@
-"""The gradients of a batch that is computed in parts, for tests of methods."""
+"""Gradients of a batch that is computed in micro-batches, for tests of methods."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dasl_core.train.gradients import GradientComputer
 
 
 def without_batch_statistics(method: Method) -> Method:
-    """In training mode, with normalisation by running statistics: no sample sees another."""
+    """Set training mode, but normalize by running statistics, so that samples are independent."""
     method.train()
     for layer in method.modules():
         if isinstance(layer, _BatchNorm):
@@ -25,7 +25,7 @@ def without_batch_statistics(method: Method) -> Method:
 def gradients_in_parts(
     method: Method, views: Sequence[Tensor], parts: int, step: Step | None = None
 ) -> tuple[dict[str, Tensor], Tensor, Outputs]:
-    """Gradients by parameter name, the loss and the outputs of one batch in so many parts."""
+    """Return gradients by parameter name, loss and outputs of one batch in so many micro-batches."""
     method.zero_grad(set_to_none=True)
     computer = GradientComputer(
         method,

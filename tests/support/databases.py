@@ -1,4 +1,4 @@
-"""Databases that need not outlive the tests."""
+"""Temporary databases for tests, in memory where possible."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from sqlalchemy import URL, create_engine, make_url, text
 
 from service.db import migrate
 
-# Hundreds of databases are made, on PostgreSQL of 300 files each, and on SQLite one waits for the disk
-# after each transaction: on a disk that takes minutes.
+# On a disk the tests' hundreds of databases take minutes: a PostgreSQL database has 300 files, and SQLite
+# waits for the disk after each transaction.
 IN_MEMORY = Path("/dev/shm")
 ROOM_FOR_DATABASES = 2**30
 
 
 def database_folder(kind: str) -> Path:
-    """A new folder whose content need not outlive the tests."""
-    # Directly in a folder for temporary files: run by root, PostgreSQL opens up every parent of its
-    # data folder to another user.
+    """Create a temporary folder, in memory if there is enough room."""
+    # Directly below the temporary folder: when run by root, PostgreSQL makes every parent of its data
+    # folder accessible to another user.
     roomy = IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free >= ROOM_FOR_DATABASES
     return Path(tempfile.mkdtemp(prefix=f"dasl-{kind}-", dir=IN_MEMORY if roomy else None))
 
 
 class Postgres:
-    """A PostgreSQL server; each call makes a fresh, migrated database and gives its URL."""
+    """A PostgreSQL server; each call creates a migrated database and returns its URL."""
 
     def __init__(self, address: URL) -> None:
         self._address = address
         self._admin = create_engine(address, isolation_level="AUTOCOMMIT")
-        # Nothing here outlives the tests.
+        # Durability is not needed: the databases are temporary.
         self._run("ALTER SYSTEM SET fsync = off")
         self._run("ALTER SYSTEM SET max_wal_size = '64MB'")
         self._run("SELECT pg_reload_conf()")
@@ -44,7 +44,7 @@ class Postgres:
         return self._url(name)
 
     def drop(self, url: str) -> None:
-        """Remove a database, whoever is connected to it."""
+        """Remove a database even if clients are connected to it."""
         self._run(f"DROP DATABASE {make_url(url).database} WITH (FORCE)")
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A dispatcher on a database, with a clock that only moves when a test says so."""
+"""A dispatcher on a database, with a clock that only the test moves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENTRYPOINTS = Entrypoints(
 
 @dataclass
 class World:
-    """Everything around a dispatcher, and short words for what happens in it."""
+    """The environment of a dispatcher, with short helpers for its events."""
 
     settings: Settings
     database: Database
@@ -41,7 +41,7 @@ class World:
         return self.began + self.ahead
 
     def restart(self, holder: str = "first") -> Dispatcher:
-        """A new dispatcher process, which remembers nothing of the one before."""
+        """Replace the dispatcher by a new one without its in-memory state."""
         self.dispatcher = Dispatcher(
             self.settings,
             self.database,
@@ -53,7 +53,7 @@ class World:
         return self.dispatcher
 
     def tick(self, seconds: float = 2) -> None:
-        """Let time pass, then a round of each loop, and another one where that made room."""
+        """Advance the clock and run each loop once; repeat the main loop if attempts were finalized."""
         self.ahead += timedelta(seconds=seconds)
         self.dispatcher.tick()
         before = self.unsettled()
@@ -63,7 +63,7 @@ class World:
             self.dispatcher.tick()
 
     def unsettled(self) -> int:
-        """How many attempts are over and not finalized."""
+        """Return the number of finished attempts that are not finalized."""
         over = (Attempt.finished_at.is_not(None), ~Attempt.settled)
         with self.database.read() as session:
             return session.scalar(select(func.count()).where(*over)) or 0
@@ -140,7 +140,7 @@ class World:
         return checkpoint.id
 
     def worker_starts(self, job_id: str, number: int = 1) -> None:
-        """What the worker API does at a driver's first word."""
+        """Mark the attempt as running, as the worker API does at a driver's first request."""
         with self.database.write() as session:
             lifecycle.mark_running(session, job_id, number)
 
@@ -153,7 +153,7 @@ class World:
             )
 
     def trains(self, job_id: str, seconds: float, number: int = 1) -> None:
-        """Time in which an attempt goes on, a round every hundred seconds."""
+        """Let an attempt train for some time, with a round and a heartbeat every hundred seconds."""
         for second in range(0, int(seconds), 100):
             self.tick(min(100, seconds - second))
             self.worker_beats(job_id, number, {"step": second})

@@ -1,4 +1,4 @@
-"""What tests of exports share: kinds of backbones, and readers that know nothing of us."""
+"""Helpers for tests of exports: kinds of backbones, and readers that do not import this project."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BACKBONE_KINDS: dict[str, dict[str, Any]] = {
     "resnet-small-gray": {"name": "resnet10t", "image_size": 16, "in_channels": 1},
 }
 
-# Run with `-I`: neither this folder nor PYTHONPATH is searched; and as if we were not installed.
+# Run with `-I`, which ignores this folder and PYTHONPATH, and as if this project were not installed.
 READER = """
 import os
 import sys
@@ -66,7 +66,7 @@ def images_for(spec: ResolvedJobSpec, count: int = 3) -> np.ndarray:
 
 
 def code_of(folder: Path, block: int = 0) -> str:
-    """A Python block of the folder's card."""
+    """Return a Python block of the folder's model card."""
     return str(
         re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)[block]
     )
@@ -78,7 +78,7 @@ def features_read_elsewhere(
     images: Sequence[np.ndarray],
     absent: str = "dasl_core,service,workers",
 ) -> list[np.ndarray]:
-    """Features of each folder's images by its code, in a fresh process without what is `absent`."""
+    """Compute each folder's features with its code, in a new process without `absent` modules."""
     for folder, code, its_images in zip(folders, codes, images, strict=True):
         (folder / "code.py").write_text(code)
         np.save(folder / "images.npy", its_images)
@@ -92,7 +92,7 @@ def features_read_elsewhere(
 
 
 def shake(network: torch.nn.Module) -> torch.nn.Module:
-    """Weights and running statistics as training would leave them: none at its initial value."""
+    """Change all weights and running statistics from their initial values, as training does."""
     generator = torch.Generator().manual_seed(0)
     for tensor in network.state_dict().values():
         if tensor.is_floating_point():
@@ -101,7 +101,7 @@ def shake(network: torch.nn.Module) -> torch.nn.Module:
 
 
 def pickles_in(data: bytes, name: str) -> list[str]:
-    """Where `data`, or a member of it if it is an archive, is a pickle of any protocol."""
+    """Return the names of all pickles (any protocol) in `data` or, if it is an archive, its members."""
     if zipfile.is_zipfile(io.BytesIO(data)):
         archive = zipfile.ZipFile(io.BytesIO(data))
         members = archive.namelist()
@@ -109,9 +109,9 @@ def pickles_in(data: bytes, name: str) -> list[str]:
             p for member in members for p in pickles_in(archive.read(member), f"{name}/{member}")
         ]
     try:
-        with warnings.catch_warnings(action="ignore"):  # of odd escapes in what is no pickle
+        with warnings.catch_warnings(action="ignore"):  # odd escapes in other data
             stop = [position for _, _, position in pickletools.genops(data)][-1]
     except (ValueError, IndexError):
         return []
-    # Protocols 0 and 1 begin with no mark of their own: chance bytes may parse, but not to the end.
+    # Protocols 0 and 1 have no magic number; random bytes may parse, but not to the end.
     return [name] if data[:1] == pickle.PROTO or stop == len(data) - 1 else []

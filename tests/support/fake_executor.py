@@ -1,7 +1,7 @@
-"""An executor that runs its commands as plain processes of this machine.
+"""An executor that runs its commands as plain local processes.
 
-It passes the same conformance suite as Ray's adapter. For the dispatcher's tests it adds what a
-test needs to play fate: ending drivers, losing everything, being away, counting submissions.
+It passes the same conformance suite as Ray's adapter. For the dispatcher's tests it can also end
+drivers, lose all processes, be unavailable, and count submissions.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 from service.dispatcher.executor import ExecutorUnavailable, LogPiece, Run, RunState
 from service.scheduling.nodes import Cluster, Node
 
-# Reads from its standard input how it is to end: an exit code, and lines to print between `|`.
+# Reads its end from standard input: an exit code, and the lines to print, separated by `|`.
 DRIVER = 'echo "driver $0 $1"; read code text; echo "$text" | tr "|" "\\n"; exit "$code"'
 
 
 class FakeExecutor:
-    """See `service.dispatcher.executor.Executor`."""
+    """A `service.dispatcher.executor.Executor` that runs local processes."""
 
     def __init__(self, cpus: float = 2, gpus: float = 0) -> None:
         self.nodes = [Node("node-1", "127.0.0.1", cpus, gpus, 0, 0)]
@@ -31,7 +31,7 @@ class FakeExecutor:
         self.submitted: list[str] = []
         """Ids of the commands that ran, in order."""
         self.envs: dict[str, dict[str, str]] = {}
-        """What each command found in its environment, its token included."""
+        """Environment of each command, including its token."""
         self.stopped: list[str] = []
         self.log_bytes_read = 0
         self._processes: dict[str, subprocess.Popen[str]] = {}
@@ -58,7 +58,7 @@ class FakeExecutor:
                     start_new_session=True,
                 )
             if DRIVER in entrypoint:
-                # A test may kill it at once: what it says first must not depend on who is faster.
+                # A test may kill the driver at once, and its first output must not depend on that race.
                 self._wait_for_first_line(submission_id)
 
     def status(self, submission_id: str) -> Run | None:
@@ -92,7 +92,7 @@ class FakeExecutor:
         return Cluster(tuple(self.nodes))
 
     def close(self) -> None:
-        """End everything."""
+        """Kill all processes and remove the logs."""
         self.lose_everything()
         self._logs.cleanup()
 
@@ -103,18 +103,18 @@ class FakeExecutor:
             time.sleep(0.002)
 
     def end(self, submission_id: str, code: int, text: str = "") -> None:
-        """Let a `DRIVER` print a line and exit; returns when it has."""
+        """Let a `DRIVER` print a line and exit, and wait for its end."""
         process = self._processes[submission_id]
         process.communicate(f"{code} {text}\n")
 
     def kill(self, submission_id: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to a driver's group; returns when the driver is gone."""
+        """Send a signal to a driver's process group and wait for the driver's end."""
         process = self._processes[submission_id]
         os.killpg(process.pid, number)
         process.communicate()
 
     def lose_everything(self) -> None:
-        """A cluster that was restarted: all processes and all memory of them are gone."""
+        """Kill and forget all processes, as a restart of the cluster does."""
         for submission_id, process in self._processes.items():
             if process.poll() is None:
                 self.kill(submission_id)
@@ -122,12 +122,12 @@ class FakeExecutor:
         self._processes.clear()
 
     def is_running(self, submission_id: str) -> bool:
-        """Whether its driver is there now."""
+        """Return whether the submission's driver is running."""
         process = self._processes.get(submission_id)
         return process is not None and process.poll() is None
 
     def write_log(self, submission_id: str, content: bytes) -> None:
-        """Add to a driver's log, as if it had written it."""
+        """Append to a driver's log, as if the driver had written it."""
         with self._log(submission_id).open("ab") as log:
             log.write(content)
 

@@ -1,4 +1,4 @@
-"""Processes that join as the ranks of a gloo group, made once and used by many tests."""
+"""Pool of processes that act as the ranks of a gloo group and are reused by many tests."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ ANSWER_SECONDS = 120
 
 
 class GlooPool:
-    """`ranks` idle processes; `call` runs one function on the first few of them as a group."""
+    """Pool of `ranks` idle processes; `call` runs one function on the first few as a group."""
 
     def __init__(self, ranks: int) -> None:
-        # A server that has imported everything is forked: the import is paid for once.
+        # Processes are forked from a server that has imported everything, so imports cost time only once.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["dasl_core.train.build"])
         self._folder = tempfile.TemporaryDirectory()
@@ -38,9 +38,9 @@ class GlooPool:
             self._processes.append(process)
 
     def call(self, world: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """`function(*arguments)` on `world` ranks; their results, which numpy arrays may be part of.
+        """Run `function(*arguments)` on `world` ranks; return the results, which may contain arrays.
 
-        `function` must be importable: a function of a module, not one inside a test.
+        `function` must be importable: defined in a module, not inside a test. Arrays are numpy arrays.
         """
         self._calls += 1
         meeting = Path(self._folder.name) / str(self._calls)
@@ -64,7 +64,7 @@ class GlooPool:
         trace: TracebackType | None,
     ) -> None:
         for pipe in self._pipes:
-            pipe.close()  # which ends the process
+            pipe.close()  # this ends the process
         for process in self._processes:
             process.join(10)
             process.kill()
@@ -82,7 +82,7 @@ def _serve(pipe: Connection) -> None:
             if world > 1:
                 _join(rank, world, meeting)
             pipe.send((function(*arguments), None))
-        except Exception:  # noqa: BLE001 - the test that asked is told
+        except Exception:  # noqa: BLE001 - the error is sent to the test
             pipe.send((None, traceback.format_exc()))
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -96,4 +96,4 @@ def _join(rank: int, world: int, meeting: str) -> None:
         world_size=world,
         timeout=timedelta(seconds=ANSWER_SECONDS / 2),
     )
-    dist.barrier()  # a rank that is done at once must not hang up on one that is still connecting
+    dist.barrier()  # a fast rank must not disconnect while another one is still connecting

@@ -1,4 +1,4 @@
-"""Gradients that must be there."""
+"""Access to gradients that must exist."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from torch import Tensor
 
 
 def gradient(tensor: Tensor) -> Tensor:
-    """The gradient of a tensor that has taken part in a backward pass."""
+    """Return the gradient of a tensor after a backward pass."""
     assert tensor.grad is not None
     return tensor.grad

@@ -1,4 +1,4 @@
-"""How large the tensors get that a computation makes."""
+"""Measurement of the largest tensor that a computation creates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class LargestTensor(TorchDispatchMode):
-    """Notes the most entries that a tensor made meanwhile has."""
+    """Record the largest number of entries of any tensor created inside the `with` block."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

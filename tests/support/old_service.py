@@ -1,6 +1,6 @@
-"""A service's files and database as an older version left them, put where this version can open them.
+"""Files and database of an older version's service, unpacked for this version.
 
-`tests/fixtures/make_v0_1.py` makes them and records what the API answered; the tests compare.
+`tests/fixtures/make_v0_1.py` creates them and records the API's answers; the tests compare.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ FILES, DUMP, RECORD = (
     FOLDER / name for name in ("files.tar.xz", "postgresql.sql.xz", "record.json.xz")
 )
 
-# Where paths of the machine are stored that a moved service needs. All else (reports, errors, logs) tells
-# what was.
+# Columns with paths that a moved service needs. Paths elsewhere (reports, errors, logs) describe the
+# past and stay as they are.
 _STORED_PATHS = (
     ("datasets", "uri"),
     ("datasets", "index_uri"),
@@ -38,7 +38,7 @@ _JOB_LISTS = ("attempts", "events", "metrics", "evaluations", "checkpoints", "ar
 
 @dataclass(frozen=True)
 class OldService:
-    """An unpacked service: its home, its images, and what was recorded about it."""
+    """An unpacked service: its home, its images, and its recorded answers."""
 
     root: Path
     record: dict[str, Any]
@@ -49,12 +49,12 @@ class OldService:
         return self.root / "home"
 
     def original(self, answer: dict[str, Any]) -> Any:
-        """An answer with the paths that the service had when it was recorded."""
+        """Return an answer with the paths that the service had at recording time."""
         return json.loads(json.dumps(answer).replace(str(self.root), self.record["root"]))
 
 
 def unpack(folder: Path) -> OldService:
-    """Unpack home and images into an empty folder. The databases still name the old paths."""
+    """Unpack home and images into an empty folder. The databases still contain the old paths."""
     record = json.loads(lzma.decompress(RECORD.read_bytes()))
     with lzma.open(FILES) as stream, tarfile.open(fileobj=stream) as archive:
         archive.extractall(folder)  # `filter` is newer than Debian's Python 3.11.2
@@ -66,13 +66,13 @@ def unpack(folder: Path) -> OldService:
 
 
 def restore_postgresql(url: str) -> None:
-    """Replace all that a PostgreSQL database holds by the dump."""
+    """Replace the content of a PostgreSQL database with the dump."""
     statements = lzma.decompress(DUMP.read_bytes()).decode()
     engine = create_engine(url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         connection.execute(text("DROP SCHEMA public CASCADE"))
         connection.execute(text("CREATE SCHEMA public"))
-        # Of several statements at once, and with no parameters in them.
+        # The dump consists of several statements without parameters.
         raw = connection.connection.driver_connection
         assert raw is not None
         raw.execute(statements)
@@ -90,7 +90,7 @@ def relocate(engine: Engine, service: OldService) -> None:
 
 
 def answers(client: TestClient, admin_token: str, token: str) -> dict[str, Any]:
-    """What every list and get endpoint answers, by path; of files, the SHA-256."""
+    """Return the answers of all list and get endpoints by path; for files, their SHA-256."""
     found: dict[str, Any] = {}
     reader = {"Authorization": f"Bearer {token}"}
     admin = {"Authorization": f"Bearer {admin_token}"}
@@ -129,13 +129,13 @@ def answers(client: TestClient, admin_token: str, token: str) -> dict[str, Any]:
     get("/v1/audit?limit=100", admin)
     cluster = get("/v1/cluster")
     for waiting in cluster["queue"]:
-        waiting.pop("starts_by", None)  # reckoned from now
+        waiting.pop("starts_by", None)  # depends on the current time
         waiting.pop("reason", None)
     return found
 
 
 def differences(old: object, new: object, where: str = "") -> Iterator[str]:
-    """Places where two JSON values differ."""
+    """Return the places where two JSON values differ."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
             if key not in old or key not in new:
@@ -150,7 +150,7 @@ def differences(old: object, new: object, where: str = "") -> Iterator[str]:
 
 
 def machine() -> dict[str, str]:
-    """What losses depend on in their last bits."""
+    """Return the machine's properties that affect the last bits of losses."""
     names = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()

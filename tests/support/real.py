@@ -1,4 +1,4 @@
-"""The real API on a real port, and what the dispatcher and workers would do, done by hand."""
+"""The real API on a real port, with manual versions of the dispatcher's and workers' actions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Service:
         self.database.dispose()
 
     def ingest(self, dataset: Dataset, *, error: str | None = None) -> None:
-        """What `workers.ingest` does: the data set becomes ready, or fails for the given reason."""
+        """Make the dataset ready, or failed for the given reason, as `workers.ingest` does."""
         text, hashed = credentials.new_token()
         with self.database.write() as session:
             assert datasets.begin_ingest(session, dataset.id, hashed) is not None
@@ -76,7 +76,7 @@ class Service:
         worker.dataset_finish(dataset.id, state="ready", facts=FACTS, report=REPORT, index_uri=uri)
 
     def start_attempt(self, job_id: str) -> WorkerClient:
-        """What the dispatcher does: the job's next attempt, with the client that speaks for it."""
+        """Start the job's next attempt, as the dispatcher does, and return its worker client."""
         text, hashed = credentials.new_token()
         with self.database.write() as session:
             attempt = lifecycle.start_attempt(session, job_id, hashed)
@@ -92,7 +92,7 @@ class Service:
 
 
 def write_files(folder_uri: str, files: dict[str, bytes]) -> list[dict[str, object]]:
-    """Write files where a worker would, and return their manifest."""
+    """Write files to a worker's output folder and return their manifest."""
     folder = Path(urlsplit(folder_uri).path)
     folder.mkdir(parents=True, exist_ok=True)
     manifest: list[dict[str, object]] = []

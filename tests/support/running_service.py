@@ -1,4 +1,4 @@
-"""A real `dasl serve`, the images it trains on, and what its processes are."""
+"""A real `dasl serve`, its training images, and its processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from service.embedded.subreaper import descendants
 
 T = TypeVar("T")
 
-# A state of `/proc/net/tcp`.
+# Socket state in `/proc/net/tcp`.
 LISTENS = "0A"
 CLASSES = ("circles", "squares", "stripes", "waves")
 # Attempts take half a minute on a machine of 2 cores, and several times that when it is busy.
@@ -44,21 +44,21 @@ class Served:
     artifacts: Path
 
     def processes(self) -> dict[int, list[str]]:
-        """Command lines of all processes below the service's."""
+        """Return the command lines of all descendants of the service's process."""
         found = {}
         for pid in descendants(self.pid):
             try:
                 line = Path(f"/proc/{pid}/cmdline").read_text()
             except OSError:
-                continue  # It ended between the listing and the reading.
+                continue  # The process ended between the listing and the reading.
             found[pid] = line.split("\0")
         return found
 
     def exposed(self) -> list[str]:
-        """Where its processes listen beyond loopback, as `/proc/net/tcp` writes it: `address:port`."""
+        """Return the non-loopback listeners as in `/proc/net/tcp`: `address:port`."""
         sockets = set()
         for pid in (self.pid, *descendants(self.pid)):
-            with suppress(OSError):  # It ended, or the file was closed.
+            with suppress(OSError):  # The process ended, or the file was closed.
                 sockets |= {os.readlink(file) for file in Path(f"/proc/{pid}/fd").iterdir()}
         found = []
         for table, loopback in (
@@ -73,7 +73,7 @@ class Served:
         return found
 
     def drivers(self, job: str) -> list[int]:
-        """Processes of a job's training driver."""
+        """Return the processes of a job's training driver."""
         return [
             pid
             for pid, words in self.processes().items()
@@ -81,7 +81,7 @@ class Served:
         ]
 
     def ranks(self) -> list[int]:
-        """Processes of the training ranks that run now."""
+        """Return the processes of the running training ranks."""
         return [
             pid for pid, words in self.processes().items() if words[0].startswith("ray::RayTrain")
         ]
@@ -89,7 +89,7 @@ class Served:
 
 @contextmanager
 def serving(folder: Path, home: Path, **settings: str) -> Iterator[tuple[int, str, str]]:
-    """`dasl serve` on a home, with what it writes elsewhere in `folder`: its process, URL and token."""
+    """Run `dasl serve` on a home, with other output in `folder`; yield its process, URL and token."""
     output = folder / "serve.out"
     env = {
         **{name: value for name, value in os.environ.items() if name[:5] != "DASL_"},
@@ -130,7 +130,7 @@ def serving(folder: Path, home: Path, **settings: str) -> Iterator[tuple[int, st
 
 
 def until(found: Callable[[], T | None], what: str, pause: float = 0.2) -> T:
-    """Poll until something is found. What is polled fast takes the cores from what is waited for."""
+    """Poll until there is a result. The interval is long because fast polls slow the service down."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while (result := found()) is None:
         assert time.monotonic() < deadline, f"{what} did not happen within {PATIENCE_SECONDS} s"
@@ -139,7 +139,7 @@ def until(found: Callable[[], T | None], what: str, pause: float = 0.2) -> T:
 
 
 def spec(dataset: str, **changes: Any) -> dict[str, Any]:
-    """A small job: two ranks, SimCLR with DAR, four epochs of 40 steps, each with a checkpoint."""
+    """Return a small job: two ranks, SimCLR with DAR, four epochs of 40 steps, a checkpoint per epoch."""
     return {
         "dataset": dataset,
         "backbone": {"name": "test_resnet", "image_size": 16},
@@ -151,7 +151,7 @@ def spec(dataset: str, **changes: Any) -> dict[str, Any]:
 
 
 def write_images(root: Path, count: int) -> None:
-    """Pictures of four classes, no two alike."""
+    """Write images of four classes, no two of them equal."""
     for label, name in enumerate(CLASSES):
         (root / name).mkdir(parents=True)
         for number in range(count // len(CLASSES)):
@@ -160,7 +160,7 @@ def write_images(root: Path, count: int) -> None:
 
 
 def draw(label: int, number: int) -> np.ndarray:
-    """(24, 24, 3) uint8."""
+    """Draw an image of shape (24, 24, 3), uint8."""
     random = np.random.default_rng((label, number))
     y, x = np.mgrid[:24, :24] - random.uniform(8, 16, (2, 1, 1))
     size = random.uniform(4, 9)
@@ -177,7 +177,7 @@ def draw(label: int, number: int) -> np.ndarray:
 
 
 def write_odd_images(root: Path) -> int:
-    """Images of unusual but sound formats; how many."""
+    """Write valid images of unusual formats and return their number."""
     picture = draw(0, 10_000)
     luminance = picture[:, :, 0]
     folder = root / CLASSES[0]
@@ -190,7 +190,7 @@ def write_odd_images(root: Path) -> int:
 
 
 def write_broken_images(root: Path) -> dict[str, str]:
-    """Files that are no images of the folder: path -> a part of the reason that must be given."""
+    """Write unusable files; return a mapping from path to a part of the expected reason."""
     folder = root / CLASSES[1]
     jpeg = io.BytesIO()
     Image.fromarray(draw(1, 10_000)).resize((200, 200)).save(jpeg, "JPEG", quality=95)

@@ -1,4 +1,4 @@
-"""A real HTTP server whose answers a test writes: for outages and lies that the real API never tells."""
+"""A real HTTP server with scripted answers, for outages and wrong answers that the real API never gives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass
 class Request:
-    """What arrived."""
+    """A received request."""
 
     method: str
     path: str
@@ -25,7 +25,7 @@ class Request:
 
 @dataclass
 class Answer:
-    """What goes back. `cut_after`: the connection breaks after so many bytes of the body."""
+    """A scripted answer. `cut_after`: the connection breaks after so many bytes of the body."""
 
     body: bytes = b""
     status: int = 200
@@ -42,7 +42,7 @@ def answer_json(value: object, status: int = 200, **headers: str) -> Answer:
 
 
 def answer_range(content: bytes, request: Request) -> Answer:
-    """`content` as a server with Range support sends it."""
+    """Answer with `content` as a server with Range support does."""
     asked = re.fullmatch(r"bytes=(\d+)-", request.headers.get("range", ""))
     if asked is None:
         return Answer(content)
@@ -54,7 +54,7 @@ def answer_range(content: bytes, request: Request) -> Answer:
 
 
 class ScriptedServer:
-    """Answers with `handler` and keeps what was asked in `requests`."""
+    """Server that answers with `handler` and records all requests in `requests`."""
 
     def __init__(self, handler: Handler, port: int = 0) -> None:
         self.requests: list[Request] = []
@@ -98,10 +98,10 @@ class ScriptedServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop like a process that ends: kept connections break as well."""
+        """Stop like a killed process, which also breaks open connections."""
         self._server.shutdown()
         for connection in self._connections:
-            with suppress(OSError):  # the client was first
+            with suppress(OSError):  # the client closed it first
                 connection.shutdown(socket.SHUT_RDWR)
         self._server.server_close()
         self._thread.join()

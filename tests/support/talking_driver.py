@@ -1,4 +1,4 @@
-"""A driver whose ranks talk and then fail, run as the real one runs its ranks: FOLDER LINES."""
+"""Driver whose ranks print lines and then fail, started like real ranks; arguments: FOLDER LINES."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FACTS = DatasetFacts(num_images=100, num_classes=None, median_size=32)
 
 
 def talk(config: dict[str, object]) -> None:
-    """A rank that says the same as the other one, and dies right after its last words."""
+    """Print and log the same lines on each rank; rank 1 then exits at once with code 3."""
     import logging
     import os
 

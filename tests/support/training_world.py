@@ -1,4 +1,4 @@
-"""What tests of training share: small folders of pictures, small specs, a reporter that records."""
+"""Helpers for tests of training: small image folders, small specs, a recording reporter."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dasl_core.train.trainer import Outcome
 def picture_folder(
     root: Path, classes: int = 3, per_class: int = 9, size: tuple[int, int] = (20, 24)
 ) -> Path:
-    """A folder of noisy coloured blobs, `size` (width, height), one sub-folder a class (0: none)."""
+    """Write noisy colored blobs of `size` (width, height), one subfolder per class (0: none)."""
     random = np.random.default_rng(7)
     for label in range(max(1, classes)):
         tint = random.integers(0, 256, 3)
@@ -39,7 +39,7 @@ def picture_folder(
     return root
 
 
-# What makes a method with these fields tiny, so that tests of every method can run it.
+# Values that make any method with these fields tiny, so that tests can run every method.
 SMALL_FIELDS: dict[str, Any] = {
     "projection_dim": 8,
     "embedding_dim": 8,
@@ -52,7 +52,7 @@ SMALL_FIELDS: dict[str, Any] = {
 }
 EASIER: dict[str, dict[str, Any]] = {
     "proxy_anchor": {"alpha": 4.0, "proxy_lr": 3.0},
-    # The classes are far apart from the start: without more patience there is nothing to learn.
+    # The classes are far apart from the start, so a smaller margin leaves nothing to learn.
     "triplet": {"margin": 3.0},
     "multi_similarity": {"epsilon": 1.0},
 }
@@ -65,7 +65,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def settings(**changes: Any) -> dict[str, Any]:
-    """A spec small enough to train in a fraction of a second; parts in `changes` are merged in."""
+    """Return a spec that trains in a fraction of a second, with `changes` merged into its sections."""
     method = changes.get("method", {}).get("name", "simclr")
     base: dict[str, Any] = {
         "name": "tiny",
@@ -91,12 +91,12 @@ def ingest(root: Path) -> DatasetIndex:
 
 
 class Recorder:
-    """A `Reporter` that keeps what it is told, and the checkpoints in `folder`."""
+    """A `Reporter` that records all reports, and keeps the checkpoints in `folder`."""
 
     def __init__(
         self, folder: Path, desired: Callable[[int], Desired] = lambda step: "run"
     ) -> None:
-        """`desired`: what a person wants before each step, given how many steps were begun."""
+        """Create a reporter; `desired` maps the number of started steps to the desired state."""
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.points: list[dict[str, Any]] = []
@@ -150,7 +150,7 @@ class Recorder:
         return self.checkpoints[-1][1]
 
     def curve(self, name: str = "loss") -> list[float]:
-        """One value for each step."""
+        """Return one value per step."""
         return [point["values"][name] for point in self.points if name in point["values"]]
 
 
@@ -165,9 +165,9 @@ def run(
     branch: bool = False,
     **arguments: Any,
 ) -> Outcome:
-    """`pretrain` with a scratch folder that is gone afterwards.
+    """Run `pretrain` with a scratch folder that is removed afterwards.
 
-    `onnx`: write it with the last checkpoint, as always; it takes longer than a tiny run itself.
+    `onnx`: write ONNX with the last checkpoint, as in production; it takes longer than a tiny run.
     """
 
     def without_onnx(*given: Any, **_: Any) -> str | None:
@@ -183,7 +183,7 @@ def run(
 
 
 def assert_same(one: Any, other: Any, where: str) -> None:
-    """Nested state is equal, tensors bit for bit; `where` names it when it is not."""
+    """Assert that nested states are equal, tensors bit for bit; `where` is the place in the message."""
     if isinstance(one, torch.Tensor):
         assert one.dtype == other.dtype, where
         assert torch.equal(one, other), where
