@@ -1,4 +1,4 @@
-"""One `dasl serve` for all tests of this folder."""
+"""Fixtures: one `dasl serve` for all tests of this folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NUM_IMAGES = 356
 
 @dataclass(frozen=True)
 class Images:
-    """A folder of images and what ingest must find in it."""
+    """A folder of images and the expected result of its ingest."""
 
     root: Path
     usable: int
@@ -42,7 +42,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Images:
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory, images: Images) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("home")
-    # Ray otherwise yields to other processes, which here are the other tests.
+    # By default Ray runs at low priority, so the other tests would slow it down.
     with (
         serving(folder, folder / "data", RAY_worker_niceness="0") as (pid, url, token),
         Client(url, token, patience=60) as client,
@@ -63,6 +63,6 @@ def pictures(served: Served) -> Dataset:
 
 @pytest.fixture(scope="session")
 def main_job(served: Served) -> Job:
-    """The job of `spec`, undisturbed from its start to its success."""
+    """The job of `spec`, which succeeded without any disturbance."""
     job = served.client.jobs.submit(spec(served.dataset, name="undisturbed"))
     return job.wait(timeout=PATIENCE_SECONDS, poll=0.2)

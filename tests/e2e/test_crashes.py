@@ -1,4 +1,4 @@
-"""The short versions of `benchmarks.crashes` and `benchmarks.chaos`: kill -9 of real processes."""
+"""Short versions of `benchmarks.crashes` and `benchmarks.chaos`: kill -9 of real processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
 def run(folder: Path, *command: str) -> Any:
-    """The results of a benchmark, which is a process of its own: what it leaves behind is seen."""
+    """Run a benchmark in a process of its own, so that leftovers are visible; return its results."""
     output = folder / "results.json"
     done = subprocess.run(
         [sys.executable, "-m", *command, "--output", str(output)],
@@ -31,7 +31,7 @@ def run(folder: Path, *command: str) -> Any:
 OPTIONS = ("--seed", "14", "--width", "2", "--mean-wait", "3")
 
 
-# Where Ray is a stand-in, a kill costs little, and there can be more of them.
+# With a stand-in for Ray a kill costs little, so there can be more of them.
 @pytest.mark.parametrize(
     ("kills", "options"),
     [
@@ -54,7 +54,7 @@ def test_kill_9_at_random_points_loses_nothing_and_does_nothing_twice(
 def test_a_dispatcher_that_is_killed_costs_no_step(tmp_path: Path) -> None:
     words = ("--only", "dispatcher", "--standin")
     result = run(tmp_path, "benchmarks.chaos", *words)["dispatcher"]["result"]
-    # How soon it is adopted is the benchmark's affair: here the machine may be busy.
+    # The time until adoption is not checked, because the machine may be busy; the benchmark measures it.
     assert (result["status"], result["attempt"], result["restarts"]) == ("running", 1, 0), result
     assert result["every_step_once_and_in_order"], result
     assert result["left_behind"] == []

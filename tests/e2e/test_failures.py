@@ -1,4 +1,4 @@
-"""Processes that are killed, runs that diverge, jobs that are cancelled, requests that are wrong."""
+"""Killed processes, diverging runs, cancelled jobs, and invalid requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEPS = 40
 
 
 def until_mid_epoch(served: Served, job: Job, attempt: int) -> None:
-    """Wait for a reported step early in an epoch that a checkpoint of `attempt` precedes."""
+    """Wait for a reported step early in an epoch that follows a checkpoint of `attempt`."""
     jobs = served.client.jobs
 
     def early_in_epoch() -> int | None:
@@ -37,7 +37,7 @@ def until_mid_epoch(served: Served, job: Job, attempt: int) -> None:
 
 
 def weights(checkpoints: Sequence[Checkpoint]) -> dict[str, str]:
-    """Hashes of the final weights, exported and with all that training would go on from."""
+    """Return hashes of the final weights: the exported ones and those for resuming the training."""
     [final] = [checkpoint for checkpoint in checkpoints if checkpoint.final]
     return {file.name: file.sha256 for file in final.files if file.name.endswith(".safetensors")}
 
@@ -99,7 +99,7 @@ def test_kills_a_pause_and_a_damaged_checkpoint_change_nothing_in_the_end(
     assert damaged.id not in [checkpoint.id for checkpoint in checkpoints]
 
     assert weights(checkpoints) == weights(client.jobs.checkpoints(main_job.id))
-    # What was lost was done again: one value a step, the same as where nothing happened.
+    # Lost steps were repeated: one value per step, equal to that of the undisturbed run.
     again = client.jobs.metrics(job.id, name="loss", max_points=10_000)
     undisturbed = client.jobs.metrics(main_job.id, name="loss", max_points=10_000)
     assert (again.step, again.values) == (undisturbed.step, undisturbed.values)
@@ -131,7 +131,7 @@ def test_a_run_that_diverges_fails_at_once_and_says_why(served: Served, client: 
         job.wait(timeout=PATIENCE_SECONDS, poll=0.2)
 
     def told() -> Job | None:
-        # The end of the log arrives after the driver, which reports before it ends.
+        # The end of the log arrives after the driver's report, which it sends before it ends.
         now = job.refresh()
         return now if now.error is not None and now.error.log_lines() else None
 
@@ -159,7 +159,7 @@ def test_cancel_stops_at_a_step_and_keeps_what_was_reached(
     assert attempt.state == "cancelled"
     [checkpoint] = client.jobs.checkpoints(job.id)
     assert not checkpoint.final
-    # Everything that was trained is in it, and could be gone on from.
+    # The checkpoint contains every trained step, and training could resume from it.
     assert checkpoint.step == client.jobs.metrics(job.id, max_points=1_000_000).step[-1]
     client.checkpoints.download(checkpoint.id, tmp_path)
     assert load_state(tmp_path)["progress"]["step"] == checkpoint.step

@@ -30,8 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.time
 
 EPOCHS, STEPS = 4, 40
 
-# Runs what the model card tells its reader to run, where neither this project nor anything of
-# Python's `site` is on the path.
+# Runs the model card's code without this project and without Python's `site` on the path.
 LOAD = """
 import re, sys
 sys.path.append(sys.argv[1])
@@ -81,7 +80,7 @@ def test_what_the_api_tells_of_a_job_agrees(client: Client, main_job: Job) -> No
     ResolvedJobSpec.model_validate(job.resolved)
     assert '"auto"' not in json.dumps(job.resolved)
 
-    # A stream of an ended job gives its whole history, and ends.
+    # The stream of an ended job sends the whole history, then ends.
     events = list(client.jobs.stream_events(job.id))
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     phases = [event.data["phase"] for event in events if event.type == "phase" and event.data]
@@ -156,7 +155,7 @@ def test_timm_alone_loads_it_and_gives_the_same_features(
     pixels, valid_hw = canvases.read(range(64))
     canvases.close()
     batch = render(pixels, valid_hw, central_view(valid_hw), size, torch.float32)
-    # Not the exported weights but those that training would go on from.
+    # The weights from which training would resume, not the exported ones.
     method = build_method(spec)
     method.load_state_dict(load_state(downloaded)["method"])
     method.eval()

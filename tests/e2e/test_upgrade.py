@@ -1,4 +1,4 @@
-"""A home folder that version 0.1 made is served, and its paused job resumes on a real Ray."""
+"""Upgrade of a home folder of version 0.1: it is served, and its paused job resumes on a real Ray."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_paused_job_of_an_old_home_resumes_bit_exactly(tmp_path: Path) -> None:
         Client(url, old.record["admin_token"], patience=60) as client,
     ):
         assert token != old.record["admin_token"], "a new one; the old one is still good"
-        # Attempts that were under way are lost with their Ray, and would be repeated first.
+        # The running attempts were lost with their Ray, and would be retried first.
         for name in ("running", "starting", "queued", "clone"):
             client.jobs.cancel(old.record["jobs"][name])
         job = client.jobs.resume(old.record["jobs"]["paused"]).wait(timeout=PATIENCE_SECONDS)
@@ -35,7 +35,7 @@ def test_paused_job_of_an_old_home_resumes_bit_exactly(tmp_path: Path) -> None:
         expected = dict(resumed["losses"])
         assert losses.keys() == set(range(1, resumed["step"] + 1)) | expected.keys()
         first = resumed["step"] + 1
-        # On other processors the last bits differ, and after many steps not only these.
+        # On other processors the last bits differ, and after many steps more than these.
         assert losses[first] == pytest.approx(expected[first], rel=1e-3)
         if machine() == old.record["machine"]:
             assert {step: losses[step] for step in expected} == expected

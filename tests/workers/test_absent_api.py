@@ -1,4 +1,4 @@
-"""An API that is away while a driver has something to say costs no attempt."""
+"""An API outage while a driver reports costs no attempt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workers import ingest
 @pytest.fixture
 def home() -> Iterator[Home]:
     made = Home()
-    made.up()  # for its port
+    made.up()  # to get its port
     yield made
     made.down()
 
@@ -26,7 +26,7 @@ def test_a_driver_waits_for_an_api_that_is_away(
     home: Home, monkeypatch: pytest.MonkeyPatch, driver: str
 ) -> None:
     home.down()
-    # What a call waits for by itself is soon over here.
+    # A short default patience, so that only the driver's own patience can span the outage.
     defaults = WorkerClient.__init__.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "patience", 0.05)

@@ -1,4 +1,4 @@
-"""Files to a store that fails for a moment, and to a disk that is full."""
+"""Uploads to a store that fails temporarily, and to a full disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workers import artifacts
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A checkpoint to hand over."""
+    """A checkpoint folder to upload."""
     made = tmp_path / "checkpoint"
     made.mkdir()
     (made / "metrics.json").write_bytes(b"{}")
@@ -26,7 +26,7 @@ def test_a_store_that_fails_is_tried_again(
 ) -> None:
     store = tmp_path / "store"
     obstacle = store / "weights"
-    obstacle.mkdir(parents=True)  # where a file should go
+    obstacle.mkdir(parents=True)  # in the place of a file
     waits: list[float] = []
 
     def wait(seconds: float) -> None:

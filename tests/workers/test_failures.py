@@ -1,4 +1,4 @@
-"""How the driver of an attempt judges what made its ranks fail."""
+"""The driver's classification of failures of ranks."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from workers.failures import (
         (OSError(28, "No space left on device"), False, True),
         (TimeoutError("reports did not arrive"), False, True),
         (ActorDiedError(), False, True),
-        # Of a GPU that the rank has to itself; a node's memory is that of others, too.
+        # Final, because the rank has its GPU to itself; other processes share a node's memory.
         (torch.OutOfMemoryError("CUDA out of memory."), False, False),
         (OutOfMemoryError("killed"), False, True),
         (MemoryError(), False, True),
-        # Ranks that cannot be started: Ray's affair, whatever it wraps.
+        # Ranks that cannot be started are an infrastructure error for any wrapped error.
         (ControllerError(RuntimeError("no device")), False, True),
     ],
 )
@@ -107,7 +107,7 @@ def test_too_little_memory_is_told_with_what_needs_less(error: Exception, whose:
 
 
 def test_a_failure_is_told_in_words_that_the_api_takes() -> None:
-    """Refused, it would be a driver that ended without a word: started again, and in vain."""
+    """A refused report would look like a driver without one, and the attempt would be retried in vain."""
     told = describe(ValueError("no weights at " + "/a" * 30_000 + "\0\udcff"))
     report = ErrorReport.model_validate(told)
     assert report.type == "ValueError"
@@ -146,7 +146,7 @@ def test_torchs_allocator_of_the_cpu_tells_of_memory_too() -> None:
 
 
 class SlowApi:
-    """Takes a heartbeat and fails to answer it once it is told to."""
+    """API that accepts a heartbeat and fails to answer it when the test triggers that."""
 
     def __init__(self) -> None:
         self.asked, self.fail, self.failed = (threading.Event() for _ in range(3))

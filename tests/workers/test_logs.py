@@ -15,11 +15,11 @@ from workers.rank import train_rank
 
 
 class Configured(Exception):
-    """The log is set up, with these secrets."""
+    """Signal that the log was set up, with the given secrets."""
 
 
 def a_rank() -> None:
-    # Its environment has no token: it gets it from the driver.
+    # A rank gets the token from the driver, not from its environment.
     train_rank({"job": "job_x", "attempt": 1, "token": "hush-hush"})
 
 

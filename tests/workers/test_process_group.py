@@ -1,4 +1,4 @@
-"""The store in which ranks find each other."""
+"""The store through which ranks find each other."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ TIMEOUT = timedelta(seconds=60)
 @pytest.fixture(autouse=True)
 def node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
-    monkeypatch.setattr(process_group, "_store", None)  # and afterwards it is closed
+    monkeypatch.setattr(process_group, "_store", None)  # the port is closed afterwards
 
 
 def is_heard(address: str, port: int) -> bool:
-    """Whether somebody can reach it there."""
+    """Return whether the store accepts connections at this address."""
     try:
         socket.create_connection((address, port), timeout=5).close()
     except ConnectionRefusedError:

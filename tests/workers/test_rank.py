@@ -1,4 +1,4 @@
-"""What a rank does before it trains."""
+"""The checks of a rank before it trains."""
 
 from pathlib import Path
 
@@ -60,7 +60,7 @@ def test_a_folder_that_now_leads_out_of_the_roots_is_refused(images: Path, tmp_p
     birds.symlink_to(tmp_path / "secret")
     with pytest.raises(ValueError, match=r"the folder of birds, .*, resolves to a path outside"):
         _index(dataset, [str(data)], scratch)
-    # Without roots everything may be read, and where the folder is now is where its images are.
+    # Without roots everything may be read, and the images are at the folder's current target.
     index = _index(dataset, [], scratch)
     assert (index.root, len(index)) == (tmp_path / "secret", 2)
     assert index.path(0).exists()
@@ -101,7 +101,7 @@ def test_a_manifest_does_not_lead_out_of_the_roots(tmp_path: Path) -> None:
     manifest.write_text('{"sha256": {"model.json": "", "a": ""}}')
     link.symlink_to(checkpoint / "model.json")
     _check_weights(str(checkpoint), roots)
-    # Whatever is there, the answer is the same.
+    # The answer must not depend on what exists there.
     for target in (secret, tmp_path, tmp_path / "nothing", Path("/dev/zero")):
         link.unlink()
         link.symlink_to(target)

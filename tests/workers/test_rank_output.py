@@ -1,4 +1,4 @@
-"""What ranks print under a real Ray: every line of each is in the log that is kept."""
+"""Output of ranks under a real Ray: the stored log contains every line of each rank."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def until(ask: Callable[[], T | None], ray: LocalRay) -> T:
-    """Ask until there is an answer. Ray gives none while it starts, or is slow on a busy machine."""
+    """Poll until there is an answer, because Ray may be starting, or slow on a busy machine."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         with suppress(ExecutorUnavailable):
@@ -46,7 +46,7 @@ def test_every_line_of_every_rank_is_in_the_drivers_log(tmp_path: Path) -> None:
         command = f"{sys.executable} {DRIVER} {tmp_path} {LINES}"
 
         def ended() -> Run | None:
-            executor.submit("job_x-1", command, ENVIRONMENT, "hush-hush")  # Once, however often.
+            executor.submit("job_x-1", command, ENVIRONMENT, "hush-hush")  # Idempotent.
             run = executor.status("job_x-1")
             return run if run is not None and run.state.ended else None
 
@@ -59,7 +59,7 @@ def test_every_line_of_every_rank_is_in_the_drivers_log(tmp_path: Path) -> None:
     for stream in ("out", "err"):
         for rank in (0, 1):
             said = {f"{stream} rank {rank} line {line}" for line in range(LINES)}
-            # Where Ray reads while a rank is in the middle of writing, it makes two lines of one.
+            # If Ray reads while a rank is writing a line, it splits the line in two.
             torn = said - told
             assert len(torn) < LINES // 100, f"{stream} of rank {rank}"
             assert [line for line in torn if not in_two_pieces(line, told, log)] == []
@@ -70,14 +70,14 @@ def test_every_line_of_every_rank_is_in_the_drivers_log(tmp_path: Path) -> None:
     assert all((r["job"], r["attempt"], r["logger"]) == ("job_x", 1, "talk") for r in records)
     assert {record["message"] for record in records} == {"a record with ***"}
     assert "hush-hush" not in log
-    # What Ray Train asks of its cluster finds it, where another Ray runs, too.
+    # Ray Train must find its own cluster even if another Ray runs on the machine.
     assert log.count("Ray is at 127.0.0.1:") == 2
     assert "dashboard" not in log
     assert "\x1b" not in "".join(line for line in log.splitlines() if "rank" in line)
 
 
 def in_two_pieces(line: str, told: set[str], log: str) -> bool:
-    """Whether a line was told as two, or behind what somebody else said without a newline."""
+    """Return whether a line was split in two, or follows other output without a newline."""
     halves = ((line[:place], line[place:]) for place in range(1, len(line)))
     behind = re.search(rf"{re.escape(line)}(?!\d)", log) is not None
     return behind or any(begin in told and end in told for begin, end in halves)

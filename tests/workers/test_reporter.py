@@ -1,4 +1,4 @@
-"""Reports home over real HTTP: in order, through outages, and to the last one when a run ends."""
+"""Reports to the API over real HTTP: in order, through outages, and complete at the end of a run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ANSWERS = {"heartbeat": {"desired": "run"}, "checkpoints": {"id": "ckpt_1"}}
 
 
 class Home:
-    """An API that a test takes down, and whose refusals it writes."""
+    """An API that a test can take down, with scripted refusals."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, dict[str, Any]]] = []
@@ -55,7 +55,7 @@ class Home:
 
     @property
     def reports(self) -> list[tuple[str, dict[str, Any]]]:
-        """All that was accepted, but the heartbeats."""
+        """Return all accepted requests except heartbeats."""
         with self.changed:
             return [word for word in self.heard if word[0] != "heartbeat"]
 
@@ -66,7 +66,7 @@ class Home:
     def up(self) -> None:
         home = self
 
-        class Door(BaseHTTPRequestHandler):  # HTTP/1.0: no connection outlives its request
+        class Door(BaseHTTPRequestHandler):  # HTTP/1.0 closes each connection after its request
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 action = self.path.rsplit("/", 1)[1]
@@ -100,7 +100,7 @@ class Home:
 
 @pytest.fixture(autouse=True)
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An outage is soon longer than one call, so that the loop around the calls is what is tested."""
+    """Shorten the retries of one call, so that an outage tests the loop around the calls."""
     monkeypatch.setattr(report_queue, "CALL_PATIENCE_SECONDS", 0.05)
     monkeypatch.setattr(report_queue, "CLOSE_SECONDS", DEADLINE)
     monkeypatch.setattr(report_queue, "FLUSH_SECONDS", DEADLINE)
@@ -116,7 +116,7 @@ def home() -> Iterator[Home]:
 
 @pytest.fixture
 def reporter(home: Home, tmp_path: Path) -> Iterator[ApiReporter]:
-    """Not entered yet."""
+    """A reporter whose context is not entered yet."""
     client = WorkerClient(home.url, "token", "job_1", 1)
     made = ApiReporter(client, f"file://{tmp_path}/store", HEARTBEAT)
     yield made
@@ -127,7 +127,7 @@ def reporter(home: Home, tmp_path: Path) -> Iterator[ApiReporter]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A checkpoint to hand over."""
+    """A checkpoint folder to report."""
     made = tmp_path / "checkpoint"
     made.mkdir()
     (made / "state.pt").write_bytes(b"weights")
@@ -139,7 +139,7 @@ def points(*steps: int) -> list[dict[str, Any]]:
 
 
 def steps(home: Home) -> list[int]:
-    """The metric points that arrived."""
+    """Return the steps of the received metric points."""
     return [p["step"] for what, body in home.reports if what == "metrics" for p in body["points"]]
 
 
@@ -158,7 +158,7 @@ def wait_until_over(reporter: ApiReporter) -> None:
 def test_two_checkpoints_of_one_step_have_a_place_each(
     home: Home, reporter: ApiReporter, folder: Path
 ) -> None:
-    """Before the final evaluation, and with its figures."""
+    """The checkpoint is saved before the final evaluation, and again with its metrics."""
     with reporter:
         for step, final in ((2, False), (3, False), (3, True)):
             kept = folder.with_name(f"{step}-{final}")
@@ -183,7 +183,7 @@ def test_reports_arrive_in_the_order_they_were_made(
         reporter.event("note", "done", {})
         reporter.progress(PROGRESS)
         reporter.flush()
-        # The last thing said is how far the run got.
+        # The last report is the latest progress.
         assert {"progress": PROGRESS} in [b for what, b in home.heard if what == "heartbeat"]
         reporter.keepalive()
         reporter.flush()
@@ -277,7 +277,7 @@ def test_flush_waits_until_all_has_arrived(home: Home, reporter: ApiReporter) ->
         waiting = threading.Thread(target=flush)
         waiting.start()
         beats = len(home.heard)
-        home.wait(lambda: len(home.heard) > beats + 3)  # the heart goes on meanwhile
+        home.wait(lambda: len(home.heard) > beats + 3)  # heartbeats continue meanwhile
         assert not flushed.is_set()
         with home.changed:
             home.refusals.clear()
@@ -430,7 +430,7 @@ def test_a_long_outage_does_not_fill_the_memory(
     assert 40 <= len(steps(home)) <= 100
     assert steps(home)[-1] >= 998
     assert sum(what == "evaluations" for what, _ in home.reports) == 200
-    # What was measured before an evaluation still arrives before it.
+    # Metrics from before an evaluation must still arrive before it.
     latest = -1
     for what, body in home.reports:
         if what == "metrics":

@@ -1,4 +1,4 @@
-"""A driver goes on from the newest checkpoint whose files are what was registered."""
+"""A driver resumes from the newest checkpoint whose files are undamaged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def client(home: Home) -> Iterator[WorkerClient]:
 
 
 class Store:
-    """Checkpoints of a job, and what the API says of them."""
+    """Checkpoints of a job, and the API's answers about them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -84,7 +84,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def sound(client: WorkerClient, answer: dict[str, Any]) -> int | None:
-    """The step of the checkpoint that the attempt goes on from."""
+    """Return the step of the checkpoint from which the attempt resumes."""
     start = with_sound_checkpoint(client, AttemptStart.model_validate(answer))
     return None if start.resume is None else start.resume.step
 
