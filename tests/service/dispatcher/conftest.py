@@ -1,4 +1,4 @@
-"""A dispatcher on a database, with a clock that only moves when a test says so."""
+"""Fixtures: a dispatcher on a database, with a clock that only the test moves."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def world(tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch) -
 
     class WorldTime(datetime):
         @classmethod
-        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]  # a plain one
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]  # a plain datetime
             return world.now().astimezone(tz)
 
-    # The life of a job goes by the wall clock; here it goes by the test's.
+    # These modules use the wall clock; the tests replace it by their own.
     for module in (lifecycle, runs):
         monkeypatch.setattr(module, "datetime", WorldTime)
     yield world

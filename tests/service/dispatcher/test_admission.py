@@ -1,4 +1,4 @@
-"""What admission promises, on simulated clusters that place workers as they like."""
+"""Guarantees of admission, on simulated clusters that place workers arbitrarily."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MINUTE = timedelta(minutes=1)
 
 @dataclass(frozen=True)
 class Arrival:
-    """A job that will be submitted: `takes` minutes of the `limit` that it has."""
+    """A job to be submitted, which runs for `takes` of its `limit` minutes."""
 
     after: int
     demand: Demand
@@ -32,7 +32,7 @@ class Arrival:
 
 @dataclass
 class Placed:
-    """A running job: on which nodes its workers sit, and when it ends in truth."""
+    """A running job with the nodes of its workers and its actual end."""
 
     running: Running
     nodes: list[int]
@@ -41,7 +41,7 @@ class Placed:
 
 @dataclass
 class Simulation:
-    """A cluster under a dispatcher that looks at it every minute."""
+    """A cluster with a dispatcher that checks it every minute."""
 
     sizes: list[tuple[int, int]]
     quotas: dict[str, Quota] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Simulation:
         return job_id
 
     def look(self) -> list[Decision]:
-        """One round: what ended is gone, then decisions are made, checked, and carried out."""
+        """Run one round: remove ended jobs, then make, execute and check decisions."""
         self.placed = [job for job in self.placed if job.ends > self.now]
         before = self.running
         decisions = decide(self.cluster, before, self.queue, self.now)
@@ -88,7 +88,7 @@ class Simulation:
         return [job.running for job in self.placed]
 
     def _start(self, job: Queued) -> None:
-        """Place the workers where there is room, by whim; that there is room was promised."""
+        """Place the workers on arbitrary nodes with room, which admission guarantees."""
         left = [list(size) for size in self.sizes]
         for other in self.placed:
             for on in other.nodes:
@@ -120,7 +120,7 @@ def workers_of(running: Iterable[Running]) -> Counter[Worker]:
 
 
 def fits_from(world: Simulation, running: Sequence[Running], demand: Demand) -> datetime:
-    """The earliest moment from which a job is sure to fit beside what may still run then."""
+    """Return the earliest time from which a job surely fits beside the jobs that may still run."""
     for moment in sorted({world.now, *(one.ends_by for one in running)}):
         staying = [one for one in running if one.ends_by > moment]
         if packing.fits(world.cluster.nodes, workers_of(staying), demand):
@@ -139,7 +139,7 @@ def exceeds(running: Iterable[Running], job: Queued) -> bool:
 def check_what_waits(
     world: Simulation, before: Sequence[Running], decisions: Sequence[Decision]
 ) -> None:
-    """No job waits without need, and what starts keeps quotas and the reserved moment."""
+    """Check that no job waits without need, and that starts respect quotas and reservations."""
     head, head_running = None, list(before)
     running = list(before)
     for decision in decisions:
@@ -192,7 +192,7 @@ def arrivals(tokens: st.SearchStrategy[str | None]) -> st.SearchStrategy[list[Ar
 
 
 def play(world: Simulation, jobs: Sequence[Arrival]) -> list[Decision]:
-    """All arrivals, then time until nothing changes any more; the last decisions."""
+    """Submit all jobs, run until nothing changes, and return the last decisions."""
     for job in jobs:
         for _ in range(job.after):
             world.look()
@@ -237,7 +237,7 @@ def test_quotas_hold_and_keep_only_their_own_jobs(
     assert {decision.waits_for for decision in last} <= {None, "machines", "quota"}
     for decision in last:
         if decision.waits_for == "quota":
-            # For ever: it takes more GPUs than its token may at a time.
+            # The job waits forever: it needs more GPUs than its token may use at a time.
             limit = decision.job.quota.max_gpus
             assert limit is not None
             assert decision.job.demand.gpus > limit
@@ -259,7 +259,7 @@ def test_a_large_job_gets_its_turn_however_many_small_ones_come(
     world = Simulation(sizes, whim=whim)
 
     def crowd() -> None:
-        """There are always more of them waiting than could start."""
+        """Fill the queue with more small jobs than can start."""
         while len(world.queue) < 3 * len(kinds):
             demand, limit, takes = kinds[len(world.takes) % len(kinds)]
             world.submit(Arrival(0, demand, limit, takes))
@@ -272,7 +272,7 @@ def test_a_large_job_gets_its_turn_however_many_small_ones_come(
     job_id = world.submit(Arrival(0, large, 10, 10))
     if packing.empty_places(world.cluster.nodes, large.worker) < large.workers:
         return
-    # It and each one before it wait for the longest limit at most.
+    # The job and each one before it wait for the longest limit at most.
     end = world.now + 30 * MINUTE * (before_it + 1)
     while world.now <= end:
         crowd()
@@ -311,7 +311,7 @@ def told(cpus: int, busy: Sequence[Running], queue: Sequence[Queued]) -> dict[st
 
 
 def test_what_fits_beside_the_reserved_room_does_not_wait_for_days() -> None:
-    # The limits are so long that nothing ends before the reserved moment, in 23 hours.
+    # With these limits no job surely ends before the reserved time, in 23 hours.
     queue = [queued("large", 6, 24), queued("a", 1, 24), queued("b", 1, 24), queued("c", 1, 24)]
     assert told(8, [running(4, 23)], queue) == {
         "large": "room",
@@ -330,7 +330,7 @@ def test_what_ends_before_the_reserved_moment_takes_its_room_until_then() -> Non
 
 
 def test_what_is_about_to_stop_is_waited_for() -> None:
-    # Its CPUs come back at any moment: nothing that lasts may take the others meanwhile.
+    # The stopping job frees its CPUs at any moment, so no other job may take the rest meanwhile.
     queue = [queued("large", 4, 24), queued("small", 1, 0.1)]
     assert told(4, [running(3, 0)], queue) == {"large": "room", "small": "reserved-room"}
     cluster = Cluster((Node("n", "10.0.0.1", 4, 0, 0, 0),))

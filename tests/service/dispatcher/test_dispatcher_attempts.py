@@ -1,4 +1,4 @@
-"""Attempts from their start to their end, with a fake executor and a clock of the test's."""
+"""Attempts from start to end, with a fake executor and a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_killed_driver_is_replaced_from_the_newest_checkpoint(world: World) ->
     assert error is not None
     assert error["message"] == f"The training driver was ended by SIGKILL: driver {job} 1"
     world.tick(0)
-    assert world.status(job) == JobStatus.RETRY_WAIT  # It waits a little first.
+    assert world.status(job) == JobStatus.RETRY_WAIT  # A retry starts after a pause.
     world.tick(5)
     assert world.executor.submitted == [f"{job}-1", f"{job}-2"]
     assert world.attempt(job, 2).resume_checkpoint_id == newest
@@ -146,7 +146,7 @@ def test_an_attempt_that_ray_forgot_is_lost_after_the_lease(world: World) -> Non
     world.worker_beats(job)
     world.executor.lose_everything()
     world.tick(20)
-    assert world.status(job) == JobStatus.RUNNING  # Workers may go on without their head.
+    assert world.status(job) == JobStatus.RUNNING  # Workers may continue without their head.
     world.tick(20)
     assert world.status(job) == JobStatus.RETRY_WAIT
     assert world.attempt(job).state == AttemptState.LOST
@@ -175,7 +175,7 @@ def test_what_takes_room_is_counted_once(world: World) -> None:
     world.tick()
     world.worker_starts(job)
     assert cpus() == 2
-    # The driver lingers, and the job keeps its place to be tried again in.
+    # The driver still runs, and the job keeps its resources for the retry.
     world.worker_finishes(job, "failed", error={"type": "x", "message": "y"})
     assert (world.status(job), cpus()) == (JobStatus.RETRY_WAIT, 2)
     world.cancel(job)
@@ -235,7 +235,7 @@ def test_a_cancelled_job_that_reports_itself_leaves_no_driver(world: World) -> N
     world.tick()
     world.worker_finishes(job, "cancelled")
     world.tick()
-    assert world.executor.is_running(f"{job}-1")  # It has a while to end by itself.
+    assert world.executor.is_running(f"{job}-1")  # The driver has a grace period to end by itself.
     world.restart()
     world.tick(40)
     assert not world.executor.is_running(f"{job}-1")
@@ -270,7 +270,7 @@ def test_a_paused_job_gives_up_its_place_and_goes_on_from_where_it_was(world: Wo
 
 def test_a_job_that_does_not_pause_by_itself_is_stopped_and_paused(world: World) -> None:
     job = world.add_job()
-    for cycle in (1, 2):  # the second time, what was asked before is long ago
+    for cycle in (1, 2):  # the second time, the first request must not count
         world.tick()
         world.worker_starts(job, cycle)
         world.trains(job, 3600, number=cycle)
@@ -330,7 +330,7 @@ def test_a_job_that_dies_while_it_pauses_is_paused(world: World) -> None:
 
 @pytest.mark.parametrize("spelled", ["file://{}", "{}", "/another/mount{}"])
 def test_what_a_killed_attempt_wrote_and_nobody_registered_goes(world: World, spelled: str) -> None:
-    """The API, which says where the artifacts are, may see them at another place."""
+    """The API names the artifacts' URI, and may see them at a different place."""
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
@@ -367,7 +367,7 @@ def test_checkpoints_that_lie_elsewhere_keep_all_of_their_attempt(world: World) 
 def test_a_checkpoint_that_cannot_be_removed_stops_nobody(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """More of them than are looked at in a round; one that can be goes, and jobs start."""
+    """There are more of them than one round handles; a removable one is removed, and jobs start."""
     first = world.add_job()
     world.tick()
     world.worker_starts(first)
@@ -421,7 +421,7 @@ def test_what_no_database_stores_keeps_no_attempt_from_its_end(world: World) -> 
 
 
 def test_a_job_that_never_begins_ends_at_its_hours(world: World) -> None:
-    """Its driver hangs before its first word."""
+    """The driver hangs before its first request."""
     job = world.add_job(max_hours=1.0)
     world.tick()
     assert world.status(job) == JobStatus.STARTING
@@ -457,7 +457,7 @@ def test_a_clock_that_is_set_back_holds_up_no_lost_attempt(world: World) -> None
 
 
 def test_a_clock_that_is_set_back_holds_up_nothing_else(world: World) -> None:
-    """Not a dispatcher with a lease from the future, nor a retry, nor the grace of a cancelled job."""
+    """A lease from the future, a retry, and the grace period of a cancelled job must not block."""
     first, second = world.add_job(), world.add_job()
     world.tick()
     for job in (first, second):
@@ -475,7 +475,7 @@ def test_a_clock_that_is_set_back_holds_up_nothing_else(world: World) -> None:
 
 
 def test_a_training_that_cannot_reach_the_api_goes_on(world: World) -> None:
-    """For longer than what a training that hangs has: nobody knows that it does."""
+    """The silence exceeds the limit for hangs, but silence does not prove a hang."""
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
@@ -492,7 +492,7 @@ def test_an_attempt_that_hangs_is_ended_and_followed_by_another(world: World) ->
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
-    for step in range(3):  # slow, but it goes on
+    for step in range(3):  # slow, but with progress
         stands_still(world, job, 1000, {"step": step})
     assert world.status(job) == JobStatus.RUNNING
     stands_still(world, job, 1700, {"step": 2})
@@ -508,7 +508,7 @@ def test_an_attempt_that_hangs_is_ended_and_followed_by_another(world: World) ->
 def stands_still(
     world: World, job: str, seconds: int, progress: dict[str, Any] | None = None
 ) -> None:
-    """An attempt that says the same again and again."""
+    """Let an attempt send heartbeats with the same progress."""
     for _ in range(0, seconds, 100):
         world.tick(100)
         if world.status(job) != JobStatus.RUNNING:
@@ -517,7 +517,7 @@ def stands_still(
 
 
 def test_a_training_whose_rank_cannot_reach_the_api_goes_on(world: World) -> None:
-    """Its driver, on another node, can, and knows nothing of the progress."""
+    """The driver, on another node, reaches the API but does not know the progress."""
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
@@ -545,7 +545,7 @@ def test_a_driver_whose_ranks_never_come_up_hangs(world: World) -> None:
 def test_a_silence_is_no_time_without_progress(
     world: World, known: dict[str, Any] | None, first_word: dict[str, Any] | None
 ) -> None:
-    """The API was away, or the machine slept: whoever is heard first afterwards decides nothing."""
+    """After an API outage or sleep of the machine, the first heartbeat must not end the attempt."""
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
@@ -555,7 +555,7 @@ def test_a_silence_is_no_time_without_progress(
     world.worker_beats(job, progress=first_word)
     world.tick()
     assert world.status(job) == JobStatus.RUNNING
-    # And what hangs after it does so no longer than anything else.
+    # A hang after the silence is detected within the usual time.
     stands_still(world, job, 2000, {"step": 1})
     assert world.status(job) == JobStatus.RETRY_WAIT
 
@@ -577,7 +577,7 @@ def test_time_in_which_the_machine_slept_is_none_of_a_jobs_hours(world: World) -
 def test_a_log_that_takes_longer_than_the_lease_holds_up_nobody(
     world: World, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    """Ray's head sends all of it again for each part."""
+    """Ray's head sends the whole log again for each part."""
     job, other = world.add_job(workers=2, max_restarts=0), world.add_job()
     world.tick()
     world.worker_starts(job)
@@ -598,7 +598,7 @@ def test_a_log_that_takes_longer_than_the_lease_holds_up_nobody(
 
 
 def test_a_slow_log_keeps_the_lease(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else two dispatchers would take turns, and neither would come to the log's end."""
+    """Otherwise two dispatchers would alternate, and neither would reach the log's end."""
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
@@ -608,7 +608,7 @@ def test_a_slow_log_keeps_the_lease(world: World, monkeypatch: pytest.MonkeyPatc
     def slow(*given: Any) -> LogPiece:
         nonlocal busy
         world.ahead += timedelta(seconds=20)
-        if not busy:  # by its calls for the log alone would the second one be here again
+        if not busy:  # the second one's own log calls must not recurse
             busy = True
             second.tick()
             busy = False
@@ -633,7 +633,7 @@ def test_attempts_are_seen_off_however_long_nobody_was_there(
     world.restart()
     world.tick()
     assert "the last words" in world.log(job)
-    # And once is enough, whoever comes next.
+    # The next dispatcher must not finalize it again.
     asked: list[str] = []
     world.restart()
     monkeypatch.setattr(world.executor, "status", asked.append)
@@ -674,7 +674,7 @@ def test_only_the_time_of_its_attempts_counts_for_a_jobs_hours(world: World) -> 
     world.pause(job)
     world.worker_finishes(job, "paused")
     world.executor.end(f"{job}-1", 0)
-    world.tick(100_000)  # paused, and perhaps nothing was on
+    world.tick(100_000)  # paused, perhaps with the machine off
     world.resume(job)
     world.tick()
     world.worker_starts(job, 2)
@@ -714,7 +714,7 @@ def test_a_store_that_raises_what_it_likes_holds_no_room(
     world.executor.write_log(f"{job}-1", b"a line\n")
     world.tick(60)
     world.cancel(job)
-    world.tick(60)  # whose grace is over: its log does not keep it from being stopped
+    world.tick(60)  # the grace period is over; the broken log must not prevent the stop
     assert not world.executor.is_running(f"{job}-1")
     world.tick()
     world.tick()

@@ -1,4 +1,4 @@
-"""A dispatcher may die at any moment: its successor loses nothing and submits nothing twice."""
+"""Death of a dispatcher at any moment: its successor loses nothing and submits nothing twice."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.support.dispatcher_world import World
 
 
 class Crash(BaseException):
-    """The process dies here; nothing catches it."""
+    """Death of the process; no code under test catches it."""
 
 
 class Death:
-    """Kills the dispatcher at the n-th of the moments that could matter.
+    """Kill the dispatcher at the n-th of the moments that could matter.
 
-    Those are: just before and just after each commit, each call to the executor.
+    These are just before and just after each commit and each call to the executor.
     """
 
     def __init__(self, at: int) -> None:
@@ -56,7 +56,7 @@ class Death:
 
 
 def run_until_death(world: World, at: int) -> bool:
-    """Two rounds that start, retry and end a job; False when the n-th moment was never reached."""
+    """Run two rounds that start, retry and end a job; return whether the n-th moment was reached."""
     death = Death(at)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(world.database, "write", death.around_commits(world.database.write))
@@ -71,8 +71,8 @@ def run_until_death(world: World, at: int) -> bool:
     return False
 
 
-# One round with a job to start, one that was killed, one to cancel, one to retry, one data set:
-# about 50 moments.
+# A round with a job to start, a killed one, one to cancel, one to retry, and a dataset has about 50
+# moments.
 @pytest.mark.parametrize("first", range(0, 60, 10))
 def test_whatever_moment_it_dies_at(world: World, first: int) -> None:
     for at in range(first, first + 10):
@@ -134,7 +134,7 @@ def test_whatever_moment_it_dies_at(world: World, first: int) -> None:
 def test_what_ray_takes_too_late_is_not_the_attempt_that_counts(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A dispatcher stands still between its commit and its call, and another one takes over."""
+    """A dispatcher is suspended between its commit and its call, and another one takes over."""
     job = world.add_job()
     stalled: list[tuple[Any, ...]] = []
 

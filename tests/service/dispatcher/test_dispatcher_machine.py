@@ -1,9 +1,8 @@
-"""People, APIs and dispatchers that die, drivers that die, a Ray that goes away: in any order, nothing is
-lost.
+"""State machine test: no order of user requests, process deaths and Ray outages loses anything.
 
-Hypothesis makes the story. People and drivers speak to the real API, which may die just before or just
-after it commits, and say the same again as their clients do; the fake executor runs real processes, and
-the clock is the story's own.
+Hypothesis generates the sequence. Users and drivers call the real API, which may die just before or just
+after a commit, and retry as their clients do; the fake executor runs real processes, and the test has its
+own clock.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ moments = st.sampled_from([None, None, None, "before", "after"])
 
 
 class ApiDied(Exception):
-    """The API's process ends here; who asked has no answer."""
+    """Death of the API's process, which leaves the client without an answer."""
 
 
 class Story(RuleBasedStateMachine):
-    """Whatever happens around the dispatcher, one thing at a time."""
+    """All events around the dispatcher, one at a time."""
 
     world: World
     api: Api
@@ -58,7 +57,7 @@ class Story(RuleBasedStateMachine):
         self.steps = itertools.count(1)
         self.world.restart()
 
-    # --- people
+    # --- users
 
     @initialize(target=jobs, deaf=st.booleans())
     def begin(self, deaf: bool) -> str:
@@ -66,7 +65,7 @@ class Story(RuleBasedStateMachine):
         assert isinstance(job, str)
         return job
 
-    # Few, so that much happens to each.
+    # Few jobs, so that many events concern each one.
     @precondition(lambda self: len(self.accepted) < 3)
     @rule(
         target=jobs,
@@ -95,7 +94,7 @@ class Story(RuleBasedStateMachine):
 
     @rule(job=jobs)
     def submit_again(self, job: str) -> None:
-        """As after an answer that was lost, however much later."""
+        """Repeat a submission, as after a lost answer, at any later time."""
         spec, key = self.submissions[job]
         answer = self.ask("/v1/jobs", spec, None, {"Idempotency-Key": key})
         assert (answer.status_code, answer.json()["id"]) == (201, job)
@@ -115,7 +114,7 @@ class Story(RuleBasedStateMachine):
     def ask(
         self, path: str, body: Any, death: Moment, headers: dict[str, str] | None = None
     ) -> Any:
-        """Post, and once more where the API died of it."""
+        """Send a POST request, and repeat it if the API died."""
         with pytest.MonkeyPatch.context() as patch:
             if death is not None:
                 writer = self.api.database.writer
@@ -134,7 +133,7 @@ class Story(RuleBasedStateMachine):
 
     @rule(job=jobs)
     def go_on(self, job: str) -> None:
-        """Two rounds, and a driver that speaks and saves where there is one."""
+        """Run two rounds; the driver, if any, sends requests and saves a checkpoint."""
         for _ in range(2):
             self.world.tick(20)
             self.speak(job)
@@ -142,7 +141,7 @@ class Story(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, 25), holder=st.sampled_from(["first", "second"]))
     def round_in_which_it_dies(self, at: int, holder: str) -> None:
-        """Just before or after a commit or a call; another one, or the same anew, follows."""
+        """Kill the dispatcher just before or after a commit or a call; start it or another one again."""
         death, world = Death(at), self.world
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(world.database, "write", death.around_commits(world.database.write))
@@ -174,7 +173,7 @@ class Story(RuleBasedStateMachine):
 
     @rule(job=jobs, outcome=st.sampled_from(["succeeded", "failed", "told"]), death=moments)
     def finish(self, job: str, outcome: str, death: Moment = None) -> None:
-        """As a driver does: it reports, then it ends."""
+        """Report the end and exit, as a driver does."""
         now = self.world.job(job)
         name = f"{job}-{now.attempt}"
         if not self.world.executor.is_running(name) or job in self.deaf:
@@ -186,7 +185,7 @@ class Story(RuleBasedStateMachine):
             self.world.executor.end(name, 0)
 
     def post(self, job: str, word: str, body: dict[str, Any], death: Moment) -> bool:
-        """A word of the job's newest driver; `False`: its attempt is over, and so it has ended."""
+        """Send a request of the job's newest driver; if its attempt is over, end it and return `False`."""
         number = self.world.job(job).attempt
         name = f"{job}-{number}"
         headers = {"Authorization": f"Bearer {self.world.executor.envs[name]['DASL_WORKER_TOKEN']}"}
@@ -218,7 +217,7 @@ class Story(RuleBasedStateMachine):
     def lose_everything(self) -> None:
         self.world.executor.lose_everything()
 
-    # --- what always holds
+    # --- invariants
 
     @invariant()
     def history_is_consistent(self) -> None:
@@ -251,7 +250,7 @@ class Story(RuleBasedStateMachine):
             assert live == []
 
     def teardown(self) -> None:
-        """Once everything works again, every job comes to its end or rests where it was paused."""
+        """Check that every job ends or stays paused once everything works again."""
         world = self.world
         for _ in range(ENOUGH_ROUNDS):
             statuses = {job: world.status(job) for job in self.accepted}

@@ -1,4 +1,4 @@
-"""A dispatcher whose database goes away waits for it, as the same dispatcher."""
+"""Database outages: the dispatcher waits for the database and keeps its identity."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_database_that_goes_and_comes_back(
     stop.set()
     thread.join(DEADLINE_SECONDS)
     assert not thread.is_alive()
-    # The lease was let go of: the next one need not wait.
+    # The lease was released, so the next dispatcher need not wait.
     world.restart("second")
     world.tick(0)
     assert world.dispatcher.sees_nodes
@@ -75,7 +75,7 @@ def test_an_outage_within_a_round_ends_the_round_and_loses_nothing(
     outage, known = ExitStack(), world.executor.status
 
     def status(submission_id: str) -> Run | None:
-        # It goes while Ray is asked, which is where a round spends its time.
+        # The outage starts during a call to Ray, where a round spends most of its time.
         monkeypatch.setattr(world.executor, "status", known)
         outage.enter_context(database_outage(world.database, database_url))
         return known(submission_id)

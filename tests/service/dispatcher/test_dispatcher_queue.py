@@ -1,4 +1,4 @@
-"""Which job starts when, who is in charge, and what becomes of data sets."""
+"""Order of job starts, the dispatcher's lease, and ingest of datasets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_job_starts_only_when_all_its_workers_fit(world: World) -> None:
     world.worker_starts(first)
     world.worker_finishes(first, "succeeded")
     world.tick()
-    assert world.status(second) == JobStatus.QUEUED  # The driver is still there.
+    assert world.status(second) == JobStatus.QUEUED  # The driver still runs.
     world.executor.end(f"{first}-1", 0)
     world.tick()
     assert world.status(second) == JobStatus.STARTING
@@ -102,7 +102,7 @@ def test_time_that_a_job_took_before_counts(world: World) -> None:
     world.resume(first)
     world.tick()
     assert world.status(first) == JobStatus.STARTING
-    # Four hours are left of ten, to it and to the room that it takes.
+    # The job, and the resources that it holds, have four of ten hours left.
     large = world.add_job(workers=2)
     longer, shorter = world.add_job(max_hours=5), world.add_job(max_hours=3)
     world.tick()
@@ -156,7 +156,7 @@ def test_a_changed_priority_counts_in_the_next_round(world: World) -> None:
 
 def test_no_job_is_hidden_behind_many(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "_TOLD_AT_A_TIME", 25)
-    many = [world.add_job(workers=3) for _ in range(60)]  # They never fit here.
+    many = [world.add_job(workers=3) for _ in range(60)]  # These never fit on this cluster.
     last = world.add_job()
     world.tick()
     assert world.status(last) == JobStatus.STARTING
@@ -283,7 +283,7 @@ def test_what_a_former_holder_wants_to_write_is_discarded(world: World) -> None:
     world.tick()
     first = world.dispatcher
     world.ahead += timedelta(seconds=29)
-    # `first` renewed long ago, and the second takes over while the first is in mid-round.
+    # `first` renewed its lease long ago, and the second takes over during a round of the first.
     cluster = world.executor.cluster
 
     def overtaken() -> object:
@@ -328,7 +328,7 @@ def test_an_ingest_that_ray_forgot_is_handed_in_again(world: World) -> None:
 
 
 def test_a_job_that_is_tried_again_keeps_its_room(world: World) -> None:
-    """It was there first, and the younger one may take a day."""
+    """The retried job was first, and the younger one may take a day."""
     world.executor.nodes[0] = Node("n", "127.0.0.1", 2, 0, 0, 0)
     first = world.add_job(workers=2)
     world.tick()
@@ -341,7 +341,7 @@ def test_a_job_that_is_tried_again_keeps_its_room(world: World) -> None:
     assert world.status(younger) == JobStatus.QUEUED
     world.tick(2)
     assert world.executor.submitted == [f"{first}-1", f"{first}-2"]
-    # One that is not to be tried again gives its room away.
+    # A job that is not retried releases its resources.
     world.worker_starts(first, 2)
     world.executor.kill(f"{first}-2")
     world.tick()
@@ -352,7 +352,7 @@ def test_a_job_that_is_tried_again_keeps_its_room(world: World) -> None:
 
 
 def test_few_ingests_run_at_a_time(world: World) -> None:
-    """They are all on Ray's head, and use no room that admission knows of."""
+    """All ingests run on Ray's head and use no resources that admission counts."""
     waiting = [world.add_dataset() for _ in range(5)]
     world.tick()
     world.tick()
@@ -415,7 +415,7 @@ def test_an_ingest_that_hangs_makes_room_in_the_end(world: World) -> None:
 def test_a_ray_that_answers_slowly_keeps_nobody_from_starting(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To ask after all that runs takes longer than a lease."""
+    """Status requests for all running jobs take longer than a lease."""
     world.executor.nodes[0] = Node("n", "127.0.0.1", 13, 0, 0, 0)
     for job in [world.add_job() for _ in range(12)]:
         world.tick()

@@ -1,4 +1,4 @@
-"""What every executor owes the dispatcher: one suite over the fake and over a real local Ray."""
+"""Conformance suite of executors, run on the fake and on a real local Ray."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def ended(run: Run) -> bool:
 
 
 def log_of(executor: Executor, name: str) -> list[str]:
-    """The lines of a driver's log. Ray puts some of its own between them."""
+    """Return the lines of a driver's log. Ray puts some of its own between them."""
     return executor.logs(name, 0, 1_000_000).data.decode().splitlines()
 
 
@@ -110,7 +110,7 @@ def test_a_command_has_its_own_token(executor: Executor, name: str) -> None:
 
 
 class Onlooker(threading.Thread):
-    """Reads the command lines of all processes of the machine, over and over, as any user may."""
+    """Thread that repeatedly reads the command lines of all processes, as any user may."""
 
     def __init__(self, secret: str) -> None:
         super().__init__(daemon=True)
@@ -124,7 +124,7 @@ class Onlooker(threading.Thread):
                 try:
                     line = (process / "cmdline").read_bytes()
                 except OSError:
-                    continue  # It has ended.
+                    continue  # The process has ended.
                 self.pids.add(int(process.name))
                 if self._secret in line:
                     self.found.add(line)
@@ -138,7 +138,7 @@ class Onlooker(threading.Thread):
         self.join()
 
 
-# What a task of Ray, in a process of its own, finds in its environment.
+# Prints the environment of a Ray task, which runs in a process of its own.
 ASKS_A_TASK = """
 import json, os, ray
 
@@ -167,7 +167,7 @@ def test_ray_shows_the_token_to_nobody(ray: LocalRay, name: str, tmp_path: Path)
     pid, environment = next(json.loads(line) for line in log if line.startswith("["))
     assert pid in onlooker.pids, "it looked while the task's process lived"
     assert onlooker.found == set()
-    # Ray logs the environment that it makes for a job, in files that every user may read.
+    # Ray logs a job's environment in files that every user may read.
     files = [file for file in (ray.log.parent / "ray").resolve().rglob("*.log") if file.is_file()]
     logged = {file.name: file.read_bytes() for file in files}
     assert [name for name, content in logged.items() if b"for all" in content]
@@ -201,7 +201,7 @@ def test_one_id_runs_once_however_often_it_is_submitted(
         ]
     assert [submission.result() for submission in submissions] == [None] * 4
     until(executor, name, ended)
-    executor.submit(name, f"echo again >> {ran}", {}, TOKEN)  # Also when it is over.
+    executor.submit(name, f"echo again >> {ran}", {}, TOKEN)  # Idempotent after the end, too.
     assert until(executor, name, ended).state == RunState.SUCCEEDED
     assert ran.read_text() == "x\n"
 
@@ -221,26 +221,26 @@ def test_logs_grow_while_it_runs_and_stop_ends_it(executor: Executor, name: str)
         time.sleep(0.05)
     executor.stop(name)
     assert until(executor, name, ended).state == RunState.STOPPED
-    executor.stop(name)  # Again is no error.
+    executor.stop(name)  # A repeated stop is no error.
     assert "first" in log_of(executor, name)
 
 
 @pytest.mark.parametrize("way", ["agent", "head"])
 def test_logs_come_in_parts_byte_by_byte(executor: Executor, name: str, way: str) -> None:
-    # Not text in any encoding, line ends of all kinds, and more than fits into one answer's block.
+    # Bytes of no encoding, all kinds of line ends, and more than one answer's block.
     script = "import sys; [sys.stdout.buffer.write(b'\\xff\\r\\n%d\\r' % n) for n in range(60_000)]"
     executor.submit(name, f'{sys.executable} -c "{script}"', {}, TOKEN)
     until(executor, name, ended)
     if way == "head" and isinstance(executor, RayExecutor):
-        # As if the dispatcher could reach nothing but Ray's head.
+        # Simulates a dispatcher that can reach only Ray's head.
         executor._unreachable[executor._drivers[name].agent] = float("inf")
     expected = b"".join(b"\xff\r\n%d\r" % n for n in range(60_000))
     size = executor.logs(name, 0, 1).size
     assert size >= len(expected)
     whole = b"".join(executor.logs(name, start, 100_000).data for start in range(0, size, 100_000))
     assert len(whole) == size
-    # Ray's job manager and supervisor write into the same file, at moments of their own: the latter
-    # says what it runs when it has started it.
+    # Ray's job manager and supervisor write into the same file at any time; the supervisor logs its
+    # command after starting it.
     of_ray = rb"\d{4}-\d\d-\d\d [^\n]*job_manager\.py[^\n]*\n|Running entrypoint for job [^\n]*\n"
     assert expected in re.sub(of_ray, b"", whole)
     middle = executor.logs(name, size // 2, 7)

@@ -1,4 +1,4 @@
-"""The check of the crash benchmark: it accepts a sound history, and finds what it is there to find."""
+"""The history check of the crash benchmark: it accepts a valid history and detects violations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEPS = 4
 
 
 class History:
-    """A job that was killed once, went on from its checkpoint and succeeded."""
+    """A job that was killed once, resumed from its checkpoint and succeeded."""
 
     def __init__(self, world: World) -> None:
         self.world, self.folder = world, world.settings.home / "files"

@@ -1,4 +1,4 @@
-"""What the dispatcher copies of a driver's log, how much it reads for that, and what it keeps."""
+"""The log copier: what it copies of a driver's log, how much it reads, and what it keeps."""
 
 from __future__ import annotations
 

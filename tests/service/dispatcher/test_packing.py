@@ -1,4 +1,4 @@
-"""Whether a job is sure to fit: never too much said, and nothing held back where all is known."""
+"""Guaranteed places for workers: never too many, and exact where all placements are known."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def node(cpus: float, gpus: float = 0) -> Node:
 
 @st.composite
 def placed(draw: st.DrawFn, alike: bool = False) -> tuple[list[Node], list[Node], list[Worker]]:
-    """Nodes, what is left of them once Ray placed some workers, and these workers."""
+    """Generate nodes, their free resources after Ray placed some workers, and these workers."""
     totals = draw(st.lists(sizes, min_size=1, max_size=4))
     left = [list(total) for total in totals]
     there = []
@@ -69,18 +69,18 @@ def test_on_empty_nodes_it_is_exact(totals: list[tuple[int, int]], worker: Worke
 @pytest.mark.parametrize(
     ("nodes", "there", "worker", "places"),
     [
-        # Two small ones may sit on one node each, and then no node is whole.
+        # Two small workers may be on one node each, and then no node is empty.
         ([node(8), node(8)], {Worker(1, 0): 2}, Worker(8, 0), 0),
         ([node(8), node(8), node(8)], {Worker(1, 0): 2}, Worker(8, 0), 1),
-        # What is no use to the large ones is filled first: 2 of 8 CPUs beside two of 3.
+        # Small workers first fill the rest that large ones cannot use: 2 of 8 CPUs beside two of 3.
         ([node(8), node(8)], {Worker(1, 0): 4}, Worker(3, 0), 3),
         ([node(8), node(8)], {Worker(1, 0): 2}, Worker(3, 0), 4),
         # CPU jobs beside GPU jobs: 32 of 64 CPUs of a node are no use to workers with a GPU each.
         ([node(64, 8)] * 4, {Worker(4, 1): 16, Worker(4, 0): 8}, Worker(4, 1), 16),
         ([node(64, 8)] * 4, {Worker(4, 1): 16, Worker(4, 0): 10}, Worker(4, 1), 14),
-        # A head without CPUs takes part in nothing.
+        # A head without CPUs offers no places.
         ([node(0), node(4)], {Worker(1, 0): 1}, Worker(3, 0), 1),
-        # A node has gone under what runs.
+        # A node was lost while workers ran on it.
         ([node(2)], {Worker(1, 0): 3}, Worker(1, 0), 0),
         ([node(2.5), node(2.5)], {Worker(1, 0): 1}, Worker(2, 0), 1),
     ],

@@ -1,4 +1,4 @@
-"""`dasl serve` for real: API, dispatcher and Ray in one process tree, with stand-in workers."""
+"""A real `dasl serve`: API, dispatcher and Ray in one process tree, with stand-in workers."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from service.embedded.subreaper import descendants
 
 T = TypeVar("T")
 
-# One Ray at a time: they would share the cores, and start-up is timed.
+# One Ray at a time, because start-up is timed and several would share the cores.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
 
 STAND_IN = Path(__file__).parents[2] / "support" / "stand_in"
 SERVE = "import sys; from service.embedded.serve import main; sys.exit(main())"
 
 
-# Far beyond what anything here takes, also on a busy machine: a wait that ends is a failure.
+# Far above any duration here, even on a busy machine, so a timeout is a failure.
 PATIENCE_SECONDS = 400
 
 
 def until(found: Callable[[], T | None], what: str) -> T:
-    """Poll until something is found."""
+    """Poll until there is a result, and return it."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while (result := found()) is None:
         assert time.monotonic() < deadline, f"{what} did not happen within {PATIENCE_SECONDS} s"
@@ -43,7 +43,7 @@ def until(found: Callable[[], T | None], what: str) -> T:
 
 
 def is_there(pid: int) -> bool:
-    """Whether a process lives; one that waits to be collected by its parent does not."""
+    """Return whether a process is alive; a zombie is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -58,7 +58,7 @@ class Served:
     output: Path
     url: str = ""
     seen: set[int] = field(default_factory=set)
-    """Every process that was found below it."""
+    """Process IDs of all descendants seen so far."""
 
     def text(self) -> str:
         return self.output.read_text()
@@ -73,7 +73,7 @@ class Served:
         return self.seen
 
     def below(self, word: str) -> int | None:
-        """The last of its processes, for a guard starts another, with a word that ends so."""
+        """Return the newest process with an argument that ends so; a guard precedes the real one."""
         for pid in sorted(self.look(), reverse=True):
             with suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
@@ -82,7 +82,7 @@ class Served:
         return None
 
     def left(self) -> list[str]:
-        """Command lines of its processes that still live."""
+        """Return the command lines of its processes that are still alive."""
         return [
             Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
             for pid in self.seen
@@ -141,7 +141,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
         served.process.kill()
         served.process.wait()
         served.wait_until_nothing_is_left()
-    # What the next start would remove.
+    # The next start would remove this folder.
     session = tmp_path / "data" / "ray"
     if session.is_symlink():
         shutil.rmtree(session.readlink().parent)
@@ -154,7 +154,7 @@ def answer(client: httpx.Client, path: str, **options: Any) -> Any:
 
 
 def test_a_second_start_goes_on_where_the_first_was_killed(home: Home) -> None:
-    # The first: a data set is ingested, a job runs and saves a checkpoint.
+    # First service: a dataset is ingested, and a job runs and saves a checkpoint.
     first = home.serve()
     url = until(lambda: first.line("DASL serves at "), "the API")
     token = until(lambda: first.line("Token: "), "the token").split()[0]
@@ -187,7 +187,7 @@ def test_a_second_start_goes_on_where_the_first_was_killed(home: Home) -> None:
         )
         assert answer(client, f"/v1/jobs/{job}")["status"] == "running"
 
-    # A second one at the same time, and one that wants the same port.
+    # A second service on the same home, and one on the same port.
     for env, complaint in (
         ({}, f"Process {first.process.pid} serves {home.path / 'data'} already"),
         (
@@ -200,7 +200,7 @@ def test_a_second_start_goes_on_where_the_first_was_killed(home: Home) -> None:
         assert complaint in other.text()
         assert "Traceback" not in other.text()
 
-    # kill -9 leaves nothing, not even what left its session.
+    # kill -9 leaves no process, not even one that left its session.
     names = [Path(f"/proc/{pid}/cmdline").read_text() for pid in first.look()]
     for part in ("gcs_server", "raylet", "dashboard.py", "workers.driver", "sleep\x001000"):
         assert any(part in name for name in names), part
@@ -208,8 +208,8 @@ def test_a_second_start_goes_on_where_the_first_was_killed(home: Home) -> None:
     first.process.wait()
     first.wait_until_nothing_is_left()
 
-    # The second start has the same token and takes the job up from its checkpoint. That Ray fails at
-    # first is no more the job's fault than that the service was killed.
+    # The second start has the same token and resumes the job from its checkpoint. Neither the kill of
+    # the service nor Ray's failed start counts against the job.
     second = home.serve()
     os.kill(until(lambda: second.below("--head"), "the start of Ray"), signal.SIGKILL)
     assert second.line("Ready") is None
@@ -231,7 +231,7 @@ def test_a_second_start_goes_on_where_the_first_was_killed(home: Home) -> None:
         )
         assert "resumes from step 7" in log
 
-    # Ctrl-C ends it all.
+    # Ctrl-C ends all processes.
     second.look()
     assert len(second.seen) > 10
     second.process.send_signal(signal.SIGINT)
