@@ -151,7 +151,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def wait_until_over(reporter: ApiReporter) -> None:
-    """Until `desired` would raise."""
+    """Wait until `desired` raises."""
     until(reporter._queue._is_over)
 
 
