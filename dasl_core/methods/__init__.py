@@ -1,4 +1,4 @@
-"""Pretraining methods, by name: the code of each stands in the module of its name."""
+"""Pretraining methods, by name; each is implemented in the module of the same name."""
 
 from importlib import import_module
 

@@ -18,7 +18,7 @@ from dasl_core.tensors import check_two_views, full_precision
 
 @register("barlow_twins")
 class BarlowTwins(TwoViewMethod):
-    """The cross-correlation of two views' embeddings over the batch becomes the identity matrix.
+    """Barlow Twins: bring the cross-correlation of two views' embeddings close to the identity matrix.
 
     Args:
         redundancy: weight of the off-diagonal terms.
@@ -51,7 +51,7 @@ class BarlowTwins(TwoViewMethod):
 
 
 def barlow_twins_loss(embeddings: Tensor, redundancy: float) -> Tensor:
-    """Barlow Twins' loss (Zbontar et al. 2021, eq. 1); its mean over ranks is that of the global batch.
+    """Compute Barlow Twins' loss (Zbontar et al. 2021, eq. 1); its mean over ranks is the global loss.
 
     As in the authors' code, each coordinate is standardized by a batch normalization without weights.
     Each rank computes a share of the rows of the cross-correlation.

@@ -1,4 +1,4 @@
-"""The one interface of a pretraining method."""
+"""The interface of a pretraining method."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -11,17 +11,16 @@ from dasl_core.distributed import rank, world_size
 from dasl_core.spec import ResolvedBackbone
 
 Outputs = dict[str, Tensor]
-"""What a network gives for a batch: tensors (V, B, ...) of V views of B samples, by name.
+"""The network's outputs for a batch: tensors (V, B, ...) of V views of B samples, by name.
 
-``"embeddings"`` (V, B, h), raw, is always among them: the vectors that the loss compares before it
-normalizes them. The regularizers act on them. Methods with small local crops list only the global
-views there.
+``"embeddings"`` (V, B, h) is always present: the raw vectors, which the loss compares after normalizing
+them. The regularizers act on them. For methods with small local crops they hold only the global views.
 """
 
 
 @dataclass(frozen=True)
 class Step:
-    """Where a run is, and what is known of the global batch beside its pixels.
+    """The position of a run, and the indices and labels of the global batch.
 
     Attributes:
         index: optimizer steps done before this one.
@@ -40,7 +39,7 @@ class Step:
 
     @property
     def progress(self) -> float:
-        """From 0 at the first step to 1 at the last."""
+        """Progress of the run, from 0 at the first step to 1 at the last."""
         return self.index / max(1, self.total - 1)
 
     @property
@@ -49,7 +48,7 @@ class Step:
         return self.index // self.per_epoch
 
     def micro_batch(self, number: int, of: int) -> "Step":
-        """The same for one of `of` equal micro-batches of every rank's share."""
+        """The same step for one of `of` equal micro-batches of every rank's share."""
         size = len(self.indices) // (world_size() * of)
 
         def cut(values: Tensor) -> Tensor:
@@ -66,14 +65,14 @@ class Step:
 class Method(nn.Module, ABC):
     """A backbone, its heads and a loss.
 
-    `forward` is the network: what it gives for a sample depends on other samples through batch
-    statistics at most, so a batch may be cut into parts. `loss` is the rest: it compares samples,
-    over all ranks. DDP wraps `forward`.
+    `forward` is the network: its output for a sample depends on other samples only through batch
+    statistics, so a batch may be cut into micro-batches. `loss` compares samples over all ranks.
+    DDP wraps `forward`.
     """
 
     accumulates: ClassVar[bool] = False
-    """Whether `loss` is a mean over samples, so that the losses of parts of a batch add up: their mean
-    is that of the batch. Otherwise ``train.micro_batches`` costs a second forward."""
+    """Whether `loss` is a mean over samples, so that the mean over micro-batches is the loss of the
+    batch. Otherwise ``train.micro_batches`` costs a second forward."""
 
     backbone: nn.Module
 
@@ -91,41 +90,41 @@ class Method(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, views: Sequence[Tensor]) -> Outputs:
-        """The network's outputs for the views of a batch, or of a part of it.
+        """Compute the network's outputs for the views of a batch or a micro-batch.
 
-        No sample is compared with another here; that is `loss`.
+        Samples are not compared here; `loss` does that.
 
         Args:
-            views: one batch of images (B, C, H, W) a view, the same samples in each; local crops,
-                where the method has them, come last and are smaller.
+            views: one batch of images (B, C, H, W) per view, the same samples in each. Local crops,
+                if the method has them, come last and are smaller.
 
         Returns:
             Tensors (V, B, ...) by name, V views of the same B samples; V may differ from name to name.
-            ``"embeddings"`` (V, B, h) is always among them: the vectors that the loss compares, raw,
-            before it normalizes them. DAR and SEC act on them, over all ranks; a method with local
-            crops lists only the global views there. A method with `has_prototypes` also gives
+            ``"embeddings"`` (V, B, h) is always present: the raw vectors, which the loss compares
+            after normalizing them. DAR and SEC act on them, over all ranks; with local crops they
+            hold only the global views. A method with `has_prototypes` also returns
             ``"assignments"`` (1, B) int64, the prototype of each sample. Everything that `loss` needs
-            of the network must be here: the outputs of parts of a batch (``train.micro_batches``)
-            are joined along dimension 1 before `loss` sees them, unless it `accumulates`.
+            of the network must be here: the outputs of micro-batches (``train.micro_batches``) are
+            concatenated along dimension 1 before `loss` is called, unless the method `accumulates`.
         """
 
     @abstractmethod
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
-        """A scalar; its mean over ranks is the loss of the global batch.
+        """Compute this rank's scalar loss; its mean over ranks is the loss of the global batch.
 
         With a gather whose backward sums over ranks, the mean of the ranks' gradients, which DDP
         takes, is then the gradient of one process that holds the global batch.
 
         Args:
             outputs: of `forward`, for this rank's share of the batch. With `accumulates`, and no
-                regularizer beside it, for one of the parts of `train.micro_batches`.
+                regularizer beside it, for one of the micro-batches of `train.micro_batches`.
             step: the position in the run, and samples and labels of the global batch, or of the
-                same part of every rank's share.
+                same micro-batch of every rank's share.
         """
 
     @property
     def representation(self) -> nn.Module:
-        """The backbone that is evaluated and exported: a teacher's, where the method says so."""
+        """The backbone that is evaluated and exported: a teacher's, if the method specifies it."""
         return self.backbone
 
     def teachers(self) -> list[nn.Module]:
@@ -133,28 +132,28 @@ class Method(nn.Module, ABC):
         return []
 
     def learning_rates(self) -> dict[str, float]:
-        """Factors on the learning rate, by the prefix of the parameters' names."""
+        """Factors on the learning rate, by prefix of the parameter names."""
         return {}
 
     def before_update(self, step: Step) -> None:
-        """Called with the gradients of the global batch, before they are clipped and applied."""
+        """Hook with the gradients of the global batch, before they are clipped and applied."""
 
     def after_update(self, step: Step) -> None:
-        """Called once after each optimizer step: moving averages of weights belong here."""
+        """Hook after each optimizer step, for moving averages of weights."""
 
     def metrics(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
-        """Scalars to be logged with the loss, on any device; no gradient is needed."""
+        """Scalars to log with the loss, on any device and without gradient."""
         return {}
 
 
 REGISTRY: dict[str, type[Method]] = {}
-"""The code of every method, by its name."""
+"""The class of every method, by name."""
 
 Registered = TypeVar("Registered", bound=type[Method])
 
 
 def register(name: str) -> Callable[[Registered], Registered]:
-    """Register the code of the method whose settings have this `name`."""
+    """Register the class of the method whose settings have this `name`."""
 
     def add(method: Registered) -> Registered:
         REGISTRY[name] = method

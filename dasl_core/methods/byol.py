@@ -17,11 +17,11 @@ from dasl_core.tensors import check_two_views, full_precision
 
 @register("byol")
 class BYOL(PredictorMethod):
-    """From one view of an image the student predicts what its teacher sees in the other view.
+    """BYOL: from one view of an image the student predicts the teacher's projection of the other view.
 
     Args:
         momentum: of the teacher at the first step; it grows to 1 in a half cosine.
-        keep: whose backbone is evaluated and exported.
+        keep: network whose backbone is evaluated and exported.
     """
 
     accumulates = True
@@ -46,15 +46,17 @@ class BYOL(PredictorMethod):
 
 
 def byol_loss(predictions: Tensor, targets: Tensor) -> Tensor:
-    """``2 - 2 cos(prediction of one view, target of the other)``, the sum over both ways of the mean
-    over samples (Grill et al. 2020, eq. 2 and the symmetrised loss below it).
+    """Compute BYOL's loss: ``2 - 2 cos(prediction of one view, target of the other)``.
+
+    It is the mean over samples, summed over both directions (Grill et al. 2020, eq. 2 and the
+    symmetrized loss below it).
 
     Args:
         predictions: (2, B, h), raw; float16 and bfloat16 are computed in float32.
         targets: (2, B, h), raw; they get no gradient.
 
     Raises:
-        ValueError: the shapes are not these.
+        ValueError: a shape differs from these.
     """
     check_two_views("predictions", predictions)
     if targets.shape != predictions.shape:

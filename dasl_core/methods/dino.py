@@ -22,7 +22,7 @@ GLOBAL_VIEWS = 2
 
 
 class TemperatureWarmup(NamedTuple):
-    """The teacher's temperature: from `start` in the first epoch linearly to `end` in epoch `epochs`."""
+    """The teacher's temperature: linear from `start` in the first epoch to `end` in epoch `epochs`."""
 
     start: float
     end: float
@@ -37,13 +37,14 @@ class TemperatureWarmup(NamedTuple):
 
 @register("dino")
 class DINO(EMATeacherMethod):
-    """The student sees all crops of an image and learns the output that its teacher gives for the
-    global ones. Centring and sharpening of the teacher's outputs keep them from collapsing.
+    """DINO: from all crops of an image the student predicts the teacher's outputs for the global crops.
+
+    Centering and sharpening of the teacher's outputs prevent a collapse.
 
     Args:
         teacher_temperature: of an epoch.
         momentum: of the teacher at the first step; it grows to 1 in a half cosine.
-        keep: whose backbone is evaluated and exported.
+        keep: network whose backbone is evaluated and exported.
     """
 
     accumulates = True
@@ -70,7 +71,7 @@ class DINO(EMATeacherMethod):
         self.freeze_last_layer_epochs = freeze_last_layer_epochs
         self.momentum, self.keep = momentum, keep
         self.register_buffer("center", torch.zeros(head.last_layer.weight.shape[0]))
-        # Of the parts of this step: mean of the teacher's outputs, mean target, the targets' entropy.
+        # Per micro-batch of this step: mean teacher output, mean target, entropy of the targets.
         self._seen: list[tuple[Tensor, Tensor, Tensor]] = []
         self._metrics: dict[str, Tensor] = {}
 
@@ -102,10 +103,12 @@ class DINO(EMATeacherMethod):
         )
 
     def forward(self, views: Sequence[Tensor]) -> Outputs:
-        """``embeddings``: the student's bottleneck for the global views, (2, B, h); ``student``: its
+        """Compute the outputs of student and teacher.
+
+        ``embeddings``: the student's bottleneck for the global views, (2, B, h); ``student``: its
         outputs for all views, (V, B, K); ``teacher``: the teacher's for the global views, (2, B, K).
         """
-        # One pass for all crops of a size.
+        # One pass for all crops of the same size.
         sizes = [list(group) for _, group in groupby(views, key=lambda view: view.shape[2:])]
         features = torch.cat([self.backbone(torch.cat(group)) for group in sizes])
         embeddings = self.head.mlp(features)
@@ -128,8 +131,8 @@ class DINO(EMATeacherMethod):
 
     @torch.no_grad()
     def before_update(self, step: Step) -> None:
-        # The center moves only now that the whole batch was compared with the old one. A step that
-        # is left out puts it back, as all buffers.
+        # The center is updated only after the whole batch was compared with the old one. A skipped
+        # step restores it, like all buffers.
         parts = zip(*self._seen, strict=True)
         outputs, usage, entropy = (torch.stack(values).mean(dim=0) for values in parts)
         self._seen.clear()
@@ -147,8 +150,11 @@ class DINO(EMATeacherMethod):
         return self.head
 
     def metrics(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
-        """Near ln(num_outputs) the entropy of an image's target says that all outputs are alike;
-        near 0 the usage, that of the batch's mean target, says that all images are."""
+        """Entropy of the targets and usage of the outputs, in nats.
+
+        ``output_entropy``, of an image's target: near ln(num_outputs), all outputs are alike.
+        ``output_usage``, of the batch's mean target: near 0, all images are alike.
+        """
         own = {
             "num_outputs": torch.tensor(len(self.center)),
             "teacher_temperature": torch.tensor(self.teacher_temperature(step.epoch)),
@@ -157,17 +163,19 @@ class DINO(EMATeacherMethod):
 
 
 def dino_loss(targets: Tensor, outputs: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy of the student's distributions under the teacher's for other views of the same
-    image: the mean over samples and pairs of views (Caron et al. 2021, eq. 3 and algorithm 1).
+    """Compute DINO's loss: cross-entropy between the teacher's and the student's distributions.
+
+    It compares different views of the same image, and is the mean over samples and pairs of views
+    (Caron et al. 2021, eq. 3 and algorithm 1).
 
     Args:
         targets: (T, B, K), the teacher's distributions; they get no gradient.
-        outputs: (V, B, K), the student's outputs for the same views and further ones; float16 and
+        outputs: (V, B, K), the student's outputs for the same views and additional ones; float16 and
             bfloat16 are computed in float32.
         temperature: divides the student's outputs.
 
     Raises:
-        ValueError: the shapes are not these, or no pair of different views is there.
+        ValueError: a shape differs from these, or there is no pair of different views.
     """
     check_crops("targets", targets, "outputs", outputs)
     check_temperature(temperature)

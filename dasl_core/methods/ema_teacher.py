@@ -1,4 +1,4 @@
-"""What methods with an EMA teacher have in common."""
+"""Base classes of methods with an EMA teacher."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ class EMATeacherMethod(Method):
 
     Attributes:
         momentum: of the teacher at the first step; it grows to 1 in a half cosine.
-        keep: whose backbone is evaluated and exported.
+        keep: network whose backbone is evaluated and exported.
     """
 
     teacher: Teacher
@@ -26,7 +26,7 @@ class EMATeacherMethod(Method):
     @property
     @abstractmethod
     def student_head(self) -> nn.Module:
-        """The student's head, of which the teacher has an average."""
+        """The student's head; the teacher has a moving average of it."""
 
     def after_update(self, step: Step) -> None:
         self.teacher.update(self.backbone, self.student_head, momentum=self._momentum(step))
@@ -48,7 +48,7 @@ class EMATeacherMethod(Method):
 class PredictorMethod(EMATeacherMethod):
     """A method whose student predicts the teacher's projections of the other view.
 
-    Subclasses say under which name `loss` finds the teacher's projections.
+    Subclasses define the output name of the teacher's projections.
     """
 
     targets: ClassVar[str]
@@ -62,16 +62,16 @@ class PredictorMethod(EMATeacherMethod):
         momentum: float,
         keep: Literal["student", "teacher"],
     ) -> None:
-        """`momentum` and `keep`: see `EMATeacherMethod`."""
+        """Build the networks; for `momentum` and `keep` see `EMATeacherMethod`."""
         super().__init__()
         self.backbone, self.projector, self.predictor = backbone, projector, predictor
         self.teacher = Teacher(backbone, projector)
         self.momentum, self.keep = momentum, keep
 
     def forward(self, views: Sequence[Tensor]) -> Outputs:
-        """``embeddings``: the student's predictions; `targets`: the teacher's; both (2, B, h)."""
-        # One pass over both views, as with SimCLR: batch statistics are those of both together. BYOL's
-        # code makes two passes of half the size; the function of a view is then its own.
+        """Compute ``embeddings``, the student's predictions, and the teacher's targets; both (2, B, h)."""
+        # One pass over both views, as with SimCLR: they share batch statistics. BYOL's code makes two
+        # passes of half the size, with separate statistics for each view.
         images = torch.cat(list(views))
         predictions = self.predictor(self.projector(self.backbone(images)))
         return {

@@ -19,8 +19,7 @@ from dasl_core.tensors import check_temperature, check_two_views, full_precision
 
 @register("hcl")
 class HCL(TwoViewMethod):
-    """SimCLR's pairs, with negatives that weigh more the nearer they are, less those that are
-    expected to be of the anchor's own class."""
+    """HCL: SimCLR with hard negatives weighted more, corrected for expected false negatives."""
 
     def __init__(
         self,
@@ -55,8 +54,9 @@ class HCL(TwoViewMethod):
 def hard_negative_loss(
     embeddings: Tensor, temperature: float, tau_plus: float, beta: float
 ) -> Tensor:
-    """The debiased, hardness-weighted contrastive loss (Robinson et al. 2021, eq. 4 and the authors'
-    code), the mean over this rank's 2B anchors.
+    """Compute the debiased, hardness-weighted contrastive loss, the mean over this rank's 2B anchors.
+
+    Robinson et al. 2021, eq. 4, and the authors' code.
 
     With p = exp(s+ / T) of the positive and q_j = exp(s_j / T) of the M = 2N - 2 negatives in the
     global batch::
@@ -65,17 +65,17 @@ def hard_negative_loss(
                 M exp(-1 / T))
         loss = -log(p / (p + G))
 
-    in logarithms, so that no exponential overflows. Without `beta` and `tau_plus` it is NT-Xent. As
-    there, anchors are local and candidates those of all ranks.
+    in logarithms, so that no exponential overflows. With `beta` and `tau_plus` 0 it equals NT-Xent. As
+    there, anchors are local, and candidates come from all ranks.
 
     Args:
         embeddings: (2, B, h), raw; float16 and bfloat16 are computed in float32.
         temperature: T, divides the cosine similarities.
         tau_plus: probability that a negative is of the anchor's class, at least 0, below 1.
-        beta: how much harder negatives weigh more; 0: all alike.
+        beta: concentration on hard negatives; 0 weights all alike.
 
     Raises:
-        ValueError: an argument does not fit, or the global batch has no negatives.
+        ValueError: an argument is invalid, or the global batch has no negatives.
     """
     check_two_views("embeddings", embeddings)
     check_temperature(temperature)
@@ -107,7 +107,7 @@ def hard_negative_loss(
         negatives = log_count + log_sum(1 + beta) - log_sum(beta)
         if tau_plus > 0:
             false = math.log(tau_plus) + log_count + positive
-            # log(exp(negatives) - exp(false)), where that is above 0; elsewhere the bound holds.
+            # log(exp(negatives) - exp(false)) where that is above 0; elsewhere the bound applies.
             share = -torch.expm1((false - negatives).clamp(max=0))
             negatives = negatives + share.where(share > 0, 1).log() - math.log1p(-tau_plus)
             negatives = negatives.where(share > 0, float("-inf"))

@@ -1,4 +1,4 @@
-"""What supervised metric learning methods share: an embedding head, and a loss on all ranks."""
+"""Base of the supervised metric learning methods: an embedding head, and a loss over all ranks."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from dasl_core.tensors import full_precision
 
 
 class MetricLearning(Method):
-    """A linear embedding of one view of each image, compared within the global batch by classes.
+    """A linear embedding of one view of each image, compared by class within the global batch.
 
-    The losses are those of pytorch-metric-learning. It is imported by the methods that are built
-    with it, so that a machine without it can train all others.
+    The losses are those of pytorch-metric-learning. Only the methods that use it import it, so that a
+    machine without it can train all others.
     """
 
     def __init__(self, backbone: nn.Module, head: nn.Linear) -> None:
@@ -29,8 +29,10 @@ class MetricLearning(Method):
         return {"embeddings": self.head(self.backbone(view)).unsqueeze(0)}
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
-        """Every rank computes the loss of the global batch: with a gather whose backward sums over
-        ranks, the mean of their gradients is its gradient."""
+        """Compute the loss of the global batch on every rank.
+
+        The backward of the gather sums over ranks, so the mean of the ranks' gradients is its gradient.
+        """
         assert step.labels is not None, "resolve refuses a data set without classes"
         embeddings = full_precision(outputs["embeddings"][0])
         with torch.autocast(embeddings.device.type, enabled=False):
@@ -38,13 +40,12 @@ class MetricLearning(Method):
 
     @abstractmethod
     def compare(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """The loss of embeddings (N, h), raw, of classes (N,) from 0; 0 where nothing can be
-        compared."""
+        """Compute the loss of raw embeddings (N, h) with classes (N,) from 0; 0 if none can be compared."""
 
 
 def backbone_and_head(
     backbone: ResolvedBackbone, embedding_dim: int
 ) -> tuple[nn.Module, nn.Linear]:
-    """Build what every method of this kind trains."""
+    """Build the backbone and the embedding head."""
     network = build_backbone(backbone)
     return network, nn.Linear(feature_width(network), embedding_dim)

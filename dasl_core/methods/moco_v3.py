@@ -18,12 +18,13 @@ from dasl_core.tensors import check_temperature, check_two_views, full_precision
 
 @register("moco_v3")
 class MoCoV3(PredictorMethod):
-    """The query of one view finds, among the momentum encoder's keys of the whole global batch, the
-    key of the other view of its image. There is no queue.
+    """MoCo v3: match the query of one view with the momentum encoder's key of the other view.
+
+    Negatives are the keys of the whole global batch. There is no queue.
 
     Args:
         momentum: of the momentum encoder at the first step; it grows to 1 in a half cosine.
-        keep: whose backbone is evaluated and exported.
+        keep: network whose backbone is evaluated and exported.
     """
 
     targets = "keys"
@@ -48,7 +49,7 @@ class MoCoV3(PredictorMethod):
         network = build_backbone(backbone)
         features, hidden = feature_width(network), settings.hidden_dim
         out = settings.projection_dim
-        # The authors' code: a ViT's projector has a layer more, its predictor a last BatchNorm.
+        # As in the authors' code: a ViT has one more projector layer and a last predictor BatchNorm.
         if BACKBONES[backbone.name].family == "vit":
             if settings.freeze_patch_projection:
                 network.get_submodule("patch_embed.proj").requires_grad_(False)
@@ -71,11 +72,13 @@ class MoCoV3(PredictorMethod):
 
 
 def moco_v3_loss(queries: Tensor, keys: Tensor, temperature: float) -> Tensor:
-    """InfoNCE of the queries of one view among the keys of the other, summed over both ways and times
-    2 temperature (Chen et al. 2021, eq. 1 and algorithm 1): the mean over this rank's samples.
+    """Compute MoCo v3's loss: InfoNCE of the queries of one view and the keys of the other.
 
-    Queries are local, keys those of all ranks. The mean of the ranks' losses, and of their gradients,
-    is that of one process with the global batch.
+    It is summed over both directions and multiplied by 2 temperature (Chen et al. 2021, eq. 1 and
+    algorithm 1); the mean over this rank's samples.
+
+    Queries are local, and keys come from all ranks. The mean of the ranks' losses, and of their
+    gradients, equals that of one process with the global batch.
 
     Args:
         queries: (2, B, h), raw; float16 and bfloat16 are computed in float32.
@@ -83,7 +86,7 @@ def moco_v3_loss(queries: Tensor, keys: Tensor, temperature: float) -> Tensor:
         temperature: divides the cosine similarities.
 
     Raises:
-        ValueError: an argument is not as described.
+        ValueError: an argument does not match this description.
     """
     check_two_views("queries", queries)
     check_two_views("keys", keys)
@@ -94,5 +97,5 @@ def moco_v3_loss(queries: Tensor, keys: Tensor, temperature: float) -> Tensor:
         logits = q @ k.transpose(1, 2) / temperature  # (2, B, N), each view among the other's keys
         local = q.shape[1]
         positive = torch.arange(local, device=q.device) + rank() * local
-        # The mean over both ways is half of their sum.
+        # The mean over both directions is half of their sum.
         return 4 * temperature * F.cross_entropy(logits.flatten(0, 1), positive.repeat(2))

@@ -13,10 +13,10 @@ from dasl_core.spec.methods.multi_similarity import MultiSimilarity as MultiSimi
 
 @register("multi_similarity")
 class MultiSimilarity(MetricLearning):
-    """Pairs weighted by their cosine and by those of the other pairs of their anchor.
+    """Multi-similarity: weight each pair by its cosine and by the cosines of its anchor's other pairs.
 
-    Only informative pairs count: a negative that is nearer than the farthest positive, or farther by
-    less than `epsilon`, and likewise a positive.
+    Only informative pairs count: negatives nearer than the farthest positive, or farther by less than
+    `epsilon`, and likewise for positives.
     """
 
     def __init__(

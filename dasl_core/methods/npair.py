@@ -14,7 +14,7 @@ from dasl_core.spec.methods.npair import NPair as NPairSettings
 
 @register("npair")
 class NPair(MetricLearning):
-    """One pair of each class: an anchor is to find its positive among those of all classes.
+    """N-pair: with one pair of each class, match the anchor with its positive among those of all classes.
 
     With `normalize`, logits are `scale` times the cosine, which is also called the normalized
     N-pair or tuplet loss. Without, they are the dot products of raw embeddings, as in Sohn's paper,

@@ -12,7 +12,7 @@ from dasl_core.spec.methods.proxy_anchor import ProxyAnchor as ProxyAnchorSettin
 
 @register("proxy_anchor")
 class ProxyAnchor(MetricLearning):
-    """Each class has a proxy, a learnt embedding, which is compared with all images of the batch."""
+    """Proxy-Anchor: compare a learned embedding of each class, its proxy, with all images of the batch."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class ProxyAnchor(MetricLearning):
         alpha: float = 32.0,
         proxy_lr: float = 100.0,
     ) -> None:
-        """`proxy_lr`: factor on the learning rate of the proxies."""
+        """Build the method; `proxy_lr` is a factor on the learning rate of the proxies."""
         from pytorch_metric_learning.losses import ProxyAnchorLoss
 
         super().__init__(backbone, head)

@@ -18,7 +18,7 @@ from dasl_core.tensors import check_temperature, check_two_views, full_precision
 
 @register("simclr")
 class SimCLR(TwoViewMethod):
-    """Two views of an image attract each other and repel all other views of the global batch."""
+    """SimCLR: two views of an image attract each other and repel all other views of the global batch."""
 
     def __init__(self, backbone: nn.Module, projector: nn.Module, temperature: float) -> None:
         super().__init__()
@@ -41,18 +41,18 @@ class SimCLR(TwoViewMethod):
 
 
 def nt_xent(embeddings: Tensor, temperature: float) -> Tensor:
-    """NT-Xent (Chen et al. 2020, eq. 1): the mean over this rank's 2B anchors.
+    """Compute NT-Xent (Chen et al. 2020, eq. 1): the mean over this rank's 2B anchors.
 
-    Anchors are local, candidates are those of all ranks; an anchor is not its own candidate. The
-    mean of the ranks' losses, and with the summed backward of the gather its gradient, are those of
-    one process with the global batch.
+    Anchors are local, and candidates come from all ranks; an anchor is not its own candidate. The mean
+    of the ranks' losses equals the loss of one process with the global batch, and so does its gradient,
+    since the backward of the gather sums over ranks.
 
     Args:
         embeddings: (2, B, h), raw; float16 and bfloat16 are computed in float32.
         temperature: divides the cosine similarities.
 
     Raises:
-        ValueError: an argument is not as described.
+        ValueError: an argument does not match this description.
     """
     check_two_views("embeddings", embeddings)
     check_temperature(temperature)

@@ -23,15 +23,15 @@ GLOBAL_VIEWS = 2
 
 @register("swav")
 class SwAV(Method):
-    """The prototypes of a view are predicted from all other views of its image.
+    """SwAV: predict the prototypes of a global view from all other views of its image.
 
-    Which prototypes a global view has, its *codes*, is settled so that the images of the global
-    batch, with those of a queue where the batch is small, share all prototypes evenly.
+    The prototypes of a global view, its *codes*, are computed so that the images of the global batch,
+    with those of a queue if the batch is small, share all prototypes evenly.
     """
 
     queue: Tensor
     """(2, Q, h) normalized projections of the newest Q images of all ranks, newest first, by global
-    view; alike on all ranks."""
+    view; the same on all ranks."""
 
     def __init__(
         self,
@@ -46,7 +46,11 @@ class SwAV(Method):
         queue_start_epoch: int = 0,
         freeze_prototypes_epochs: int = 1,
     ) -> None:
-        """`prototypes`: without bias, from the projector's width to the number of prototypes."""
+        """Build the method.
+
+        Args:
+            prototypes: without bias, from the projector's width to the number of prototypes.
+        """
         super().__init__()
         self.backbone, self.projector, self.prototypes = backbone, projector, prototypes
         self.temperature, self.epsilon, self.iterations = temperature, epsilon, iterations
@@ -76,16 +80,18 @@ class SwAV(Method):
         )
 
     def forward(self, views: Sequence[Tensor]) -> Outputs:
-        """Beside the ``"embeddings"`` of the two global views: ``"scores"`` (V, B, K), the cosine of
-        each view's projection with each prototype, and ``"assignments"`` (1, B) int64, the prototype
-        that is nearest to an image's global views."""
+        """Compute the ``"embeddings"`` of the two global views, the scores and the assignments.
+
+        ``"scores"`` (V, B, K): the cosine of each view's projection with each prototype.
+        ``"assignments"`` (1, B) int64: the prototype nearest to an image's global views.
+        """
         # As in the paper's code: one pass of the backbone for each size, one of the head for all.
         features = [
             self.backbone(torch.cat(list(same)))
             for _, same in groupby(views, key=lambda view: view.shape[-2:])
         ]
         projections = self.projector(torch.cat(features)).unflatten(0, (len(views), -1))
-        # Half precision would round cosines by 0.004, which epsilon makes 8 percent of a code.
+        # Half precision rounds cosines by 0.004, which epsilon amplifies to 8 percent of a code.
         with torch.autocast(projections.device.type, enabled=False):
             scores = self.prototypes(F.normalize(full_precision(projections), dim=-1))
         assignments = scores[:GLOBAL_VIEWS].detach().sum(dim=0).argmax(dim=-1)
@@ -99,7 +105,7 @@ class SwAV(Method):
         scores = outputs["scores"]
         candidates = scores[:GLOBAL_VIEWS].detach()
         if self._queue_is_used(step):
-            # The sums of Sinkhorn run over all ranks, so each adds a part of the queue.
+            # Sinkhorn sums over all ranks, so each rank adds a part of the queue.
             share = self.queue.tensor_split(world_size(), dim=1)[rank()]
             with torch.no_grad():
                 candidates = torch.cat([candidates, self.prototypes(share)], dim=1)
@@ -116,9 +122,11 @@ class SwAV(Method):
 
     @torch.no_grad()
     def metrics(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
-        """Entropies, in nats, of the predictions from global views: each by itself
-        (``output_entropy``), and their mean over the global batch (``output_usage``), which is ln K
-        where all of the ``num_outputs`` prototypes are used evenly and 0 where only one is."""
+        """Entropies, in nats, of the predictions from global views.
+
+        ``output_entropy``: of each prediction. ``output_usage``: of their mean over the global batch,
+        which is ln K if all of the ``num_outputs`` prototypes are used evenly, and 0 if only one is.
+        """
         predictions = F.softmax(outputs["scores"][:GLOBAL_VIEWS] / self.temperature, dim=-1)
         mean = all_reduce_sum(predictions.mean(dim=(0, 1))) / world_size()
         return {
@@ -130,13 +138,13 @@ class SwAV(Method):
     def _queue_is_used(self, step: Step) -> bool:
         if self.queue.shape[1] == 0 or step.epoch < self.queue_start_epoch:
             return False
-        # Read off the queue, not counted in steps: one that was left out has filled nothing.
+        # Read from the queue instead of counting steps: a skipped step fills nothing.
         self._queue_is_full = self._queue_is_full or bool(self.queue[:, -1].any())
         return self._queue_is_full
 
     @torch.no_grad()
     def _enqueue(self, embeddings: Tensor) -> None:
-        """Put the global batch before what is in the queue, and let the oldest go.
+        """Insert the global batch at the front of the queue, and drop the oldest entries.
 
         Args:
             embeddings: (2, B, h), raw.
@@ -148,17 +156,17 @@ class SwAV(Method):
 
     @torch.no_grad()
     def _normalize_prototypes(self) -> None:
-        """At the start and after each update, so that every forward finds unit vectors."""
+        """Normalize the prototypes, at the start and after each update, for the next forward."""
         self.prototypes.weight.copy_(F.normalize(self.prototypes.weight, dim=1))
 
 
 @torch.no_grad()
 def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
-    """Codes: assignments to prototypes, smooth and evenly shared (Caron et al. 2020, eq. 3 to 5).
+    """Compute codes: smooth, evenly shared assignments to prototypes (Caron et al. 2020, eq. 3 to 5).
 
-    The sums over samples run over all ranks, whose numbers of samples may differ. The paper's
-    normalization of the whole and its factors 1/K and 1/B are constants that the last step, which
-    gives each sample a sum of 1, takes out again.
+    The sums over samples run over all ranks, whose numbers of samples may differ. The paper's overall
+    normalization and its factors 1/K and 1/B are constants, which cancel in the last step, where each
+    sample is normalized to a sum of 1.
 
     Args:
         scores: (..., B, K) float32 or float64, at most 1: cosines.
@@ -169,7 +177,7 @@ def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
         (..., B, K), not negative, with a sum of 1 over prototypes.
 
     Raises:
-        ValueError: `epsilon` or `iterations` do not fit.
+        ValueError: `epsilon` or `iterations` is invalid.
     """
     if not 0 < epsilon < math.inf:
         raise ValueError(f"epsilon must be a finite number above 0; given {epsilon}")
@@ -183,8 +191,9 @@ def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
 
 
 def swapped_prediction(scores: Tensor, codes: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy of each global view's codes with the predictions of all other views, the mean
-    over pairs of views and over this rank's samples (Caron et al. 2020, eq. 2 and 6).
+    """Compute the cross-entropy of each global view's codes and the predictions of all other views.
+
+    It is the mean over pairs of views and over this rank's samples (Caron et al. 2020, eq. 2 and 6).
 
     Args:
         scores: (V, B, K), the global views first.
@@ -192,7 +201,7 @@ def swapped_prediction(scores: Tensor, codes: Tensor, temperature: float) -> Ten
         temperature: divides the scores.
 
     Raises:
-        ValueError: the shapes are not these, or `temperature` is not above 0.
+        ValueError: a shape differs from these, or `temperature` is not above 0.
     """
     check_crops("codes", codes, "scores", scores)
     check_temperature(temperature)

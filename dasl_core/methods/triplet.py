@@ -13,7 +13,7 @@ from dasl_core.spec.methods.triplet import ResolvedTriplet
 
 @register("triplet")
 class Triplet(MetricLearning):
-    """An image is to be nearer to its class than to others, by a margin of squared distances.
+    """Triplet: pull an image nearer to its class than to others, by a margin of squared distances.
 
     The mean runs over all triplets of the global batch, or over those with a *semi-hard* negative:
     farther away than the positive, yet within the margin.

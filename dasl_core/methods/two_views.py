@@ -1,4 +1,4 @@
-"""What methods have in common that compare the embeddings of two views."""
+"""Base of the methods that compare the embeddings of two views."""
 
 from collections.abc import Sequence
 
@@ -9,16 +9,16 @@ from dasl_core.methods.base import Method, Outputs
 
 
 class TwoViewMethod(Method):
-    """A method whose only head gives the embeddings of both views, which its loss compares."""
+    """A method with one head, whose loss compares the embeddings of both views."""
 
     projector: nn.Module
 
     @property
     def head(self) -> nn.Module:
-        """From features to embeddings; overridden where the paper gives it another name."""
+        """The head from features to embeddings; overridden if the paper gives it another name."""
         return self.projector
 
     def forward(self, views: Sequence[Tensor]) -> Outputs:
-        # One pass over both views: batch statistics are those of both, as in SimCLR's code.
+        # One pass over both views: they share batch statistics, as in SimCLR's code.
         embeddings = self.head(self.backbone(torch.cat(list(views))))
         return {"embeddings": embeddings.unflatten(0, (len(views), -1))}

@@ -15,14 +15,15 @@ from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.methods.vicreg import ResolvedVICReg
 from dasl_core.tensors import check_two_views, full_precision
 
-# Added to a variance before its root is taken, whose slope is infinite at 0 (section 4.1).
+# Added to a variance before the square root, whose slope is infinite at 0 (section 4.1).
 EPSILON = 1e-4
 
 
 @register("vicreg")
 class VICReg(TwoViewMethod):
-    """Two views of an image come together while the coordinates of the batch keep their spread and
-    lose their correlations: no negatives, no teacher.
+    """VICReg: pull two views of an image together, with spread and uncorrelated coordinates.
+
+    It needs neither negatives nor a teacher.
 
     Args:
         invariance, variance, covariance: weights of the three terms.
@@ -67,7 +68,7 @@ class VICReg(TwoViewMethod):
 def vicreg_loss(
     embeddings: Tensor, invariance: float, variance: float, covariance: float
 ) -> Tensor:
-    """The three terms of Bardes et al. 2022, eq. 6; its mean over ranks is that of the global batch.
+    """Compute VICReg's loss (Bardes et al. 2022, eq. 6); its mean over ranks is the global loss.
 
     As in the authors' code, the variance term is the mean over the two views and the covariance term
     their sum.
@@ -97,12 +98,12 @@ def vicreg_loss(
 
 
 def invariance_loss(embeddings: Tensor) -> Tensor:
-    """Mean squared distance of the two views (eq. 5), of this rank's share (2, B, D)."""
+    """Compute the mean squared distance of the two views (eq. 5), of this rank's share (2, B, D)."""
     return F.mse_loss(embeddings[0], embeddings[1])
 
 
 def variance_loss(centered: Tensor) -> Tensor:
-    """Hinge on each coordinate's standard deviation at 1 (eq. 1), the mean over both views.
+    """Compute the hinge on each coordinate's standard deviation at 1 (eq. 1), the mean over both views.
 
     Args:
         centered: (2, N, D), the global batch with zero mean.
@@ -112,12 +113,12 @@ def variance_loss(centered: Tensor) -> Tensor:
 
 
 def covariance_loss(centered: Tensor) -> Tensor:
-    """Squared covariances of different coordinates (eq. 4), summed over both views (2, N, D)."""
+    """Sum the squared covariances of different coordinates (eq. 4) over both views (2, N, D)."""
     return correlation_penalty(centered[0]) + correlation_penalty(centered[1])
 
 
 def correlation_penalty(centered: Tensor) -> Tensor:
-    """Sum of the squared covariances of different coordinates, divided by the coordinates (eq. 4).
+    """Sum the squared covariances of different coordinates, divided by their number (eq. 4).
 
     The squares of X^T X and of X X^T have the same sum, so the smaller of the two is computed. Each
     rank takes a share of its rows: the mean over ranks is the penalty.
