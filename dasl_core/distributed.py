@@ -1,4 +1,4 @@
-"""Collectives with which W processes compute the gradient of one.
+"""Collectives with which W processes compute the same gradient as one process.
 
 DDP averages the parameter gradients of the ranks. A term that every rank computes on gathered
 embeddings therefore needs a gather whose backward sums the ranks' gradients: W ranks send W
@@ -65,7 +65,7 @@ def mean_over_ranks(tensor: Tensor) -> Tensor:
 
 
 def gather_objects(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
-    """The ranks' values, in rank order, on every rank. They are pickled.
+    """Gather the ranks' values, in rank order, on every rank. They are pickled.
 
     Args:
         group: of all ranks; None with a single process.
@@ -78,7 +78,7 @@ def gather_objects(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
 
 
 def gather_objects_to_rank0(value: Any, group: dist.ProcessGroup | None) -> list[Any] | None:
-    """The ranks' values, in rank order, on rank 0; None on the others. They are pickled."""
+    """Gather the ranks' values, in rank order, on rank 0; None on the others. They are pickled."""
     if group is None:
         return [value]
     values: list[Any] | None = [None] * world_size() if rank() == 0 else None
@@ -87,7 +87,7 @@ def gather_objects_to_rank0(value: Any, group: dist.ProcessGroup | None) -> list
 
 
 def broadcast_int(value: int, group: dist.ProcessGroup | None) -> int:
-    """Rank 0's value on every rank.
+    """Broadcast rank 0's value to every rank.
 
     Args:
         group: of all ranks; None with a single process.

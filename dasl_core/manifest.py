@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: its files with their sha256, by which damage is detected."""
+"""The manifest of a checkpoint: the sha256 of each file, to detect damage."""
 
 from __future__ import annotations
 

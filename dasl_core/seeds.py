@@ -19,7 +19,7 @@ def derive_seed(seed: int, purpose: str, *position: int) -> int:
 
 
 def stream(seed: int, purpose: str, *position: int) -> torch.Generator:
-    """A CPU generator seeded with `derive_seed`: the same on every rank and device."""
+    """Create a CPU generator seeded with `derive_seed`: the same on every rank and device."""
     return torch.Generator().manual_seed(derive_seed(seed, purpose, *position))
 
 

@@ -150,7 +150,7 @@ def render(
 
 @lru_cache(maxsize=64)
 def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A constant tensor, copied once to a device: a copy in every view would stall the GPU."""
+    """Create a constant tensor, once per device: a copy in every view would stall the GPU."""
     return torch.tensor(values, dtype=dtype, device=device)
 
 
@@ -159,7 +159,7 @@ def _uniform(low: float, high: float, count: int, generator: torch.Generator) ->
 
 
 def _crop_boxes(valid_hw: Tensor, scale: tuple[float, float], generator: torch.Generator) -> Tensor:
-    """(B, 4) boxes x, y, width, height in shares of the image, drawn as RandomResizedCrop does."""
+    """Draw (B, 4) boxes x, y, width, height in shares of the image, as RandomResizedCrop does."""
     count = valid_hw.shape[0]
     height, width = (edge.float().unsqueeze(1) for edge in valid_hw.unbind(1))
     area = scale[0] + (scale[1] - scale[0]) * torch.rand(count, CROP_TRIES, generator=generator)
@@ -183,7 +183,7 @@ def _crop_boxes(valid_hw: Tensor, scale: tuple[float, float], generator: torch.G
 
 
 def _color_matrix(brightness: Tensor, saturation: Tensor, hue: Tensor) -> Tensor:
-    """(B, 3, 3): brightness, then saturation, then a rotation of hue (1 is a full turn)."""
+    """Compose (B, 3, 3) matrices: brightness, then saturation, then a hue rotation (1 is a full turn)."""
     to_yiq = torch.tensor(RGB_TO_YIQ)
     cos, sin = torch.cos(2 * math.pi * hue), torch.sin(2 * math.pi * hue)
     zero, one = torch.zeros_like(hue), torch.ones_like(hue)
@@ -227,7 +227,7 @@ def _stretch(images: Tensor, luminance: Tensor, contrast: Tensor) -> Tensor:
 
 
 def _blur(images: Tensor, sigma: Tensor) -> Tensor:
-    """Separable Gaussian blur with a kernel of a tenth of the side, as SimCLR's, for each image."""
+    """Blur each image with a separable Gaussian kernel of a tenth of the side, as SimCLR does."""
     count, channels, size, _ = images.shape
     radius = max(1, size // 20)
     offsets = torch.arange(-radius, radius + 1, device=images.device, dtype=images.dtype)

@@ -51,7 +51,7 @@ class CacheFolder:
             fcntl.flock(self._use, fcntl.LOCK_SH)
             if _exists_as(self._use, path / _IN_USE):
                 break
-            self._use.close()  # It was evicted while this waited.
+            self._use.close()  # The folder was evicted during the wait.
         os.utime(path / _IN_USE)
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class CacheFolder:
             if size > shutil.disk_usage(self.path).free * SHARE_OF_FREE_DISK:
                 raise OSError(errno.ENOSPC, f"they take {size >> 20} MiB")
             with open(file, "wb") as reserved:
-                # At its full size: other processes count it before it is written.
+                # At its full size, so that other processes count it before it is written.
                 reserved.truncate(size)
 
 

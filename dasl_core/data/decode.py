@@ -16,7 +16,7 @@ FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "GIF", "TIFF", "PPM", "JPEG2000"
 # A file of a few KiB can claim an image of any size; this is 268 MB of RGB, far above any photo.
 MAX_PIXELS = 89_478_485
 
-# Beginnings of the reasons that say nothing about a file's content: another attempt may succeed.
+# Prefixes of reasons that do not depend on a file's content: another attempt may succeed.
 _MISSING, _FORBIDDEN = "the file does not exist", "the file may not be read"
 _UNREADABLE, _NO_MEMORY = "the file cannot be read", "there is not enough memory"
 
@@ -93,7 +93,7 @@ def _to_mode(image: Image.Image, mode: str) -> Image.Image:
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:
-    """Gray of more than 8 bits; Pillow's own conversion would clip it at 255 instead of scaling."""
+    """Scale gray of more than 8 bits; Pillow's own conversion would clip it at 255."""
     values = np.asarray(image)
     low, high = values.min(), values.max()
     if image.mode == "F":

@@ -28,7 +28,7 @@ class ImageSet:
         return self.canvases.index
 
     def at_most(self, limit: int) -> "ImageSet":
-        """At most `limit` of these images, evenly spaced."""
+        """Select at most `limit` of these images, evenly spaced."""
         return ImageSet(self.canvases, self.indices[:: spacing(len(self.indices), limit)])
 
     def class_names(self) -> list[str] | None:
@@ -40,5 +40,5 @@ class ImageSet:
 
 
 def spacing(count: int, limit: int) -> int:
-    """The stride with which at most `limit` of `count` items are evenly taken."""
+    """The stride that selects at most `limit` of `count` items, evenly spaced."""
     return -(-count // limit)

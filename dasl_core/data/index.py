@@ -49,7 +49,7 @@ class DatasetIndex:
     """The usable images of a folder, in a fixed order."""
 
     root: Path
-    """With every link on the way followed."""
+    """The folder, with links resolved."""
     paths: list[str]
     """Relative to `root`, with forward slashes, sorted."""
     labels: list[int] | None

@@ -32,7 +32,7 @@ TRAIN_WORDS = frozenset({"train", "training", "trainset", "trainval"})
 TEST_WORDS = frozenset({
     "test", "testing", "testset", "val", "valid", "validation", "valset", "dev", "eval", "evaluation",
 })
-# Words that add nothing to them.
+# Words that do not change the meaning of such a name.
 FILLERS = frozenset({
     "image", "images", "img", "imgs", "photo", "photos", "picture", "pictures",
     "set", "split", "data", "dataset", "folder", "jpg", "jpeg", "png",
@@ -86,8 +86,8 @@ def ingest_folder(
 ) -> DatasetIndex:
     """Find, check and label the images under a folder.
 
-    * The walk is recursive. Files and folders whose names begin with a dot are not looked at; files
-      whose names do not end like an image's (`EXTENSIONS`) are ignored and counted.
+    * The walk is recursive. Hidden files and folders (leading dot) are skipped; files without the
+      extension of an image (`EXTENSIONS`) are ignored and counted.
     * Every other file is decoded completely. It is skipped, with a reason, when it cannot be, when
       it is no regular file, when its name is not UTF-8, and when it is a link that leads out of the
       folder. Links to folders are not followed.
@@ -189,7 +189,7 @@ def _checked_root(root: str | os.PathLike[str], allowed: Sequence[str | os.PathL
 
 
 def _walk(root: Path, folder: str) -> Iterator[tuple[str, str | None]]:
-    """Yield (relative path, None or the reason to skip it) for everything below `folder` not hidden.
+    """Yield (relative path, None or the reason to skip it) for all entries below `folder` not hidden.
 
     Iterative, since folders can be nested deeper than Python's stack.
     """
@@ -239,7 +239,7 @@ def _skip_reason(root: Path, entry: os.DirEntry[str]) -> str | None:
 def _decode_all(
     root: Path, paths: list[str], workers: int | None
 ) -> Iterator[tuple[int, int] | str]:
-    """(width, height) of every image, or why it cannot be used, in order."""
+    """Decode all images; return (width, height) of each, or why it cannot be used, in order."""
 
     def check(chunk: list[str]) -> list[tuple[int, int] | str]:
         return [_size_or_reason(root, path) for path in chunk]
@@ -259,10 +259,10 @@ def _size_or_reason(root: Path, path: str) -> tuple[int, int] | str:
 
 
 def _splits(paths: list[str]) -> list[str]:
-    """The folders that hold splits, relative to the root: at its first level, or in the only folder there.
+    """Find the folders that hold splits: at the root's first level, or in the only folder there.
 
-    A class may be called "train" or "test tube", too. So there must be two folders that differ only in
-    the word for the split, or nothing but folders of splits.
+    Paths are relative to the root. A class may also be called "train" or "test tube". So there must be
+    two folders that differ only in the word for the split, or only folders of splits.
     """
     folders = {path.rpartition("/")[0] for path in paths}
     outer, inside = "", folders - {""}

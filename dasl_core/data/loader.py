@@ -115,7 +115,7 @@ class Canvases:
             self._folder.close()
 
     def _draw(self, index: int) -> np.ndarray | str:
-        """The canvas of an image, or why it cannot be read."""
+        """Decode an image to its canvas; return the reason if it cannot be read."""
         height, width = self._valid_hw[index]
         try:
             pixels = decode_image(self.index.path(index), self.channels)
@@ -179,7 +179,7 @@ class Canvases:
         """The pixels of all images; None if too few images can be read for a cache."""
         self._folder = CacheFolder(cache)
         target = self._cache_file(cache)
-        # One of the ranks on this machine, and of the jobs on this data set, builds; the others wait.
+        # One rank on this machine, among all jobs on this data set, builds; the others wait.
         with open(target.with_suffix(".lock"), "w", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if self._is_intact(target):
@@ -194,7 +194,7 @@ class Canvases:
     def _is_intact(self, target: Path) -> bool:
         """Whether there is a cache of the right shape, with a readable list of unreadable images.
 
-        Only a damaged file system leaves any other.
+        Only a damaged file system leaves another one.
         """
         try:
             shape = np.load(target, mmap_mode="r").shape
@@ -229,7 +229,7 @@ class Canvases:
                 file.flush()
                 os.fsync(file.fileno())
             # The list first: a process killed in between leaves a list without a cache, which the next
-            # one replaces, and never a cache whose black images are not listed.
+            # build replaces, and never a cache with unlisted black images.
             _write_list(target, unreadable)
             partial.replace(target)
         except OSError:
@@ -238,7 +238,7 @@ class Canvases:
         self.unreadable = unreadable
 
     def _repair_cache(self, target: Path) -> None:
-        """Read the images again that could not be read when the cache was built, and write them in place."""
+        """Retry the images that could not be read when the cache was built, and write them in place."""
         listed = _read_list(target)
         if not listed:
             return
@@ -254,7 +254,7 @@ class Canvases:
                     file.write(canvas.tobytes())
             file.flush()
             os.fsync(file.fileno())
-        # Last: a process killed before this leaves them listed, and they are read once more.
+        # Last: a process killed before this leaves them listed, so they are read again.
         if len(unreadable) < len(listed):
             _write_list(target, unreadable)
         self.unreadable = unreadable
@@ -279,7 +279,7 @@ def _read_list(cache: Path) -> list[int]:
 
 
 def _valid_hw(sizes: np.ndarray, side: int) -> np.ndarray:
-    """(N, 2) int64 heights and widths of images (N, 2) width, height scaled into a canvas."""
+    """Compute (N, 2) int64 heights and widths within a canvas from image sizes (N, 2), width first."""
     scale = np.minimum(1.0, side / sizes.max(axis=1, keepdims=True))
     valid_hw: np.ndarray = np.maximum(1, np.round(sizes[:, ::-1] * scale)).astype(np.int64)
     return valid_hw

@@ -77,9 +77,9 @@ class ConsoleReporter:
 
 
 def say(line: str, stream: Literal["stdout", "stderr"] = "stdout") -> None:
-    """Print a line. A closed terminal or pipe, or a log on a full disk, does not end a run.
+    """Print a line, ignoring a closed terminal or pipe, or a log on a full disk.
 
-    Characters that could steer the terminal are escaped: names of files may contain any.
+    Control characters, which file names may contain, are escaped.
     """
     line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
     try:

@@ -1,4 +1,4 @@
-"""The index of a folder of images, kept in the cache so that a second start decodes nothing."""
+"""The index of an image folder, stored in the cache so that a second start decodes nothing."""
 
 from pathlib import Path
 
@@ -16,8 +16,8 @@ def open_index(listing: Listing, folder: Path) -> DatasetIndex:
     Several processes may do so at once: they write the same content, and each write is atomic.
 
     Args:
-        folder: cache folder of this listing, named by its digest: any change of the images has
-            another folder, so a kept index is never out of date.
+        folder: cache folder of this listing, named by its digest. Changed images get another folder,
+            so a kept index is never out of date.
 
     Raises:
         ValueError: no image is usable, or the folder is divided into splits.

@@ -83,7 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
 def train(
     spec_path: Path, data: Path | None, output: Path, overrides: list[str], *, resume: bool = False
 ) -> int:
-    """Train as the spec file says; returns the exit code.
+    """Train according to the spec file; returns the exit code.
 
     Args:
         data: folder of images; None takes the spec's `dataset` as the folder.
@@ -146,11 +146,11 @@ def _train(spec: JobSpec, data: Path, output: Path, resume: bool, device: torch.
         start = on_rank_0(take_output)
         reporter = ConsoleReporter(run_dir) if run_dir is not None else None
         index, cache = on_rank_0(lambda: _open_images(data))
-        # On another machine the folder may lie elsewhere.
+        # The folder may have another path on another machine.
         index = replace(index, root=Path(os.path.realpath(data)))
         spec = resolve(spec, index.facts())
         if run_dir is not None:
-            if start is None:  # else the run resumes with the one that it has, or is refused
+            if start is None:  # else the run resumes with its own one, or is refused
                 run_dir.write_spec(spec.model_dump_json(indent=2))
             for skipped in index.skipped:
                 say(f"skipped {skipped.path}: {skipped.reason}", "stderr")
@@ -202,7 +202,7 @@ def _interruptible(reporter: ConsoleReporter | None) -> Iterator[None]:
         signal.signal(number, before[number])
         if reporter is not None:
             reporter.interrupted = True
-            # Not `print`: it may be what was interrupted, and its buffer refuses a second writer.
+            # Not `print`: if it was interrupted, its buffer refuses a second writer.
             with suppress(OSError):  # the terminal is gone
                 os.write(2, b"ends after this step; Ctrl-C again ends at once\n")
 

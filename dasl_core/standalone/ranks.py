@@ -75,6 +75,6 @@ def leave_ranks() -> None:
     if not dist.is_initialized():
         return
     dist.destroy_process_group()
-    # Reference cycles of a run hold its groups, and these their threads. A thread that drops a tensor
+    # Reference cycles of a run keep its groups and their threads alive. A thread that drops a tensor
     # while the interpreter exits aborts the process, and torchrun then ends the other ranks.
     gc.collect()

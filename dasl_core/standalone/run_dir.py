@@ -22,7 +22,7 @@ from dasl_core.manifest import MANIFEST, damage_of
 
 CHECKPOINTS, METRICS, SPEC = "checkpoints", "metrics.jsonl", "spec.json"
 _LOCK, _SCRATCH = ".lock", ".scratch"
-# Errors of file systems without locks. There, two runs are not kept from sharing a folder.
+# Errors of file systems without locks, on which two runs can share a folder.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}
 _NUMBERED = "step-" + 9 * "[0-9]"
 

@@ -141,7 +141,7 @@ def build_trainer(
             keepalive=reporter.keepalive,
         )
 
-    # A checkpoint brings all weights: those to start from need not exist any more.
+    # A checkpoint contains all weights: the start weights may no longer exist.
     method = _build_method(
         spec if files.resume is None else _without_start(spec), data.num_classes, device, dtype
     )
@@ -247,7 +247,7 @@ def build_trainer(
 def _build_method(
     spec: ResolvedJobSpec, num_classes: int | None, device: torch.device, dtype: torch.dtype
 ) -> Method:
-    """The method with the same weights on every rank; seeds the rank's own random stream after."""
+    """Build the method with the same weights on every rank, then seed the rank's own random stream."""
     torch.manual_seed(derive_seed(spec.train.seed, "weights"))
     method = build_method(spec, num_classes).to(device=device, dtype=dtype)
     if spec.train.channels_last:
@@ -264,7 +264,7 @@ def _build_method(
 
 
 def _wrap_ddp(method: Method, device: torch.device) -> nn.Module:
-    """The method in DDP; the method itself with one rank."""
+    """Wrap the method in DDP; with one rank, return the method itself."""
     if world_size() == 1:
         return method
     model = DistributedDataParallel(
@@ -279,7 +279,7 @@ def _wrap_ddp(method: Method, device: torch.device) -> nn.Module:
 
 
 def _build_pseudo_labels(spec: ResolvedJobSpec, data: TrainingData) -> PseudoLabels | None:
-    """The labels of DAR on clusters of k-means; None if it uses other labels."""
+    """Create the labels of DAR on k-means clusters; None if it uses other labels."""
     dar = spec.dar
     if dar is None or not dar.active or dar.labels != "cluster" or dar.clusters.source != "kmeans":
         return None
@@ -293,7 +293,7 @@ def _build_pseudo_labels(spec: ResolvedJobSpec, data: TrainingData) -> PseudoLab
 
 
 def _control_group() -> dist.ProcessGroup | None:
-    """A CPU group for decisions of rank 0, so that no step waits for a GPU to learn of them."""
+    """Create a CPU group for rank 0's decisions, so that their broadcast never waits for a GPU."""
     if world_size() == 1:
         return None
     group = dist.new_group(backend="gloo")

@@ -95,7 +95,7 @@ class Checkpointer:
             self.saved_step = step
 
     def _publish_checkpoint(self, state: dict[str, Any]) -> None:
-        """Write the files of a checkpoint and give them to the reporter."""
+        """Write the files of a checkpoint and pass them to the reporter."""
         progress = self.state.progress
         epoch = self.length.epoch_at(progress.step)
         latest = progress.evaluations[-1]["metrics"] if progress.evaluations else {}
@@ -144,7 +144,7 @@ class TrainingState:
     scaler: torch.amp.GradScaler
 
     def rank_state_dict(self) -> dict[str, Any]:
-        """The part of the state that each rank has of its own."""
+        """The part of the state that differs between ranks."""
         bank = None if self.pseudo_labels is None else self.pseudo_labels.rank_state()
         return {"random": random_state(self.device), "bank": bank}
 

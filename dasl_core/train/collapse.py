@@ -70,7 +70,7 @@ NORM_GROWTH, NORM_GROWTH_IN_ALL = 1e2, 1e4
 
 @dataclass(frozen=True)
 class Alarm:
-    """A collapse: its cause, a message for people, and the metrics that show it."""
+    """A collapse: its cause, a message to users, and the metrics that show it."""
 
     cause: Cause
     message: str
@@ -92,13 +92,13 @@ class _Watch:
 
 
 class CollapseAlarm:
-    """Judges the metrics of report after report; every call may return alarms."""
+    """Judges the metrics of each report; every call may return alarms."""
 
     def __init__(self) -> None:
         self._watches: dict[Cause, _Watch] = {cause: _Watch() for cause in get_args(Cause)}
         self._best_rank = 0.0
         self._first_norm = 0.0  # 0: not known yet
-        self._early_norm = 0.0  # the largest of the grace
+        self._early_norm = 0.0  # the largest one in the grace period
 
     @property
     def active(self) -> list[Cause]:
@@ -201,7 +201,7 @@ class CollapseAlarm:
         rank, dimensions = known["effective_rank"], known["embedding_dim"]
         self._best_rank = best = max(self._best_rank, rank)
         shown = {"effective_rank": rank, "embedding_dim": dimensions, "best_so_far": best}
-        # Classes that are points, as supervised methods want them, span this much and no more.
+        # Supervised methods aim at one point per class, which spans at most this many dimensions.
         if "num_classes" in known and rank >= (known["num_classes"] - 1) / 2:
             return "good", shown
         few = min(FEW_DIMENSIONS, dimensions / 4, best / 2)

@@ -79,7 +79,7 @@ class Criterion:
     def _alignment(
         self, dar: ResolvedDAR, embeddings: Tensor, outputs: Outputs, step: Step
     ) -> Tensor:
-        # An image's views share its label: they are never a pair.
+        # The views of an image share its label, so they are never a pair.
         labels = self._labels(dar, outputs, step).repeat(len(embeddings))
         self.columns = pair_count(labels) if dar.estimator == "full" else chain_length(labels)
         alignment = difference_alignment(
@@ -95,7 +95,7 @@ class Criterion:
         return weight_at(dar.weight, dar.schedule, step.progress) * alignment
 
     def _labels(self, dar: ResolvedDAR, outputs: Outputs, step: Step) -> Tensor:
-        """(N,) on the CPU, where the chain is drawn; only assignments to prototypes come from a GPU."""
+        """Labels (N,) on the CPU, where the chain is drawn; only prototype assignments come from a GPU."""
         if dar.labels == "class":
             assert step.labels is not None, "resolve refuses a data set without classes"
             return step.labels
@@ -106,7 +106,7 @@ class Criterion:
         return gather(outputs["assignments"][0].detach()).cpu()
 
     def metrics(self) -> dict[str, Tensor]:
-        """Metrics of the last batch beside its terms: how many pairs DAR took."""
+        """Metrics of the last batch besides its terms: the number of DAR's pairs."""
         return {} if self.columns is None else {"dar_columns": torch.tensor(float(self.columns))}
 
     def state_dict(self) -> dict[str, Any]:
@@ -119,5 +119,5 @@ class Criterion:
             self.constraint.load_state_dict(state)
 
     def buffers(self) -> list[Tensor]:
-        """Tensors that a step changes beside the weights."""
+        """Tensors other than weights that a step changes."""
         return [] if self.constraint is None else [*self.constraint.buffers()]

@@ -29,11 +29,11 @@ from dasl_core.seeds import stream
 from dasl_core.spec import FineTune, LinearProbe, ResolvedEvaluate, ViewAugment
 from dasl_core.train.precision import Precision, autocast, autocast_dtype, weight_dtype
 
-# Most training images in the k-NN bank, evenly spaced: its features are computed again at every
+# Maximum of training images in the k-NN bank, evenly spaced: features are recomputed at every
 # evaluation, which must stay cheap beside the training.
 BANK_LIMIT = 50_000
-# Most held-out images for health metrics, whose cost is quadratic or worse. Evenly spaced: the first
-# ones of the index would be of the first few classes.
+# Maximum of held-out images for health metrics, whose cost is quadratic or worse. Evenly spaced, since
+# the first ones of the index belong to the first few classes.
 HEALTH_LIMIT = 4_096
 # Statistics that are reported of the distances of DAR's theorems.
 DISTANCES = ("mean", "std", "q05", "q50", "q95", "max", "max_difference", "log_factor")
@@ -115,7 +115,7 @@ class Evaluator:
         """Compute the metrics with labels of the raw pixels: a baseline for any training."""
         side = min(self.image_size, RAW_SIDE)
         return self._metrics(
-            # Averaged, not subsampled, which would turn fine patterns into noise.
+            # Averaged, since subsampling turns fine patterns into noise.
             lambda images: F.adaptive_avg_pool2d(images, side).flatten(1),
             health=False,
         )
@@ -148,7 +148,7 @@ class Evaluator:
             rendered = self._render(canvases, valid_hw, parameters)
             with torch.no_grad(), autocast(self.precision, self.device):
                 features = encode(rendered).float()
-            # To the CPU batch by batch: all features may not fit into GPU memory beside the training.
+            # To the CPU batch by batch: all features may not fit into GPU memory during training.
             gathered = gather(features).view(ranks, len(features), -1)
             if table is None:
                 table = torch.empty(ranks, share, gathered.shape[2])

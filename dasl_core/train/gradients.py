@@ -125,7 +125,7 @@ class GradientComputer:
                 if last:
                     for weight, slope in of_weights:
                         if slope is not None:
-                            # Through the graph, so that DDP averages it with all others.
+                            # Through the graph, so that DDP averages it with the other gradients.
                             tensors.append(weight * 1)
                             slopes.append(slope)
                 torch.autograd.backward(tensors, slopes)

@@ -29,8 +29,7 @@ def draw_curves(
 ) -> None:
     """Write a PNG of the loss of each epoch and of the held-out metrics beside their baselines.
 
-    Never raises for what cannot be drawn, which must not fail a finished run: it is logged, and the PNG
-    says so.
+    A failure to draw must not fail a finished run: it is logged and noted in the PNG, never raised.
 
     Args:
         evaluations: dicts with step, epoch, subject and metrics, as in the run's progress.
@@ -74,8 +73,7 @@ def _draw_curves(
 def draw_neighbors(features: Tensor, images: ImageSet, path: Path) -> None:
     """Write a PNG with a row for each of a few held-out images: itself, then its nearest neighbors.
 
-    Neighbors of another class have a red frame, where there are classes. Never raises, as
-    `draw_curves`.
+    Neighbors of another class have a red frame. Never raises, like `draw_curves`.
 
     Args:
         features: (N, d) of the N images, N >= 2.

@@ -1,4 +1,4 @@
-"""The position of a run: what is counted and recorded from step to step."""
+"""The position of a run: counters and records of its steps."""
 
 from dataclasses import dataclass, field
 from typing import Any

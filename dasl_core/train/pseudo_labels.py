@@ -22,8 +22,8 @@ class PseudoLabels:
     those last clustered is a class of its own: all images in the first epoch, and later those of the
     dropped last batch. Cluster numbers of different clusterings are unrelated.
 
-    Images are identified by their place among the training images: other files in the folder may change
-    before a run is resumed.
+    Images are identified by their position among the training images, since other files in the folder
+    may change before a run is resumed.
 
     Args:
         train_indices: (N,) positions in the index of the images to train on.
@@ -81,7 +81,7 @@ class PseudoLabels:
             Metrics of the clustering; none when it was not due.
         """
         steps, self.filled = self.filled, 0
-        if steps == 0:  # all were skipped
+        if steps == 0:  # all steps were skipped
             return {}
         if epoch % self.settings.every_epochs:
             return {}
@@ -94,7 +94,7 @@ class PseudoLabels:
             seed=derive_seed(self.seed, "kmeans", epoch),
             positions=self._positions(steps),
         )
-        # Ranks hold their share of every step: by step, then by rank, is the order of the images.
+        # Each rank holds its share of every step: images are ordered by step, then by rank.
         shares = gather(clustering.assignments).view(world_size(), steps, self.share)
         assignments = shares.transpose(0, 1).flatten().cpu()
         places = self.places[: len(assignments)]

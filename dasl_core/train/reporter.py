@@ -1,4 +1,4 @@
-"""The port through which a training run reports to the outside, and learns what is desired of it."""
+"""The interface through which a training run sends reports and receives the desired state."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,10 +28,10 @@ class Reporter(Protocol):
         """Report the position: step, total_steps, epoch, epochs, loss, images_per_second, ..."""
 
     def phase(self, name: Phase, message: str) -> None:
-        """Report that a phase of the run begins, which may take long."""
+        """Report the start of a phase that may take long."""
 
     def keepalive(self) -> None:
-        """Signal that the run is alive during long work that is no step. Called again and again."""
+        """Signal that the run is alive. Called repeatedly during long work outside of steps."""
 
     def evaluation(
         self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]
@@ -41,18 +41,22 @@ class Reporter(Protocol):
     def checkpoint(
         self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
     ) -> None:
-        """Store the complete checkpoint in `folder`. Its files may be moved away; the run deletes the
-        folder when this returns."""
+        """Store the complete checkpoint in `folder`.
+
+        Its files may be moved away; the run deletes the folder when this returns.
+        """
 
     def artifact(self, file: Path) -> None:
-        """Store a file for people, such as a plot. It may be moved away; a later one of the same name
-        replaces it."""
+        """Store a file for users, such as a plot.
+
+        It may be moved away; a later one of the same name replaces it.
+        """
 
     def event(self, type: str, message: str, data: dict[str, Any]) -> None:
         """Report an event."""
 
     def desired(self) -> Desired:
-        """What the user wants the run to do. Called before every step, so it must not block."""
+        """The state that the user requested. Called before every step, so it must not block."""
 
 
 class NullReporter:
@@ -87,5 +91,5 @@ class NullReporter:
         """Discard."""
 
     def desired(self) -> Desired:
-        """Always "run": only rank 0 knows better, and broadcasts it."""
+        """Always "run": only rank 0 has the desired state, and broadcasts it."""
         return "run"

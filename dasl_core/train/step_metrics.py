@@ -65,7 +65,7 @@ class StepMetrics:
         if not values:
             return {}
         first = self.progress.step - len(values) + 1
-        # One by one: the sum must not depend on the steps after which a resumed run reports.
+        # One by one, so that the sum does not depend on when a resumed run reports.
         for loss in (row["loss"] for row in values):
             if math.isfinite(loss):
                 self.progress.epoch_loss_sum += loss
@@ -199,7 +199,7 @@ def embedding_statistics(embeddings: Tensor) -> dict[str, Tensor]:
 def spread_statistics(embeddings: Tensor) -> dict[str, Tensor]:
     """Pairwise distances and effective rank of the directions of different images' embeddings.
 
-    A regularizer that aligns distances may collapse these, whatever the backbone does below.
+    A regularizer that aligns distances may collapse these independently of the backbone.
 
     Args:
         embeddings: (V, B, h); the first view of the first images of this rank is used.

@@ -41,8 +41,8 @@ class Trainer:
 
     Attributes:
         progress: the position of the run, which the components share.
-        control: CPU group for decisions of rank 0, so that no step waits for a GPU to learn of them;
-            None with one rank.
+        control: CPU group for rank 0's decisions, so that their broadcast never waits for a GPU; None
+            with one rank.
     """
 
     settings: ResolvedTrain
@@ -134,7 +134,7 @@ class Trainer:
         overflowed = self.updater.overflowed
         self.guard.count(updated=updated, overflowed=overflowed, indices=batch.indices)
         if reported:
-            # Only at these steps, which a run that was stopped and resumed reports, too.
+            # Only at these steps, which a resumed run reports as well.
             dim = {"embedding_dim": embeddings.shape[-1]}
             self.metrics.watch_collapse(self.metrics.report() | dim)
 
@@ -197,15 +197,15 @@ class Trainer:
             raise CollapsedError(self.progress.collapsed)
 
     def _desired(self) -> Desired:
-        """What the user wants, the same on all ranks: rank 0 knows it and broadcasts it."""
+        """The state that the user requested, broadcast from rank 0 to all ranks."""
         choices: tuple[Desired, ...] = ("run", "cancel", "pause")
         return choices[broadcast_int(choices.index(self.reporter.desired()), self.control)]
 
     @torch.no_grad()
     def _probe(self, views: list[Tensor]) -> Tensor:
-        """Embeddings (P, h) of a few of the batch's images as evaluation computes them.
+        """Embed a few of the batch's images in eval mode, (P, h).
 
-        How far they turn in one update shows how fast the network learns (SEC's question).
+        Their rotation in one update shows how fast the network learns (the question of the SEC paper).
         """
         self.method.eval()
         with self.gradients.autocast():

@@ -76,13 +76,13 @@ class Validator:
         try:
             metrics = self.evaluator.backbone(self.method.representation, final=final)
         except NotFiniteError as error:
-            # The last update has broken the weights; no loss has shown it yet.
+            # The last update broke the weights, and no loss was computed since.
             raise self.guard.error(f"after step {self.progress.step}, {error}") from error
         self._record(subject, metrics)
-        # The untrained network's, too: a fall of the rank shows beside it.
+        # Includes the untrained network, as a reference for a falling rank.
         watched: dict[str, float] = {
             "effective_rank": metrics.get("effective_rank", math.nan),
-            # So few images span no more dimensions than there are of them.
+            # The number of images limits the rank.
             "embedding_dim": min(
                 feature_width(self.method.representation), len(self.data.held_out)
             ),
