@@ -1,4 +1,4 @@
-"""Fixtures of the core's tests."""
+"""Fixtures for the tests of `dasl_core`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.training_world import ingest, picture_folder
 
 @pytest.fixture(scope="session")
 def pool() -> Iterator[GlooPool]:
-    """Four processes that can be the ranks of a group."""
+    """Four processes that can form a process group."""
     with GlooPool(4) as pool:
         yield pool
 
@@ -35,13 +35,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs draw nothing at their end, which takes longer than a tiny run itself."""
+    """Disable the final plots, which take longer than a tiny run itself."""
     monkeypatch.setattr(Validator, "publish_plots", lambda validator: None)
 
 
 @pytest.fixture(autouse=True)
 def _torch_settings() -> Iterator[None]:
-    """One thread, and no test sees what another drew from the global generator."""
+    """Use one thread, and isolate the global generator between tests."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with torch.random.fork_rng(devices=[]):

@@ -1,4 +1,4 @@
-"""Random views: what is not changed comes out as it went in, and what is changed stays in bounds."""
+"""Random views: unchanged properties are preserved, and changes stay within their bounds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STILL = ViewAugment(crop_scale=(1.0, 1.0), flip=0, jitter=0, grayscale=0, blur=0
 
 
 def changed(**settings: object) -> ViewAugment:
-    """No augmentation but the given."""
+    """Settings with only the given augmentations."""
     return ViewAugment.model_validate(STILL.model_dump() | settings)
 
 
@@ -35,7 +35,7 @@ def canvases(count: int = 4, side: int = 16, channels: int = 3) -> Tensor:
 
 
 def whole(images: Tensor) -> Tensor:
-    """Extents of images that fill their canvases."""
+    """Valid heights and widths of images that fill their canvases."""
     count, _, height, width = images.shape
     return torch.tensor([[height, width]]).expand(count, 2)
 
@@ -59,7 +59,7 @@ def draw(augment: ViewAugment, valid_hw: Tensor, seed: int = 0) -> ViewParameter
 def pixels(
     images: Tensor, view: ViewParameters, size: int, valid_hw: Tensor | None = None
 ) -> Tensor:
-    """A rendered view in float64, its normalisation undone: values in [0, 1]."""
+    """Render a view in float64 and undo its normalization: values in [0, 1]."""
     view = view.to(torch.device("cpu"), torch.float64)
     valid_hw = whole(images) if valid_hw is None else valid_hw
     rendered = render(images, valid_hw, view, size, torch.float64)
@@ -164,11 +164,11 @@ def test_crops_are_distributed_as_in_torchvision() -> None:
             close(statistic(ours, dim=0), statistic(reference, dim=0), atol=0.012)
         assert (box[:, :2] >= 0).all()
         assert (box[:, :2] + box[:, 2:] <= 1 + 1e-6).all()
-        # Placed anywhere: the middle of all crops is the middle of the image.
+        # Positions are uniform: the mean center of all crops is the center of the image.
         close((box[:, :2] + box[:, 2:] / 2).mean(dim=0), torch.full((2,), 0.5).double(), atol=0.01)
 
 
-# --- colours
+# --- colors
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -194,13 +194,13 @@ def test_hue_and_saturation_keep_luminance_and_gray() -> None:
     strength = 0.5
     color = draw(changed(jitter=strength, jitter_probability=1), torch.full((4000, 2), 9)).color
     luma = torch.tensor(LUMA)
-    brightness = luma @ color @ torch.ones(3)  # of a white pixel
+    brightness = luma @ color @ torch.ones(3)  # luminance of a white pixel
     assert 1 - 0.8 * strength <= brightness.min() < 1 - 0.7 * strength
     assert 1 + 0.7 * strength < brightness.max() <= 1 + 0.8 * strength + 1e-6
     assert brightness.mean().item() == pytest.approx(1, abs=0.02)
     close(luma @ color, brightness[:, None] * luma, atol=1e-5)
     close(color @ torch.ones(3), brightness[:, None].expand(-1, 3), atol=1e-5)
-    # Hue turns the chroma plane: without brightness and saturation the map would be a rotation.
+    # Hue rotates the chroma plane: without brightness and saturation the map would be a rotation.
     red = color @ torch.tensor([1.0, 0.0, 0.0]) / brightness[:, None]
     assert (red[:, 1] > 0.05).any()
     assert (red[:, 2] > 0.05).any()
@@ -266,7 +266,7 @@ def test_only_drawn_images_are_blurred() -> None:
     assert (changes[drawn & (view.sigma > 0.5)] > 1e-3).all()
 
 
-# --- whose random numbers
+# --- random streams
 
 
 def test_share_of_global_draw_does_not_depend_on_other_sizes() -> None:

@@ -42,7 +42,7 @@ def test_equals_lightlys_value_and_gradient(
 
 @pytest.mark.parametrize(("samples", "width"), [(3, 7), (7, 3), (5, 5)])
 def test_equals_the_papers_formula(samples: int, width: int) -> None:
-    """Equations 1 and 2, entry by entry, where variances are far above batch_norm's epsilon."""
+    """Compare with equations 1 and 2, entry by entry, for variances far above batch_norm's epsilon."""
     z = embeddings(samples, width) * 1e4
     a, b = (view - view.mean(dim=0) for view in z)
     expected = 0.0
@@ -55,13 +55,13 @@ def test_equals_the_papers_formula(samples: int, width: int) -> None:
 
 
 def test_terms_are_the_papers() -> None:
-    """On embeddings whose correlations are known."""
+    """Check the terms on embeddings with known correlations."""
     orthogonal = torch.tensor([[1, 1], [1, -1], [-1, 1], [-1, -1]], dtype=torch.float64) * 1e4
     assert barlow_twins_loss(torch.stack([orthogonal, orthogonal + 5]), 3).item() == pytest.approx(
         0
     )
     assert barlow_twins_loss(torch.stack([orthogonal, -orthogonal]), 3).item() == pytest.approx(8)
-    same = orthogonal[:, :1].repeat(2, 1, 3)  # three coordinates that are one: 6 correlations of 1
+    same = orthogonal[:, :1].repeat(2, 1, 3)  # three equal coordinates: 6 correlations of 1
     assert barlow_twins_loss(same, 3).item() == pytest.approx(3 * 6)
 
 
@@ -90,7 +90,7 @@ def test_forward_gives_the_raw_embeddings_of_each_view() -> None:
 
 
 def test_parts_of_a_batch_give_the_gradient_of_the_whole(pictures: DatasetIndex) -> None:
-    """Cached: the statistics are those of the whole batch."""
+    """Gradient caching: the statistics are those of the whole batch."""
     spec = resolved(pictures, method={"name": "barlow_twins"}, backbone={"name": "test_vit"})
     torch.manual_seed(0)
     method = without_batch_statistics(build_method(spec).double())
@@ -110,7 +110,9 @@ def test_settings_are_the_authors(pictures: DatasetIndex) -> None:
     authors = Settings().resolve(context)
     assert (authors.projection_dim, authors.hidden_dim) == (8192, 8192)
     assert authors.redundancy == 0.0051
-    assert authors.loss_scale * 0.2 == pytest.approx(0.0048)  # their rate of biases and norms
+    assert authors.loss_scale * 0.2 == pytest.approx(
+        0.0048
+    )  # the authors' rate of biases and norms
     small = Settings().resolve(context._replace(features=512))
     assert (small.projection_dim, small.hidden_dim) == (2048, 2048)
     own = Settings(projection_dim=6).resolve(context)

@@ -1,4 +1,4 @@
-"""Batch normalisation over all ranks equals torch's over the concatenated batch."""
+"""Batch normalization over all ranks equals torch's over the concatenated batch."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "2d": lambda: nn.BatchNorm2d(3, momentum=0.3, eps=1e-3),
     "2d-not-affine": lambda: nn.BatchNorm2d(3, affine=False),
     "2d-untracked": lambda: nn.BatchNorm2d(3, track_running_stats=False),
-    # An activation that shows if it is applied twice, as ReLU would not.
+    # Unlike ReLU, this activation changes the result if it is applied twice.
     "act": lambda: BatchNormAct2d(3, act_layer=nn.SiLU),
 }
 
 
 def batch(kind: str) -> np.ndarray:
     shape = (8, 3) if kind == "1d" else (8, 3, 2, 5)
-    # A mean that is large beside the spread: E[x^2] - E[x]^2 would cancel.
+    # The mean is large compared with the spread: E[x^2] - E[x]^2 would cancel.
     return np.random.default_rng(5).normal(loc=1e4, size=shape)
 
 
 def two_steps_and_an_evaluation(kind: str) -> dict[str, Any]:
-    """What a layer makes of this rank's share, in training twice, then in eval mode."""
+    """Apply a layer to this rank's share, twice in training mode, then in eval mode."""
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     layer = LAYERS[kind]().double()
     names = list(layer.state_dict())
@@ -68,7 +68,7 @@ def test_equals_torch_on_the_whole_batch(pool: GlooPool, kind: str) -> None:
     alone = two_steps_and_an_evaluation(kind)  # one process: torch's own forward
     parts = pool.call(4, two_steps_and_an_evaluation, kind)
     names = ["trained", "input_gradient"]
-    if kind != "2d-untracked":  # which in eval mode has only its own share's statistics
+    if kind != "2d-untracked":  # without running statistics, eval mode uses those of the share
         names.append("evaluated")
     for name in names:
         together = np.concatenate([part[name] for part in parts])

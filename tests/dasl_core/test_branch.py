@@ -1,4 +1,4 @@
-"""A run that goes on from another one's checkpoint with settings that have changed since."""
+"""Branches: runs that continue from another run's checkpoint with changed settings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def source(
 
 
 def changed(**parts: Any) -> dict[str, Any]:
-    """The source's settings for four epochs, with each part's changes."""
+    """The source's settings for four epochs, with changes in each section."""
     spec = {name: dict(part) for name, part in SOURCE.items()}
     spec["train"]["epochs"] = 4
     for name, part in parts.items():
@@ -171,7 +171,7 @@ def test_branch_may_change_number_of_ranks(
 
 @pytest.mark.parametrize("method", METHODS)
 def test_shape_fields_are_those_that_change_a_tensor(method: str) -> None:
-    """With a larger value of a marked field some weight has another shape; of no other field."""
+    """Only larger values of marked fields change the shape of a weight."""
     marked = set(shape_fields(method))
     own = {"name": method} | SMALL[method]
     beside = {

@@ -56,7 +56,7 @@ def test_equals_lightlys(samples: int, width: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     p, t = torch.randn(2, 2, samples, width, generator=generator, dtype=torch.float64)
     theirs = NegativeCosineSimilarity()
-    # 2 - 2 cos, once for each way.
+    # 2 - 2 cos, once for each direction.
     expected = 4 + 2 * (theirs(p[0], t[1]) + theirs(p[1], t[0]))
     torch.testing.assert_close(byol_loss(p, t), expected, rtol=0, atol=1e-12)
 
@@ -100,7 +100,7 @@ def test_embeddings_are_raw_predictions_and_targets_the_teachers_projections() -
     together = byol.predictor(byol.projector(byol.backbone(torch.cat(images))))
     torch.testing.assert_close(outputs["embeddings"].flatten(0, 1), together)
     assert (outputs["embeddings"].norm(dim=-1) - 1).abs().max() > 1e-3
-    # A copy of the student at first, batch statistics of its own batch included.
+    # At first a copy of the student, with statistics of its own batch.
     projections = byol.projector(byol.backbone(torch.cat(images)))
     torch.testing.assert_close(outputs["targets"].flatten(0, 1), projections)
     assert not outputs["targets"].requires_grad
@@ -140,7 +140,7 @@ def test_the_backbone_that_is_kept(keep: Keep) -> None:
 def test_parts_of_a_batch_give_the_gradient_of_the_whole(
     pictures: DatasetIndex,
 ) -> None:
-    """In float64, with statistics that do not depend on the batch."""
+    """Compare in float64, with statistics that do not depend on the batch."""
     spec = resolved(pictures, method={"name": "byol"}, backbone={"name": "test_vit"})
     byol = without_batch_statistics(build_method(spec).double())
     torch.manual_seed(1)
@@ -198,7 +198,7 @@ def test_momentum_follows_the_length_of_the_training(epochs: int, momentum: floa
 def test_heads_grow_with_the_backbone() -> None:
     assert Settings().resolve(given_facts(9)).hidden_dim == 1024
     wide = given_facts(9)._replace(features=2048)
-    assert Settings().resolve(wide).hidden_dim == 4096  # the paper's, beside a ResNet-50
+    assert Settings().resolve(wide).hidden_dim == 4096  # as in the paper, with a ResNet-50
     assert Settings(hidden_dim=7).resolve(wide).hidden_dim == 7
 
 

@@ -1,4 +1,4 @@
-"""Caches of several data sets: within a bound, and never under the feet of who uses one."""
+"""Caches of several data sets: bounded in size, and never evicted while in use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIZE = 1000
 
 
 def filled(root: Path, name: str, used_at: float) -> Path:
-    """A data set's folder with a cache, last used at this time, and nobody in it."""
+    """Create an unlocked cache folder of a data set, last used at this time."""
     folder = CacheFolder(root / name)
     folder.reserve(folder.path / "canvases-1.partial", SIZE)
     (folder.path / "canvases-1.partial").rename(folder.path / "canvases-1.npy")

@@ -1,4 +1,4 @@
-"""Activation checkpointing changes memory, and nothing else."""
+"""Activation checkpointing changes only memory use."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_gradients_and_running_statistics_stay(name: str) -> None:
 
 
 def test_activations_of_a_block_are_not_kept() -> None:
-    """What autograd saves for the backward, counted."""
+    """Count the tensors that autograd saves for the backward."""
 
     def saved(checkpointed: bool) -> int:
         model = build_backbone(ResolvedBackbone(name="test_vit", image_size=64, stem="small"))

@@ -108,7 +108,7 @@ def test_tiles_bound_memory_without_changing_result(monkeypatch: pytest.MonkeyPa
     with LargestTensor() as largest:
         tiled = cluster(x, 50, metric="euclidean")
     assert torch.equal(whole.assignments, tiled.assignments)
-    # 5 candidates for the next centre are compared at once; scores of all rows are 400 * 50.
+    # 5 candidates for the next center are compared at once; scores of all rows are 400 * 50.
     assert largest.entries <= 5 * 400
 
 
@@ -144,7 +144,7 @@ def test_corner_cases() -> None:
     few = cluster(x, 2, metric="euclidean").assignments
     assert few[0] == few[1] == few[2] != few[3]
     assert cluster(x, 1, metric="euclidean").centers.item() == pytest.approx(1.25)
-    # More clusters than different points: the rest stay empty, and it ends.
+    # More clusters than different points: the rest stay empty, and k-means terminates.
     found = cluster(x, 4, metric="euclidean")
     assert cluster_quality(found, found.assignments)["empty"] == 2
     assert found.iterations < 50
@@ -183,7 +183,7 @@ def part(x: np.ndarray) -> Tensor:
 
 
 def shared(x: np.ndarray, order: np.ndarray | None, k: int, metric: Any, *options: Any) -> Any:
-    """Cluster rows that are handed out in the given order."""
+    """Cluster rows that are distributed in the given order."""
     if order is None:
         found = cluster(part(x), k, metric=metric, seed=5)
     else:
@@ -192,12 +192,12 @@ def shared(x: np.ndarray, order: np.ndarray | None, k: int, metric: Any, *option
 
 
 def alone(x: np.ndarray) -> np.ndarray:
-    """Every rank holds everything."""
+    """Cluster with all rows on every rank."""
     return cluster(torch.from_numpy(x), 4, seed=5, distributed=False).assignments.numpy()
 
 
 def from_bad_start(x: np.ndarray, k: int) -> Any:
-    """All but the first centre begin where no point is near."""
+    """Start with all centers but the first far from every point."""
 
     def start(points: Any, k: int, seed: int) -> Tensor:
         centres = torch.full((k, x.shape[1]), 1e3, dtype=torch.float64)
@@ -246,7 +246,7 @@ def test_clustering_does_not_depend_on_distribution_of_rows(pool: GlooPool) -> N
 
 
 def test_farthest_points_are_of_all_ranks(pool: GlooPool) -> None:
-    # Whole numbers: every sum is exact, and there are many equal distances to break.
+    # Whole numbers: every sum is exact, and many distances tie.
     x = np.random.default_rng(1).integers(-4, 5, (61, 2)).astype(np.float64)
     expected, centres, _, reseeded = from_bad_start(x, 9)
     assert reseeded >= 8

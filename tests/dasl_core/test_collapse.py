@@ -1,4 +1,4 @@
-"""The collapse alarm: real collapses of small networks, healthy runs, and the rules one by one."""
+"""The collapse alarm: real collapses of small networks, healthy runs, and each rule."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OUTPUTS = 64
 
 
 def views_of(step: int, noise: float = 0.1) -> tuple[Tensor, Tensor, Tensor]:
-    """Two views (64, 8) of points around 16 centres, and the points' own numbers."""
+    """Two views (64, 8) of points around 16 centers, and the points' own numbers."""
     centres = torch.randn(16, 8, generator=torch.Generator().manual_seed(99))
     generator = torch.Generator().manual_seed(step)
     y = torch.randint(16, (64,), generator=generator)
@@ -58,7 +58,7 @@ Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 def train(
     loss: Loss, steps: int = 300, lr: float = 0.01, optimizer: type[Any] = torch.optim.Adam
 ) -> Iterator[Figures]:
-    """Figures of every fifth step of a training of embeddings."""
+    """Train embeddings and return the metrics of every fifth step."""
     net = network()
     updates = optimizer(net.parameters(), lr=lr)
     for step in range(steps):
@@ -77,7 +77,7 @@ def train_assignments(
     noise: float = 0.1,
     steps: int = 300,
 ) -> Iterator[Figures]:
-    """A DINO in small: softmax outputs, a slow teacher, sharpening, and centring or none."""
+    """Train a minimal DINO: softmax outputs, a slow teacher, sharpening, with or without centering."""
     student, teacher = network(OUTPUTS), network(OUTPUTS)
     optimizer = torch.optim.Adam(student.parameters(), lr=0.003)
     centre = torch.zeros(OUTPUTS)
@@ -128,7 +128,7 @@ def with_heavy_alignment(a: Tensor, b: Tensor, names: Tensor) -> Tensor:
 
 
 def two_dimensions(a: Tensor, b: Tensor, names: Tensor) -> Tensor:
-    """Agreement of views that nothing but the variance of two coordinates keeps from a point."""
+    """Agreement of views, kept from collapsing only by the variance of two coordinates."""
     both = torch.cat([a, b])
     alive = F.relu(1 - both[:, :2].std(dim=0)).sum() + both.mean(dim=0).square().sum()
     agreement = (a - b).square().sum(dim=1).mean()
@@ -165,7 +165,7 @@ def test_few_dimensions_are_dimensional_collapse() -> None:
 
 
 def test_exploding_norms_are_norm_explosion() -> None:
-    # Of a cosine loss, whose gradient is across the embedding: every step makes it longer.
+    # The gradient of a cosine loss is orthogonal to the embedding: every step makes it longer.
     _, raised = watch(train(simclr, lr=1e4, optimizer=torch.optim.SGD))
     (one,) = [one for one in raised if one.cause == "norm_explosion"]
     assert one.metrics["embedding_norm"] > 1e4 * one.metrics["embedding_norm_at_start"]
@@ -180,7 +180,7 @@ def test_sharp_targets_without_center_are_constant_output() -> None:
     _, raised = watch(iter(points))
     assert [one.cause for one in raised] == ["constant_output"]
     assert raised[0].metrics["output_usage"] < 0.1
-    # The layer before the head is spread as ever: without the usage there is the loss alone.
+    # The layer before the head stays spread: without the usage, only the loss shows the collapse.
     assert raised[0].metrics["share_of_even_spread"] > 0.2
     _, raised = watch(only("loss_dino num_outputs", iter(points)))
     assert [one.cause for one in raised] == ["constant_output"]
@@ -215,7 +215,7 @@ def causes(alarm: CollapseAlarm, figures: Figures, times: int, progress: float =
 
 def test_alarm_needs_persistence_and_is_raised_once() -> None:
     alarm, patience = CollapseAlarm(), PATIENCE["constant_output"]
-    for _ in range(3):  # a good report in between starts the count anew
+    for _ in range(3):  # a good report in between resets the count
         assert causes(alarm, spread(0.05), patience - 1) == []
         assert causes(alarm, spread(0.9), 1) == []
     assert causes(alarm, spread(0.05), 100) == ["constant_output"]
@@ -224,7 +224,7 @@ def test_alarm_needs_persistence_and_is_raised_once() -> None:
 def test_alarm_is_raised_again_only_after_recovery() -> None:
     alarm, patience = CollapseAlarm(), PATIENCE["constant_output"]
     assert causes(alarm, spread(0.05), patience) == ["constant_output"]
-    # Between bad and good is no recovery, nor is a short one.
+    # Neither a value between bad and good nor a short improvement is a recovery.
     assert causes(alarm, spread(0.15), 50) == []
     assert causes(alarm, spread(0.9), patience - 1) == []
     assert alarm.active == ["constant_output"]
@@ -279,11 +279,11 @@ def test_rank_is_judged_by_its_fall_and_number_of_classes() -> None:
     always_low = CollapseAlarm()
     assert causes(always_low, rank(12), 20) == []
     assert causes(always_low, rank(2), 5) == ["dimensional_collapse"]
-    from_the_start = CollapseAlarm()  # as that of many an untrained network: nothing has fallen
+    from_the_start = CollapseAlarm()  # as with many untrained networks: the rank has not fallen
     assert causes(from_the_start, rank(2.3), 1) == []
     assert causes(from_the_start, rank(1.3), 20) == []
     assert causes(from_the_start, rank(1.1), 5) == ["dimensional_collapse"]
-    supervised = CollapseAlarm()  # ten classes become ten points: as it should be
+    supervised = CollapseAlarm()  # ten classes become ten points, as intended
     assert causes(supervised, rank(100, num_classes=10), 5) == []
     assert causes(supervised, rank(8.5, num_classes=10), 5) == []
     assert causes(supervised, rank(1.1, num_classes=10), 5) == ["dimensional_collapse"]
@@ -303,8 +303,8 @@ def test_norms_may_grow_only_at_start() -> None:
     assert causes(early, norm(2), 5, progress=0.0) == []
     (alarm_,) = [one for _ in range(20) for one in early.observe(norm(math.inf), 0.05)]
     assert alarm_.cause == "norm_explosion"
-    assert json.dumps(alarm_.metrics, allow_nan=False)  # as an event must
-    late = CollapseAlarm()  # taken up in the middle: there is nothing to compare with but itself
+    assert json.dumps(alarm_.metrics, allow_nan=False)  # events must be strict JSON
+    late = CollapseAlarm()  # started in mid-training: it has no earlier values to compare with
     assert causes(late, norm(1e5), 20, progress=0.5) == []
 
 

@@ -1,4 +1,4 @@
-"""What is minimised: every setting of DAR and SEC reaches the loss, with the weight it has by then."""
+"""The training objective: every setting of DAR and SEC affects the loss, with its scheduled weight."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.training_world import Recorder, resolved, settings
 CPU = torch.device("cpu")
 WEIGHT = 0.37
 SEED = 3  # of `training_world.settings`
-# DAR's settings that `difference_alignment` takes, by the same names, and what they are by default.
+# DAR's settings that `difference_alignment` takes under the same names, with their defaults.
 USUAL: dict[str, Any] = {
     "norm": "l1",
     "difference": "distance",
@@ -38,7 +38,7 @@ OTHERS = [
     if value != usual
 ]
 SAMPLES = torch.tensor([7, 2, 11, 4, 0, 9])
-# So many of one class that a chain cannot hold all views.
+# One class has so many samples that a chain cannot hold all views.
 CLASSES = torch.tensor([0, 1, 0, 0, 0, 2])
 
 
@@ -52,7 +52,7 @@ def criterion(pseudo_labels: PseudoLabels | None = None, **changes: Any) -> Crit
 
 
 def outputs(seed: int = 0, scale: float = 1.0) -> Outputs:
-    """Two views of `SAMPLES`, of very different norms; what SwAV gives beside them, too."""
+    """Outputs for two views of `SAMPLES`, of very different norms, including those of SwAV."""
     generator = torch.Generator().manual_seed(seed)
     embeddings = torch.randn(2, 6, 8, generator=generator, dtype=torch.float64)
     norms = scale * torch.linspace(0.5, 4, 12, dtype=torch.float64).view(2, 6, 1)
@@ -70,7 +70,7 @@ def at(index: int, total: int = 9) -> Step:
 def alignment(
     embeddings: Tensor, labels: Tensor, index: int = 4, seed: int = SEED, **changes: Any
 ) -> Tensor:
-    """DAR of the views, unweighted, by the regularizer itself; `labels`: (B,) of the images."""
+    """Compute unweighted DAR of the views with the regularizer itself; `labels`: (B,) of the images."""
     return difference_alignment(
         embeddings.flatten(0, 1),
         torch.cat([labels] * len(embeddings)),
@@ -80,7 +80,7 @@ def alignment(
 
 
 def assert_alike(term: Tensor, expected: Tensor, embeddings: Tensor) -> None:
-    """Two terms of the loss have the same value and the same gradient."""
+    """Check that two loss terms have the same value and the same gradient."""
     torch.testing.assert_close(term, expected, rtol=1e-12, atol=0)
     ours, theirs = (torch.autograd.grad(each, embeddings)[0] for each in (term, expected))
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-14)
@@ -90,7 +90,7 @@ def assert_alike(term: Tensor, expected: Tensor, embeddings: Tensor) -> None:
 
 
 def test_every_regularizer_setting_has_a_test() -> None:
-    """A new one needs a test that it changes the loss."""
+    """Require a test for each new setting that it changes the loss."""
     assert DAR.model_fields.keys() == {*USUAL, "weight", "labels", "clusters", "schedule"}
     assert SEC.model_fields.keys() == {"weight", "target", "momentum", "ramp"}
     assert {name: DAR.model_fields[name].default for name in USUAL} == USUAL
@@ -101,7 +101,7 @@ def test_every_regularizer_setting_has_a_test() -> None:
 def test_dar_setting_changes_loss(name: str, value: Any) -> None:
     given = outputs()
     embeddings = given["embeddings"]
-    # Of distances, single numbers, every norm is the same.
+    # Distances are single numbers, for which all norms agree.
     beside: dict[str, Any] = {"difference": "abs"} if name == "norm" else {}
     before = criterion(dar={"weight": WEIGHT, **beside})(given, at(4))
     assert before.keys() == {"loss_simclr", "loss_dar"}
@@ -158,7 +158,7 @@ def test_dar_chain_depends_on_seed_and_step() -> None:
     terms: list[float] = []
     for seed, index in ((3, 4), (3, 5), (8, 4)):
         this = criterion(dar={"weight": WEIGHT}, train={"seed": seed})
-        torch.manual_seed(len(terms))  # the global stream has no part in it
+        torch.manual_seed(len(terms))  # the global stream must have no effect
         terms.append(this(given, at(index))["loss_dar"].item())
         expected = WEIGHT * alignment(given["embeddings"], SAMPLES, index, seed)
         assert terms[-1] == pytest.approx(expected.item(), rel=1e-12)
@@ -196,7 +196,7 @@ def test_dar_columns_are_counted(labels: str, estimator: str) -> None:
 
 
 def naive_constraint(batches: list[Tensor], target: str, rho: float) -> list[float]:
-    """SEC of successive batches (V, B, h), unweighted: one norm after the other."""
+    """Compute unweighted SEC of successive batches (V, B, h), one norm at a time."""
     terms: list[float] = []
     mu: float | None = None
     for batch in batches:
@@ -225,7 +225,7 @@ def test_sec_target_and_momentum_change_loss(target: str, rho: float) -> None:
 
 
 def test_sec_gradient_is_radial() -> None:
-    """(2/N)(r - mu) f/r for each embedding f of norm r, times the weight."""
+    """Expect (2/N)(r - mu) f/r for each embedding f of norm r, times the weight."""
     given = outputs()
     embeddings = given["embeddings"]
     term = criterion(sec={"weight": WEIGHT, "ramp": False})(given, at(4))["loss_sec"]
@@ -243,7 +243,7 @@ def test_sec_mean_is_saved_and_restored() -> None:
     kept = [buffer.clone() for buffer in whole.buffers()]
     after = [each(outputs(1, 3.0), at(5))["loss_sec"] for each in (whole, resumed)]
     assert torch.equal(*after)
-    # A step that is left out takes the mean back to what it was.
+    # A skipped step restores the mean.
     for buffer, value in zip(whole.buffers(), kept, strict=True):
         buffer.copy_(value)
     assert torch.equal(whole(outputs(1, 3.0), at(5))["loss_sec"], after[0])
@@ -254,7 +254,7 @@ def test_sec_mean_is_saved_and_restored() -> None:
 
 
 def share(schedule: str, index: int, total: int) -> float:
-    """Of the full weight at a step: none at the first, if it grows, and all of it at the last."""
+    """The share of the full weight at a step: a growing one runs from 0 at the first to 1 at the last."""
     progress = index / (total - 1)
     return {
         "constant": 1.0,
@@ -292,7 +292,7 @@ def test_sec_weight_ramps_linearly(ramp: bool) -> None:
 def test_weight_schedules_span_whole_run(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, schedule: str, ramp: bool
 ) -> None:
-    """The terms that a run reports, against the regularizers of the embeddings that it made."""
+    """Compare a run's reported terms with the regularizers of its embeddings."""
     spec = resolved(
         pictures,
         dar={"weight": WEIGHT, "schedule": schedule},
@@ -305,7 +305,7 @@ def test_weight_schedules_span_whole_run(
     made: list[Tensor] = []
 
     def keep(method: torch.nn.Module, _: Any, given: Outputs) -> None:
-        if method.training:  # and not for a figure
+        if method.training:  # not for a metric
             made.append(given["embeddings"].detach())
 
     this.method.register_forward_hook(keep)

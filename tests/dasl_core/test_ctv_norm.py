@@ -1,4 +1,4 @@
-"""`ctv_norm` against brute force, in value and gradient, and as the seminorm it is."""
+"""`ctv_norm` against brute force, in value and gradient, and its properties as a seminorm."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def brute_force(columns: Tensor, norm: str) -> Tensor:
 
 
 def brute_force_gradient(columns: Tensor, norm: str) -> Tensor:
-    """From the definition, with sign(0) = 0 and 0/|0| = 0."""
+    """Compute the gradient from the definition, with sign(0) = 0 and 0/|0| = 0."""
     gradient = torch.zeros_like(columns)
     for a, b in combinations(range(len(columns)), 2):
         difference = columns[a] - columns[b]
@@ -54,7 +54,7 @@ def brute_force_gradient(columns: Tensor, norm: str) -> Tensor:
 
 @st.composite
 def matrices(draw: st.DrawFn, dtype: torch.dtype = torch.float64) -> Tensor:
-    """(H, h) with entries from a small grid, so that ties and equal columns are common, or not."""
+    """Draw (H, h) matrices, some from a small grid, where ties and equal columns are common."""
     rows, columns = draw(st.integers(0, 12)), draw(st.integers(1, 5))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     if draw(st.booleans()):

@@ -1,4 +1,4 @@
-"""Every image mode becomes the right 8-bit pixels, and every broken file a ValueError with a reason."""
+"""Decoding: correct 8-bit pixels for every image mode, and a reason for every broken file."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_full_estimator_is_brute_force_over_inter_class_pairs(norm: Norm) -> Non
     torch.testing.assert_close(value, ctv_norm(torch.stack(columns), norm))
 
 
-# Not "signed": the full value depends on the numbering of the samples, so it is no mean over orders.
+# Not "signed": its full value depends on the numbering of the samples, so it is no mean over orders.
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 @pytest.mark.parametrize("difference", ["abs", "distance"])
 @pytest.mark.parametrize("num_samples", [4, 5])
@@ -247,7 +247,7 @@ def test_normalizing_guards_against_shrinking() -> None:
     ]
     torch.testing.assert_close(guarded[0], guarded[1])
     torch.testing.assert_close(open_[0] * 0.01, open_[1])
-    # No radial gradient either: the norm of an embedding cannot be moved.
+    # There is no radial gradient: the norm of an embedding cannot change.
     phi.requires_grad_()
     (gradient,) = torch.autograd.grad(difference_alignment(phi, y, generator=seeded(0)), phi)
     assert (gradient * phi).sum(dim=1).abs().max() < 1e-12

@@ -1,4 +1,4 @@
-"""DINO against lightly's loss and the traps of its paper: centre, temperatures, last layer, crops."""
+"""DINO against lightly's loss, and details of its paper: center, temperatures, last layer, crops."""
 
 from __future__ import annotations
 
@@ -144,13 +144,13 @@ def test_the_teachers_temperature_grows_in_the_first_epochs() -> None:
     assert TemperatureWarmup(0.04, 0.07, 1)(1) == 0.07
 
 
-# --- the centre
+# --- the center
 
 
 def test_the_centre_moves_after_it_was_used() -> None:
     dino = method()
     teacher, student = torch.randn(2, 5, K) + 3, torch.randn(2, 5, K)
-    targets = F.softmax(teacher / 0.04, dim=-1)  # with the centre of before, which is 0
+    targets = F.softmax(teacher / 0.04, dim=-1)  # with the initial center, which is 0
     loss = dino.loss(outputs_of(student, teacher), step())
     torch.testing.assert_close(loss, dino_loss(targets, student, 0.1))
     assert torch.equal(dino.center, torch.zeros(K))
@@ -204,7 +204,7 @@ def test_the_teacher_starts_as_the_student_head_included() -> None:
     outputs = method()(crops())
     torch.testing.assert_close(outputs["teacher"], outputs["student"][:2])
     assert not outputs["teacher"].requires_grad
-    # Raw: what the head normalises before its last layer.
+    # Raw: the head normalizes them before its last layer.
     assert (outputs["embeddings"].norm(dim=-1) - 1).abs().max() > 1e-3
 
 
@@ -247,7 +247,7 @@ def test_parts_of_a_batch_give_gradients_and_centre_of_the_whole(pictures: Datas
     for parts in (1, 2, 4):
         dino.center.zero_()
         gradients, loss, _ = gradients_in_parts(dino, images, parts)
-        assert torch.equal(dino.center, torch.zeros_like(dino.center))  # not once a part
+        assert torch.equal(dino.center, torch.zeros_like(dino.center))  # not once per micro-batch
         dino.before_update(step())
         figures = {name: value.double() for name, value in dino.metrics({}, step()).items()}
         found.append(gradients | {"center": dino.center.clone(), "loss": loss} | figures)
@@ -300,7 +300,7 @@ def test_the_head_equals_lightlys(batch_norm: bool) -> None:
 
 
 def test_rows_of_the_last_layer_have_length_one() -> None:
-    """As torch's weight normalisation with a g of 1, gradients included."""
+    """Compare with torch's weight normalization with g = 1, including gradients."""
     layer, reference = UnitLinear(4, 6), nn.Linear(4, 6, bias=False)
     with torch.no_grad():
         reference.weight.copy_(layer.weight)
@@ -327,7 +327,7 @@ def test_the_last_layer_stays_for_the_first_epoch(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, without_plots: None
 ) -> None:
     spec = resolved(pictures, method={"name": "dino"}, train={"optimizer": {"name": "adamw"}})
-    assert spec.train.optimizer.weight_decay > 0  # which does not reach it either
+    assert spec.train.optimizer.weight_decay > 0  # weight decay does not affect it either
     recorder = Recorder(tmp_path)
     run(spec, pictures, cache, recorder)
     torch.manual_seed(derive_seed(spec.train.seed, "weights"))
@@ -341,7 +341,7 @@ def test_the_last_layer_stays_for_the_first_epoch(
     )
 
 
-# --- figures
+# --- metrics
 
 
 def test_metrics_tell_uniform_and_constant_outputs() -> None:

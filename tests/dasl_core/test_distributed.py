@@ -1,7 +1,7 @@
-"""W processes compute what one does with the global batch: losses, gradients, whole runs.
+"""W processes compute the same as one with the global batch: losses, gradients, whole runs.
 
-Everything in float64. The trap that the right gather avoids is shown beside it: a gather whose
-backward hands each rank only its own slice leaves 1/W of the gradient.
+All comparisons are in float64. Also shows a common error that our gather avoids: if the backward
+returns to each rank only its own slice, 1/W of the gradient remains.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ from tests.support.gradients import gradient
 from tests.support.training_world import Recorder, resolved, run, settings
 
 TOLERANCE = 1e-10
-# The method whose whole runs also draw their pictures.
+# The method whose whole runs also draw their plots.
 DRAWN = "simclr"
-# What every method is checked with, on 1, 2 and 4 ranks; and, on SimCLR alone, what does not depend on
-# the method.
+# Checks of every method on 1, 2 and 4 ranks; checks that do not depend on the method run on SimCLR only.
 EVERY_METHOD: dict[str, dict[str, Any]] = {
     "alone": {},
     "dar": {"dar": {"weight": 0.1}},
@@ -123,7 +122,7 @@ def test_all_reduce_sum_and_its_gradient(pool: GlooPool) -> None:
 
 
 def simclr_gradient(embeddings: np.ndarray) -> tuple[float, np.ndarray]:
-    """Loss and gradient as DDP makes them: the mean of the ranks' losses is differentiated."""
+    """Loss and gradient as in DDP: the mean of the ranks' losses is differentiated."""
     own = share(embeddings, dim=1).requires_grad_()
     loss = nt_xent(own, 0.2)
     (loss / (dist.get_world_size() if dist.is_initialized() else 1)).backward()
@@ -164,7 +163,7 @@ def test_loss_and_gradient_equal_those_of_one_process(
 
 
 def half_gradient(loss: str, embeddings: np.ndarray) -> np.ndarray:
-    """Gradient of a term of the loss, of embeddings in bfloat16."""
+    """Gradient of a loss term with respect to embeddings in bfloat16."""
     own = share(embeddings, dim=1).bfloat16().requires_grad_()
     samples = torch.arange(embeddings.shape[1])
     changes: dict[str, Any] = {"dar": {"weight": 1.0}, "sec": {"weight": 1.0, "ramp": False}}
@@ -185,21 +184,23 @@ def half_gradient(loss: str, embeddings: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("loss", ["loss_simclr", "loss_dar", "loss_sec"])
 def test_half_precision_is_gathered_in_float32(pool: GlooPool, loss: str) -> None:
-    """The summed backward of bfloat16 would be rounded once a rank. (Of 2 or 4 ranks that have the same
-    loss it would not: their shares are exact halves.)"""
+    """A summed backward in bfloat16 would round once per rank.
+
+    It would be exact for 2 or 4 ranks with the same loss, whose shares are exact halves.
+    """
     embeddings = np.random.default_rng(5).normal(size=(2, 12, 8))
     reference = half_gradient(loss, embeddings)
     gradient = np.concatenate(pool.call(3, half_gradient, loss, embeddings), axis=1)
-    # What is left are sums in another order, which now and then fall to bfloat16's next number.
+    # Sums in another order sometimes round to the adjacent bfloat16 number.
     assert np.mean(gradient == reference) > 0.95
     np.testing.assert_allclose(gradient, reference, rtol=2**-7, atol=1e-6)
 
 
-# --- the trap
+# --- a gather without the sum
 
 
 class OwnSlice(torch.autograd.Function):
-    """The gather that is often written: its backward takes the own slice and sums nothing."""
+    """A common but wrong gather: its backward takes the rank's own slice without a sum."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
@@ -243,7 +244,7 @@ def test_gather_without_summed_backward_is_wrong(pool: GlooPool) -> None:
 
     reference = simclr_gradient(embeddings)[1]
     turned = np.concatenate(pool.call(world, own_slice_simclr, embeddings), axis=1)
-    # The local-anchor loss: turned, by how much depends on the embeddings.
+    # The local-anchor loss: the direction changes by an amount that depends on the embeddings.
     cosine = (turned * reference).sum() / np.linalg.norm(turned) / np.linalg.norm(reference)
     assert cosine < 0.995
     right = [gradient for _, gradient in pool.call(world, simclr_gradient, embeddings)]
@@ -260,7 +261,7 @@ def one_step(
     files = RunFiles(cache=cache, scratch=scratch)
     this = build_trainer(ResolvedJobSpec.model_validate(spec), index, NullReporter(), files)
     if this.pseudo_labels is not None:
-        # As if k-means had been run: in the first epoch every image is a class of its own.
+        # Assigned as if k-means had run: in the first epoch every image is a class of its own.
         this.pseudo_labels.labels = torch.arange(len(index)) % 3
     terms: dict[str, float] = {}
     gradients: dict[str, np.ndarray] = {}
@@ -335,7 +336,7 @@ def whole_run(spec: dict[str, Any], index: DatasetIndex, cache: Path, kept: Path
     reporter = Recorder(kept) if first else None
     validated = ResolvedJobSpec.model_validate(spec)
     with ExitStack() as stack:
-        # The same code draws for every method, and takes as long as the run itself.
+        # The plotting code is the same for every method, and takes as long as the run itself.
         if validated.method.name != DRAWN:
             stack.enter_context(patch.object(Validator, "publish_plots", lambda validator: None))
         assert run(validated, index, cache, reporter) == "succeeded"
@@ -370,7 +371,7 @@ def test_run_on_two_ranks_equals_run_on_one(
     np.testing.assert_allclose(two["epoch_losses"], one["epoch_losses"], rtol=0, atol=TOLERANCE)
     assert two["constraint"] == pytest.approx(one["constraint"], abs=TOLERANCE)
     assert two["weights"].keys() == one["weights"].keys()
-    # The running statistics of BatchNorm among them, which are far from 1 where embeddings are raw.
+    # Includes BatchNorm's running statistics, which are far from 1 for raw embeddings.
     for name, weight in one["weights"].items():
         np.testing.assert_allclose(two["weights"][name], weight, rtol=1e-11, atol=TOLERANCE)
     for (_, _, subject, ours), (_, _, _, theirs) in zip(

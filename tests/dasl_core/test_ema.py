@@ -1,4 +1,4 @@
-"""A teacher is a frozen copy whose parameters, and nothing else, are averaged."""
+"""The EMA teacher: a frozen copy of which only the parameters are averaged."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ def test_batch_statistics_are_its_own() -> None:
     mean = teacher.backbone.get_buffer("1.running_mean")
     backbone(torch.randn(8, 1, 4, 4) + 3)
     teacher.update(backbone, head, momentum=0.0)
-    assert torch.equal(mean, torch.zeros(4))  # the student's running mean did not come along
+    assert torch.equal(mean, torch.zeros(4))  # the student's running mean was not copied
     images = torch.randn(8, 1, 4, 4) * 5 - 2
     convolution, norm, *_ = teacher.backbone.children()
     normalised = norm(convolution(images))
-    # Statistics of its own batch, not running ones.
+    # The teacher uses statistics of its own batch, not running ones.
     torch.testing.assert_close(normalised.mean(dim=(0, 2, 3)), torch.zeros(4), rtol=0, atol=1e-5)
     assert not torch.equal(mean, torch.zeros(4))
 

@@ -1,4 +1,4 @@
-"""Norm distribution and angular update: against plain formulas, and where cosines fail."""
+"""Norm distribution and angular update, against plain formulas and at angles where cosines fail."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_angle_is_exact_from_tiny_to_opposite(angle: float) -> None:
     assert angular_update(before, after).item() == pytest.approx(angle, rel=1e-6, abs=0)
     cosine = F.cosine_similarity(before, after).clamp(-1, 1).acos().item()
     if angle < 1e-8:
-        assert cosine != pytest.approx(angle, rel=1e-2, abs=0)  # what a cosine would have said
+        assert cosine != pytest.approx(angle, rel=1e-2, abs=0)  # a cosine would be inaccurate
 
 
 def test_angles_are_averaged_over_rows_whatever_the_norms() -> None:
@@ -59,8 +59,8 @@ def test_zero_rows_have_no_direction() -> None:
 
 @pytest.mark.parametrize("norm", [0.5, 1.0, 4.0])
 def test_sgd_turns_an_embedding_by_the_inverse_square_of_its_norm(norm: float) -> None:
-    # The observation SEC starts from: a cosine loss has a gradient across the embedding that falls
-    # with the norm, and the step it causes turns a longer vector less.
+    # SEC's observation: the gradient of a cosine loss is orthogonal to the embedding and falls with
+    # the norm, and its step rotates a longer vector less.
     generator = torch.Generator().manual_seed(0)
     direction = F.normalize(torch.randn(6, 4, generator=generator, dtype=torch.float64), dim=1)
     towards = F.normalize(torch.randn(6, 4, generator=generator, dtype=torch.float64), dim=1)

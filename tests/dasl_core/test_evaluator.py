@@ -1,4 +1,4 @@
-"""What an evaluation reads, and at which size."""
+"""The evaluator: which images it reads, and at which size."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +27,7 @@ def evaluator_of(
     held_out: ImageSet,
     kind: type[Evaluator] = Evaluator,
 ) -> Evaluator:
-    """An evaluator as a run builds it."""
+    """Create an evaluator as a run does."""
     return kind(
         spec.evaluate,
         spec.augment.of_view(0),
@@ -58,13 +58,13 @@ def test_raw_pixels_are_downsampled(tmp_path: Path, image_size: int, side: int) 
     metrics = evaluator.raw_pixels()
     canvases.close()
     assert set(widths) == {3 * side * side}
-    assert metrics["recall_at_1"] > 0.9  # one colour a class
+    assert metrics["recall_at_1"] > 0.9  # one color per class
     assert evaluator.image_size == image_size
 
 
 @pytest.fixture
 def build(tmp_path: Path) -> Iterator[Build]:
-    """An evaluator whose every third image is held out; all its canvases are closed in the end."""
+    """Build evaluators with every third image held out, and close their canvases afterwards."""
     opened: list[Canvases] = []
 
     def evaluator(index: DatasetIndex, precision: str = "fp32", **settings: object) -> Evaluator:
@@ -81,7 +81,7 @@ def build(tmp_path: Path) -> Iterator[Build]:
 
 
 def network_with_a_head() -> nn.Module:
-    """No timm model: nothing says how wide its features are."""
+    """A network without timm's attributes, so that the width of its features is unknown."""
     torch.manual_seed(0)
     layers = nn.Conv2d(3, 8, 3, stride=4), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(128, 6)
     return nn.Sequential(*layers)
@@ -95,7 +95,7 @@ def test_probe_and_fine_tuning_run_only_at_end(build: Build, pictures: DatasetIn
         clustering=True,
     )
     network = network_with_a_head()
-    network.get_submodule("1").eval()  # as a frozen BatchNorm is kept
+    network.get_submodule("1").eval()  # like a frozen BatchNorm
     weights = [parameter.clone() for parameter in network.parameters()]
     before = evaluator.backbone(network)
     final = evaluator.backbone(network, final=True)
@@ -107,7 +107,7 @@ def test_probe_and_fine_tuning_run_only_at_end(build: Build, pictures: DatasetIn
     assert final.keys() - before.keys() == added
     assert {name: final[name] for name in before} == before
     assert final["linear_top1"] == final[f"linear_top1_lr_{final['linear_lr']:g}"]
-    assert final["linear_top1"] > 0.8  # one colour a class
+    assert final["linear_top1"] > 0.8  # one color per class
     assert final["linear_top5"] == final["finetune_top5"] == 1  # of three classes
     clusters = {"nmi", "pairwise_f1", "pairwise_precision", "pairwise_recall"}
     assert clusters < before.keys()
@@ -150,7 +150,7 @@ def test_evaluator_metrics_equal_measures(build: Build, pictures: DatasetIndex) 
 def test_subset_of_held_out_images_has_all_classes(
     build: Build, pictures: DatasetIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # In the order of the index the first three are of one class.
+    # The first three images of the index belong to one class.
     monkeypatch.setattr(evaluation, "HEALTH_LIMIT", 3)
     monkeypatch.setattr(evaluation, "BANK_LIMIT", 6)
     evaluator = build(pictures)
@@ -190,7 +190,7 @@ def features_on_some_ranks(root: str, view: int | None) -> np.ndarray:
         pytest.MonkeyPatch.context() as patch,
         evaluation.eval_mode(network_with_a_head()) as network,
     ):
-        patch.setattr(evaluation, "FEATURE_BATCH", 4)  # several batches a rank
+        patch.setattr(evaluation, "FEATURE_BATCH", 4)  # several batches per rank
         features = evaluator.features(network, images, view).numpy()
     canvases.close()
     return features
@@ -200,7 +200,7 @@ def features_on_some_ranks(root: str, view: int | None) -> np.ndarray:
 def test_feature_order_does_not_depend_on_ranks(
     pool: GlooPool, pictures: DatasetIndex, tmp_path: Path, view: int | None
 ) -> None:
-    """Those of random views, too, which are the same whatever the ranks."""
+    """Includes random views, which are the same for any number of ranks."""
     pictures.save(tmp_path / "index")
     (alone,) = pool.call(1, features_on_some_ranks, str(tmp_path), view)
     assert alone.shape == (27, 6)

@@ -1,4 +1,4 @@
-"""A downloaded backbone is timm's: loaded as its card says, in a process that knows nothing of us."""
+"""Exported backbones: loaded with the code of their model card, in a process without this package."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_printed_code_loads_backbones_without_this_project(
     for kind, backbone in BACKBONE_KINDS.items():
         spec = resolved(pictures, backbone=backbone)
         if source != "card" and stem_lines(spec.backbone):
-            continue  # the pages refer to the card for the lines of a small stem
+            continue  # for a small stem the docs refer to the model card
         network = shake(build_backbone(spec.backbone))
         kinds.append(kind)
         folders.append(tmp_path / kind)
@@ -117,7 +117,7 @@ def test_nothing_in_a_checkpoint_is_pickled_and_reading_it_unpickles_nothing(
     assert reporter.events == []
     folder = reporter.last_checkpoint
     for format in FORMATS:
-        if format != "onnx":  # the last checkpoint has it already
+        if format != "onnx":  # the last checkpoint already contains it
             export_checkpoint(folder, format)
     files = {str(p.relative_to(folder)): p for p in folder.rglob("*") if p.is_file()}
     assert files.keys() >= {
@@ -234,7 +234,7 @@ def test_a_small_stem_keeps_the_resolution(name: str, size: int, stride: int) ->
     stem = "small" if size <= 64 else "standard"
     network = build_backbone(ResolvedBackbone(name=name, image_size=size, stem=stem))
     with torch.no_grad():
-        # As timm has it, and `nn.Module` does not know.
+        # An attribute of timm's models that `nn.Module` does not declare.
         last = cast(Any, network.eval()).forward_features(torch.rand(1, 3, size, size))
     assert last.shape[-2:] == (size // stride, size // stride)
 

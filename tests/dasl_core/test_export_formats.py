@@ -1,4 +1,4 @@
-"""ONNX, torch.export and Hugging Face's layout: read by others, and they compute what torch does."""
+"""ONNX, torch.export and Hugging Face's layout: readable elsewhere, with the same results as torch."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TINY = ResolvedBackbone(name="test_resnet", image_size=16, stem="standard")
 def checkpoint_of(
     pictures: DatasetIndex, kind: str, folder: Path, *, onnx: bool = False
 ) -> tuple[ResolvedJobSpec, torch.nn.Module]:
-    """Write a checkpoint of a shaken network of that kind."""
+    """Write a checkpoint of a network with perturbed weights."""
     spec = resolved(pictures, backbone=BACKBONE_KINDS[kind])
     torch.manual_seed(0)
     network = shake(build_backbone(spec.backbone))
@@ -67,7 +67,7 @@ def names_no_place_of_this_machine(data: bytes) -> bool:
 def onnx_checkpoints(
     pictures: DatasetIndex, tmp_path_factory: pytest.TempPathFactory
 ) -> list[tuple[Path, ResolvedJobSpec, torch.nn.Module]]:
-    """Checkpoints with ONNX: a plain and a deep small stem, a ViT with its own patches, grey ones."""
+    """Checkpoints with ONNX: a plain and a deep small stem, a ViT with its own patch size, gray images."""
     root = tmp_path_factory.mktemp("onnx")
     kinds = ("resnet18-small", "resnet-small-gray", "vit-small", "vit-large-image-gray")
     return [(root / k, *checkpoint_of(pictures, k, root / k, onnx=True)) for k in kinds]
@@ -141,7 +141,7 @@ def test_weights_too_large_for_one_file_lie_beside_it(
 def test_exporting_leaves_the_run_as_it_was(
     pictures: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next step draws what it would have drawn: a run with ONNX is the run without."""
+    """The next step draws the same random numbers with and without ONNX."""
     spec = resolved(pictures, backbone={"name": "test_vit", "image_size": 32})
     network = build_backbone(spec.backbone).train()
     weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
@@ -160,7 +160,7 @@ def test_exporting_leaves_the_run_as_it_was(
 def test_weights_that_timm_would_not_take_are_told(
     onnx: bool, pictures: DatasetIndex, tmp_path: Path
 ) -> None:
-    """Only the check knows: without it, nothing is built at a checkpoint."""
+    """Only the check detects this: without it, no network is built at a checkpoint."""
     spec = resolved(pictures, backbone={"name": "test_vit", "image_size": 32})
     other = torch.nn.Linear(2, 2)
     problem = export_backbone(other, spec, MEASURED, tmp_path, onnx=onnx)
@@ -311,7 +311,7 @@ def test_what_was_exported_before_stays_until_the_new_one_is_whole(
 
     before = files()
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limit[1]))  # a disk that is full
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limit[1]))  # simulates a full disk
     try:
         with pytest.raises(ExportError, match=f"{target} cannot be written: .*too large"):
             export_checkpoint(tmp_path / "checkpoint", format_)

@@ -1,4 +1,4 @@
-"""Fine-tuning: it learns, leaves its network alone, and is the same on any number of processes."""
+"""Fine-tuning: it learns, does not modify its network, and does not depend on the number of processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.gloo_pool import GlooPool
 
 
 def pictures(count: int = 48, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Noisy images (N, 1, 6, 6) of three classes: which two rows are lit."""
+    """Noisy images (N, 1, 6, 6) of three classes, which differ in the two bright rows."""
     generator = torch.Generator().manual_seed(seed)
     y = torch.arange(count) % 3
     images = 0.5 * torch.randn(count, 1, 6, 6, generator=generator)
@@ -44,7 +44,7 @@ def small_network(dropout: float = 0.0) -> nn.Module:
 
 def test_it_learns_and_leaves_the_network_and_the_random_state_alone() -> None:
     network = small_network(dropout=0.1)
-    network.get_submodule("0").requires_grad_(False)  # as a teacher's weights are
+    network.get_submodule("0").requires_grad_(False)  # like a teacher's weights
     before = copy.deepcopy(network.state_dict())
     random_state = torch.get_rng_state()
     result = fine_tune(network, *pictures(), *pictures(30, seed=1), lr=0.01, batch_size=8)
@@ -63,7 +63,7 @@ def test_it_learns_and_leaves_the_network_and_the_random_state_alone() -> None:
 def test_the_whole_network_is_trained_with_adamw_and_the_given_rates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two steps, written naively."""
+    """Compare with a naive implementation of two steps."""
     images, y = (part[:8] for part in pictures())
     images = images.double()
     network = nn.Sequential(nn.Flatten(), nn.Linear(36, 4)).double()
@@ -75,7 +75,7 @@ def test_the_whole_network_is_trained_with_adamw_and_the_given_rates(
     optimizer = torch.optim.AdamW(
         [{"params": weights, "weight_decay": 0.5}, {"params": biases, "weight_decay": 0}], lr=1
     )
-    for step in range(2):  # of all images: their order does not matter
+    for step in range(2):  # on all images, so their order does not matter
         for group in optimizer.param_groups:
             group["lr"] = 0.1 * _schedule(step, 2)
         optimizer.zero_grad()
@@ -109,7 +109,7 @@ def test_what_a_network_exempts_has_no_weight_decay() -> None:
     class Positions(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            # Without a gradient of its own, only decay could change it.
+            # It has no gradient, so only weight decay could change it.
             self.place = nn.Parameter(torch.ones(1, 36))
             self.linear = nn.Linear(36, 2)
 

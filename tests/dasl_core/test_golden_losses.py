@@ -37,7 +37,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
 
 
 def environment() -> dict[str, str]:
-    """What decides the bits of a float32 sum: another library, or another CPU, adds in another order."""
+    """Versions and CPU, which determine the order of float32 sums and so their bits."""
     cpu = "unknown"
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -91,7 +91,7 @@ def test_losses_equal_recorded_ones(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Record the losses of the code as it is."""
+    """Record the losses of the current code."""
     parser = argparse.ArgumentParser(description="Write tests/fixtures/golden_losses.json.")
     parser.add_argument("methods", nargs="*", help="record only these; all others stay as they are")
     methods = parser.parse_args(arguments).methods

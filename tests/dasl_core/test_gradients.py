@@ -1,4 +1,4 @@
-"""Gradients of a batch in parts: cached where the loss compares samples, accumulated where it is a mean."""
+"""Gradients in micro-batches: caching if the loss compares samples, accumulation if it is a mean."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FACTS = DatasetFacts(num_images=100, num_classes=3, median_size=16)
 
 
 class Contrastive(Method):
-    """NT-Xent over a small network with dropout or batch statistics, and a weight of the loss alone."""
+    """NT-Xent on a small network with dropout or batch statistics, with a weight used only by the loss."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def gradients(
     terms: dict[str, Any],
     is_mean: bool = False,
 ) -> tuple[dict[str, float], dict[str, np.ndarray], np.ndarray]:
-    """Terms, gradients and embeddings of one global batch, on however many ranks there are."""
+    """Terms, gradients and embeddings of one global batch, on any number of ranks."""
     method = made(kind)
     views, step = a_batch()
     share = [torch.from_numpy(step_share(view)) for view in views]
@@ -147,7 +147,7 @@ def test_cached_gradients_on_two_ranks_equal_whole_batch_on_one(pool: GlooPool, 
 
 
 def test_accumulation_of_contrastive_loss_differs() -> None:
-    """Each part would see its own samples only; algorithms.md measured a cosine of 0.95."""
+    """Each micro-batch would see its own samples only; algorithms.md measured a cosine of 0.95."""
     whole = gradients(Contrastive, 1, {})[1]
 
     class Wrong(Contrastive):
@@ -172,7 +172,7 @@ def test_mean_loss_with_regularizer_is_cached() -> None:
 
 
 class Recorded(nn.Module):
-    """Keeps what passes through."""
+    """Records its inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ def test_second_forward_repeats_dropout() -> None:
     first, second = recorded.seen[:4], recorded.seen[4:]
     assert len(second) == 4
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-    assert not torch.equal(first[0] == 0, first[1] == 0)  # the parts draw differently
+    assert not torch.equal(first[0] == 0, first[1] == 0)  # micro-batches have different dropout
 
 
 def test_running_statistics_count_batch_once() -> None:

@@ -1,4 +1,4 @@
-"""HCL against its authors' formula, and in the limits where it is NT-Xent."""
+"""HCL against its authors' formula, and in the limits where it equals NT-Xent."""
 
 from __future__ import annotations
 
@@ -98,14 +98,14 @@ def test_gradient_is_that_of_finite_differences() -> None:
 
 
 def test_where_the_bound_holds_only_positives_have_a_gradient() -> None:
-    # Each sample is opposite to no other and equal to its positive: most negatives are corrected away.
+    # No sample is opposite to another, and each equals its positive: the correction removes most negatives.
     embeddings = torch.eye(4, dtype=torch.float64).expand(2, 4, 4).clone().requires_grad_()
     loss = hard_negative_loss(embeddings, 0.2, 0.5, 1.0)
     bound = 6 * math.exp(-1 / 0.2)
     assert loss.item() == pytest.approx(math.log1p(bound / math.exp(1 / 0.2)))
     (gradient,) = torch.autograd.grad(loss, embeddings)
     assert gradient.isfinite().all()
-    assert gradient.abs().max() < 1e-12  # the positives are as near as can be
+    assert gradient.abs().max() < 1e-12  # the positives coincide
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -134,7 +134,7 @@ def test_forward_gives_raw_embeddings_and_loss_takes_the_settings() -> None:
 
 
 def loss_and_gradient(embeddings: np.ndarray, tau_plus: float) -> tuple[float, np.ndarray]:
-    """As DDP makes them: the mean of the ranks' losses is differentiated."""
+    """Loss and gradient as in DDP: the mean of the ranks' losses is differentiated."""
     world = dist.get_world_size() if dist.is_initialized() else 1
     rank = dist.get_rank() if dist.is_initialized() else 0
     own = torch.from_numpy(embeddings).chunk(world, dim=1)[rank].clone().requires_grad_()
@@ -144,7 +144,7 @@ def loss_and_gradient(embeddings: np.ndarray, tau_plus: float) -> tuple[float, n
     return float(mean_over_ranks(loss)), own.grad.numpy()
 
 
-@pytest.mark.parametrize("tau_plus", [0.05, 0.6])  # at 0.6 the bound holds for some
+@pytest.mark.parametrize("tau_plus", [0.05, 0.6])  # at 0.6 the bound applies to some
 def test_the_bound_and_the_correction_are_of_the_global_batch(
     pool: GlooPool, tau_plus: float
 ) -> None:
@@ -154,7 +154,7 @@ def test_the_bound_and_the_correction_are_of_the_global_batch(
     assert max(abs(own - value) for own, _ in results) < 1e-12
     gradient = np.concatenate([part for _, part in results], axis=1)
     np.testing.assert_allclose(gradient, reference, rtol=0, atol=1e-12)
-    # The trap: with the ranks' own negatives alone, loss and bound are those of small batches.
+    # With only the rank's own negatives, loss and bound are those of small batches.
     alone = np.mean([loss_and_gradient(part, tau_plus)[0] for part in np.split(embeddings, 4, 1)])
     assert abs(alone - value) > 0.1
 

@@ -1,4 +1,4 @@
-"""Folders as people have them: every usable image is found, every broken one is listed, none is fatal."""
+"""Ingest of real-world folders: usable images are found, broken ones are listed, none is fatal."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_broken_files_are_skipped_and_listed(tmp_path: Path) -> None:
     (broken / "gone.png").symlink_to("nothing.png")
     index = ingest_folder(tmp_path)
     assert index.paths == ["cat/good.png", "dog/CMYK.tif", "dog/L.tif", "dog/deep.png"]
-    assert index.class_names == ["cat", "dog"]  # a class of broken images only is none
+    assert index.class_names == ["cat", "dog"]  # a class with only broken images is dropped
     found = reasons(index)
     assert list(found) == sorted(found)
     assert found["broken/truncated.jpg"].startswith("the image is damaged")

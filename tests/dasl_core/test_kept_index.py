@@ -1,4 +1,4 @@
-"""The index of a folder of images that a run without a service keeps in its cache."""
+"""The index of an image folder in the cache of a run without a service."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Decoder:
         return decode.decode_image(path, *arguments)
 
     def count(self) -> int:
-        """Images since the last count."""
+        """Return the number of images since the last count."""
         count = len(self.paths)
         self.paths.clear()
         return count
@@ -58,7 +58,7 @@ def decoder(monkeypatch: pytest.MonkeyPatch) -> Decoder:
 
 
 def opened(root: Path, cache: Path) -> DatasetIndex:
-    """What a start does with the images."""
+    """Open the index as a start does."""
     listing = list_folder(root)
     return open_index(listing, cache / listing.digest())
 
@@ -193,7 +193,7 @@ def test_cache_that_cannot_be_written_is_no_error(
 
 
 def open_and_die(root: Path, cache: Path, survived: int) -> None:
-    """Open the folder in a process that is killed at an operation of the write; 9: it survives."""
+    """Open the folder in a process that is killed at an operation of the write; with 9 it survives."""
     operations = ["mkdir", "open", "fsync", "replace"]
 
     def killed(*_: Any, **__: Any) -> Any:

@@ -22,7 +22,7 @@ Split = tuple[Tensor, Tensor, Tensor, Tensor]
 def clouds(
     classes: int = 8, per_class: int = 40, width: int = 16, spread: float = 1.0, seed: int = 0
 ) -> Split:
-    """Training and test features of equal numbers, with their classes."""
+    """Training and test features, equally many, with their classes."""
     generator = torch.Generator().manual_seed(seed)
     centres = torch.randn(classes, width, generator=generator)
     y = torch.arange(classes).repeat(2 * per_class)
@@ -100,14 +100,14 @@ def test_the_rate_is_chosen_on_training_samples_that_were_not_trained_on() -> No
     chosen = found.rates[1]
     assert (found.top1, found.top5) == (chosen.top1, chosen.top5)
     assert chosen.validation_top1 > found.rates[0].validation_top1
-    # Other test labels, made so that the other rate is the better one there: the choice stays.
+    # With test labels for which the other rate is better, the choice stays the same.
     guess = linear_probe(
         train_x, train_y, test_x, (test_y + 1) % 8, learning_rates=rates, epochs=10
     )
     assert guess.learning_rate == 1.0
     assert guess.rates[1].validation_top1 == chosen.validation_top1
     assert guess.top1 < guess.rates[0].top1
-    # With noise for labels, what was trained on is known by heart and what was held is not.
+    # With random labels, training images are memorized and held-out ones are not.
     noise = torch.randint(0, 8, (200,), generator=torch.Generator().manual_seed(0))
     wide = torch.randn(200, 400, generator=torch.Generator().manual_seed(1))
     heart = linear_probe(wide, noise, wide, noise, learning_rates=[10.0], epochs=30)
@@ -134,7 +134,7 @@ def test_a_dimension_of_rounding_noise_is_left_out() -> None:
     assert scale.tolist()[1:] == [0, 0]
     standardised = ((x - mean) * scale)[:, 0]
     assert standardised.std(correction=0).item() == pytest.approx(1 / math.sqrt(3))
-    # Features that all coincide say nothing: chance, and no NaN.
+    # Identical features give chance accuracy, not NaN.
     collapsed = torch.full((40, 5), 0.3)
     y = torch.arange(40) % 4
     found = linear_probe(collapsed, y, collapsed, y, epochs=2)

@@ -1,4 +1,4 @@
-"""Batches: each image once an epoch, the same on any number of ranks; and a cache that may fail."""
+"""Batches: each image once per epoch, the same on any number of ranks; and failures of the cache."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_order_depends_only_on_seed_and_epoch(pictures: DatasetIndex, cache: Pat
     assert samples_of(pictures, cache, 9, 0) == first
     assert samples_of(pictures, cache, 9, 1) != first
     assert samples_of(pictures, cache, 9, 0, 0, 2) != first
-    # Another batch size cuts the same order elsewhere.
+    # Another batch size cuts the same order at other positions.
     assert samples_of(pictures, cache, 27, 0) == [list(chain(*first))]
 
 
@@ -117,7 +117,7 @@ def test_shares_of_ranks_form_global_batch(
 ) -> None:
     shares = pool.call(world, samples_and_canvases, pictures, cache)
     for step, (samples, canvases) in enumerate(samples_and_canvases(pictures, cache)):
-        # Every rank knows whose images the global batch has, and reads its own share of them.
+        # Every rank knows the indices of the global batch, and reads its own share.
         assert all(share[step][0] == samples for share in shares)
         np.testing.assert_array_equal(np.concatenate([s[step][1] for s in shares]), canvases)
 
@@ -220,7 +220,7 @@ def test_concurrent_processes_share_one_cache(pool: GlooPool, tmp_path: Path) ->
 
 
 def read_with_small_files(index: DatasetIndex, cache: Path) -> tuple[np.ndarray, list[str]]:
-    """As on a full disk: no file of this process may grow beyond 10 kB."""
+    """Simulate a full disk: no file of this process may grow beyond 10 kB."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
     try:
@@ -296,7 +296,7 @@ def test_image_damaged_after_ingest_is_black(
         everything(canvases)
     assert [bool(canvas.any()) for canvas in pixels] == [True, False, False, True, True, True]
     told = [r.getMessage() for r in caplog.records if "can no longer be read" in r.getMessage()]
-    if not cached:  # told once, not in every epoch
+    if not cached:  # logged once, not in every epoch
         assert sorted(line.split()[0] for line in told) == index.paths[1:3]
     canvases.close()
 

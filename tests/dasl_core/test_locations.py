@@ -1,4 +1,4 @@
-"""Where a path or URI leads, and whether that may be read."""
+"""Locations: the target of a path or URI, and whether it may be read."""
 
 from __future__ import annotations
 

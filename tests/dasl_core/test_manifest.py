@@ -1,4 +1,4 @@
-"""What a checkpoint's manifest may name, and what is opened for it."""
+"""Manifests of checkpoints: which names are valid, and which files are opened."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def checkpoint(tmp_path: Path) -> Path:
 def test_intact_files_are_not_damaged(checkpoint: Path) -> None:
     assert digests_of(checkpoint) == DIGESTS
     assert damage_of(checkpoint) is None
-    # On this machine alone a checkpoint's files may lie elsewhere.
+    # On the same machine a checkpoint's files may be links to another place.
     (checkpoint / "weights").rename(checkpoint.parent / "elsewhere")
     (checkpoint / "weights").symlink_to(checkpoint.parent / "elsewhere")
     assert damage_of(checkpoint) is None
@@ -58,8 +58,8 @@ def test_manifest_without_files_is_damaged(checkpoint: Path, content: str) -> No
 def test_special_files_are_not_read(checkpoint: Path, name: str, kind: str) -> None:
     (checkpoint / name).unlink()
     if kind == "pipe":
-        os.mkfifo(checkpoint / name)  # to open it would wait for who writes to it
+        os.mkfifo(checkpoint / name)  # opening it would block without a writer
     else:
-        (checkpoint / name).symlink_to("/dev/null")  # in the place of /dev/zero
+        (checkpoint / name).symlink_to("/dev/null")  # stands for /dev/zero
     with pytest.raises(OSError, match=f"Not a regular file: .*{name}"):
         damage_of(checkpoint)

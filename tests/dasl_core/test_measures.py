@@ -1,4 +1,4 @@
-"""k-NN, retrieval, clustering and health figures against scikit-learn or naive loops."""
+"""k-NN, retrieval, clustering and health metrics against scikit-learn or naive loops."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ def test_knn_equals_scikit_learn(k: int) -> None:
 
 
 def test_knn_of_a_class_with_fewer_members_than_k_and_of_equal_votes() -> None:
-    # The one member of class 7 is so near that it outweighs 9 others.
+    # The only member of class 7 is so near that it outweighs 9 others.
     bank = torch.cat([torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]]).repeat(9, 1)])
     y = torch.tensor([7] + [3] * 9)
     query = torch.tensor([[1.0, 0.2]])
     assert evaluate.knn_accuracy(bank, y, query, torch.tensor([7]), k=10) == 1
-    # Two that are equally near: the smaller number wins, wherever it stands in the bank.
+    # Of two equally near classes the smaller number wins, regardless of its position in the bank.
     bank = torch.tensor([[1.0, 1.0], [1.0, -1.0]])
     query = torch.tensor([[1.0, 0.0]])
     for y in (torch.tensor([2, 5]), torch.tensor([5, 2])):
@@ -112,7 +112,7 @@ def naive_recall(x: Tensor, y: Tensor, k: int) -> float:
 
 def test_recall_equals_the_naive_search_and_scikit_learn() -> None:
     x, y = clouds(classes=8, per_class=4, spread=1.5)
-    y[0] = 99  # alone in its class: always missed
+    y[0] = 99  # the only one of its class: always missed
     ks = (1, 2, 4, 8)
     recall = evaluate.recall_at_k(x, y, ks)
     assert recall == {k: naive_recall(x, y, k) for k in ks}
@@ -124,7 +124,7 @@ def test_recall_equals_the_naive_search_and_scikit_learn() -> None:
 
 
 def test_a_query_never_finds_itself_even_when_all_others_are_opposite() -> None:
-    # With 0 rather than -inf in its own place, the query would win over negative similarities.
+    # With 0 rather than -inf at its own position, the query would win over negative similarities.
     x = torch.tensor([[1.0, 0.0], [-1.0, 0.1], [-1.0, -0.1]])
     y = torch.tensor([0, 0, 1])
     assert evaluate.recall_at_k(x, y, [1])[1] == naive_recall(x, y, 1) == 1 / 3
@@ -151,7 +151,7 @@ def test_recall_at_large_k() -> None:
     recall = evaluate.recall_at_k(x, y, ks)
     assert recall == {k: naive_recall(x, y, k) for k in ks}
     assert recall[1] < recall[10] < recall[100] < recall[1000] == 1
-    # Beyond the N - 1 others, K changes nothing.
+    # K beyond the N - 1 others has no effect.
     assert set(evaluate.recall_at_k(x, y, [1199, 5000]).values()) == {1.0}
 
 
@@ -203,7 +203,7 @@ def test_pairwise_f1_equals_scikit_learns_pair_counts(rows: list[tuple[int, int]
     clusters, classes = np.array(rows).T
     (_, wrong), (missed, right) = reference.pair_confusion_matrix(classes, clusters).tolist()
     precision, recall = evaluate.pairwise_precision_recall(clusters, classes)
-    if right + wrong == 0 and right + missed == 0:  # nothing joined, nothing to be joined
+    if right + wrong == 0 and right + missed == 0:  # no pair is joined or should be
         assert (precision, recall, evaluate.pairwise_f1(clusters, classes)) == (1, 1, 1)
         return
     assert precision == (right / (right + wrong) if right + wrong else 0)
@@ -337,7 +337,7 @@ def test_inter_class_distances_near_a_collapse_and_at_an_equidistant_simplex() -
     assert simplex["mean"] == simplex["max"] == pytest.approx(math.sqrt(2))
     assert simplex["max_difference"] == pytest.approx(0, abs=1e-12)
     assert simplex["std"] == pytest.approx(0, abs=1e-7)
-    # Two points 1e-5 apart: products in float32 would say 0 or 5e-4.
+    # Two points 1e-5 apart: products in float32 would give 0 or 5e-4.
     x = torch.tensor([[1.0, 0.0], [1.0, 1e-5]])
     assert evaluate.inter_class_distances(x, torch.arange(2))["mean"] == pytest.approx(
         1e-5, rel=0.01

@@ -1,6 +1,6 @@
-"""Every setting of every method does something, and exactly what the method's loss says.
+"""Settings of all methods: each one has an effect, and exactly the intended one.
 
-Over the whole registry: a method or a setting that is new fails here until a line says what it changes.
+Covers the whole registry: a new method or setting fails here until its effect is listed.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ LABELS = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2])
 
 
 class Other(NamedTuple):
-    """A value of a setting that is not the one it is compared with, and what it changes.
+    """An alternative value of a setting, and its effects.
 
     Attributes:
-        effects: names of `observe`'s that change. All of them, and no other, unless the network is
-            another one: with that, all may change.
-        backbone: where the setting is for one family only.
+        effects: names in the result of `observe` that change: exactly these, unless the network
+            changes, in which case all may change.
+        backbone: set if the setting applies to one family only.
     """
 
     value: Any
@@ -54,8 +54,8 @@ def other(value: Any, *effects: str, backbone: str = "test_resnet") -> Other:
     return Other(value, frozenset(effects), backbone)
 
 
-# What the alternatives are compared with, beside `training_world.SMALL`: where the default of one
-# setting would leave another one without effect.
+# Base values of the comparison besides `training_world.SMALL`, for settings whose default would leave
+# another one without effect.
 BASE: dict[str, dict[str, Any]] = {"dino": {"teacher_temperature": 0.07}}
 
 HEAD = {"projection_dim": other(11, "network"), "hidden_dim": other(13, "network")}
@@ -134,10 +134,10 @@ CASES = [(name, field) for name in METHODS for field in METHODS[name].model_fiel
 CASES = [(name, field) for name, field in CASES if field != "name"]
 
 
-# --- what the loss of a method is, by its settings
+# --- each method's loss by its settings
 
 History = list[tuple[Step, Outputs]]
-"""The steps of a run so far, with what `loss` was given."""
+"""The steps of a run so far, with the arguments of `loss`."""
 
 
 def dino_of(settings: Any, method: Method, history: History) -> Tensor:
@@ -192,7 +192,7 @@ def multi_similarity_of(settings: Any, method: Method, history: History) -> Tens
 
 
 def network(settings: Any) -> tuple[nn.Module, nn.Linear]:
-    """A backbone and a head that no loss asks anything of but the head's width."""
+    """A minimal backbone and head: losses depend only on the head's width."""
     return nn.Identity(), nn.Linear(1, settings.embedding_dim)
 
 
@@ -220,14 +220,14 @@ LOSSES: dict[str, Callable[[Any, Method, History], Tensor]] = {
 }
 
 
-# --- what a run sees of a method
+# --- a method as observed in a run
 
 
 def observe(spec: ResolvedJobSpec) -> dict[str, Any]:
-    """All that a run of `spec` sees of its method, by name, from the same random numbers.
+    """Collect all observable behavior of the method of `spec`, by name, from the same random numbers.
 
-    ``outputs`` are those of the network. ``loss`` is that of given random outputs, step by step:
-    it does not depend on the network but for its prototypes or proxies, and is checked here.
+    ``outputs`` are those of the network. ``loss`` is that of given random outputs, step by step: it
+    depends on the network only through prototypes or proxies, and is checked here.
     """
     name, settings = spec.method.name, spec.method
     torch.manual_seed(0)
@@ -298,7 +298,7 @@ def same(one: Any, another: Any) -> bool:
 
 @pytest.fixture(scope="module")
 def bases(pictures: DatasetIndex) -> Callable[[str, str], tuple[ResolvedJobSpec, dict[str, Any]]]:
-    """By method and backbone, the spec that alternatives are compared with and what is seen of it."""
+    """The base spec and its observed behavior, by method and backbone."""
     known: dict[tuple[str, str], tuple[ResolvedJobSpec, dict[str, Any]]] = {}
 
     def base(name: str, backbone: str) -> tuple[ResolvedJobSpec, dict[str, Any]]:

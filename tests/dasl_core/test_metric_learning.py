@@ -38,7 +38,7 @@ def parts() -> tuple[nn.Module, nn.Linear]:
 
 
 def embeddings_of(samples: int, seed: int = 0) -> Tensor:
-    """(samples, WIDTH) float64, their lengths from 0.5 to 3."""
+    """Embeddings (samples, WIDTH) in float64, with lengths from 0.5 to 3."""
     generator = torch.Generator().manual_seed(seed)
     directions = torch.randn(samples, WIDTH, generator=generator, dtype=torch.float64)
     return directions * (0.2 + torch.rand(samples, 1, generator=generator, dtype=torch.float64))
@@ -54,7 +54,7 @@ def cosine(a: Tensor, b: Tensor) -> float:
 
 
 def softplus(values: list[float], sharpness: float) -> float:
-    """log(1 + sum of exponentials), by definition."""
+    """Compute log(1 + sum of exponentials) by definition."""
     return math.log(1 + sum(math.exp(sharpness * value) for value in values))
 
 
@@ -62,7 +62,7 @@ def softplus(values: list[float], sharpness: float) -> float:
 
 
 def naive_npair(x: Tensor, labels: list[int], method: NPair) -> float:
-    """Sohn 2016, eq. 5 without its penalty: the first two images of a class are its pair."""
+    """Compute Sohn 2016, eq. 5 without its penalty: the first two images of a class are its pair."""
     pairs = []
     for label in sorted(set(labels)):
         first, second = [i for i, other in enumerate(labels) if other == label][:2]
@@ -83,7 +83,7 @@ def naive_npair(x: Tensor, labels: list[int], method: NPair) -> float:
 
 
 def naive_proxy_anchor(x: Tensor, labels: list[int], method: ProxyAnchor) -> float:
-    """Kim et al. 2020, eq. 4."""
+    """Compute Kim et al. 2020, eq. 4."""
     proxies = method.criterion.proxies.detach()
     margin, alpha = method.criterion.margin, method.criterion.alpha
     positive, negative = [], []
@@ -97,7 +97,7 @@ def naive_proxy_anchor(x: Tensor, labels: list[int], method: ProxyAnchor) -> flo
 
 
 def naive_triplet(x: Tensor, labels: list[int], method: Triplet) -> float:
-    """Schroff et al. 2015, eq. 2 and 4: the mean over triplets of their violation."""
+    """Compute Schroff et al. 2015, eq. 2 and 4: the mean violation over triplets."""
     margin = method.criterion.margin
     z = x / x.norm(dim=1, keepdim=True)
     violations = []
@@ -111,7 +111,7 @@ def naive_triplet(x: Tensor, labels: list[int], method: Triplet) -> float:
 
 
 def naive_multi_similarity(x: Tensor, labels: list[int], method: MultiSimilarity) -> float:
-    """Wang et al. 2019, eq. 13 to 15."""
+    """Compute Wang et al. 2019, eq. 13 to 15."""
     alpha, beta, base = method.criterion.alpha, method.criterion.beta, method.criterion.base
     epsilon, total = method.miner.epsilon, 0.0
     for a, anchor in enumerate(x):
@@ -143,7 +143,7 @@ def test_equals_the_formula(case: str, classes: int, seed: int) -> None:
     torch.manual_seed(seed)
     build, naive = CASES[case]
     method = build().double()
-    # Not all of one size, and in any order.
+    # Classes of different sizes, in random order.
     labels = [*range(classes), *range(classes), *torch.randint(classes, (3,)).tolist()]
     labels = [labels[i] for i in torch.randperm(len(labels)).tolist()]
     x = embeddings_of(len(labels), seed)
@@ -236,7 +236,7 @@ def test_proxies_learn_a_hundred_times_faster(pictures: DatasetIndex) -> None:
 
 
 def gradients(case: str, embeddings: np.ndarray, labels: list[int]) -> dict[str, np.ndarray]:
-    """The loss and the gradients of embeddings and proxies as DDP makes them."""
+    """The loss and the gradients of embeddings and proxies, as in DDP."""
     world = dist.get_world_size() if dist.is_initialized() else 1
     rank = dist.get_rank() if dist.is_initialized() else 0
     torch.manual_seed(1)
@@ -261,7 +261,7 @@ def test_ranks_compute_the_loss_and_gradient_of_one_process(pool: GlooPool, case
     together = np.concatenate([result["embeddings"] for result in results])
     np.testing.assert_allclose(together, alone["embeddings"], rtol=0, atol=1e-12)
     for name in alone.keys() - {"embeddings"}:
-        # Proxies: the ranks' gradients add up, as each is of loss / W.
+        # Proxies: the ranks' gradients add up, since each is that of loss / W.
         total = sum(result[name] for result in results) / (4 if name == "loss" else 1)
         np.testing.assert_allclose(total, alone[name], rtol=0, atol=1e-11)
 

@@ -27,7 +27,7 @@ from tests.support.training_world import Recorder, resolved, run
 
 
 def authors(queries: Tensor, keys: Tensor, temperature: float) -> Tensor:
-    """`contrastive_loss` of the authors' code on one process, once for each way."""
+    """`contrastive_loss` of the authors' code on one process, once for each direction."""
 
     def one(q: Tensor, k: Tensor) -> Tensor:
         q, k = F.normalize(q, dim=1), F.normalize(k, dim=1)
@@ -38,8 +38,11 @@ def authors(queries: Tensor, keys: Tensor, temperature: float) -> Tensor:
 
 
 def naive(queries: Tensor, keys: Tensor, temperature: float) -> float:
-    """Eq. 1 with loops: a query's positive is the other view's key of its image, its negatives are
-    that view's keys of the other images."""
+    """Compute eq. 1 with loops.
+
+    A query's positive is the other view's key of its image; its negatives are that view's keys of the
+    other images.
+    """
     total, samples = 0.0, queries.shape[1]
     for view in range(2):
         for i in range(samples):
@@ -122,7 +125,7 @@ def test_the_momentum_encoder_follows_after_the_update() -> None:
 
 
 def test_parts_of_a_batch_give_the_gradient_of_the_whole(pictures: DatasetIndex) -> None:
-    """Cached, since a query is compared with the keys of all images."""
+    """Gradient caching, since a query is compared with the keys of all images."""
     spec = resolved(pictures, method={"name": "moco_v3"}, backbone={"name": "test_vit"})
     torch.manual_seed(0)
     moco = without_batch_statistics(build_method(spec).double())

@@ -1,4 +1,4 @@
-"""Pictures of a run: real PNGs, whatever a job is called and however little there is to see."""
+"""Plots of a run: valid PNGs for any job name and for little data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_plots_with_few_or_no_held_out_images(
 ) -> None:
     reporter = Recorder(tmp_path)
     spec = resolved(pictures)
-    # Resolving refuses a share that holds nothing out; so small a data set could.
+    # Resolving rejects a share that holds nothing out, which a small data set could still cause.
     chosen = spec.evaluate.model_copy(update={"holdout": Holdout(fraction=fraction)})
     spec = spec.model_copy(update={"evaluate": chosen})
     assert run(spec, pictures, cache, reporter) == "succeeded"
@@ -41,7 +41,7 @@ def test_plots_are_non_empty_pngs(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, channels: int
 ) -> None:
     reporter = Recorder(tmp_path)
-    # A name that a plotting library could take for a formula, and one that is none.
+    # A name that the plotting library could parse as a formula, but that is none.
     spec = resolved(
         pictures,
         name="costs $5 {and $_{6",

@@ -1,4 +1,4 @@
-"""Pseudo-labels: who has which, epoch after epoch."""
+"""Pseudo-labels: assignments in each epoch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ IMAGES, BATCH, STEPS, K = 10, 4, 2, 2
 
 
 def test_images_share_label_only_in_last_clustering() -> None:
-    """Each epoch leaves two images out, and numbers its clusters in its own way."""
+    """Each epoch omits two images, and numbers its clusters differently."""
     truth = torch.arange(IMAGES) % K
     embeddings = torch.eye(K)[truth].repeat(2, 1, 1)  # (V, N, h)
     clusters = ResolvedClusters(source="kmeans", k=K, every_epochs=1)

@@ -1,4 +1,4 @@
-"""A stopped run goes on as if it had never stopped, bit for bit."""
+"""Resuming: a stopped run continues bit for bit like an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stop_at(step: int, how: Desired = "cancel") -> Callable[[int], Desired]:
 
 
 def assert_same_state(one: Path, other: Path) -> None:
-    """Everything that the next step depends on, bit for bit."""
+    """Compare all state that the next step depends on, bit for bit."""
     states = [load_state(folder) for folder in (one, other)]
     for part in ("method", "criterion", "clusters", "optimizer", "scaler", "ranks"):
         assert_same(states[0][part], states[1][part], part)
@@ -39,7 +39,7 @@ def assert_same_state(one: Path, other: Path) -> None:
 
 
 IN_PARTS: dict[str, dict[str, Any]] = {
-    # With all that a method and the regularizers keep between steps.
+    # Includes the state of the method and the regularizers between steps.
     method: {
         "method": {"name": method},
         "dar": {"weight": 0.1, "labels": "cluster", "clusters": {"k": 3}},
@@ -74,7 +74,7 @@ VARIANTS: dict[str, dict[str, Any]] = IN_PARTS | {
         ("lars-dar", 1),
         ("adamw-vit-blur", 6),
         ("bf16", 7),
-        # Anywhere, but at the same place each time the tests are run.
+        # An arbitrary step, the same in every run of the tests.
         *((method, random.Random(f"stop {method}").randrange(1, TOTAL)) for method in REGISTRY),
     ],
 )
@@ -88,7 +88,7 @@ def test_cancelled_run_resumes_bit_exactly(
     stopped = Recorder(tmp_path / "stopped", stop_at(stop))
     assert run(spec, pictures, cache, stopped) == "cancelled"
     assert stopped.checkpoints[-1][0] == stop
-    torch.rand(7)  # whatever else this process draws
+    torch.rand(7)  # stands for other random draws of this process
     resumed = Recorder(tmp_path / "resumed")
     assert run(spec, pictures, cache, resumed, stopped.last_checkpoint) == "succeeded"
 
@@ -97,7 +97,7 @@ def test_cancelled_run_resumes_bit_exactly(
     steps = [p["step"] for p in stopped.points + resumed.points if "loss" in p["values"]]
     assert steps == list(range(1, TOTAL + 1))
     assert stopped.evaluations + resumed.evaluations == undisturbed.evaluations
-    # People see what a run is at, and that it does not begin again.
+    # Messages show the position of the run, and that it does not start from scratch.
     phases = [name for name, _ in undisturbed.phases]
     assert phases == ["reading", "baselines", "training", "final"]
     assert [name for name, _ in resumed.phases] == ["reading", "training", "final"]
@@ -157,7 +157,7 @@ def test_run_can_be_stopped_repeatedly(pictures: DatasetIndex, cache: Path, tmp_
         outcome = run(spec, pictures, cache, part, at)
         at = part.last_checkpoint
         losses += part.curve()
-    assert outcome == "succeeded"  # after the last step nobody is asked
+    assert outcome == "succeeded"  # the desired state is not polled after the last step
     assert losses == undisturbed.curve()
     assert at is not None
     assert_same_state(undisturbed.last_checkpoint, at)
@@ -210,7 +210,7 @@ def test_checkpoint_with_other_settings_is_refused(
 def test_checkpoint_with_other_images_is_refused(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
-    """As many as before, of other names: which of them are held out is another choice."""
+    """The same number of images with other names, of which others are held out."""
     stopped = Recorder(tmp_path / "stopped", stop_at(1))
     spec = resolved(pictures)
     run(spec, pictures, cache, stopped)
@@ -228,7 +228,7 @@ def test_checkpoint_with_other_images_is_refused(
 def test_held_out_images_may_change_before_resume(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, change: str
 ) -> None:
-    """They stand before those that are trained on, whose clusters must not move with them."""
+    """They precede the training images in the index, whose clusters must not shift with them."""
     changes = {
         "dar": {"weight": 0.5, "labels": "cluster", "clusters": {"k": 3}},
         "evaluate": {"holdout": {"by": "class", "fraction": 0.3}},

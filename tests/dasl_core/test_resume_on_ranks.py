@@ -1,6 +1,6 @@
-"""What is a rank's own, and what is not: random streams, and the bank that clusters are made from.
+"""Resuming on several ranks: state of each rank (random streams, the bank for clusters) and shared state.
 
-Runs on two ranks that drop residual branches at random: a network that draws from its rank's stream.
+The runs use two ranks and a network with stochastic depth, which draws from its rank's stream.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CLUSTERS = 3
 
 
 def spec_of(index: DatasetIndex, workers: int, **changes: Any) -> dict[str, Any]:
-    """A run with clusters of k-means, made anew after every epoch, as JSON."""
+    """A spec with k-means clusters, recomputed after every epoch, as JSON."""
     settings: dict[str, Any] = {
         "dar": {"weight": 0.5, "labels": "cluster", "clusters": {"k": CLUSTERS}},
         "train": {"precision": "fp64", "optimizer": {"name": "sgd", "lr": 0.05}},
@@ -45,9 +45,9 @@ def recorded(
     stop: int | None = None,
     resume: Path | None = None,
 ) -> tuple[Outcome, list[float]]:
-    """A run whose checkpoints are `kept`: how it ended and, on rank 0, its losses.
+    """Run with checkpoints in `kept`; return the outcome and, on rank 0, the losses.
 
-    `stop`: after so many steps of this process.
+    `stop`: number of steps of this process before it stops.
     """
 
     def desired(asked: int) -> Desired:
@@ -55,7 +55,7 @@ def recorded(
 
     first = not dist.is_initialized() or dist.get_rank() == 0
     reporter = Recorder(kept, desired) if first else None
-    torch.rand(7 * (1 + dist.get_rank() if dist.is_initialized() else 1))  # whatever else is drawn
+    torch.rand(7 * (1 + dist.get_rank() if dist.is_initialized() else 1))  # stands for other draws
     with patch.object(Validator, "publish_plots", lambda validator: None):
         outcome = run(ResolvedJobSpec.model_validate(spec), index, cache, reporter, resume)
     return outcome, [] if reporter is None else reporter.curve()
@@ -73,7 +73,7 @@ def test_two_ranks_resume_bit_exactly_within_epoch(
     assert (outcome, other) == ("cancelled", "cancelled")
     stopped = part / f"step-{stop}"
 
-    # Each rank has something of its own to lose.
+    # Each rank has state of its own.
     first, second = load_state(stopped)["ranks"]
     assert not torch.equal(first["random"]["cpu"], second["random"]["cpu"])
     assert first["bank"].shape == second["bank"].shape == (banked, 8)
@@ -90,7 +90,7 @@ def test_two_ranks_resume_bit_exactly_within_epoch(
 
 
 def draws(spec: dict[str, Any], index: DatasetIndex, cache: Path, scratch: Path) -> np.ndarray:
-    """What a network would draw first, and one of its first weights."""
+    """The first random draws of a network, and one of its first weights."""
     files = RunFiles(cache=cache, scratch=scratch)
     this = build_trainer(ResolvedJobSpec.model_validate(spec), index, NullReporter(), files)
     this.close()
@@ -130,5 +130,5 @@ def test_clusters_on_two_ranks_equal_those_on_one(
         assert torch.equal(ours[seen], alone[seen]), step
         assert bool((ours[~seen] >= CLUSTERS).all()), step
         found.add(tuple(alone[seen].tolist()))
-    assert len(found) > 1  # they are made anew
+    assert len(found) > 1  # clusters are recomputed
     np.testing.assert_allclose(together, losses, rtol=0, atol=1e-10)

@@ -25,7 +25,7 @@ FILES = {"backbone.safetensors": b"w" * 3000, "training_state.json": b"{}", "mod
 
 
 def add_checkpoint(folder: RunDirectory, step: int) -> Path:
-    """A checkpoint whose files say of which step they are."""
+    """Add a checkpoint whose files contain its step."""
     made = folder.scratch / "made"
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir()
@@ -44,7 +44,7 @@ def figures(path: Path) -> list[int]:
 
 @contextmanager
 def full_disk(room: int) -> Iterator[None]:
-    """No file of this process grows beyond so many bytes."""
+    """Limit the size of every file that this process writes, in bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
     try:
@@ -178,7 +178,7 @@ def test_metrics_of_repeated_steps_are_dropped(tmp_path: Path) -> None:
 
 
 def test_metrics_without_checkpoint_are_renamed(tmp_path: Path) -> None:
-    """Those of each run that died before its first one, or whose checkpoints are gone."""
+    """Metrics of runs that were killed before their first checkpoint, or whose checkpoints were deleted."""
     for run in range(1, 5):
         with RunDirectory(tmp_path) as folder:
             assert folder.start(resume=True) is None
@@ -203,7 +203,7 @@ def test_metrics_on_full_disk_are_written_later(tmp_path: Path) -> None:
             made = folder.scratch / "made"
             made.mkdir()
             with pytest.raises(OSError, match="too large"):
-                folder.add_checkpoint(made, 3)  # not before its steps' figures
+                folder.add_checkpoint(made, 3)  # not before the metrics of its steps
         add_checkpoint(folder, 3)
         assert figures(tmp_path) == [1, 2, 3]
 
@@ -215,7 +215,7 @@ def test_checkpoint_on_full_disk_leaves_nothing(tmp_path: Path) -> None:
         made.mkdir()
         (made / "model.json").write_bytes(b"{}")
         with full_disk(20), pytest.raises(OSError, match="too large"):
-            folder.add_checkpoint(made, 6)  # its manifest does not fit
+            folder.add_checkpoint(made, 6)  # no room for its manifest
         assert list((tmp_path / CHECKPOINTS).iterdir()) == [first]
         assert folder.start(resume=True) == first
 
@@ -223,7 +223,7 @@ def test_checkpoint_on_full_disk_leaves_nothing(tmp_path: Path) -> None:
 def test_checkpoint_is_synced_before_rename(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a machine that loses its power has the name of a checkpoint, and not its bytes."""
+    """Otherwise a power failure could leave a checkpoint's name without its content."""
     done: list[str] = []
     fsync, rename, replace = os.fsync, Path.rename, Path.replace
 
@@ -269,7 +269,7 @@ def test_created_folders_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 class DiskGone(OSError):
-    """A disk that answers no more."""
+    """An error of a disk that no longer responds."""
 
 
 @pytest.mark.parametrize("operation", ["rename", "sync"])
@@ -300,7 +300,7 @@ def test_failed_replacement_keeps_previous_checkpoint(
 
 
 class Died(BaseException):
-    """The process ends here; nothing after it runs."""
+    """Simulates the end of the process at this point."""
 
 
 def test_kill_between_operations_keeps_intact_checkpoint(
@@ -345,7 +345,7 @@ def test_kill_between_operations_keeps_intact_checkpoint(
             try:
                 folder.add_checkpoint(made, 6)
             except Died:
-                os.close(folder._lock)  # as the system does
+                os.close(folder._lock)  # as the operating system does
             else:
                 break
             left = 0

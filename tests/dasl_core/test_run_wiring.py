@@ -1,4 +1,4 @@
-"""A run hands its settings to the parts that obey them, and a look at the network leaves no trace."""
+"""Wiring of a run: settings reach their components, and probing the network has no side effects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.training_world import SMALL, Recorder, resolved
 
 FirstStep = Callable[[ResolvedJobSpec], dict[str, Tensor]]
 RATE = 0.25
-# The change of a weight in a step is the rate times its gradient, and nothing else.
+# A step changes each weight by exactly the rate times its gradient.
 PLAIN: dict[str, Any] = {
     "precision": "fp64",
     "warmup_epochs": 0,
@@ -50,7 +50,7 @@ def opened(
 
 @pytest.fixture
 def first_step(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> FirstStep:
-    """A function from a spec to how far a run's first step moves each weight that it trains."""
+    """A function from a spec to the change of each trained weight in the first step of a run."""
 
     def moved(spec: ResolvedJobSpec) -> dict[str, Tensor]:
         with opened(spec, pictures, cache, tmp_path) as this:
@@ -70,7 +70,7 @@ def first_step(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> FirstStep
 def assert_scaled(
     moved: dict[str, Tensor], plain: dict[str, Tensor], factors: dict[str, float]
 ) -> None:
-    """Each weight has moved `factors` times as far as in the plain run, in the same direction."""
+    """Check that each weight moved `factors` times as far as in the plain run, in the same direction."""
     assert moved.keys() == plain.keys() == factors.keys()
     for name, change in plain.items():
         torch.testing.assert_close(
@@ -97,7 +97,7 @@ def test_clipping_uses_global_norm(pictures: DatasetIndex, first_step: FirstStep
 
 
 def test_dino_clips_each_gradient_to_three(pictures: DatasetIndex, first_step: FirstStep) -> None:
-    """As its paper's code does. The low temperature makes gradients large enough."""
+    """As in the paper's code. The low temperature makes gradients large enough."""
     method = {"name": "dino", **SMALL["dino"], "student_temperature": 2e-3}
     usual = resolved(pictures, method=method, train=PLAIN)
     assert usual.train.clip == Clip(norm=3.0, each=True)
@@ -129,7 +129,7 @@ def test_proxies_have_hundredfold_learning_rate(
 
 
 def test_layer_decay_slows_earlier_blocks(pictures: DatasetIndex, first_step: FirstStep) -> None:
-    """By half from each to the one before it; the embedding of the patches comes before all."""
+    """Each block has half the rate of the next one; the patch embedding counts as the first."""
 
     def spec(decay: float) -> ResolvedJobSpec:
         optimizer = PLAIN["optimizer"] | {"layer_decay": decay}
@@ -158,7 +158,7 @@ def test_layer_decay_slows_earlier_blocks(pictures: DatasetIndex, first_step: Fi
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[ViewAugment, ViewParameters]]:
-    """What each view is drawn with, and what comes of it."""
+    """Record the settings and the drawn parameters of each view."""
     calls: list[tuple[ViewAugment, ViewParameters]] = []
 
     def kept(valid_hw: Tensor, augment: ViewAugment, generator: torch.Generator) -> ViewParameters:
@@ -175,7 +175,10 @@ def test_byol_blurs_and_solarizes_views_differently(
     tmp_path: Path,
     drawn: list[tuple[ViewAugment, ViewParameters]],
 ) -> None:
-    """Grill et al. 2020, table 6: the first is always blurred, the second seldom, and only it inverted."""
+    """As in Grill et al. 2020, table 6.
+
+    The first view is always blurred, the second seldom, and only the second is inverted.
+    """
     spec = resolved(
         pictures, method={"name": "byol"}, backbone={"image_size": 72}, train={"batch_size": 24}
     )
@@ -216,7 +219,7 @@ def test_dino_local_crops_are_small(
 def test_per_view_setting_changes_only_that_view(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
-    """The same whole image twice, but that the second view is inverted above one half."""
+    """Both views show the same whole image, but the second is inverted above one half."""
     augment = {"crop_scale": (1, 1), "flip": 0, "jitter": 0, "grayscale": 0, "blur": 0}
     spec = resolved(
         pictures,
@@ -233,13 +236,13 @@ def test_per_view_setting_changes_only_that_view(
     torch.testing.assert_close(second, expected, rtol=0, atol=1e-6)
 
 
-# --- what is looked at beside the training
+# --- the probe
 
 
 def test_probe_leaves_network_in_training_mode(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
-    """At the tenth of an epoch's twelve steps some images are embedded as evaluation would."""
+    """At step 10 of an epoch's 12, some images are embedded in eval mode."""
     spec = resolved(pictures, train={"epochs": 1, "batch_size": 2})
     reporter, training, looks = Recorder(tmp_path / "kept"), [], []
 
@@ -283,7 +286,7 @@ def test_probe_leaves_network_in_training_mode(
 def test_network_runs_in_requested_precision(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, precision: str, method: str, parts: int
 ) -> None:
-    """In training, in the look at it, and in an evaluation; weights and losses keep theirs."""
+    """In training, probe and evaluation; weights and losses keep their own precision."""
     wanted = {
         "fp32": torch.float32,
         "fp64": torch.float64,

@@ -1,4 +1,4 @@
-"""m images of each class in a batch: different classes, every image about equally often."""
+"""Class-balanced batches: m images of each of several classes, every image about equally often."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.support.gloo_pool import GlooPool
 
 
 def labels_of(counts: list[int], seed: int = 0) -> Tensor:
-    """So many images of each class, in a random order."""
+    """Labels with the given number of images of each class, in random order."""
     labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     return labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))]
 
 
 def order_of(labels: Tensor, per_class: int, batch_size: int, epoch: int = 0) -> Tensor:
-    """(steps, batch_size) positions."""
+    """Draw positions (steps, batch_size)."""
     generator = stream(0, "order", epoch)
     return class_balanced_order(labels, per_class, batch_size, generator).view(-1, batch_size)
 
@@ -122,7 +122,7 @@ def test_class_balanced_order_depends_only_on_generator() -> None:
     labels = labels_of([5, 8, 13, 21])
     assert order_of(labels, 2, 8, 3).equal(order_of(labels, 2, 8, 3))
     assert not order_of(labels, 2, 8, 3).equal(order_of(labels, 2, 8, 4))
-    # Whatever the classes are called.
+    # The numbers of the classes do not matter.
     assert order_of(labels * 7 - 5, 2, 8, 3).equal(order_of(labels, 2, 8, 3))
 
 

@@ -1,4 +1,4 @@
-"""A disk that is full when a checkpoint is written: the run goes on, and its past is not lost."""
+"""A full disk when a checkpoint is written: the run continues, and its history is kept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS, TOTAL = 3, 9  # of `training_world.settings` on `pictures`: 24 images, ba
 
 
 class FullDisk(Recorder):
-    """No room for the checkpoints of some steps."""
+    """A reporter without space for the checkpoints of some steps."""
 
     def __init__(self, folder: Path, *full: int, stop_at: int | None = None) -> None:
         super().__init__(folder, lambda asked: "pause" if asked == stop_at else "run")

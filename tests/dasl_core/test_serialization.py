@@ -1,4 +1,4 @@
-"""Training state on disk: exact, without pickle, and damage is noticed."""
+"""Training state on disk: exact, without pickle, and with detection of damage."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TENSOR = st.builds(
     st.sampled_from(DTYPES),
     st.integers(0, 1000),
 )
-# Floats of every kind but NaN, which is not equal to itself; any text, slashes and our own marks too.
+# All floats except NaN, which does not equal itself; any text, including slashes and our own markers.
 LEAF = (
     st.none()
     | st.booleans()

@@ -16,7 +16,7 @@ from dasl_core.models.heads import projection_head
 
 
 def naive(embeddings: Tensor, temperature: float) -> float:
-    """Eq. 1 of Chen et al. 2020 with loops: the mean over all 2N anchors."""
+    """Compute eq. 1 of Chen et al. 2020 with loops: the mean over all 2N anchors."""
     first, second = embeddings.tolist()
     z = first + second
     count = len(first)

@@ -1,4 +1,4 @@
-"""A step that is left out moves nothing, whatever the method keeps beside its weights."""
+"""Skipped steps leave the state of every method unchanged, including its buffers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tests.support.training_world import assert_same, resolved
 
 
 def state_of(run: Trainer) -> dict[str, Any]:
-    """What the next step depends on, but for where the run is and the search for a loss scale."""
+    """All state that the next step depends on, except the position and the loss scale."""
     state = run.checkpointer.state.state_dict([run.checkpointer.state.rank_state_dict()])
     kept = {part: state[part] for part in ("method", "criterion", "clusters", "ranks")}
-    # Rate and decay of the groups are functions of the step.
+    # Learning rate and weight decay of the groups are functions of the step.
     return copy.deepcopy(kept | {"optimizer": state["optimizer"]["state"]})
 
 
@@ -33,7 +33,7 @@ def changed(one: dict[str, Tensor], other: dict[str, Tensor]) -> set[str]:
 
 
 def spoil(run: Trainer, where: str, value: float) -> None:
-    """From now on steps have a value in their images, or in one gradient alone, that is not finite."""
+    """Inject a non-finite value into the images, or into one gradient, of all following steps."""
     backward = run.gradients.backward
 
     def broken(views: Sequence[Tensor], step: Step) -> tuple[Terms, Outputs]:
@@ -80,7 +80,7 @@ def test_skipped_step_leaves_state_unchanged(
     files = RunFiles(cache=cache, scratch=tmp_path)
     run = build_trainer(spec, pictures, NullReporter(), files)
     scaler = run.updater.scaler
-    if precision == "fp16":  # so that the good steps are good
+    if precision == "fp16":  # so that the good steps do not overflow
         scaler.load_state_dict(scaler.state_dict() | {"scale": 2.0})
     try:
         run.method.train()
@@ -98,11 +98,11 @@ def test_skipped_step_leaves_state_unchanged(
     finally:
         run.close()
 
-    # All that could be moved by the step that is left out was moved by the good one before it.
+    # The good step before changed everything that the skipped step could have changed.
     matrices = {name for name, w in run.method.named_parameters() if w.ndim > 1}
     teachers = {name for name in matrices if name.startswith("teacher.")}
     moving = changed(earlier["method"], before["method"])
-    assert moving >= matrices - teachers  # prototypes and proxies among them
+    assert moving >= matrices - teachers  # includes prototypes and proxies
     assert bool(moving & teachers) == (run.method.teachers() != [])
     assert moving >= {"center", "queue"} & before["method"].keys()
     assert any(name.endswith("running_mean") for name in moving)

@@ -1,4 +1,4 @@
-"""The vocabulary of a job: what is wrong is named, what is "auto" becomes a number."""
+"""Specs of jobs: invalid fields are named, and every "auto" is resolved to a value."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def spec_of(**parts: Any) -> JobSpec:
     return JobSpec.model_validate({"dataset": "pictures"} | parts)
 
 
-# --- what is wrong
+# --- invalid specs
 
 BAD: list[tuple[dict[str, Any], str, str, str]] = [
     ({"method": {"name": "simclrr"}}, "method.name", "'simclrr'", "simclr"),
@@ -276,7 +276,7 @@ def test_a_rate_that_the_batch_scales_beyond_bounds_names_the_base() -> None:
 
 def test_a_share_that_holds_nothing_out_is_refused_if_it_was_chosen() -> None:
     three = FACTS.model_copy(update={"num_images": 3})
-    resolve(spec_of(), three)  # the default: the run itself tells of it
+    resolve(spec_of(), three)  # the default: the run itself reports it
     chosen = spec_of(evaluate={"holdout": {"fraction": 0.15}})
     (problem,) = unresolvable(chosen, three)
     assert problem.field == "evaluate.holdout.fraction"
@@ -293,7 +293,7 @@ def test_what_was_settled_for_few_images_can_be_given_again() -> None:
 
 
 def test_fine_tuning_has_an_image_for_each_worker() -> None:
-    """Else it would fail after the last epoch of a training that has all it needs."""
+    """Otherwise a valid training would fail after its last epoch."""
     parts = {"train": {"batch_size": 8}, "resources": {"workers": 4}}
     spec = spec_of(**parts, evaluate={"finetune": {"batch_size": 3}})
     (problem,) = unresolvable(spec, FACTS)
@@ -444,7 +444,7 @@ def test_resolving_leaves_only_numbers_and_does_so_once(
     costs = estimate(resolved, facts)
     assert costs.steps_per_epoch >= 1
     assert costs.total_steps == costs.steps_per_epoch * resolved.train.epochs
-    # What a person gave is never changed.
+    # Values set by the user are never changed.
     for part, fields in raw.items():
         if isinstance(fields, dict):
             for name, value in fields.items():
@@ -552,7 +552,7 @@ def test_numbers_as_yaml_writes_them(tmp_path: Path) -> None:
     assert spec.train.warmup_epochs == 2.0
 
 
-# --- the catalog, and what need not be imported
+# --- the catalog, and optional imports
 
 
 def test_catalog_has_the_models_of_timm() -> None:
@@ -758,7 +758,7 @@ def test_local_crops_of_a_vit_are_whole_patches() -> None:
 
 
 def _unbounded(node: Any, path: str = "") -> Iterator[str]:
-    """Where in a JSON schema a number, a text or a list may be as large as one likes."""
+    """Yield the places in a JSON schema where a number, a text or a list has no limit."""
     if isinstance(node, list):
         for number, entry in enumerate(node):
             yield from _unbounded(entry, f"{path}/{number}")
@@ -776,8 +776,8 @@ def _unbounded(node: Any, path: str = "") -> Iterator[str]:
 
 
 def test_nothing_of_a_spec_is_without_bounds() -> None:
-    """What is unbounded overflows in sums, or fills memory and tables."""
-    # A validator holds shares of an area to (0, 1].
+    """Unbounded values could overflow in sums, or fill memory and tables."""
+    # A validator limits shares of an area to (0, 1].
     areas = ("crop_scale/anyOf/0/prefixItems", "local_scale/prefixItems")
     unbounded = [
         path

@@ -1,4 +1,4 @@
-"""SEC: its value, its state, its gradient, its tie to the CTV norm, and the wrong versions of it."""
+"""SEC: value, state, gradient, relation to the CTV norm, and wrong versions in public code."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_mean_is_saved_and_restored() -> None:
     assert bool(restored.initialized)
     f = batch(1)
     assert restored(f) == constraint(f)
-    # A fresh one would have started from this batch.
+    # A new instance would have started from this batch.
     assert SphericalEmbeddingConstraint(momentum=0.1)(f) != constraint(f)
 
 

@@ -1,4 +1,4 @@
-"""Held-out images: the same in every run, whole classes where asked, nested in the fraction."""
+"""Held-out images: the same in every run, whole classes if requested, nested by fraction."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_split_depends_on_names_not_order() -> None:
         skipped=[],
     )
     assert {turned.paths[i] for i in split(turned, Holdout(fraction=0.3)).held_out} == names
-    # Written down: another hash would hold out other images than an earlier version did.
+    # Fixed values: another hash would hold out other images than an earlier version did.
     few = split(index_of(None, 20), Holdout(fraction=0.2)).held_out
     assert few.tolist() == [3, 6, 12, 16]
 

@@ -33,12 +33,12 @@ REPOSITORY = Path(__file__).parents[2]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with `pictures/` and `spec.yaml`, and a cache of its own."""
+    """A working folder with `pictures/`, `spec.yaml` and its own cache."""
     picture_folder(tmp_path / "pictures")
     (tmp_path / "pictures" / "class-0" / "broken.png").write_bytes(b"no image")
     write_spec(tmp_path)
     monkeypatch.setenv("DASL_CACHE_DIR", str(tmp_path / "cache"))
-    # One thread for a run in this process, as if a launcher had put one rank on each core.
+    # One thread for a run in this process, as with a launcher that puts one rank on each core.
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(os.cpu_count()))
     return tmp_path
 
@@ -116,7 +116,7 @@ def test_resume_continues_from_newest_checkpoint(
         with pytest.raises(Killed):
             train(folder)
     figures = folder / "out" / "metrics.jsonl"
-    with figures.open("a") as file:  # the step that was not saved, and half of the next one
+    with figures.open("a") as file:  # a step that was not saved, and half of the next one
         file.write('{"step": 7, "values": {"loss": -1}}\n{"step": 8, "va')
     assert train(folder, resume=True) == 0
     steps = [json.loads(line) for line in figures.read_text().splitlines()]
@@ -140,7 +140,7 @@ def test_output_of_earlier_run_is_refused_without_resume(
     assert (folder / "out" / "spec.json").read_text() == before
     assert train(folder, "train.epochs=1", resume=True) == 0
     assert "nothing was left to do" in capsys.readouterr().out
-    shutil.rmtree(folder / "out" / "checkpoints")  # as of a run that ended before its first
+    shutil.rmtree(folder / "out" / "checkpoints")  # as if the run ended before its first one
     assert train(folder, "train.epochs=1") == 1
     assert "holds metrics.jsonl of a run: pass --resume to continue" in capsys.readouterr().err
     assert train(folder, "train.epochs=1", resume=True) == 0
@@ -160,7 +160,7 @@ def test_output_of_active_run_is_refused(folder: Path, capsys: pytest.CaptureFix
 
 
 class Interrupting(io.RawIOBase):
-    """Whoever reads this output presses Ctrl-C as soon as a step is told of."""
+    """Output that triggers Ctrl-C as soon as a step is printed."""
 
     def __init__(self) -> None:
         self.pressed = False
@@ -177,7 +177,7 @@ class Interrupting(io.RawIOBase):
 
 @pytest.mark.usefixtures("without_plots")
 def test_ctrl_c_during_print_saves(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python's buffer refuses a second writer: the handler must not print."""
+    """The handler must not use `print`: Python's buffer refuses a second writer."""
     reader = Interrupting()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(reader)))
     with handled(signal.SIGINT, signal.default_int_handler):
@@ -211,7 +211,7 @@ def test_failed_final_checkpoint_names_its_step(
 def test_closed_terminal_does_not_end_run(
     folder: Path, monkeypatch: pytest.MonkeyPatch, stream: str
 ) -> None:
-    (folder / "pictures" / "class-0" / "none.png").write_bytes(b"no image")  # told on stderr
+    (folder / "pictures" / "class-0" / "none.png").write_bytes(b"no image")  # for stderr
     with open("/dev/full", "w", encoding="utf-8") as gone:
         monkeypatch.setattr(sys, stream, gone)
         assert train(folder) == 0
@@ -269,7 +269,7 @@ def test_signal_saves_checkpoint_that_resumes(
 
 @pytest.mark.usefixtures("without_plots")
 def test_ignored_signal_stays_ignored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As nohup does it, and a shell to what it starts in the background."""
+    """As with nohup, or a shell's background jobs."""
     step = Trainer.step
 
     def hung_up(trainer: Trainer, *arguments: Any) -> Any:
@@ -283,7 +283,7 @@ def test_ignored_signal_stays_ignored(folder: Path, monkeypatch: pytest.MonkeyPa
 
 @contextmanager
 def handled(number: signal.Signals, handler: Any) -> Iterator[None]:
-    """Whatever started the tests: it may have them ignored."""
+    """Set a signal handler, since the parent of the tests may ignore the signal."""
     before = signal.signal(number, handler)
     try:
         yield
@@ -376,7 +376,7 @@ def test_options_are_those_of_dasl_train() -> None:
 
 @pytest.mark.usefixtures("without_plots")
 def test_resources_come_from_machine(folder: Path) -> None:
-    """Also where the batch could not be divided by the workers that the spec asks the service for."""
+    """Also if the batch is not divisible by the number of workers in the spec."""
     write_spec(folder, resources={"workers": 3, "max_hours": 1})
     assert train(folder, "train.epochs=1") == 0
     settled = json.loads((folder / "out" / "spec.json").read_text())["resources"]
@@ -391,7 +391,7 @@ def test_batch_must_be_divisible_by_ranks(
     assert "divisible by resources.workers, which is 3" in capsys.readouterr().err
     monkeypatch.setenv("RANK", "2")
     assert train(folder) == 1
-    assert capsys.readouterr().err == ""  # one rank speaks
+    assert capsys.readouterr().err == ""  # only rank 0 prints
 
 
 @pytest.mark.slow
@@ -417,7 +417,7 @@ def test_torchrun_on_two_ranks_equals_one(folder: Path) -> None:
 
 
 def test_leave_ranks_ends_threads_of_process_group(tmp_path: Path) -> None:
-    """One that drops a tensor while the interpreter ends aborts the rank (torch 2.11 with gloo)."""
+    """A thread that drops a tensor at interpreter exit aborts the rank (torch 2.11 with gloo)."""
 
     def threads() -> int:
         return len(os.listdir("/proc/self/task"))
@@ -425,7 +425,7 @@ def test_leave_ranks_ends_threads_of_process_group(tmp_path: Path) -> None:
     alone = threads()
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
     held: dict[str, Any] = {"group": dist.new_group(backend="gloo")}
-    held["itself"] = held  # as a run's parts hold each other
+    held["itself"] = held  # a reference cycle, as between a run's components
     del held
     assert threads() > alone
     leave_ranks()

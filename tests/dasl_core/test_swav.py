@@ -75,7 +75,7 @@ def test_codes_share_the_prototypes_evenly_and_each_sample_sums_to_one() -> None
 
 
 def test_the_sharpest_codes_are_finite_in_float32() -> None:
-    # All samples at one prototype, and opposite to another: what one step before a collapse sees.
+    # All samples at one prototype, and opposite to another: the state one step before a collapse.
     scores = torch.tensor([1.0, -1.0, 0.0]).repeat(512, 1)
     scores[0] = torch.tensor([-1.0, -1.0, 1.0])
     codes = sinkhorn(scores, 0.03, 3)
@@ -95,7 +95,7 @@ def test_codes_of_uneven_shares_are_those_of_the_whole(pool: GlooPool) -> None:
     expected = sinkhorn(scores, 0.05, 3)
     parts = pool.call(4, codes_of_share, scores.numpy(), [2, 3, 7])
     np.testing.assert_allclose(np.concatenate(parts), expected.numpy(), rtol=0, atol=1e-12)
-    # The trap: sums over a rank's own samples make other codes.
+    # Sums over only the rank's own samples give other codes.
     alone = torch.cat([sinkhorn(part, 0.05, 3) for part in scores.tensor_split([2, 3, 7])])
     assert (alone - expected).abs().max() > 0.1
 
@@ -237,7 +237,7 @@ def test_the_queue_holds_the_newest_normalised_projections_of_each_view() -> Non
 
 def test_the_queue_takes_part_once_it_is_full_and_its_epoch_has_come() -> None:
     for index, filled, queue_start_epoch, used in (
-        (2, 11, 0, False),  # as after a step that was left out
+        (2, 11, 0, False),  # as after a skipped step
         (2, 12, 0, True),
         (6, 12, 2, False),
         (8, 12, 2, True),

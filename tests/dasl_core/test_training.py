@@ -1,4 +1,4 @@
-"""The loop: what it computes, what it reports, what it refuses."""
+"""The training loop: results, reports and errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.training_world import (
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 STEPS, TOTAL = 3, 9  # of `training_world.settings` on `pictures`: 24 images, batch 8, 3 epochs
-# Figures that only the last step of a report has.
+# Metrics that only the last step of a report has.
 SELDOM = {"angular_update", "embedding_distance", "embedding_distance_std", "embedding_rank"}
 
 
@@ -135,7 +135,7 @@ def test_progress_and_schedule(pictures: DatasetIndex, cache: Path, tmp_path: Pa
     assert (last["step"], last["total_steps"], last["epoch"], last["epochs"]) == (9, 9, 3.0, 3)
     assert last["eta_seconds"] == 0
     assert last["images_per_second"] > 0
-    # Of the evaluation after the last step, not of the one before it.
+    # From the evaluation after the last step, not the one before it.
     _, _, _, newest = reporter.evaluations[-1]
     assert (last["knn"], last["recall_at_1"]) == (newest["knn_top1"], newest["recall_at_1"])
     assert [point["time"] for point in reporter.points] == sorted(
@@ -189,7 +189,7 @@ def test_held_out_classes_have_retrieval_but_no_knn(tmp_path: Path, cache: Path)
 
 def test_knn_tolerates_class_without_training_images(tmp_path: Path, cache: Path) -> None:
     root = picture_folder(tmp_path / "pictures", classes=2, per_class=10)
-    # 12 lonely classes of an image each: some are held out.
+    # 12 classes of one image each: some are held out.
     for number in range(12):
         folder = root / f"lonely-{number}"
         folder.mkdir()
@@ -225,7 +225,7 @@ def test_single_training_class_is_refused(
     for file in sorted((folder / "class-1").iterdir())[1:]:
         file.unlink()
     index = ingest(folder)
-    # A share of which the one image of its class is held out.
+    # A share for which the only image of a class is held out.
     fraction = next(
         share / 100
         for share in range(10, 60)
@@ -260,7 +260,7 @@ def test_checkpoints_contain_no_pickle(pictures: DatasetIndex, cache: Path, tmp_
 # --- failures
 
 
-@pytest.mark.parametrize("batch_size", [8, 24])  # seen by a later loss, or by an evaluation first
+@pytest.mark.parametrize("batch_size", [8, 24])  # detected by a later loss, or by an evaluation
 def test_divergence_error_names_learning_rate(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, batch_size: int
 ) -> None:
@@ -291,7 +291,7 @@ def test_batch_larger_than_data_set_is_refused(
 def test_number_of_dar_pairs_is_reported(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, estimator: str, columns: int
 ) -> None:
-    """Of 16 views of 8 images, where two views of one image are no pair."""
+    """Pairs among 16 views of 8 images, where two views of one image are no pair."""
     reporter = Recorder(tmp_path)
     spec = resolved(pictures, dar={"estimator": estimator}, train={"epochs": 1})
     run(spec, pictures, cache, reporter)
@@ -324,7 +324,7 @@ def test_collapse_is_reported_and_stops_run_if_requested(
 
     assert stopped.curve() == told.curve()[: len(stopped.points)]
 
-    # It has ended, also for the next process, where the last one was killed before it said so.
+    # The run stays ended for the next process if this one was killed before reporting it.
     again = Recorder(tmp_path / "again")
     with pytest.raises(CollapsedError, match=r"nearly the same output.*dar\.weight"):
         run(resolved(pictures, **stopping), pictures, cache, again, stopped.last_checkpoint)
@@ -348,11 +348,11 @@ def test_healthy_run_raises_no_collapse_alarm(
 def test_supervised_class_collapse_raises_no_alarm(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three classes span two dimensions: a collapse of what is trained without classes, and the aim of
-    what is trained with them."""
+    """Three classes span two dimensions: a collapse in self-supervised training, but the goal in
+    supervised training."""
     causes = {}
     for method in ("simclr", "npair"):
-        ranks = chain([10.0], repeat(2.0))  # the untrained network's, and those that follow
+        ranks = chain([10.0], repeat(2.0))  # the untrained network's, then the trained one's
         monkeypatch.setattr(
             Evaluator, "backbone", lambda *_, ranks=ranks, **__: {"effective_rank": next(ranks)}
         )
@@ -393,7 +393,7 @@ def test_clusters_become_labels_after_first_epoch(
 def test_failure_in_final_evaluation_loses_no_step(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A probe and fine-tuning may take hours, and memory; the training lies before them."""
+    """A probe and fine-tuning may take hours and much memory; a checkpoint precedes them."""
     spec = resolved(
         pictures,
         train={"checkpoint_every_epochs": 2},
@@ -485,7 +485,7 @@ def test_full_disk_before_final_evaluation_does_not_fail_run(
 
 
 def test_evaluation_sends_keepalives(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
-    """Else a long evaluation would be taken for a run that hangs."""
+    """Otherwise a long evaluation would be mistaken for a hanging run."""
     plain, thorough = Recorder(tmp_path / "plain"), Recorder(tmp_path / "thorough")
     run(resolved(pictures), pictures, cache, plain)
     assert plain.worked > 0

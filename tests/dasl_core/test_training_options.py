@@ -1,4 +1,4 @@
-"""Settings of the engine that change how it computes, and not what."""
+"""Training options that must not change the results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def plain(
         {"channels_last": False},
         {"checkpoint_activations": True},
         {"deterministic": True},
-        # Inductor's C++ compiler is not everywhere where the tests run; tracing is what can break.
+        # Inductor's C++ compiler may be missing; tracing is the part that can break.
         pytest.param({"compile": True}, marks=pytest.mark.slow),
     ],
     ids=lambda option: next(iter(option)),
@@ -84,7 +84,7 @@ def test_micro_batches_resume_bit_exactly(
 
 
 def test_options_reach_network(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
-    """The equalities above could not fail if an option did nothing."""
+    """Guards the tests above, which could not fail if an option had no effect."""
     spec = resolved(pictures, train={"channels_last": True, "checkpoint_activations": True})
     files = RunFiles(cache=cache, scratch=tmp_path)
     this = build_trainer(spec, pictures, NullReporter(), files)

@@ -1,4 +1,4 @@
-"""Images that vanish or break after their ingest: never kept as black ones, told of, and not too many."""
+"""Images that become unreadable after ingest: never cached as black, reported, and limited in number."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def restore(index: DatasetIndex) -> None:
 
 @pytest.fixture
 def index(tmp_path: Path) -> DatasetIndex:
-    """30 pictures of its own, of which up to three may be unreadable."""
+    """A separate data set of 30 images, of which up to three may be unreadable."""
     return ingest(picture_folder(tmp_path / "pictures", per_class=10))
 
 
@@ -82,7 +82,7 @@ def test_unreadable_images_are_read_again_into_cache(index: DatasetIndex, tmp_pa
     assert unreadable == dict.fromkeys((4, 7), "the file does not exist")
     assert shown(pixels) == [position for position in range(30) if position not in (4, 7)]
 
-    # One comes back and is written in place; the other one is still known to be missing.
+    # One image is restored and written in place; the other one is still listed as missing.
     restore(index)
     hide(index, 7)
     (file,) = cache.glob("*.npy")
@@ -97,7 +97,7 @@ def test_unreadable_images_are_read_again_into_cache(index: DatasetIndex, tmp_pa
     np.testing.assert_array_equal(pixels, everything)
     assert file.stat().st_ino == inode
     assert sorted(path.suffix for path in cache.glob("canvases-*")) == [".lock", ".npy"]
-    shutil.rmtree(index.root)  # from here on the cache is all there is, and it is whole
+    shutil.rmtree(index.root)  # from here on only the cache remains, and it is complete
     np.testing.assert_array_equal(read_all(index, cache)[0], everything)
 
 
@@ -129,14 +129,14 @@ def test_no_cache_with_too_many_missing_files(index: DatasetIndex, tmp_path: Pat
 
 
 class Killed(BaseException):
-    """As SIGKILL: nothing that follows is run."""
+    """Simulates SIGKILL at this point."""
 
 
 @pytest.mark.parametrize("mending", [False, True])
 def test_kill_during_cache_build_loses_no_image(
     index: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mending: bool
 ) -> None:
-    """Killed before each call that reaches the disk, in turn, until one run gets through."""
+    """Kill the build before each disk call in turn, until one build completes."""
     expected, _ = read_all(index, tmp_path / "whole")
     for survived in range(20):
         cache = tmp_path / f"cache-{survived}"
@@ -223,7 +223,7 @@ def test_missing_folder_fails_run(index: DatasetIndex, tmp_path: Path) -> None:
 
 
 def refused(index: DatasetIndex, caches: list[Path], out: Path) -> str:
-    """One rank's error; each rank has a cache of its own, as on machines of their own."""
+    """Return a rank's error; each rank has its own cache, as on separate machines."""
     reporter = Recorder(out) if rank() == 0 else None
     try:
         run(resolved(index), index, caches[rank()], reporter)

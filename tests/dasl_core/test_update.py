@@ -1,4 +1,4 @@
-"""Clipping, loss scaling, and steps that are left out."""
+"""Clipping, loss scaling, and skipped steps."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_scaled_loss_gives_same_step_and_overflow_halves_scale() -> None:
 
 
 def poisoned(steps: set[int]) -> Any:
-    """SimCLR's forward that gives NaN in some steps, and running statistics with it."""
+    """SimCLR's forward with NaN outputs and running statistics in some steps."""
     forward, calls = SimCLR.forward, [0]
 
     def broken(method: SimCLR, views: Sequence[Tensor]) -> Outputs:
@@ -194,7 +194,7 @@ def test_skipped_step_is_not_in_cluster_bank(
 def test_search_for_loss_scale_does_not_count_as_skipped(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
-    """The first scale is too large for so small a network; that says nothing of the images."""
+    """The first scale is too large for so small a network, regardless of the images."""
     spec = resolved(pictures, train={"precision": "fp16", "skip_not_finite": 0})
     reporter = Recorder(tmp_path)
     assert run(spec, pictures, cache, reporter) == "succeeded"

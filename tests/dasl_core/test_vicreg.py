@@ -56,14 +56,14 @@ def test_covariances_are_those_of_different_coordinates(samples: int, width: int
 
 
 def test_terms_are_the_papers() -> None:
-    """On embeddings for which each can be told by hand."""
+    """Check the terms on embeddings for which each can be computed by hand."""
     collapsed = torch.ones(2, 6, 4, dtype=torch.float64)
-    # Variance: the root of epsilon is 0.01 short of nothing.
+    # Variance: at zero variance, the root of epsilon is 0.01.
     assert vicreg_loss(collapsed, 25, 25, 1).item() == pytest.approx(25 * 0.99)
     spread = embeddings(50, 1)[:1] * 100
     assert vicreg_loss(spread.repeat(2, 1, 1), 25, 25, 1).item() == pytest.approx(0, abs=1e-5)
     assert vicreg_loss(torch.cat([spread, spread + 2]), 25, 25, 1).item() == pytest.approx(100)
-    twice = spread.repeat(2, 1, 2)  # two coordinates that are one
+    twice = spread.repeat(2, 1, 2)  # two equal coordinates
     variance = spread.var().item()
     assert vicreg_loss(twice, 0, 0, 1).item() == pytest.approx(2 * variance**2)
 
@@ -98,7 +98,7 @@ def test_forward_gives_the_raw_embeddings_of_each_view() -> None:
 
 
 def test_parts_of_a_batch_give_the_gradient_of_the_whole(pictures: DatasetIndex) -> None:
-    """Cached: the statistics are those of the whole batch."""
+    """Gradient caching: the statistics are those of the whole batch."""
     spec = resolved(pictures, method={"name": "vicreg"}, backbone={"name": "test_vit"})
     torch.manual_seed(0)
     method = without_batch_statistics(build_method(spec).double())

@@ -1,4 +1,4 @@
-"""Losses of two views say what shape they need."""
+"""Losses of two views: errors for wrong shapes name the expected one."""
 
 from __future__ import annotations
 

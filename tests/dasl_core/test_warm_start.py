@@ -1,4 +1,4 @@
-"""Weights to start from: our checkpoints, and files of timm weights."""
+"""Start weights: our checkpoints, and files of timm weights."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_job_starts_from_our_checkpoint(
 @pytest.mark.parametrize("name", ["test_resnet", "test_vit"])
 def test_timm_weights_are_fitted(tmp_path: Path, name: str, ending: str) -> None:
     torch.manual_seed(1)
-    published = timm.create_model(name, num_classes=7)  # with a classifier, as they come
+    published = timm.create_model(name, num_classes=7)  # with a classifier, as published
     file = tmp_path / f"weights{ending}"
     if ending == ".pth":
         torch.save({"state_dict": published.state_dict()}, file)
@@ -67,7 +67,7 @@ def test_timm_weights_are_fitted(tmp_path: Path, name: str, ending: str) -> None
     ours, theirs = model.state_dict(), published.state_dict()
     for key in ours:
         assert torch.equal(ours[key], theirs[key]), key
-    # One channel: the sum over the colours. A ViT of another size: its positions interpolated.
+    # One channel: the sum over colors. A ViT of another size: interpolated position embeddings.
     gray = build_backbone(
         backbone(name=name, image_size=size, in_channels=1, pretrained=str(file))
     ).state_dict()
@@ -251,7 +251,7 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path, bad: float) -> 
 
 
 class Evil:
-    """What a pickle can do when it is loaded."""
+    """A pickle that runs code when it is loaded."""
 
     def __reduce__(self) -> Any:
         return (Path.touch, (Path("opened"),))

@@ -1,4 +1,4 @@
-"""Specs as people, and others, write them in YAML: what could be misread or exhaust a reader."""
+"""YAML specs: ambiguous values, and input that could exhaust the reader."""
 
 from __future__ import annotations
 
