@@ -1,4 +1,4 @@
-"""The training loop under Ray Train and nothing else: what `benchmarks.startup` compares with.
+"""The training loop under Ray Train alone, as the baseline of `benchmarks.startup`.
 
     python -m benchmarks.bare_trainer TASK.json
 
@@ -52,10 +52,10 @@ class FirstStep:
         pass
 
     def phase(self, name: str, message: str) -> None:
-        """Not told."""
+        """Ignored."""
 
     def keepalive(self) -> None:
-        """Not told."""
+        """Ignored."""
 
     def desired(self) -> Literal["run", "cancel", "pause"]:
         return "run"

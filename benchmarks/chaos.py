@@ -282,13 +282,13 @@ def _lease_holder(database: Database) -> str:
 
 
 def _last_round(database: Database) -> float:
-    """When a dispatcher last looked at Ray, which is what its rounds begin with."""
+    """The time of a dispatcher's last poll of Ray, with which each round starts."""
     with database.read() as session:
         return session.get_one(ClusterSnapshot, 1).at.timestamp()
 
 
 def _went_on(database: Database, job_id: str) -> bool:
-    """Whether each step was trained once, by one attempt, one after the other."""
+    """Whether each step was trained once, by one attempt, in order."""
     with database.read() as session:
         rows = session.execute(
             select(Metric.step, Metric.attempt, Metric.time)

@@ -64,7 +64,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass
 class Stream:
-    """Submits jobs of a few kinds, `width` at a time, and never gives one up."""
+    """Submits jobs of a few kinds, `width` at a time, and abandons none of them."""
 
     client: Client
     width: int

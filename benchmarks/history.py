@@ -1,4 +1,4 @@
-"""Invariants of every job, whatever was killed while it ran, checked in tables and files."""
+"""Invariants of every job after any kills, checked in tables and files."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ class FakeCluster:
     """See `service.dispatcher.executor.Executor`.
 
     Args:
-        launched: gets (job id, attempt, token) of each driver.
-        ended: gives submission ids of drivers that are over.
+        launched: receives (job id, attempt, token) of each driver.
+        ended: yields submission ids of drivers that have ended.
     """
 
     def __init__(self, launched: Queue[tuple[str, int, str]], ended: Queue[str]) -> None:

@@ -31,7 +31,7 @@ class People:
     """Sends requests with a token of the scope `submit`.
 
     Args:
-        known: ids of jobs to ask for.
+        known: ids of jobs to request.
     """
 
     def __init__(self, sender: Sender, token: str, known: Sequence[str], first: int) -> None:

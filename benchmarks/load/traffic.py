@@ -95,7 +95,7 @@ class Sender:
         body: object = None,
         key: str | None = None,
     ) -> tuple[int, bytes]:
-        """Send a request that was due at this time of the monotonic clock; status and body.
+        """Send a request that was due at this time of the monotonic clock; return status and body.
 
         The status of a request without an answer is 0.
         """
@@ -121,7 +121,7 @@ async def at_rate(
     """Call `request(number, due)` `rate` times a second, and wait for the last of them.
 
     Args:
-        request: gets the number of the call and when it was due; many may be under way at a time.
+        request: receives the number of the call and its due time; many may run concurrently.
     """
     began = time.monotonic()
     pending: set[asyncio.Task[object]] = set()

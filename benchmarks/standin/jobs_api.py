@@ -1,7 +1,7 @@
 """A stand-in for Ray's Jobs API: `python -m benchmarks.standin.jobs_api PORT CPUS`.
 
-It answers what `service.dispatcher.ray_executor` asks, and runs each entry point as a plain process,
-once for each submission id.
+It answers the requests of `service.dispatcher.ray_executor`, and runs each entry point as a plain
+process, once for each submission id.
 """
 
 from __future__ import annotations
