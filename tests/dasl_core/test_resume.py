@@ -188,7 +188,7 @@ def test_resuming_finished_run_does_nothing(
         ),
         (
             {"dar": {"weight": 1}, "sec": {}},
-            r"dar is \{.*, and was None; sec is \{.*, and was None$",
+            r"dar is \{.*, and was null; sec is \{.*, and was null$",
         ),
         (
             {"evaluate": {"holdout": {"fraction": 0.2}}},
