@@ -103,7 +103,7 @@ def _create(name: str, key: str, *extra: sa.Column[object] | sa.ForeignKeyConstr
 
 
 def _point_checkpoints_to(table: str, key: str, *, instead_of: str) -> None:
-    # SQLite makes the table anew, and before it is dropped nothing may refer to the other one.
+    # SQLite copies `checkpoints` to a new table; the table it referred to can go only then.
     with op.batch_alter_table("checkpoints") as batch:
         batch.drop_constraint(op.f(_FILES + instead_of), type_="foreignkey")
         batch.create_foreign_key(
