@@ -100,7 +100,7 @@ def feature_matrix(value: Tensor | np.ndarray, name: str, min_rows: int = 1) -> 
 
     Raises:
         NotFiniteError: an entry is NaN or infinite.
-        ValueError: the value is no such matrix, or has fewer than `min_rows` rows.
+        ValueError: the value is not such a matrix, or has fewer than `min_rows` rows.
     """
     x = _tensor(value, name).detach()
     if x.dim() != 2 or x.shape[1] == 0:
@@ -122,7 +122,7 @@ def label_vector(value: Tensor | np.ndarray, name: str, rows: int, device: torch
     """Convert to an (N,) vector of integer labels on `device`.
 
     Raises:
-        ValueError: the value is no such vector.
+        ValueError: the value is not such a vector.
     """
     y = _tensor(value, name)
     if y.shape != (rows,):
@@ -138,7 +138,7 @@ def check_same_width(train_x: Tensor, test_x: Tensor) -> None:
     """Check that the features of training and test samples have the same width.
 
     Raises:
-        ValueError: they have not.
+        ValueError: they differ.
     """
     if test_x.shape[1] != train_x.shape[1]:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""k-means over features that are distributed over the ranks, for the labels of cluster-used DAR.
+"""k-means over features that are distributed over the ranks, for DAR's pseudo-labels.
 
 Every rank holds some rows of the bank and gets their clusters; sums and counts are reduced over ranks.
 The result depends neither on the number of ranks nor on which rank holds which row: the initial centers
@@ -71,7 +71,7 @@ def cluster(
 
     Lloyd's algorithm (Arthur and Vassilvitskii, 2007, for the initialization) runs until no row
     changes its cluster, or for `max_iterations`. A cluster without points gets the point farthest
-    from its center, over all ranks. All ranks must call this alike. Memory beside the bank: a
+    from its center, over all ranks. Every rank must call this. Memory in addition to the bank: a
     normalized copy when spherical, 32 points per cluster for the initialization, and tiles of constant
     size; never all rows times all clusters.
 
@@ -90,7 +90,7 @@ def cluster(
         distributed: False if this process holds the whole bank, even in a process group.
 
     Raises:
-        ValueError: an argument does not fit, or rows are NaN or infinite; on all ranks alike.
+        ValueError: an argument is invalid, or rows are NaN or infinite; raised on all ranks.
     """
     check_matrix("bank", bank, "(n, d)")
     check_choice("metric", metric, get_args(Metric))
@@ -130,7 +130,7 @@ def kmeans(
         The cluster of each point, (N,) int64, and the centers, (k, d).
 
     Raises:
-        ValueError: an argument does not fit; the message names it.
+        ValueError: an argument is invalid; the message names it.
     """
     x = tensors.feature_matrix(x, "x")
     tensors.check_whole_number(k, "k")
@@ -179,7 +179,7 @@ class _Points:
         A single rank that fails would block the others.
 
         Raises:
-            ValueError: one of them does not fit; on all ranks alike.
+            ValueError: one of them is invalid; raised on all ranks.
         """
         if not 1 <= k <= self.count:
             raise ValueError(f"k must be from 1 to the number of points, {self.count}; given {k}")
@@ -228,7 +228,7 @@ class _Points:
         return assignments, distances
 
     def means(self, assignments: Tensor, k: int) -> tuple[Tensor, int]:
-        """The mean of each cluster, and how many were empty and got a new point."""
+        """Mean of each cluster, and the number of empty clusters, which got a new center."""
         width = self.x.shape[1]
         sums = torch.zeros(k, width + 1, dtype=torch.float64, device=self.x.device)
         sums[:, width] = torch.bincount(assignments, minlength=k)

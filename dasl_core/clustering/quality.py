@@ -1,4 +1,4 @@
-"""Quality of the clustering that gives cluster-used DAR its pseudo-labels."""
+"""Quality of the clustering from which DAR takes its pseudo-labels."""
 
 from __future__ import annotations
 

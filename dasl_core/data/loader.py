@@ -58,7 +58,7 @@ class Canvases:
     """All images of an index as canvases, from a cache on disk, or decoded each time if it does not fit.
 
     Attributes:
-        unreadable: the images that cannot be read, as far as this process knows, with the reasons.
+        unreadable: images that this process knows cannot be read, with the reasons.
             Their canvases are black. With a cache all are known from the start; without one, only
             those whose file is missing are, and damaged ones become known when they are read.
     """

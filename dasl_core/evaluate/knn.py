@@ -23,7 +23,7 @@ def knn_accuracy(
     The neighbors are the k training samples with the largest cosine similarity. Each votes with the
     weight ``exp(similarity / temperature)`` (Wu et al., "Unsupervised Feature Learning via
     Non-Parametric Instance Discrimination", 2018). Similarities are computed in tiles on the device
-    of `train_x`: memory beside the features is a few tiles and the neighbors of a block of queries.
+    of `train_x`: the additional memory is a few tiles and the neighbors of a block of queries.
 
     Args:
         train_x: (N, d) bank of features.

@@ -52,8 +52,8 @@ def export_backbone(
         onnx: also write `backbone.onnx`, which takes some seconds.
 
     Returns:
-        Why `backbone.onnx` could not be written; None if it was, or was not requested. This is no
-        exception because the weights are complete and can be converted later.
+        Why `backbone.onnx` could not be written; None if it was, or was not requested. It is not
+        raised, because the weights are complete and can be converted later.
     """
     weights = exported_weights(backbone)
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
@@ -81,7 +81,7 @@ def read_checkpoint(
     No code of the folder is run: the lines under `stem` are only shown to people.
 
     Raises:
-        ExportError: `folder` is no checkpoint, is damaged, or is of another version.
+        ExportError: `folder` is not a checkpoint, is damaged, or was written by another version.
     """
     if missing := [name for name in (WEIGHTS, MODEL, METRICS) if not (folder / name).is_file()]:
         raise ExportError(f"{folder} is not the folder of a checkpoint: it has no {missing[0]}")
@@ -103,7 +103,7 @@ def read_checkpoint(
         raise ExportError(
             f"{folder / MODEL} was written by another version: this one cannot read spec.{where}"
         ) from error
-    except Exception as error:  # such as SafetensorError, which is no ValueError
+    except Exception as error:  # such as SafetensorError, which is not a ValueError
         raise ExportError(f"{folder} holds no readable checkpoint: {error!r}") from error
     return spec, model, metrics, weights
 

@@ -26,12 +26,12 @@ def export_checkpoint(folder: Path, format: str, output: Path | None = None) -> 
     Args:
         folder: of a downloaded checkpoint.
         format: one of `FORMATS`.
-        output: the file to write, for "hf" a folder. An existing file is replaced; of an existing
-            folder only the files that the format has. None: the default in `folder`.
+        output: the file to write, for "hf" a folder. An existing file is replaced; in an existing
+            folder only the files of the format are. None: the default in `folder`.
 
     Raises:
-        ExportError: `folder` is no checkpoint, its network has no such format, or `output` cannot
-            be written.
+        ExportError: `folder` is not a checkpoint, its network cannot be written in this format, or
+            `output` cannot be written.
         ValueError: `format` is not known.
     """
     if format not in FORMATS:

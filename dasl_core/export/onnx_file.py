@@ -19,7 +19,7 @@ from dasl_core.spec import ResolvedBackbone
 
 OPSET = 18  # what torch's exporter writes without a conversion, from 2.11 to 2.15
 INPUT, OUTPUT = "images", "features"
-# A protobuf holds 2 GiB at most; larger weights go into a file beside it.
+# A protobuf holds 2 GiB at most; larger weights go into a second file.
 LARGEST_SINGLE_FILE = 2**31 - 2**26
 
 

@@ -117,7 +117,7 @@ class Method(nn.Module, ABC):
 
         Args:
             outputs: of `forward`, for this rank's share of the batch. With `accumulates`, and no
-                regularizer beside it, for one of the micro-batches of `train.micro_batches`.
+                regularizer added, for one of the micro-batches of `train.micro_batches`.
             step: the position in the run, and samples and labels of the global batch, or of the
                 same micro-batch of every rank's share.
         """
@@ -128,7 +128,7 @@ class Method(nn.Module, ABC):
         return self.backbone
 
     def teachers(self) -> list[nn.Module]:
-        """Backbones beside `backbone` that a forward runs."""
+        """Other backbones that a forward runs, such as an EMA teacher's."""
         return []
 
     def learning_rates(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""timm backbones, with a stem for small images if the spec asks for it."""
+"""timm backbones, with a stem for small images if the spec sets it."""
 
 import functools
 from pathlib import Path

@@ -107,7 +107,9 @@ def load_checkpoint(model: nn.Module, folder: Path, expected: dict[str, Any]) ->
         weights = load_file(folder / WEIGHTS)
         if not isinstance(settings, dict):
             raise ValueError(f"{MODEL} must hold settings, not {type(settings).__name__}")
-    except Exception as error:  # such as SafetensorError, which is no ValueError, or RecursionError
+    except (
+        Exception
+    ) as error:  # such as SafetensorError, which is not a ValueError, or RecursionError
         raise ValueError(f"backbone.pretrained: {folder} cannot be read: {error}") from error
     for part, value in expected.items():
         if settings.get(part) != value:

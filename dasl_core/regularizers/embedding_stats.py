@@ -44,7 +44,7 @@ def angular_update(before: Tensor, after: Tensor) -> Tensor:
     then shows the effect of the step alone.
 
     It is ``2 atan2(||u - v||, ||u + v||)`` of the directions u and v in float64 (Kahan's formula), exact
-    for angles that a cosine cannot tell from 0. A row of zeros has no direction. Its angle counts
+    for angles that a cosine cannot distinguish from 0. A row of zeros has no direction. Its angle counts
     as 0 if both rows are 0, and as a right angle if one is.
 
     Returns:

@@ -1,6 +1,6 @@
-"""The vocabulary of a pretraining job: pydantic models, validation, "auto" values.
+"""The spec of a pretraining job: pydantic models, validation, and resolution of "auto".
 
-Imports no torch, so that an API process which only validates jobs starts in about a second.
+Does not import torch, so that an API process, which only validates specs, starts in about a second.
 """
 
 from dasl_core.spec.augment import Augment

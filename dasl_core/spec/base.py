@@ -12,12 +12,12 @@ Narrowed = TypeVar("Narrowed", bound="SpecModel")
 
 
 class SpecModel(BaseModel):
-    """A part of a JobSpec: unknown keys are refused, and a spec never changes once made."""
+    """Base class of the parts of a JobSpec: immutable, and without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     def narrow(self, to: type[Narrowed], **chosen: Any) -> Narrowed:
-        """Return these settings as `to`, a subclass with narrower fields, which `chosen` holds."""
+        """Return these settings as the subclass `to`, with the values of its narrower fields."""
         return to.model_validate({**dict(self), **chosen})
 
     @model_validator(mode="before")

@@ -8,7 +8,7 @@ from dasl_core.spec.methods.config import FixesShapes
 from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.resolved import ResolvedJobSpec
 
-# Beside the fields that fix the shape of a weight: what a step is, and what is trained on.
+# In addition to the fields that fix the shape of a weight: these decide what a step is.
 STEP_FIELDS = {
     "backbone": ("name", "image_size", "in_channels", "stem"),
     "train": ("batch_size",),

@@ -9,7 +9,7 @@ from dasl_core.spec.fields import Name, PositiveInt, Rate
 
 
 class Knn(SpecModel):
-    """Weighted k-nearest-neighbour classification of held-out images (Wu et al. 2018)."""
+    """Weighted k-nearest-neighbor classification of held-out images (Wu et al. 2018)."""
 
     k: int = Field(20, ge=1, le=10_000, description="Number of neighbors that vote.")
     temperature: float = Field(
@@ -70,7 +70,7 @@ class FineTune(SpecModel):
 
 
 class Evaluate(SpecModel):
-    """What is measured on held-out images while training."""
+    """Evaluations on held-out images, during training and after it."""
 
     dataset: Name | None = Field(
         None,

@@ -17,7 +17,7 @@ from dasl_core.spec.train import Train
 
 
 class Checkpoints(SpecModel):
-    """Which checkpoints stay. The newest, the last of a training and pinned ones always do."""
+    """Retention of checkpoints. The newest, the final one of a training and pinned ones are kept."""
 
     keep_last: PositiveInt | None = Field(
         None, description="How many of the newest checkpoints to keep. null: all."
@@ -34,7 +34,7 @@ class Checkpoints(SpecModel):
 
 
 class Resources(SpecModel):
-    """What the job occupies. `workers` is the number of DDP ranks."""
+    """Ranks, CPUs, GPUs and time limit of a job."""
 
     workers: int = Field(1, ge=1, le=4096, description="Number of ranks.")
     gpus_per_worker: Literal[0, 1] = Field(
@@ -157,7 +157,7 @@ class JobSpec(SpecModel):
 
 
 def check_batch_divides(batch_size: int | str, workers: int, micro_batches: int) -> None:
-    """Every rank takes the same share of a batch, in equal parts, or losses would be wrong."""
+    """Check that ranks and micro-batches divide a batch evenly; otherwise losses would be wrong."""
     parts = workers * micro_batches
     if isinstance(batch_size, int) and batch_size % parts:
         times = f" x train.micro_batches, which is {parts}" if micro_batches > 1 else ""

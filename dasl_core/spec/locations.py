@@ -1,7 +1,6 @@
 """Paths of images and weights: plain paths and `file://` URIs, and the folders that may be read.
 
-The API, ingest and training share one parser, so that none of them can read another path than the one
-that was checked.
+The API, ingest and training share one parser, so that the path that is read is the one that was checked.
 """
 
 import os

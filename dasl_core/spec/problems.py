@@ -12,7 +12,7 @@ class FieldProblem:
         field: dotted path in the spec, e.g. `train.batch_size`.
         message: the problem, as a phrase that follows `field: `.
         given: the invalid value, shortened; "" if there is none.
-        expected: a description of valid values; "" if `message` says what to do.
+        expected: a description of valid values; "" if `message` contains the remedy.
     """
 
     field: str

@@ -1,7 +1,7 @@
 """ResolvedJobSpec: a job's settings once every "auto" is a number or a name.
 
-`resolve` makes it, the database and the checkpoints keep it, and training reads nothing else. Each
-class narrows those fields of its base that may be "auto", and adds what is known only without them.
+`resolve` returns it, the database and checkpoints store it, and training reads nothing else. Each class
+narrows those fields of its base that may be "auto", and adds properties that need their values.
 """
 
 from typing import Literal
@@ -29,14 +29,14 @@ from dasl_core.spec.train import Clip, Optimizer, Train
 
 
 class ResolvedBackbone(Backbone):
-    """A backbone whose image size and stem are settled."""
+    """A backbone with its image size and stem."""
 
     image_size: ImageSize
     stem: Literal["standard", "small"]
 
 
 class ResolvedAugment(Augment):
-    """Augmentations with every probability and strength a number."""
+    """Augmentations in which every probability and strength is a number."""
 
     crop_scale: tuple[float, float]
     jitter: JitterStrength
@@ -61,14 +61,14 @@ class ViewAugment(ResolvedAugment):
 
 
 class ResolvedClusters(Clusters):
-    """Pseudo-label clusters with a known source and number."""
+    """Pseudo-label clusters with their source and number."""
 
     source: Literal["kmeans", "prototypes"]
     k: ClusterCount
 
 
 class ResolvedDAR(DAR):
-    """DAR with its weight and clusters settled."""
+    """DAR with its weight and clusters."""
 
     weight: Weight
     clusters: ResolvedClusters
@@ -80,13 +80,13 @@ class ResolvedDAR(DAR):
 
 
 class ResolvedSEC(SEC):
-    """SEC with its ramp settled."""
+    """SEC with or without its ramp."""
 
     ramp: bool
 
 
 class ResolvedOptimizer(Optimizer):
-    """An optimizer with its name, rates and decays settled."""
+    """An optimizer with its name, learning rates and weight decays."""
 
     name: Literal["adamw", "sgd", "lars"]
     lr: Rate
@@ -96,7 +96,7 @@ class ResolvedOptimizer(Optimizer):
 
 
 class ResolvedTrain(Train):
-    """A training run with its batch, precision and schedule settled."""
+    """A training run with its batch, precision and schedule."""
 
     batch_size: GlobalBatch
     samples_per_class: PositiveInt | None
@@ -109,7 +109,7 @@ class ResolvedTrain(Train):
 
 
 class ResolvedEvaluate(Evaluate):
-    """An evaluation whose interval is settled and whose probes are written out."""
+    """Evaluations with their interval, and the settings of the probes that are on."""
 
     linear: LinearProbe | Literal[False]
     finetune: FineTune | Literal[False]
@@ -117,7 +117,7 @@ class ResolvedEvaluate(Evaluate):
 
 
 class ResolvedJobSpec(JobSpec):
-    """A job in which no "auto" is left: what runs."""
+    """A job without "auto" values, ready to run."""
 
     method: ResolvedMethodSettings
     backbone: ResolvedBackbone

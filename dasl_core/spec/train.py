@@ -9,7 +9,7 @@ from dasl_core.spec.fields import Decay, GlobalBatch, PositiveInt, Rate, WarmupE
 
 
 class Optimizer(SpecModel):
-    """How weights are updated."""
+    """The optimizer, and the schedules of its learning rate and weight decay."""
 
     name: Literal["adamw", "sgd", "lars"] | Auto = Field(
         "auto",

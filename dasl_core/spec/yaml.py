@@ -1,4 +1,4 @@
-"""Reading a spec from a file, and changing single fields of it from the command line."""
+"""Loading of spec files (YAML or JSON), and overrides of single fields (`--set a.b=value`)."""
 
 import re
 from collections.abc import Iterable
@@ -9,13 +9,13 @@ import yaml
 from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 
-# A spec is a few levels deep; far more would only be there to exhaust its reader.
+# A spec has a few levels; deeper nesting could exhaust the parser's stack.
 MOST_LEVELS = 40
 _HELD: dict[type, str] = {type(None): "nothing", list: "a list", str: "a string"}
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain data: no aliases, which can stand for themselves or for gigabytes, and no key twice.
+    """YAML loader for plain data. It refuses duplicate keys, and aliases, which can expand to gigabytes.
 
     Numbers follow YAML 1.2: 010 is ten and 1:30 a string, where YAML 1.1 reads 8 and 90.
     """
@@ -71,11 +71,11 @@ _Loader.add_constructor(_INT, _Loader.construct_yaml_int)
 
 
 def load_spec(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML or JSON file, not yet validated.
+    """Load the mapping in a YAML or JSON file, without validating it.
 
     Raises:
-        ValueError: the file cannot be read, is not YAML, holds something other than a mapping, a key
-            twice, an alias, or what is nested too deep.
+        ValueError: the file cannot be read, is not YAML, is not a mapping, has a duplicate key or an
+            alias, or is nested too deeply.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -94,10 +94,10 @@ def load_spec(path: Path) -> dict[str, Any]:
 
 
 def apply_overrides(spec: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """A copy of `spec` with each `a.b=value` applied; the value is read as YAML.
+    """Return a copy of `spec` with each override `a.b=value` applied; values are parsed as YAML.
 
     Raises:
-        ValueError: an override has no `=`, an unreadable value, or goes through a plain value.
+        ValueError: an override has no `=` or an invalid value, or its path leads through a plain value.
     """
     result: dict[str, Any] = _copy(spec)
     for override in overrides:
@@ -111,7 +111,7 @@ def apply_overrides(spec: dict[str, Any], overrides: Iterable[str]) -> dict[str,
         *parents, leaf = path.strip().split(".")
         place = result
         for parent in parents:
-            if place.get(parent) is None:  # absent or null: the override makes the part
+            if place.get(parent) is None:  # absent or null: the override creates the section
                 place[parent] = {}
             place = place[parent]
             if not isinstance(place, dict):
@@ -121,11 +121,15 @@ def apply_overrides(spec: dict[str, Any], overrides: Iterable[str]) -> dict[str,
 
 
 def _read(text: str) -> Any:
-    """Raises ValueError, with the place, where `text` is not YAML or not plain data."""
+    """Parse YAML of plain data.
+
+    Raises:
+        ValueError: it is invalid; the message names line and column.
+    """
     try:
         return yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:  # which is no ValueError
-        # PyYAML's name for what is read from no file; the caller has a better one.
+    except yaml.YAMLError as error:
+        # PyYAML's placeholder for a file name; the caller's message has the real one.
         raise ValueError(str(error).replace('in "<unicode string>", ', "in ")) from error
 
 

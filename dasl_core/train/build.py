@@ -67,7 +67,7 @@ def pretrain(
 ) -> Outcome:
     """Run a resolved spec to its end, from the first step or from a checkpoint.
 
-    Every rank of the process group calls this alike; without a group it is the only rank.
+    Every rank of the process group must call this; without a group, this process is the only rank.
 
     Args:
         spec: resolved: no "auto" is left.
@@ -78,7 +78,7 @@ def pretrain(
 
     Raises:
         ValueError: the spec cannot run on this data; the message says why.
-        CollapsedError: the representation has collapsed, and the spec asks to stop then.
+        CollapsedError: the representation has collapsed, and `train.collapse` is "stop".
         DivergedError: the loss or the weights became NaN or infinite.
     """
     if device.type == "cpu":

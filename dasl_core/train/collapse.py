@@ -8,7 +8,7 @@ Pure Python on metrics that are reported anyway. These metrics are read, each if
 * ``num_outputs`` (K), of methods that assign each image to K outputs (DINO, SwAV), with
   ``output_entropy``: mean over images of the entropy of their targets, in nats, from 0 to ln K; and
   ``output_usage``: entropy of the mean of the batch's targets: near ln K when all outputs are used,
-  near 0 when all images get one. Without these two, ``loss_dino`` and ``loss_swav`` stand for them.
+  near 0 when all images get one. Without these two, ``loss_dino`` or ``loss_swav`` is used.
 * ``effective_rank`` with ``embedding_dim``, of the same vectors; ``num_classes`` of supervised methods.
 
 Each metric is good, bad or between. A cause is raised after its metric was bad in several reports in a
@@ -58,7 +58,7 @@ LOSS_BAD, LOSS_GOOD = 0.02, 0.05
 SPREAD_BAD, SPREAD_GOOD = 0.1, 0.2
 
 # A quarter of the best effective rank so far and a tenth of the dimensions: a fall, not a fluctuation.
-# Of fewer than 3 dimensions (of at least 12) half is enough. A low rank alone is no collapse: RankMe does
+# Of fewer than 3 dimensions (of at least 12) half is enough. A low rank alone is not a collapse: RankMe does
 # not center, and the features of an untrained ResNet, none of them negative, often have one of 1 to 3.
 RANK_OF_BEST, RANK_OF_DIMENSIONS, FEW_DIMENSIONS = 0.25, 0.1, 3.0
 
@@ -78,7 +78,7 @@ class Alarm:
 
 
 class CollapsedError(ValueError):
-    """The representation has collapsed, and the spec asks to stop then."""
+    """The representation has collapsed, and `train.collapse` is "stop"."""
 
 
 @dataclass

@@ -30,7 +30,7 @@ from dasl_core.spec import FineTune, LinearProbe, ResolvedEvaluate, ViewAugment
 from dasl_core.train.precision import Precision, autocast, autocast_dtype, weight_dtype
 
 # Maximum of training images in the k-NN bank, evenly spaced: features are recomputed at every
-# evaluation, which must stay cheap beside the training.
+# evaluation, which must stay cheap compared with training.
 BANK_LIMIT = 50_000
 # Maximum of held-out images for health metrics, whose cost is quadratic or worse. Evenly spaced, since
 # the first ones of the index belong to the first few classes.
@@ -39,14 +39,14 @@ HEALTH_LIMIT = 4_096
 DISTANCES = ("mean", "std", "q05", "q50", "q95", "max", "max_difference", "log_factor")
 FEATURE_BATCH = 256
 # Raw pixels are compared at this side length at most: at 224 each image has 150,528 numbers, and a
-# bank of them tens of gigabytes, for a baseline that is no better (blur helps it).
+# bank of them tens of gigabytes, without a better baseline (blur helps it).
 RAW_SIDE = 32
 
 Encoder = Callable[[Tensor], Tensor]
 
 
 class Evaluator:
-    """Evaluates encoders on the held-out images of one run. All ranks must call it alike."""
+    """Evaluates encoders on the held-out images of one run. All ranks must make the same calls."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Evaluator:
 
         Args:
             backbone: any such network: a method's backbone, a teacher's, one with its head.
-            final: run the linear probe and fine-tuning, too, if the spec asks for them.
+            final: run the linear probe and fine-tuning, too, if the spec enables them.
         """
         with eval_mode(backbone):
             metrics = self._metrics(backbone, health=True)
@@ -283,7 +283,7 @@ class Evaluator:
 
 @contextmanager
 def eval_mode(network: nn.Module) -> Iterator[nn.Module]:
-    """Put a network into eval mode, and each of its modules back into its own mode afterwards."""
+    """Context with a network in eval mode; the mode of each module is restored afterwards."""
     modes = {module: module.training for module in network.modules()}
     try:
         yield network.eval()

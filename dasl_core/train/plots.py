@@ -27,7 +27,7 @@ TITLES = {"recall_at_1": "R@1, held-out", "knn_top1": "k-NN top-1, held-out"}
 def draw_curves(
     epoch_losses: list[float], evaluations: list[dict[str, Any]], title: str, path: Path
 ) -> None:
-    """Write a PNG of the loss of each epoch and of the held-out metrics beside their baselines.
+    """Write a PNG of the loss of each epoch and of the held-out metrics with their baselines.
 
     A failure to draw must not fail a finished run: it is logged and noted in the PNG, never raised.
 
@@ -66,7 +66,7 @@ def _draw_curves(
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25)
-    figure.suptitle(title, parse_math=False)  # a job may be called "$5 run", which is no formula
+    figure.suptitle(title, parse_math=False)  # a job may be called "$5 run", which is not a formula
     figure.savefig(path, dpi=120)
 
 

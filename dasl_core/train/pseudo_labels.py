@@ -1,4 +1,4 @@
-"""Labels for cluster-used DAR: k-means over the embeddings that training computes anyway."""
+"""Pseudo-labels for DAR: k-means over the embeddings that training computes anyway."""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ from dasl_core.tensors import full_precision
 class PseudoLabels:
     """A cluster for each training image, from a bank of the last epoch's embeddings.
 
-    The bank holds, on each rank, the embeddings of its own shares, in the order of the steps: no
-    forward is spent on it, and no rank holds all. Each row is the mean over the image's global views of
+    On each rank the bank holds the embeddings of its shares, in the order of the steps. It costs no
+    additional forward, and no rank holds all of them. Each row is the mean over the image's global views of
     the L2-normalized embeddings (of the raw ones for Euclidean k-means). An image that was not among
-    those last clustered is a class of its own: all images in the first epoch, and later those of the
+    those last clustered has a class to itself: all images in the first epoch, and later those of the
     dropped last batch. Cluster numbers of different clusterings are unrelated.
 
     Images are identified by their position among the training images, since other files in the folder

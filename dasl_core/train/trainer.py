@@ -71,7 +71,7 @@ class Trainer:
         """Run epochs of steps, with evaluations and checkpoints between epochs.
 
         Raises:
-            CollapsedError: the representation has collapsed, and the spec asks to stop then.
+            CollapsedError: the representation has collapsed, and `train.collapse` is "stop".
             DivergedError: the loss or the weights are not finite.
             OSError: a required checkpoint could not be written.
         """
@@ -191,7 +191,7 @@ class Trainer:
         self.metrics.reset_timer()
 
     def _stop_if_collapsed(self) -> None:
-        """End a collapsed run with a checkpoint, if the spec asks for it."""
+        """End a collapsed run with a checkpoint, if `train.collapse` is "stop"."""
         if self.progress.collapsed is not None:
             self._save(required=True)
             raise CollapsedError(self.progress.collapsed)

@@ -13,8 +13,8 @@ class Updater:
 
     Args:
         clip: of the unscaled gradients; None leaves them as they are.
-        buffers: changed by a forward beside the weights (running statistics, centers, queues). They
-            are restored when a step is skipped: a NaN would stay in them.
+        buffers: tensors that a forward changes (running statistics, centers, queues). They are
+            restored when a step is skipped, as a NaN would persist in them.
         scaled: whether losses are scaled, for float16.
 
     Attributes:
@@ -74,7 +74,7 @@ class Updater:
 
 @torch.no_grad()
 def clip_each(gradients: list[Tensor], limit: float) -> None:
-    """Clip the norm of each gradient by itself, as DINO's code does."""
+    """Clip the norm of each gradient separately, as DINO's code does."""
     norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients])
     factors = (limit / (norms + 1e-6)).clamp(max=1)  # without a wait for the device
     for gradient, factor in zip(gradients, factors, strict=True):

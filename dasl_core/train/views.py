@@ -16,7 +16,7 @@ from dasl_core.spec.methods.config import ResolvedMultiCropConfig
 
 @dataclass(frozen=True)
 class View:
-    """One view of each image: `image_size` pixels a side, drawn as `augment` says."""
+    """One view of each image: `image_size` pixels a side, drawn with `augment`."""
 
     image_size: int
     augment: ViewAugment

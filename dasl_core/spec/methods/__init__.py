@@ -1,7 +1,7 @@
 """Settings of each pretraining method, discriminated by `name`.
 
-The settings of a method stand in the module of its name here, because the API validates them in a
-process that has no torch; its code stands in the module of the same name in `dasl_core.methods`.
+The settings of a method are in the module of its name here, because the API validates them in a process
+without torch; its code is in the module of the same name in `dasl_core.methods`.
 """
 
 from functools import reduce
@@ -24,7 +24,7 @@ for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
 
-if TYPE_CHECKING:  # a type checker cannot know which modules are there
+if TYPE_CHECKING:  # a type checker cannot list the modules of a package
     MethodSettings = MethodConfig
     ResolvedMethodSettings = MethodConfig
 else:

@@ -1,4 +1,4 @@
-"""What the settings of methods are made of, and their registry."""
+"""Base classes of the settings of methods, and their registry."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -24,7 +24,7 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 class FixesShapes:
     """Marks a field that decides the shape of a weight: `Annotated[Width, FIXES_SHAPES]`.
 
-    A job that branches off another one's checkpoint cannot change it. The marker adds nothing to the
+    A job that branches off another job's checkpoint cannot change it. The marker adds nothing to the
     JSON Schema.
     """
 
@@ -40,7 +40,7 @@ class Recipe(NamedTuple):
     Attributes:
         lr: peak rate at a global batch of 256 of each optimizer; without an entry, `BASE_LR` holds.
         weight_decay: the same for the decay; a pair is the start and the end of a cosine.
-        clip: largest gradient norm, or None; `clip_each` applies it to each parameter by itself.
+        clip: largest gradient norm, or None; `clip_each` applies it to each parameter separately.
         blur, solarize: probabilities on images large enough for a blur.
     """
 
@@ -56,7 +56,7 @@ class Recipe(NamedTuple):
 
 
 class ResolveContext(NamedTuple):
-    """What a method's settings are checked with, and its "auto" settings resolved from.
+    """Facts that a method's settings are checked and resolved with.
 
     Attributes:
         backbone: its name, for messages.
@@ -88,7 +88,7 @@ class MethodConfig(SpecModel):
     needs_pairs: ClassVar[bool] = False
     """Whether the loss is 0 for a batch of one class, or without two images of any class."""
     has_prototypes: ClassVar[bool] = False
-    """Whether the method assigns images to prototypes, which can stand for clusters."""
+    """Whether the method assigns images to prototypes, which DAR can use as clusters."""
 
     name: Any
 
@@ -112,7 +112,7 @@ class MethodConfig(SpecModel):
 
 
 class ProjectionHeadConfig(MethodConfig):
-    """A method with a projection head of its own width."""
+    """Settings of a method with a projection head."""
 
     projection_dim: Annotated[EmbeddingWidth, FIXES_SHAPES] = Field(
         128, description="Width of the embedding that the loss, DAR and SEC use."
@@ -126,12 +126,12 @@ class ProjectionHeadConfig(MethodConfig):
     )
 
     def resolved_hidden_dim(self, context: ResolveContext) -> int:
-        """Return the hidden layer's width: that of the features, where it is not set."""
+        """Return the hidden layer's width; "auto" is that of the features."""
         return context.features if self.hidden_dim == "auto" else self.hidden_dim
 
 
 class MultiCropConfig(MethodConfig):
-    """A method with small local crops beside its two global views (Caron et al. 2020)."""
+    """Settings of a method with small local crops besides its two global views (Caron et al. 2020)."""
 
     local_crops: int = Field(
         6,
@@ -161,7 +161,7 @@ class MultiCropConfig(MethodConfig):
 
     @property
     def has_single_view_pass(self) -> bool:
-        """Whether there is a single local crop: each size has a pass of its own."""
+        """Whether there is a single local crop, as each image size has its own forward pass."""
         return self.local_crops == 1
 
     @field_validator("local_scale")
@@ -184,7 +184,7 @@ class MultiCropConfig(MethodConfig):
         ]
 
     def resolved_local_size(self, context: ResolveContext) -> int:
-        """Return the side of a local crop: whole patches, where it is not set."""
+        """Return the side of a local crop; "auto" is rounded to whole patches."""
         if self.local_size != "auto":
             return self.local_size
         unit = context.patch_size or 1
@@ -198,7 +198,7 @@ class ResolvedMultiCropConfig(MultiCropConfig):
 
 
 class EMATeacherConfig(MethodConfig):
-    """A method whose targets come from a teacher: a moving average of the student."""
+    """Settings of a method with an EMA teacher."""
 
     keep: Literal["student", "teacher"] = Field(
         "student", description="Which network's backbone is evaluated and exported."
@@ -206,7 +206,7 @@ class EMATeacherConfig(MethodConfig):
 
 
 class MetricLearningConfig(MethodConfig):
-    """A supervised method that compares the embeddings of one view of each image."""
+    """Settings of a supervised method that compares the embeddings of one view of each image."""
 
     recipe: ClassVar[Recipe] = Recipe(
         # Proxy-Anchor's and SEC's papers: random crops and flips of the whole, and no color.
@@ -237,7 +237,7 @@ METHODS: dict[str, type[MethodConfig]] = {}
 """The settings of every method, by its name."""
 
 RESOLVED_METHODS: dict[str, type[MethodConfig]] = {}
-"""The same without "auto". Settings that never are "auto" stand here themselves."""
+"""The resolved settings of every method; settings that cannot be "auto" are their own resolved form."""
 
 Config = TypeVar("Config", bound=MethodConfig)
 

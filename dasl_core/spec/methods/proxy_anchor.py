@@ -18,7 +18,7 @@ class ProxyAnchor(MetricLearningConfig):
     Each class has a proxy, a learned embedding, which is compared with all images of the batch.
     """
 
-    # With the usual rate of SGD, a hundred times that is too much for proxies: R@1 fell below that of
+    # With SGD's usual learning rate, a factor of 100 is too high for proxies: R@1 fell below that of
     # the untrained network.
     recipe: ClassVar[Recipe] = MetricLearningConfig.recipe._replace(lr={"adamw": 2e-4, "sgd": 0.01})
     needs_pairs: ClassVar[bool] = False

@@ -1,6 +1,6 @@
-"""From "auto" to numbers: a pure function of the spec and the facts of its data set.
+"""Resolution of "auto" values: a pure function of a spec and the facts of its data set.
 
-What it decides is recorded with the job, so that a run can be repeated and its settings read.
+The result is stored with the job, so that a run can be repeated.
 """
 
 from dasl_core.spec.backbones import BACKBONES

@@ -5,8 +5,8 @@ from dasl_core.spec.methods import MethodConfig
 from dasl_core.spec.resolve.backbone import SMALL_STEM_UP_TO
 from dasl_core.spec.resolved import ResolvedAugment
 
-# A blur or an inversion of so few pixels leaves nothing to recognise: lightly and solo-learn, too,
-# leave both out on CIFAR.
+# Blur or inversion makes smaller images unrecognizable: lightly and solo-learn also omit both on
+# CIFAR.
 BLUR_FROM = SMALL_STEM_UP_TO + 1
 
 

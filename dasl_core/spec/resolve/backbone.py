@@ -7,8 +7,8 @@ from dasl_core.spec.backbones import BACKBONES
 from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.resolve.facts import DatasetFacts
 
-# Largest image a "small" stem is chosen for. 64: at timm's stride 32 an image of 64 pixels leaves
-# a last feature map of 2x2, the least that still has an inside.
+# Largest image that gets a "small" stem: at timm's stride of 32, 64 pixels leave a last feature map
+# of only 2x2.
 SMALL_STEM_UP_TO = 64
 # A ViT with a small stem sees 8x8 patches, as ViTs on CIFAR (patch 4 at 32 pixels) commonly do.
 SMALL_STEM_PATCHES = 8

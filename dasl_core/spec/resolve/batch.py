@@ -28,7 +28,7 @@ def choose_batch(
         per_class = None
     if isinstance(batch, str):
         parts, together = workers * train.micro_batches, per_class or 1
-        # Two images, or two classes: one alone has nothing to be compared with.
+        # Two images, or two classes: a single one cannot be compared.
         least = max(2 * together, 2 * train.micro_batches)
         batch = _fitting_batch(images, math.lcm(parts, together), least)
         if batch > images:
@@ -63,7 +63,7 @@ def _fitting_batch(images: int, multiple_of: int, least: int) -> int:
 
 
 def _too_few_images(spec: JobSpec, facts: DatasetFacts, needed: int) -> FieldProblem:
-    """Not even the smallest batch can be filled: name what asks for so many images."""
+    """Return the problem of a data set that is smaller than the smallest batch, for the field at fault."""
     images = training_images(spec, facts)
     for field, parts in (
         ("resources.workers", spec.resources.workers),
@@ -89,7 +89,7 @@ def _too_few_images(spec: JobSpec, facts: DatasetFacts, needed: int) -> FieldPro
 def _check_classes_of_batch(
     spec: JobSpec, facts: DatasetFacts, batch: int, per_class: int, problems: list[FieldProblem]
 ) -> None:
-    """Whether a batch holds what its method compares."""
+    """Check that a batch has the images of several classes that its method compares."""
     if batch % per_class:
         problems.append(
             FieldProblem(

@@ -9,7 +9,7 @@ from dasl_core.spec.resolved import ResolvedJobSpec
 
 
 class Estimate(SpecModel):
-    """What a resolved job will cost, as far as it can be known without running it."""
+    """Estimated cost of a resolved job."""
 
     train_images: int
     steps_per_epoch: int

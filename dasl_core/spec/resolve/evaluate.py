@@ -1,4 +1,4 @@
-"""Resolve and check what is evaluated, and when."""
+"""Check and resolve the settings of evaluations."""
 
 from dasl_core.spec.evaluate import FineTune, Holdout, LinearProbe
 from dasl_core.spec.job import JobSpec

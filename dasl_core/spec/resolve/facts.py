@@ -7,7 +7,7 @@ from dasl_core.spec.job import JobSpec
 
 
 class DatasetFacts(SpecModel):
-    """What is known of a registered data set once it is ingested."""
+    """Facts of an ingested data set."""
 
     num_images: int = Field(ge=1)
     num_classes: int | None = Field(description="null: the folder has no labels.")
@@ -15,7 +15,7 @@ class DatasetFacts(SpecModel):
 
 
 def training_images(spec: JobSpec, facts: DatasetFacts) -> int:
-    """Images left for training; exact, but for whole classes held out, where it is the mean."""
+    """Images left for training: exact, or the expected number if whole classes are held out."""
     if spec.evaluate.dataset is not None:
         return facts.num_images
     return facts.num_images - round(facts.num_images * spec.evaluate.holdout.fraction)

@@ -8,14 +8,14 @@ from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.regularizers import Clusters
 from dasl_core.spec.resolved import ResolvedClusters, ResolvedDAR, ResolvedSEC
 
-# lambda by norm, or for distances, as `benchmarks.sweep` measured it (docs/spec.md): 0.5 is the best of
-# five for distances; of l1 no weight around 0.003 could be told from none. l2 and sq_l2 of 128
-# coordinates are about a tenth of their l1.
+# lambda by norm, or for distances, from `benchmarks.sweep` (docs/spec.md): 0.5 is the best of five for
+# distances; for l1, no weight around 0.003 differed measurably from 0. l2 and sq_l2 of 128 coordinates
+# are about a tenth of their l1.
 DAR_WEIGHTS = {"l1": 0.003, "l2": 0.03, "sq_l2": 0.03, "distance": 0.5}
-# All pairs of 1,024 embeddings are 524 thousand columns, 268 MB at a width of 128. l2 compares each with
-# each: 128 embeddings have about the columns of a chain of 8,192.
+# All pairs of 1,024 embeddings are 524 thousand columns, 268 MB at a width of 128. l2 compares all pairs
+# of columns: 128 embeddings have about as many columns as a chain of 8,192.
 FULL_LIMIT, FULL_L2_LIMIT = 1024, 128
-# What stands where nothing asks for clusters: no "auto" is left, and it is the same for all data.
+# Placeholder when clusters are unused, so that a resolved spec has no "auto".
 UNUSED_CLUSTERS = ResolvedClusters(source="kmeans", k=2)
 GLOBAL_VIEWS = 2  # whose embeddings DAR and SEC see; local crops only train the student
 
@@ -46,7 +46,7 @@ def choose_k(images: int) -> int:
     Our choice; the papers on DAR give none. It is 72 for 5 thousand images, 356 for ImageNet-100 and
     1,132 for ImageNet, between its classes and the ten times as many that served DeepCluster best
     (Caron et al., ECCV 2018: 10,000 for 1.3 million), and each cluster holds as many images as there
-    are clusters. DAR only asks of a cluster that its images are of one kind: too many cost little.
+    are clusters. DAR only needs the images of a cluster to be alike, so too many clusters do little harm.
     """
     return min(10_000, max(2, round(math.sqrt(images))))
 

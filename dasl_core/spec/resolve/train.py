@@ -11,7 +11,7 @@ from dasl_core.spec.train import Clip
 
 # Peak learning rate at a global batch of 256, scaled linearly with the batch (Goyal et al. 2017).
 # sgd: lightly's CIFAR SimCLR (0.06 at 128). lars: SimCLR's 0.3. adamw: MoCo v3's ViT 1.5e-4 is for
-# 300 epochs at 4096; 5e-4 is the usual for ViTs at 256 (DINO, DeiT).
+# 300 epochs at 4096; 5e-4 is usual for ViTs at 256 (DINO, DeiT).
 BASE_LR = {"sgd": 0.12, "lars": 0.3, "adamw": 5e-4}
 WEIGHT_DECAY = {"sgd": 5e-4, "lars": 1e-6, "adamw": 0.05}
 
