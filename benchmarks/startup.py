@@ -27,11 +27,11 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.deployment import free_port, write_images
 from benchmarks.machine import machine
 from dasl_core.data.ingest import ingest_folder
 from service.client import Client
 from service.embedded.subreaper import descendants
+from tests.chaos.deployment import free_port, write_images
 from workers.settings import RAY_SETTINGS
 
 LIMIT_SECONDS = 3.0

@@ -25,6 +25,7 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
     ROOT / "benchmarks" / "README.md",
+    ROOT / "tests" / "chaos" / "README.md",
     *sorted((ROOT / "docs").glob("**/*.md")),
 ]
 PACKAGES = ("dasl_core", "service", "workers")

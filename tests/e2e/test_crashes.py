@@ -1,4 +1,4 @@
-"""Short versions of `benchmarks.crashes` and `benchmarks.chaos`: kill -9 of real processes."""
+"""Short versions of `tests.chaos.crashes` and `tests.chaos.recovery`: kill -9 of real processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
 def run(folder: Path, *command: str) -> Any:
-    """Run a benchmark in a process of its own, so that leftovers are visible; return its results."""
+    """Run a command in a process of its own, so that leftovers are visible; return its results."""
     output = folder / "results.json"
     done = subprocess.run(
         [sys.executable, "-m", *command, "--output", str(output)],
@@ -44,7 +44,7 @@ def test_kill_9_at_random_points_loses_nothing_and_does_nothing_twice(
     tmp_path: Path, kills: int, options: tuple[str, ...]
 ) -> None:
     words = ("--kills", str(kills), *OPTIONS, *options)
-    result = run(tmp_path, "benchmarks.crashes", *words)["runs"][0]["result"]
+    result = run(tmp_path, "tests.chaos.crashes", *words)["runs"][0]["result"]
     assert result["violations"] == []
     assert result["kills"] == kills
     assert set(result["kills_by_target"]) == {"api", "dispatcher", "driver", "worker"}
@@ -53,8 +53,8 @@ def test_kill_9_at_random_points_loses_nothing_and_does_nothing_twice(
 
 def test_a_dispatcher_that_is_killed_costs_no_step(tmp_path: Path) -> None:
     words = ("--only", "dispatcher", "--standin")
-    result = run(tmp_path, "benchmarks.chaos", *words)["dispatcher"]["result"]
-    # The time until adoption is not checked, because the machine may be busy; the benchmark measures it.
+    result = run(tmp_path, "tests.chaos.recovery", *words)["dispatcher"]["result"]
+    # The time until adoption is not checked, because the machine may be busy; the command measures it.
     assert (result["status"], result["attempt"], result["restarts"]) == ("running", 1, 0), result
     assert result["every_step_once_and_in_order"], result
     assert result["left_behind"] == []

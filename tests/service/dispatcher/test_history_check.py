@@ -1,4 +1,4 @@
-"""The history check of the crash benchmark: it accepts a valid history and detects violations."""
+"""The history check of `tests.chaos.crashes`: it accepts a valid history and detects violations."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, update
 
-from benchmarks.history import FINAL_WEIGHTS, unlike, violations
 from service.db.models import Attempt, Checkpoint, Event, Job, Metric
+from tests.chaos.history import FINAL_WEIGHTS, unlike, violations
 from tests.support.dispatcher_world import World
 
 STEPS = 4

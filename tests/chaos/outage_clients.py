@@ -18,7 +18,7 @@ _PAUSE_SECONDS = 0.05
 _CURED_WITHIN_SECONDS = 60.0
 
 
-class Hammer:
+class OutageClients:
     """Context manager: threads that submit jobs, each with its own idempotency key, and cancel them."""
 
     def __init__(self, url: str, token: str, spec: dict[str, Any]) -> None:
@@ -60,7 +60,7 @@ class Hammer:
 
     def lost(self, client: Client) -> list[str]:
         """Return accepted jobs that are missing or duplicated, and unknown jobs."""
-        there = Counter(job.id for job in client.jobs.list(tag="by:hammer"))
+        there = Counter(job.id for job in client.jobs.list(tag="by:outage"))
         lost = [job for job in self.accepted.values() if there[job] != 1]
         return lost + sorted(there.keys() - {*self.accepted.values()})
 
@@ -72,7 +72,7 @@ class Hammer:
             while not self._stop.is_set():
                 key = f"person-{person}-{number}"
                 number += 1
-                spec = self._spec | {"name": key, "tags": {"by": "hammer"}, "priority": -1000}
+                spec = self._spec | {"name": key, "tags": {"by": "outage"}, "priority": -1000}
                 answer = self._until_cured(http, "/v1/jobs", spec, {"Idempotency-Key": key})
                 if answer is not None and answer.is_success:
                     job = str(answer.json()["id"])

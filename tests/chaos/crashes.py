@@ -1,6 +1,6 @@
 """Kill API, dispatcher, drivers and ranks at random moments, under a stream of small jobs.
 
-    python -m benchmarks.crashes --database sqlite --kills 200 --seed 0
+    python -m tests.chaos.crashes --database sqlite --kills 200 --seed 0
 
 API and dispatcher are restarted at once, as a supervisor does. The product must bring back drivers and
 ranks. Afterwards `history` checks the tables and files.
@@ -29,14 +29,14 @@ from typing import Any, Literal
 
 from sqlalchemy import func, select
 
-from benchmarks import history, processes
-from benchmarks.deployment import DATASET, Deployment, deployed, until
 from benchmarks.machine import machine
-from benchmarks.postgres import postgres
-from benchmarks.standin.jobs_api import StandInRay
 from service.client import Client
 from service.db.models import Attempt, Checkpoint, Event
 from service.db.session import Database
+from tests.chaos import history, processes
+from tests.chaos.deployment import DATASET, Deployment, deployed, until
+from tests.chaos.postgres import postgres
+from tests.support.stand_in.jobs_api import StandInRay
 
 RESULTS = Path(__file__).parent / "results"
 Target = Literal["api", "dispatcher", "driver", "worker"]

@@ -40,7 +40,7 @@ def training(ancestor: int) -> list[TrainingProcess]:
         part: Part
         if words[0].startswith("ray::RayTrain") or "--rank" in words:
             part = "rank"
-        elif "workers.driver" in words or "benchmarks.standin.training" in words:
+        elif "workers.driver" in words or "tests.support.stand_in.training" in words:
             part = "driver"
         else:
             continue

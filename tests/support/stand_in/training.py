@@ -1,6 +1,6 @@
 """The real driver and reporter, with a rank that computes hashes instead of training.
 
-`python -m benchmarks.standin.training --job J --attempt N` is `workers.driver` with other ranks. A step
+`python -m tests.support.stand_in.training --job J --attempt N` is `workers.driver` with other ranks. A step
 depends on the one before it and on the seed, so a step that is lost or done twice changes the end.
 """
 
@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.history import FINAL_WEIGHTS
 from service.client.worker import WorkerClient
 from service.protocol import AttemptStart, Desired, Outcome
+from tests.chaos.history import FINAL_WEIGHTS
 from workers import driver
 from workers.artifacts import download
 from workers.reporter import ApiReporter
@@ -34,7 +34,7 @@ _ORPHANED_FOR_SECONDS = 1.0
 def ranks(start: AttemptStart, config: dict[str, object]) -> BaseException | None:
     """Replace `workers.driver.run_ranks`: run one rank in its own process."""
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.standin.training", "--rank"],
+        [sys.executable, "-m", "tests.support.stand_in.training", "--rank"],
         input=json.dumps(config),
         text=True,
         check=False,

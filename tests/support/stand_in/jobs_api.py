@@ -1,4 +1,4 @@
-"""A stand-in for Ray's Jobs API: `python -m benchmarks.standin.jobs_api PORT CPUS`.
+"""A stand-in for Ray's Jobs API: `python -m tests.support.stand_in.jobs_api PORT CPUS`.
 
 It answers the requests of `service.dispatcher.ray_executor`, and runs each entry point as a plain
 process, once for each submission id.
@@ -19,8 +19,8 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.deployment import free_port, until
 from service.client.attempt_token import RAY_JOB_CONFIG
+from tests.chaos.deployment import free_port, until
 
 
 class StandInRay:
@@ -35,7 +35,7 @@ class StandInRay:
 
     def start(self) -> None:
         """Start the process and wait until it responds."""
-        command = ["-m", "benchmarks.standin.jobs_api", str(self._port), str(self._cpus)]
+        command = ["-m", "tests.support.stand_in.jobs_api", str(self._port), str(self._cpus)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen([sys.executable, *command], stdout=log, stderr=log)
         until(self._answers, "the stand-in for Ray")
@@ -69,7 +69,7 @@ class Jobs:
                 return False
             with self.log(name).open("wb") as log:
                 self.processes[name] = subprocess.Popen(
-                    entrypoint.replace("workers.driver", "benchmarks.standin.training"),
+                    entrypoint.replace("workers.driver", "tests.support.stand_in.training"),
                     shell=True,
                     env=os.environ | variables,
                     stdin=subprocess.DEVNULL,

@@ -1,7 +1,7 @@
 """Failures that must not lose a job: each is a timed trial with real processes.
 
-    python -m benchmarks.chaos                 # all trials
-    python -m benchmarks.chaos --only cancel   # one trial; replaces its earlier result
+    python -m tests.chaos.recovery                 # all trials
+    python -m tests.chaos.recovery --only cancel   # one trial; replaces its earlier result
 
 The limits are those that DASL promises: adopted within 45 s, canceled within 5 s for steps of 1 s, no
 job and no step lost, no process left behind.
@@ -23,20 +23,21 @@ from typing import Any
 
 from sqlalchemy import select
 
-from benchmarks import processes, startup
-from benchmarks.crashes import own_all_processes
-from benchmarks.deployment import DATASET, deployed, until
-from benchmarks.hammer import Hammer
+from benchmarks import startup
 from benchmarks.machine import machine
-from benchmarks.postgres import postgres
-from benchmarks.standin.jobs_api import StandInRay
 from service.client import Client
 from service.client.models import Job
 from service.db.leases import DISPATCHER_LEASE
 from service.db.models import ClusterSnapshot, Lease, Metric
 from service.db.session import Database
+from tests.chaos import processes
+from tests.chaos.crashes import own_all_processes
+from tests.chaos.deployment import DATASET, deployed, until
+from tests.chaos.outage_clients import OutageClients
+from tests.chaos.postgres import postgres
+from tests.support.stand_in.jobs_api import StandInRay
 
-RESULTS = Path(__file__).parent / "results" / "chaos.json"
+RESULTS = Path(__file__).parent / "results" / "recovery.json"
 ADOPTED_WITHIN_SECONDS = 45.0
 CANCELLED_WITHIN_SECONDS = 5.0
 # For an attempt on a busy machine.
@@ -51,7 +52,7 @@ def main() -> int:
     parser.add_argument(
         "--standin",
         action="store_true",
-        help=f"replace Ray and training, see benchmarks.standin; only for {' and '.join(STANDIN)}",
+        help=f"replace Ray and training, see tests.support.stand_in; only for {' and '.join(STANDIN)}",
     )
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
@@ -61,7 +62,7 @@ def main() -> int:
         before = machine("torch", "ray", "sqlalchemy")
         # Ray's environment variables may change the results.
         before |= {name: value for name, value in os.environ.items() if name[:4] == "RAY_"}
-        with tempfile.TemporaryDirectory(prefix="dasl-chaos-") as folder:
+        with tempfile.TemporaryDirectory(prefix="dasl-recovery-") as folder:
             result = TRIALS[name](Path(folder), given.standin and name in STANDIN)
         left = [
             " ".join(words)[:200] for words in processes.commands(os.getpid()).values() if words[0]
@@ -166,20 +167,20 @@ def database(folder: Path, standin: bool) -> dict[str, Any]:
     ):
         job = client.jobs.submit(small(epochs=400, workers=2))
         until(lambda: last_step(client, job) or None, "the first step", PATIENCE_SECONDS)
-        with Hammer(running.url, running.token, small(epochs=1)) as hammer:
+        with OutageClients(running.url, running.token, small(epochs=1)) as clients:
             down_seconds = [_restart(server.stop_at_once, server.start) for _ in range(OUTAGES)]
         survived = {name: process.poll() is None for name, process in running.processes.items()}
         ended = job.wait(timeout=2 * PATIENCE_SECONDS, poll=0.5)
-        lost = hammer.lost(client)
+        lost = clients.lost(client)
     return {
         "outages_seconds": down_seconds,
-        **hammer.counts(),
+        **clients.counts(),
         "lost_jobs": lost,
-        "not_cured": hammer.not_cured,
+        "not_cured": clients.not_cured,
         "survived": survived,
         "job": {"status": ended.status, "attempt": ended.attempt, "restarts": ended.restarts},
         "ok": not lost
-        and not hammer.not_cured
+        and not clients.not_cured
         and all(survived.values())
         and (ended.status, ended.attempt) == ("succeeded", 1),
     }
