@@ -17,7 +17,7 @@ class Augment(SpecModel):
         "auto",
         description=(
             "Smallest and largest fraction of the image area that a crop keeps; 0 < low <= "
-            'high <= 1. "auto": the method\'s.'
+            'high <= 1. "auto": the method\'s recipe.'
         ),
     )
     flip: float = Field(0.5, ge=0, le=1, description="Probability of a horizontal flip.")

@@ -63,8 +63,8 @@ class Resources(SpecModel):
         gt=0,
         le=100_000,
         description=(
-            "Time limit for all attempts of the job together. Pauses, waiting, and silences "
-            "of over two minutes do not count. A low limit lets a job start in gaps that a "
+            "Time limit for all attempts of the job together. Pauses, waiting, and gaps of "
+            "more than two minutes between heartbeats do not count. A low limit lets a job start in gaps that a "
             "long job must leave free for a large one."
         ),
     )

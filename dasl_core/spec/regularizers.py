@@ -63,13 +63,17 @@ class DAR(SpecModel):
         default_factory=Clusters, description="Settings for `labels: cluster`."
     )
     schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="How the weight grows from 0 over the training, unless constant."
+        "constant",
+        description=(
+            "Schedule of the weight over the training: constant, or from 0 to `weight` along a line "
+            "or half a cosine."
+        ),
     )
     norm: Literal["l1", "l2", "sq_l2"] = Field(
         "l1",
         description=(
             "G, the norm that measures how far two differences are apart. `sq_l2` is not a "
-            "norm; it is there for ablations. `l2` of elementwise differences takes time "
+            "norm; it is meant for ablations. `l2` of elementwise differences takes time "
             "quadratic in the batch."
         ),
     )
@@ -124,8 +128,8 @@ class SEC(SpecModel):
     weight: Weight = Field(
         0.5,
         description=(
-            "The factor eta. The authors' contrastive loss has a factor temperature/0.07 that "
-            "plain NT-Xent lacks: divide their eta by 7.14."
+            "The factor eta. The authors multiply their contrastive loss by temperature/0.07, this "
+            "project does not: divide an eta of theirs at temperature 0.5 by 7.14."
         ),
     )
     target: Literal["mean", "zero"] = Field(
@@ -139,7 +143,7 @@ class SEC(SpecModel):
         1.0,
         gt=0,
         le=1,
-        description="rho, of the moving average of the mean norm. 1 uses the mean of the batch.",
+        description="rho of the moving average of the mean norm; 1 uses the mean of the batch.",
     )
     ramp: bool | Auto = Field(
         "auto",

@@ -115,7 +115,7 @@ class Train(SpecModel):
         "auto",
         description=(
             "bf16 and fp16 are autocast with float32 weights, fp16 with a loss scale; fp64 is "
-            'for proofs. "auto": bf16 on GPUs, fp32 on CPUs.'
+            'for numerical tests. "auto": bf16 on GPUs, fp32 on CPUs.'
         ),
     )
     channels_last: bool | Auto = Field(
@@ -200,7 +200,7 @@ class Train(SpecModel):
     def _compiles(self) -> Self:
         if self.compile and self.checkpoint_activations:
             raise problem(
-                "does not go together with train.compile",
+                "cannot be combined with train.compile",
                 True,
                 "false, or train.compile: false",
                 field="train.checkpoint_activations",

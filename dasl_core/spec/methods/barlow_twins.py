@@ -21,8 +21,8 @@ from dasl_core.spec.methods.config import (
 class BarlowTwins(MethodConfig):
     """Barlow Twins (Zbontar et al., ICML 2021, https://arxiv.org/abs/2103.03230).
 
-    Each coordinate of an embedding agrees between the two views of an image and is decorrelated from all
-    other coordinates. Both views go through the network in one pass, so its batch statistics are those of
+    Makes each coordinate of an embedding agree between the two views of an image and decorrelates it from
+    all other coordinates. Both views go through the network in one pass, so its batch statistics are those of
     both views together; the authors' code computes them for each view separately.
     """
 
@@ -53,8 +53,8 @@ class BarlowTwins(MethodConfig):
         ge=0,
         le=1e6,
         description=(
-            "Weight of the squared correlations between different coordinates: the paper's lambda, "
-            "there 0.005; the value is that of the authors' code."
+            "Weight of the squared correlations between different coordinates, the paper's lambda: "
+            "0.005 in the paper, 0.0051 in the authors' code."
         ),
     )
     loss_scale: float = Field(
@@ -64,7 +64,7 @@ class BarlowTwins(MethodConfig):
         description=(
             "Factor on the loss, as in the authors' first code. With LARS, which adapts weights to the "
             "size of their gradients, it is a factor on the learning rate of biases and norms: 0.2 "
-            "times 0.024 is the 0.0048 of their present code."
+            "times 0.024 is the 0.0048 of their current code."
         ),
     )
 

@@ -83,9 +83,9 @@ class DINO(MultiCropConfig, EMATeacherConfig):
     teacher_temperature: Temperature | Auto = Field(
         "auto",
         description=(
-            'Divides the teacher\'s outputs after its warm-up. "auto": 0.07; in a training of '
-            "under 10,000 steps `teacher_temperature_start`, because targets that soften "
-            "before there are features become uniform."
+            'Divides the teacher\'s outputs after its warm-up. "auto": 0.07, or '
+            "`teacher_temperature_start` in a run of fewer than 10,000 steps, because targets "
+            "that soften before there are features become uniform."
         ),
     )
     teacher_temperature_start: Temperature = Field(
@@ -110,8 +110,8 @@ class DINO(MultiCropConfig, EMATeacherConfig):
         "auto",
         description=(
             "Momentum of the EMA teacher at the first step; it grows to 1 along a half "
-            'cosine. "auto": 0.996; in a training of under 10,000 steps 1 - 40/steps, but at '
-            "least 0.97, so that the teacher leaves its random weights in time."
+            'cosine. "auto": 0.996, or 1 - 40/steps (at least 0.97) in a run of fewer than '
+            "10,000 steps, so that the teacher leaves its random weights in time."
         ),
     )
     freeze_last_layer_epochs: int = Field(

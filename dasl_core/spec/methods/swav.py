@@ -29,8 +29,8 @@ QueueLength = Annotated[int, Field(ge=0, le=10_000_000)]
 class SwAV(MultiCropConfig, ProjectionHeadConfig):
     """SwAV (Caron et al., NeurIPS 2020, https://arxiv.org/abs/2006.09882).
 
-    Predicts the prototypes that one global view of an image is assigned to from all other views; the
-    images of a batch are assigned to the prototypes evenly. DAR and SEC act on the projections of the two
+    Predicts the prototype assignment of one global view of an image from all its other views; the images
+    of a batch are assigned to the prototypes evenly. DAR and SEC act on the projections of the two
     global views before they are normalized. With `dar.labels: cluster`, the prototypes are the clusters.
     All ranks share one queue of earlier images, so that a run does not depend on their number.
     """

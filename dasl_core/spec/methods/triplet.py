@@ -39,7 +39,7 @@ class Triplet(MetricLearningConfig):
         "auto",
         description=(
             "Required difference between the squared distances to the negative and to the "
-            'positive. "auto": 0.2 for semihard mining, 1.0 for all, as in the SEC paper\'s '
+            'positive. "auto": 0.2 for "semihard", 1.0 for "all", as in the SEC paper\'s '
             "code."
         ),
     )
@@ -52,7 +52,7 @@ class Triplet(MetricLearningConfig):
         return [
             FieldProblem(
                 "train.batch_size",
-                f"has {batch**3:.1e} triplets, all of which the method triplet looks at",
+                f"has {batch**3:.1e} triplets, which the method triplet holds in memory",
                 str(batch),
                 f"at most {LARGEST_BATCH:,}",
             )
