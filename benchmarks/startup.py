@@ -17,11 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 from rich.console import Console
@@ -30,16 +30,15 @@ from rich.table import Table
 from benchmarks.machine import machine
 from dasl_core.data.ingest import ingest_folder
 from service.client import Client
-from service.embedded.subreaper import descendants
-from tests.chaos.deployment import free_port, write_images
+from tests.support.polling import until
+from tests.support.processes import commands, environment, free_port, part_of
+from tests.support.running_service import serving, start, write_images
 from workers.settings import RAY_SETTINGS
 
 LIMIT_SECONDS = 3.0
 RESULTS = Path(__file__).parent / "results" / "startup.json"
 DATASET = "pictures"
 PATIENCE_SECONDS = 240.0
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -103,32 +102,13 @@ def livez() -> float:
 
     with tempfile.TemporaryDirectory(prefix="dasl-bench-") as folder:
         began = time.monotonic()
-        process = start_service(Path(folder), Path(folder) / "serve.out", str(port))
+        process, _ = start(Path(folder), Path(folder) / "d", DASL_PORT=str(port))
         try:
-            until(answers)
+            until(answers, "the first response", PATIENCE_SECONDS, pause=0.05)
             return time.monotonic() - began
         finally:
             process.send_signal(signal.SIGINT)
             process.wait()
-
-
-def start_service(home: Path, output: Path, port: str) -> subprocess.Popen[bytes]:
-    """Start `dasl serve` with all of its files under `home`."""
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("DASL_")},
-        "XDG_CONFIG_HOME": str(home / "config"),
-        "DASL_HOME": str(home / "d"),
-        "DASL_CACHE_DIR": str(home / "cache"),
-        "DASL_PORT": port,
-    }
-    with output.open("wb") as file:
-        return subprocess.Popen(
-            [sys.executable, "-m", "service.cli", "serve"],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env=environment,
-        )
 
 
 def through_service(on: Service, workers: int) -> tuple[float, dict[str, Any]]:
@@ -162,13 +142,13 @@ def bare(on: Service, spec: dict[str, Any]) -> float:
             "first_step": str(folder / "first-step.json"),
         }
         (folder / "task.json").write_text(json.dumps(task))
-        environment = os.environ | RAY_SETTINGS | ray_access(on)
+        variables = os.environ | RAY_SETTINGS | ray_access(on)
         with open(on.home / "bare.log", "w", encoding="utf-8") as log:
             began = time.time()
             try:
                 subprocess.run(
                     [sys.executable, "-m", "benchmarks.bare_trainer", str(folder / "task.json")],
-                    env=environment,
+                    env=variables,
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     timeout=PATIENCE_SECONDS,
@@ -182,76 +162,40 @@ def bare(on: Service, spec: dict[str, Any]) -> float:
 
 
 @contextmanager
-def served(home: Path) -> Iterator[Service]:
+def served(folder: Path) -> Iterator[Service]:
     """Yield a `dasl serve` with its own home and a small registered data set."""
-    images = home / "images"
+    images = folder / "images"
     write_images(images, 40)
-    index = home / "index.json.gz"
+    index = folder / "index.json.gz"
     ingest_folder(images).save(index)
-    output = home / "serve.out"
-    process = start_service(home, output, "0")
-
-    def line(start: str) -> str | None:
-        if process.poll() is not None:
-            raise RuntimeError(output.read_text())
-        lines = [x for x in output.read_text().splitlines() if x.startswith(start)]
-        return lines[-1].removeprefix(start) if lines else None
-
-    try:
-        url = until(lambda: line("DASL serves at "))
-        token = until(lambda: line("Token: ")).split()[0]
-        until(lambda: line("Ready"))
-        with Client(url, token) as client:
-            client.datasets.add(images, DATASET).wait(timeout=PATIENCE_SECONDS)
-            yield Service(process.pid, client, home, images, index)
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait()
+    with (
+        serving(folder, folder / "d", DASL_HEARTBEAT_SECONDS="2") as (pid, url, token),
+        Client(url, token) as client,
+    ):
+        client.datasets.add(images, DATASET).wait(timeout=PATIENCE_SECONDS)
+        yield Service(pid, client, folder, images, index)
 
 
 def ray_access(on: Service) -> dict[str, str]:
     """Read the address and token of the service's Ray from its raylet (Linux)."""
-    [raylet] = [pid for pid, words in commands(on).items() if words[0].endswith("/raylet")]
-    options = dict(word.partition("=")[::2] for word in commands(on)[raylet])
-    environment = Path(f"/proc/{raylet}/environ").read_text().split("\0")
-    variables = dict(entry.partition("=")[::2] for entry in environment)
-    settings = {name: value for name, value in variables.items() if name.startswith("RAY_")}
+    [(raylet, words)] = [
+        (pid, words) for pid, words in commands(on.pid).items() if words[0].endswith("/raylet")
+    ]
+    options = dict(word.partition("=")[::2] for word in words)
+    settings = {
+        name: value for name, value in environment(raylet).items() if name.startswith("RAY_")
+    }
     return settings | {"RAY_ADDRESS": options["--gcs-address"]}
 
 
 def until_idle(on: Service) -> None:
     """Wait until all processes of the last run have ended."""
     until(
-        lambda: (
-            None
-            if any(
-                "workers.driver" in words or words[0].startswith("ray::RayTrain")
-                for words in commands(on).values()
-            )
-            else True
-        )
+        lambda: not any(part_of(words) for words in commands(on.pid).values()) or None,
+        "the end of the last run",
+        PATIENCE_SECONDS,
+        pause=0.05,
     )
-
-
-def commands(on: Service) -> dict[int, list[str]]:
-    """Return the command lines of the service's processes, by process id."""
-    found = {}
-    for pid in descendants(on.pid):
-        try:
-            found[pid] = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-        except OSError:
-            continue  # It ended between the listing and the reading.
-    return found
-
-
-def until(poll: Callable[[], T | None]) -> T:
-    """Call `poll` until it returns something other than None."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while (result := poll()) is None:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited for {PATIENCE_SECONDS:g} s in vain")
-        time.sleep(0.05)
-    return result
 
 
 def show(result: dict[str, Any]) -> None:

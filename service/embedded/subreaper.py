@@ -41,6 +41,11 @@ def descendants(ancestor: int) -> set[int]:
     return descendant_ids
 
 
+def adopt_orphans() -> None:
+    """Become the parent of all descendants that lose theirs (Linux)."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
 def guard(command: list[str], grace: float) -> int:
     """Run a command until it ends, or until standard input closes.
 
@@ -50,7 +55,7 @@ def guard(command: list[str], grace: float) -> int:
     Returns:
         The command's exit status; 0 if it was stopped from here.
     """
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    adopt_orphans()
     # Signals only wake the loop up, through a pipe; SIGCHLD when a child ended.
     wake, waker = os.pipe()
     os.set_blocking(waker, False)

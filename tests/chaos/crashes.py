@@ -11,7 +11,6 @@ Results keep the runs of other seeds: after `--minutes` ended one early, another
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import os
 import random
@@ -33,9 +32,12 @@ from benchmarks.machine import machine
 from service.client import Client
 from service.db.models import Attempt, Checkpoint, Event
 from service.db.session import Database
-from tests.chaos import history, processes
-from tests.chaos.deployment import DATASET, Deployment, deployed, until
-from tests.chaos.postgres import postgres
+from service.embedded.subreaper import adopt_orphans
+from tests.chaos import history
+from tests.chaos.deployment import DATASET, Deployment, deployed
+from tests.support import processes
+from tests.support.databases import postgres_server
+from tests.support.polling import until
 from tests.support.stand_in.jobs_api import StandInRay
 
 RESULTS = Path(__file__).parent / "results"
@@ -59,7 +61,6 @@ _EPOCHS, _STEPS_AN_EPOCH = 60, 4
 _LOOK_EVERY_SECONDS = 0.5
 _TARGET_PATIENCE_SECONDS = 300.0
 _END_PATIENCE_SECONDS = 1500.0
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass
@@ -194,7 +195,7 @@ def keep(output: Path, run: dict[str, Any]) -> None:
 def own_all_processes() -> None:
     """End all processes on SIGTERM; adopt orphaned descendants of this process."""
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
 
 
 @contextmanager
@@ -203,7 +204,7 @@ def database_of(kind: str, folder: Path) -> Iterator[str]:
     if kind == "sqlite":
         yield f"sqlite:///{folder / 'dasl.db'}"
     else:
-        with postgres() as server:
+        with postgres_server() as server:
             yield server.url
 
 

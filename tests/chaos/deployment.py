@@ -7,37 +7,34 @@ drivers and ranks.
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import Literal
 from unittest.mock import patch
 
 import httpx
-import numpy as np
-from PIL import Image
 
 from service.client import Client
 from service.db.migrate import upgrade
 from service.db.session import Database
 from service.embedded.bootstrap_token import admin_token
 from service.embedded.local_ray import LocalRay
+from tests.support.polling import PATIENCE_SECONDS, until
+from tests.support.processes import free_port
+from tests.support.running_service import write_images
+from tests.support.stand_in.jobs_api import StandInRay
 
 DATASET = "pictures"
-PATIENCE_SECONDS = 600.0
 
 Service = Literal["api", "dispatcher"]
 _COMMANDS: dict[Service, str] = {
     "api": "service.server",
     "dispatcher": "service.dispatcher",
 }
-
-T = TypeVar("T")
 
 
 @dataclass
@@ -80,24 +77,6 @@ class Deployment:
             return False
 
 
-class Ray(Protocol):
-    """A cluster that runs the attempts."""
-
-    @property
-    def address(self) -> str:
-        """Address of its Jobs API."""
-
-    @property
-    def token(self) -> str:
-        """Token for that API."""
-
-    def start(self) -> None:
-        """Start the cluster."""
-
-    def stop(self) -> None:
-        """Stop the cluster and everything that it runs."""
-
-
 @contextmanager
 def deployed(
     home: Path,
@@ -105,7 +84,7 @@ def deployed(
     *,
     cpus: int,
     settings: Mapping[str, str],
-    ray: Ray | None = None,
+    ray: StandInRay | None = None,
 ) -> Iterator[Deployment]:
     """Yield a ready deployment with the small data set `DATASET`; stop all of it afterwards.
 
@@ -132,12 +111,11 @@ def deployed(
     }
     others = {name: value for name, value in os.environ.items() if not name.startswith("DASL_")}
     with patch.dict(os.environ, others | deployed_settings, clear=True):
-        ray = ray or LocalRay(home / "ray", home / "ray.log", cpus)
-        if isinstance(ray, LocalRay):
-            _start(ray)
-        else:
-            ray.start()
-    access = {"DASL_RAY_ADDRESS": ray.address, "RAY_AUTH_TOKEN": ray.token}
+        cluster = ray or LocalRay(home / "ray", home / "ray.log", cpus)
+        cluster.start()
+        if isinstance(cluster, LocalRay):
+            _wait_for(cluster)
+    access = {"DASL_RAY_ADDRESS": cluster.address, "RAY_AUTH_TOKEN": cluster.token}
     running = Deployment(
         home, database_url, f"http://127.0.0.1:{port}", token, others | deployed_settings | access
     )
@@ -153,11 +131,11 @@ def deployed(
         for process in running.processes.values():
             process.kill()
             process.wait()
-        ray.stop()
+        cluster.stop()
 
 
-def _start(ray: LocalRay) -> None:
-    """Start Ray, and retry, because on a busy machine it may give up."""
+def _wait_for(ray: LocalRay) -> None:
+    """Wait until Ray runs; start it again if it gave up, as it may on a busy machine."""
 
     def runs() -> bool | None:
         if not ray.running:
@@ -166,42 +144,4 @@ def _start(ray: LocalRay) -> None:
         # Printed only once all of its parts run.
         return "Ray runtime started" in ray.log.read_text() or None
 
-    ray.start()
     until(runs, "Ray", pause=1.0)
-
-
-def until(
-    poll: Callable[[], T | None],
-    what: str,
-    seconds: float = PATIENCE_SECONDS,
-    *,
-    pause: float = 0.2,
-) -> T:
-    """Call `poll` until it returns something other than None.
-
-    Raises:
-        TimeoutError: it returned None for `seconds`.
-    """
-    deadline = time.monotonic() + seconds
-    while (result := poll()) is None:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"no {what} within {seconds:g} s")
-        time.sleep(pause)
-    return result
-
-
-def free_port() -> int:
-    """Return a TCP port that is free now."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
-def write_images(folder: Path, count: int) -> None:
-    """Write noise images of two classes; the content does not matter here."""
-    random = np.random.default_rng(0)
-    for number in range(count):
-        target = folder / f"class-{number % 2}"
-        target.mkdir(parents=True, exist_ok=True)
-        pixels = random.integers(0, 256, (32, 32, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(target / f"{number:03d}.png")

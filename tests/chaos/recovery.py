@@ -23,25 +23,24 @@ from typing import Any
 
 from sqlalchemy import select
 
-from benchmarks import startup
 from benchmarks.machine import machine
 from service.client import Client
 from service.client.models import Job
 from service.db.leases import DISPATCHER_LEASE
 from service.db.models import ClusterSnapshot, Lease, Metric
 from service.db.session import Database
-from tests.chaos import processes
 from tests.chaos.crashes import own_all_processes
-from tests.chaos.deployment import DATASET, deployed, until
+from tests.chaos.deployment import DATASET, deployed
 from tests.chaos.outage_clients import OutageClients
-from tests.chaos.postgres import postgres
+from tests.support import processes
+from tests.support.databases import postgres_server
+from tests.support.polling import PATIENCE_SECONDS, until
+from tests.support.running_service import serving, write_images
 from tests.support.stand_in.jobs_api import StandInRay
 
 RESULTS = Path(__file__).parent / "results" / "recovery.json"
 ADOPTED_WITHIN_SECONDS = 45.0
 CANCELLED_WITHIN_SECONDS = 5.0
-# For an attempt on a busy machine.
-PATIENCE_SECONDS = 600.0
 OUTAGES = 3
 
 
@@ -78,32 +77,33 @@ def main() -> int:
 
 def ray_head(folder: Path, standin: bool) -> dict[str, Any]:
     """Kill GCS and raylet of `dasl serve` while two jobs run; both must finish."""
-    with startup.served(folder) as on:
-        jobs = [on.client.jobs.submit(small(epochs=400, seed=seed)) for seed in range(2)]
+    write_images(folder / "images", 40)
+    with (
+        serving(folder, folder / "d") as (pid, url, token),
+        Client(url, token) as client,
+    ):
+        client.datasets.add(folder / "images", DATASET).wait(timeout=PATIENCE_SECONDS)
+        jobs = [client.jobs.submit(small(epochs=400, seed=seed)) for seed in range(2)]
         until(
-            lambda: all(on.client.jobs.checkpoints(job.id) for job in jobs) or None,
+            lambda: all(client.jobs.checkpoints(job.id) for job in jobs) or None,
             "a checkpoint of each",
-            PATIENCE_SECONDS,
         )
-        steps = [last_step(on.client, job) for job in jobs]
-        before = set(processes.commands(on.pid))
+        steps = [last_step(client, job) for job in jobs]
+        before = set(processes.commands(pid))
         killed = time.monotonic()
-        for pid, words in processes.commands(on.pid).items():
+        for child, words in processes.commands(pid).items():
             if words[0].endswith(("/gcs_server", "/raylet")):
-                os.kill(pid, signal.SIGKILL)
-        until(
-            lambda: not before & set(processes.commands(on.pid)) or None, "the end of the old Ray"
-        )
+                os.kill(child, signal.SIGKILL)
+        until(lambda: not before & set(processes.commands(pid)) or None, "the end of the old Ray")
         gone_seconds = time.monotonic() - killed
         until(
-            lambda: all((on.client.jobs.get(job.id).attempt or 0) > 1 for job in jobs) or None,
+            lambda: all((client.jobs.get(job.id).attempt or 0) > 1 for job in jobs) or None,
             "new attempts",
-            PATIENCE_SECONDS,
         )
         again_seconds = time.monotonic() - killed
         ended = [job.wait(timeout=2 * PATIENCE_SECONDS, poll=0.5) for job in jobs]
         seconds = time.monotonic() - killed
-        until(lambda: not processes.training(on.pid) or None, "the end of all drivers and ranks")
+        until(lambda: not processes.training(pid) or None, "the end of all drivers and ranks")
     return {
         "reached_steps": steps,
         "old_ray_gone_seconds": round(gone_seconds, 1),
@@ -124,7 +124,7 @@ def dispatcher(folder: Path, standin: bool) -> dict[str, Any]:
     ):
         database = Database(url)
         job = client.jobs.submit(small(epochs=100_000))
-        until(lambda: last_step(client, job) or None, "the first step", PATIENCE_SECONDS)
+        until(lambda: last_step(client, job) or None, "the first step")
         holder = _lease_holder(database)
         at_kill = last_step(client, job)
         killed = time.time()
@@ -133,15 +133,14 @@ def dispatcher(folder: Path, standin: bool) -> dict[str, Any]:
         until(
             lambda: (_lease_holder(database) != holder and _last_round(database) > killed) or None,
             "a round of the new dispatcher",
-            PATIENCE_SECONDS,
         )
         adopted_seconds = time.time() - killed
         at_adoption = last_step(client, job)
-        until(lambda: last_step(client, job) > at_adoption or None, "more steps", PATIENCE_SECONDS)
+        until(lambda: last_step(client, job) > at_adoption or None, "more steps")
         job = client.jobs.get(job.id)
         status, attempt, restarts = job.status, job.attempt, job.restarts
         job.cancel()
-        until(lambda: client.jobs.get(job.id).done or None, "the end", PATIENCE_SECONDS)
+        until(lambda: client.jobs.get(job.id).done or None, "the end")
         unbroken = _went_on(database, job.id)
         database.dispose()
     return {
@@ -161,12 +160,12 @@ def dispatcher(folder: Path, standin: bool) -> dict[str, Any]:
 def database(folder: Path, standin: bool) -> dict[str, Any]:
     """Stop PostgreSQL immediately and start it again, during requests and a training."""
     with (
-        postgres() as server,
+        postgres_server() as server,
         deployed(folder, server.url, cpus=2, settings={}, ray=_ray(folder, standin)) as running,
         running.client() as client,
     ):
         job = client.jobs.submit(small(epochs=400, workers=2))
-        until(lambda: last_step(client, job) or None, "the first step", PATIENCE_SECONDS)
+        until(lambda: last_step(client, job) or None, "the first step")
         with OutageClients(running.url, running.token, small(epochs=1)) as clients:
             down_seconds = [_restart(server.stop_at_once, server.start) for _ in range(OUTAGES)]
         survived = {name: process.poll() is None for name, process in running.processes.items()}
@@ -194,10 +193,10 @@ def cancel(folder: Path, standin: bool) -> dict[str, Any]:
         spec["backbone"] = {"name": "resnet18", "image_size": 16}
         spec["train"] |= {"batch_size": 32, "checkpoint_every_epochs": 10_000}
         job = client.jobs.submit(spec)
-        until(lambda: last_step(client, job) >= 5 or None, "five steps", PATIENCE_SECONDS)
+        until(lambda: last_step(client, job) >= 5 or None, "five steps")
         asked = time.time()
         job.cancel()
-        until(lambda: client.jobs.get(job.id).done or None, "the end", PATIENCE_SECONDS)
+        until(lambda: client.jobs.get(job.id).done or None, "the end")
         ended_seconds = time.time() - asked
         until(lambda: not _ranks() or None, "the end of all ranks")
         gone_seconds = time.time() - asked

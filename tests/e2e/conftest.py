@@ -10,8 +10,8 @@ import pytest
 
 from service.client import Client
 from service.client.models import Dataset, Job
+from tests.support.polling import PATIENCE_SECONDS
 from tests.support.running_service import (
-    PATIENCE_SECONDS,
     Served,
     serving,
     spec,

@@ -13,7 +13,8 @@ from dasl_core.train.serialization import load_state
 from service.client import ApiError, Client, JobFailed
 from service.client.errors import DatasetFailed
 from service.client.models import Checkpoint, Job
-from tests.support.running_service import PATIENCE_SECONDS, Served, spec, until
+from tests.support.polling import PATIENCE_SECONDS, until
+from tests.support.running_service import Served, spec
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
 

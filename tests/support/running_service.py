@@ -9,26 +9,23 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from service.client import Client
 from service.embedded.subreaper import descendants
-
-T = TypeVar("T")
+from tests.support.polling import until
+from tests.support.processes import commands, part_of
 
 # Socket state in `/proc/net/tcp`.
 LISTENS = "0A"
 CLASSES = ("circles", "squares", "stripes", "waves")
-# Attempts take half a minute on a machine of 2 cores, and several times that when it is busy.
-PATIENCE_SECONDS = 600
 
 
 @dataclass(frozen=True)
@@ -45,14 +42,7 @@ class Served:
 
     def processes(self) -> dict[int, list[str]]:
         """Return the command lines of all descendants of the service's process."""
-        found = {}
-        for pid in descendants(self.pid):
-            try:
-                line = Path(f"/proc/{pid}/cmdline").read_text()
-            except OSError:
-                continue  # The process ended between the listing and the reading.
-            found[pid] = line.split("\0")
-        return found
+        return commands(self.pid)
 
     def exposed(self) -> list[str]:
         """Return the non-loopback listeners as in `/proc/net/tcp`: `address:port`."""
@@ -77,37 +67,18 @@ class Served:
         return [
             pid
             for pid, words in self.processes().items()
-            if "workers.driver" in words and job in words
+            if part_of(words) == "driver" and job in words
         ]
 
     def ranks(self) -> list[int]:
         """Return the processes of the running training ranks."""
-        return [
-            pid for pid, words in self.processes().items() if words[0].startswith("ray::RayTrain")
-        ]
+        return [pid for pid, words in self.processes().items() if part_of(words) == "rank"]
 
 
 @contextmanager
 def serving(folder: Path, home: Path, **settings: str) -> Iterator[tuple[int, str, str]]:
     """Run `dasl serve` on a home, with other output in `folder`; yield its process, URL and token."""
-    output = folder / "serve.out"
-    env = {
-        **{name: value for name, value in os.environ.items() if name[:5] != "DASL_"},
-        "XDG_CONFIG_HOME": str(folder / "config"),
-        "DASL_HOME": str(home),
-        "DASL_CACHE_DIR": str(folder / "cache"),
-        "DASL_PORT": "0",
-        "DASL_HEARTBEAT_SECONDS": "0.5",
-        **settings,
-    }
-    with output.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "service.cli", "serve"],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env=env,
-        )
+    process, output = start(folder, home, **settings)
 
     def line(start: str) -> str | None:
         assert process.poll() is None, output.read_text()
@@ -129,13 +100,27 @@ def serving(folder: Path, home: Path, **settings: str) -> Iterator[tuple[int, st
             shutil.rmtree(session.readlink().parent, ignore_errors=True)
 
 
-def until(found: Callable[[], T | None], what: str, pause: float = 0.2) -> T:
-    """Poll until there is a result. The interval is long because fast polls slow the service down."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while (result := found()) is None:
-        assert time.monotonic() < deadline, f"{what} did not happen within {PATIENCE_SECONDS} s"
-        time.sleep(pause)
-    return result
+def start(folder: Path, home: Path, **settings: str) -> tuple[subprocess.Popen[bytes], Path]:
+    """Start `dasl serve` as `serving` does; return its process and the file of its output."""
+    output = folder / "serve.out"
+    env = {
+        **{name: value for name, value in os.environ.items() if name[:5] != "DASL_"},
+        "XDG_CONFIG_HOME": str(folder / "config"),
+        "DASL_HOME": str(home),
+        "DASL_CACHE_DIR": str(folder / "cache"),
+        "DASL_PORT": "0",
+        "DASL_HEARTBEAT_SECONDS": "0.5",
+        **settings,
+    }
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "service.cli", "serve"],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=env,
+        )
+    return process, output
 
 
 def spec(dataset: str, **changes: Any) -> dict[str, Any]:

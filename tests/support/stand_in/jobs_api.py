@@ -20,7 +20,8 @@ from pathlib import Path
 import httpx
 
 from service.client.attempt_token import RAY_JOB_CONFIG
-from tests.chaos.deployment import free_port, until
+from tests.support.polling import until
+from tests.support.processes import free_port
 
 
 class StandInRay:

@@ -1,8 +1,8 @@
-"""Descendants of a process, and the attempts that they belong to (Linux)."""
+"""Processes of a running service, and the attempts that they belong to (Linux); free ports."""
 
 from __future__ import annotations
 
-import os
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -37,17 +37,20 @@ def training(ancestor: int) -> list[TrainingProcess]:
     """Return the drivers and ranks of attempts among the descendants."""
     running = []
     for pid, words in commands(ancestor).items():
-        part: Part
-        if words[0].startswith("ray::RayTrain") or "--rank" in words:
-            part = "rank"
-        elif "workers.driver" in words or "tests.support.stand_in.training" in words:
-            part = "driver"
-        else:
-            continue
+        part = part_of(words)
         submission_id = environment(pid).get("DASL_SUBMISSION")
-        if submission_id is not None:
+        if part is not None and submission_id is not None:
             running.append(TrainingProcess(pid, part, submission_id))
     return running
+
+
+def part_of(words: list[str]) -> Part | None:
+    """Return the part in a training of a process with this command line; None if it has none."""
+    if words[0].startswith("ray::RayTrain") or "--rank" in words:
+        return "rank"
+    if "workers.driver" in words or "tests.support.stand_in.training" in words:
+        return "driver"
+    return None
 
 
 def environment(pid: int) -> dict[str, str]:
@@ -59,10 +62,8 @@ def environment(pid: int) -> dict[str, str]:
     return dict(entry.partition("=")[::2] for entry in text.split("\0") if entry)
 
 
-def cpu_seconds(pid: int) -> float:
-    """Return the user and system time of a process; 0 if it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def free_port() -> int:
+    """Return a TCP port that is free now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
