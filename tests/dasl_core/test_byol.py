@@ -21,7 +21,7 @@ from dasl_core.models.heads import projection_head
 from dasl_core.spec.methods import ResolveContext
 from dasl_core.spec.methods.byol import BYOL as Settings
 from dasl_core.spec.methods.byol import ResolvedBYOL
-from tests.support.batch_parts import gradients_in_parts, without_batch_statistics
+from tests.support.micro_batches import micro_batch_gradients, without_batch_statistics
 from tests.support.training_world import Recorder, resolved, run
 
 Keep = Literal["student", "teacher"]
@@ -146,9 +146,9 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole(
     torch.manual_seed(1)
     images = [torch.randn(8, 3, 16, 16, dtype=torch.float64) for _ in range(2)]
     assert byol.accumulates
-    whole, loss, _ = gradients_in_parts(byol, images, parts=1)
-    for parts in (2, 4):
-        gradients, mean, _ = gradients_in_parts(byol, images, parts=parts)
+    whole, loss, _ = micro_batch_gradients(byol, images, micro_batches=1)
+    for micro_batches in (2, 4):
+        gradients, mean, _ = micro_batch_gradients(byol, images, micro_batches=micro_batches)
         torch.testing.assert_close(mean, loss, rtol=0, atol=1e-12)
         assert gradients.keys() == whole.keys()
         for name, gradient in gradients.items():

@@ -27,8 +27,8 @@ from dasl_core.spec.methods.dino import DINO as Settings
 from dasl_core.train.serialization import load_state
 from dasl_core.train.update import Updater
 from dasl_core.train.views import views_of
-from tests.support.batch_parts import gradients_in_parts, without_batch_statistics
 from tests.support.gradients import gradient
+from tests.support.micro_batches import micro_batch_gradients, without_batch_statistics
 from tests.support.training_world import Recorder, resolved, run
 
 K = 12
@@ -244,9 +244,9 @@ def test_parts_of_a_batch_give_gradients_and_centre_of_the_whole(pictures: Datas
     assert dino.accumulates
     images = [torch.randn(8, 3, size, size, dtype=torch.float64) for size in (16, 16, 8, 8)]
     found: list[dict[str, Tensor]] = []
-    for parts in (1, 2, 4):
+    for micro_batches in (1, 2, 4):
         dino.center.zero_()
-        gradients, loss, _ = gradients_in_parts(dino, images, parts)
+        gradients, loss, _ = micro_batch_gradients(dino, images, micro_batches)
         assert torch.equal(dino.center, torch.zeros_like(dino.center))  # not once per micro-batch
         dino.before_update(step())
         figures = {name: value.double() for name, value in dino.metrics({}, step()).items()}

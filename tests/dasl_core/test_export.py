@@ -22,7 +22,7 @@ from dasl_core.export.checkpoint import read_checkpoint
 from dasl_core.models.backbone import build_backbone, stem_lines
 from dasl_core.spec import BACKBONES, ResolvedBackbone
 from dasl_core.train.serialization import load_state
-from tests.support.exported import (
+from tests.support.exports import (
     BACKBONE_KINDS,
     code_of,
     features_read_elsewhere,

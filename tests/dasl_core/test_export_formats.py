@@ -20,7 +20,7 @@ from dasl_core.export import FORMATS, ExportError, export_backbone, export_check
 from dasl_core.export.network import largest_difference
 from dasl_core.models.backbone import build_backbone
 from dasl_core.spec import ResolvedBackbone, ResolvedJobSpec
-from tests.support.exported import (
+from tests.support.exports import (
     BACKBONE_KINDS,
     code_of,
     features_read_elsewhere,

@@ -22,7 +22,7 @@ from dasl_core.seeds import derive_seed
 from dasl_core.spec.methods import ResolveContext
 from dasl_core.spec.methods.moco_v3 import MoCoV3 as Settings
 from dasl_core.train.serialization import load_state
-from tests.support.batch_parts import gradients_in_parts, without_batch_statistics
+from tests.support.micro_batches import micro_batch_gradients, without_batch_statistics
 from tests.support.training_world import Recorder, resolved, run
 
 
@@ -131,9 +131,9 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole(pictures: DatasetIndex)
     moco = without_batch_statistics(build_method(spec).double())
     assert not moco.accumulates
     images = [torch.randn(8, 3, 16, 16, dtype=torch.float64) for _ in range(2)]
-    whole, loss, _ = gradients_in_parts(moco, images, parts=1)
-    for parts in (2, 4):
-        gradients, same, _ = gradients_in_parts(moco, images, parts)
+    whole, loss, _ = micro_batch_gradients(moco, images, micro_batches=1)
+    for micro_batches in (2, 4):
+        gradients, same, _ = micro_batch_gradients(moco, images, micro_batches)
         torch.testing.assert_close(same, loss, rtol=0, atol=1e-12)
         assert gradients.keys() == whole.keys()
         for name, gradient in gradients.items():

@@ -10,7 +10,7 @@ from service.client import Client
 from service.db.session import make_engine
 from tests.support.polling import PATIENCE_SECONDS
 from tests.support.running_service import serving
-from tests.support.old_service import machine, relocate, unpack
+from tests.support.service_v0_1 import machine, relocate, unpack
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
 

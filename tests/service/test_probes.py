@@ -19,7 +19,7 @@ from service.scheduling import repository as scheduling
 from service.server.app import create_app
 from service.settings import Settings
 from tests.support.api_under_test import Api, refused, snapshot
-from tests.support.outage import database_outage
+from tests.support.database_outage import database_outage
 
 
 def lease(api: Api, seconds: float) -> None:

@@ -17,7 +17,7 @@ from service.db.session import Database, make_engine
 from service.server.app import create_app
 from service.settings import Settings
 from tests.support.api_under_test import Api
-from tests.support.old_service import (
+from tests.support.service_v0_1 import (
     OldService,
     answers,
     differences,

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from service.cli.app import app
-from tests.support.scripted import answer_json, scripted
+from tests.support.scripted_server import answer_json, scripted
 
 REASON = "Waiting for 4 CPUs: 3 of 4 CPUs are in use"
 JOB = {"id": "job_1", "name": "a", "priority": 5, "created_at": "2026-01-01T00:00:00Z"}

@@ -23,7 +23,7 @@ from service.cli.app import app
 from service.db.models import ClusterSnapshot, Lease
 from service.doctor import Finding, installation, local_storage, server
 from service.scheduling import repository as scheduling
-from tests.support.real import Service, running_service
+from tests.support.api_server import Service, running_service
 
 NO_GPU = """print('{"cuda": null, "names": []}')"""
 

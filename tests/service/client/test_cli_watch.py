@@ -15,7 +15,7 @@ import pytest
 
 from service.cli.watching import watch_job
 from service.client import ApiError, Client, ConnectionFailed, JobFailed, WaitTimeout
-from tests.support.scripted import Answer, Request, ScriptedServer, answer_json, scripted
+from tests.support.scripted_server import Answer, Request, ScriptedServer, answer_json, scripted
 
 JOB = "job_1"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.client import Client, DownloadFailed
-from tests.support.scripted import Answer, Request, answer_json, answer_range, scripted
+from tests.support.scripted_server import Answer, Request, answer_json, answer_range, scripted
 
 CONTENT = bytes(range(256)) * 40
 SHA = hashlib.sha256(CONTENT).hexdigest()

@@ -17,7 +17,7 @@ from service import lifecycle
 from service.cli.app import app
 from service.client import ApiError, Client, DatasetFailed, StaleAttempt, WorkerClient
 from service.client.models import Dataset, Event
-from tests.support.real import Service, running_service, write_files
+from tests.support.api_server import Service, running_service, write_files
 
 SPEC: dict[str, Any] = {
     "name": "first",

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from service.client import ApiError, Client, ConnectionFailed, StaleAttempt, WorkerClient
-from tests.support.scripted import Answer, Request, answer_json, scripted
+from tests.support.scripted_server import Answer, Request, answer_json, scripted
 
 JOB = {"id": "job_1", "name": "n", "status": "queued"}
 

@@ -14,7 +14,7 @@ from service.client import Client
 from service.datasets.repository import begin_ingest
 from service.db.models import Dataset, IngestRun
 from service.runs import repository as runs
-from tests.support.real import running_service
+from tests.support.api_server import running_service
 from workers import artifacts, ingest
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from service.dispatcher.executor import Run
 from service.states import JobStatus
+from tests.support.database_outage import database_outage
 from tests.support.dispatcher_world import World
-from tests.support.outage import database_outage
 
 DEADLINE_SECONDS = 60.0
 

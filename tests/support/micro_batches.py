@@ -22,8 +22,8 @@ def without_batch_statistics(method: Method) -> Method:
     return method
 
 
-def gradients_in_parts(
-    method: Method, views: Sequence[Tensor], parts: int, step: Step | None = None
+def micro_batch_gradients(
+    method: Method, views: Sequence[Tensor], micro_batches: int, step: Step | None = None
 ) -> tuple[dict[str, Tensor], Tensor, Outputs]:
     """Return gradients by parameter name, loss and outputs of one batch in so many micro-batches."""
     method.zero_grad(set_to_none=True)
@@ -31,7 +31,7 @@ def gradients_in_parts(
         method,
         method,
         lambda outputs, step: {"loss": method.loss(outputs, step)},
-        micro_batches=parts,
+        micro_batches=micro_batches,
         is_mean=method.accumulates,
         autocast=nullcontext,
         scale=lambda loss: loss,
