@@ -56,9 +56,9 @@ class ViewParameters:
     sigma: Tensor | None
     solarized: Tensor | None = None
 
-    def rows(self, which: slice | Tensor) -> "ViewParameters":
+    def rows(self, indices: slice | Tensor) -> "ViewParameters":
         """The parameters of some of the images."""
-        return self._map(lambda tensor: tensor[which])
+        return self._map(lambda tensor: tensor[indices])
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "ViewParameters":
         """Convert to a device and a dtype."""

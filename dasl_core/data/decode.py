@@ -141,5 +141,5 @@ def _reason(error: Exception, source: object) -> str:
     return detail if detail.startswith("the image ") else f"the image is damaged: {detail}"
 
 
-def _too_large(what: str) -> str:
-    return f"the image is too large: {what}, more than the limit of {MAX_PIXELS} pixels"
+def _too_large(size: str) -> str:
+    return f"the image is too large: {size}, more than the limit of {MAX_PIXELS} pixels"

@@ -120,7 +120,7 @@ class DatasetIndex:
         try:
             content = json.loads(gzip.decompress(data))
             if not isinstance(content, dict):
-                raise ValueError(f"it must hold a mapping, not {type(content).__name__}")
+                raise ValueError(f"it must contain a mapping, not {type(content).__name__}")
             if content["format"] != _FORMAT:
                 raise ValueError(f"its format is {content['format']!r}, expected {_FORMAT}")
             index = cls(
@@ -146,7 +146,7 @@ class DatasetIndex:
             ("skipped", [text for entry in self.skipped for text in (entry.path, entry.reason)]),
         ):
             if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-                raise ValueError(f"its {name} must be texts")
+                raise ValueError(f"its {name} must be strings")
         lengths = {len(self.paths), len(self.sizes)}
         if self.labels is not None:
             lengths.add(len(self.labels))

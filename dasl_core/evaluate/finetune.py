@@ -84,7 +84,9 @@ def fine_tune(
         ("test_images", test_images, test_y),
     ):
         if len(y) == 0 or (isinstance(images, Tensor) and len(images) != len(y)):
-            raise ValueError(f"{name} must be at least one, with one label each; given {len(y)}")
+            raise ValueError(
+                f"{name} must be at least one image, with one label per image; given {len(y)} labels"
+            )
     tensors.check_whole_number(epochs, "epochs")
     tensors.check_whole_number(batch_size, "batch_size")
     tensors.check_number(lr, "lr")
@@ -94,9 +96,9 @@ def fine_tune(
         raise ValueError(f"precision must be a torch.dtype or None; given {precision!r}")
     has_batchnorm = any(isinstance(layer, _BatchNorm) for layer in backbone.modules())
     if batch_size < (2 if has_batchnorm else 1):
-        what = "2, for the statistics of BatchNorm" if has_batchnorm else "1 for each rank"
+        least = "2, for the statistics of BatchNorm" if has_batchnorm else "1 for each rank"
         raise ValueError(
-            f"batch_size must be at least {what}; given {batch_size} of {len(train_y)} train_images"
+            f"batch_size must be at least {least}; given {batch_size} of {len(train_y)} train_images"
         )
     classes, train_class = torch.unique(train_y, return_inverse=True)
 
@@ -129,13 +131,13 @@ def fine_tune(
     return _test(model, read_test, test_y, classes, batch_size, precision)
 
 
-def own_share(values: Tensor) -> Tensor:
+def rank_share(values: Tensor) -> Tensor:
     """This rank's share of the values of a global batch, which is divided equally."""
     return values.chunk(world_size())[rank()]
 
 
 def _reader(images: Tensor, device: torch.device) -> Reader:
-    return lambda positions, step: images[own_share(positions).to(images.device)].to(device)
+    return lambda positions, step: images[rank_share(positions).to(images.device)].to(device)
 
 
 def _optimizer(network: nn.Module, head: nn.Linear, weight_decay: float) -> torch.optim.Optimizer:
@@ -185,7 +187,7 @@ def _train(
         images = read(positions, step)
         with _autocast(device, precision):
             logits = parallel(images)
-        loss = F.cross_entropy(_wide(logits), target[own_share(positions)].to(device))
+        loss = F.cross_entropy(_wide(logits), target[rank_share(positions)].to(device))
         for group in optimizer.param_groups:
             group["lr"] = lr * _schedule(step, total)
         optimizer.zero_grad(set_to_none=True)

@@ -84,7 +84,7 @@ def _card(spec: ResolvedJobSpec, model: dict[str, Any], metrics: dict[str, Any],
 
 {load}
 `images` is float32, (batch, {images["channels"]}, {side}, {side}): the largest central square of each image,
-resized to {side} x {side} ({images["interpolation"]}), values in [0, 1] less mean {images["mean"]},
+resized to {side} x {side} ({images["interpolation"]}), values in [0, 1] minus mean {images["mean"]},
 divided by {images["std"]}. No exported network does this itself.
 `model(images)` gives features of width {model["num_features"]}.
 
@@ -142,7 +142,7 @@ def _results(spec: ResolvedJobSpec, metrics: dict[str, Any]) -> str:
     """Table of the last evaluation of each subject: the baselines beside the trained backbone."""
     last = {evaluation["subject"]: evaluation for evaluation in metrics["evaluations"]}
     if not last:
-        return "Nothing was measured."
+        return "No evaluation was recorded."
     names = dict.fromkeys(name for evaluation in last.values() for name in evaluation["metrics"])
     titles = {
         "raw": "raw pixels",

@@ -84,7 +84,7 @@ def read_checkpoint(
         ExportError: `folder` is not a checkpoint, is damaged, or was written by another version.
     """
     if missing := [name for name in (WEIGHTS, MODEL, METRICS) if not (folder / name).is_file()]:
-        raise ExportError(f"{folder} is not the folder of a checkpoint: it has no {missing[0]}")
+        raise ExportError(f"{folder} is not the folder of a checkpoint: {missing[0]} is missing")
     try:
         damage = damage_of(folder) if (folder / MANIFEST).is_file() else None
         if damage is not None:
@@ -94,17 +94,17 @@ def read_checkpoint(
         spec = ResolvedJobSpec.model_validate(model["spec"])
         weights = load_file(folder / WEIGHTS)
         if not isinstance(metrics, dict):
-            raise ValueError(f"{METRICS} holds no metrics by name")
+            raise ValueError(f"{METRICS} must contain a mapping")
         for name, tensor in weights.items():
             if not bool(tensor.isfinite().all()):
                 raise ValueError(f"{WEIGHTS} holds NaN or infinity in {name}")
     except ValidationError as error:
-        where = ".".join(map(str, error.errors()[0]["loc"]))
+        field = ".".join(map(str, error.errors()[0]["loc"]))
         raise ExportError(
-            f"{folder / MODEL} was written by another version: this one cannot read spec.{where}"
+            f"{folder / MODEL} was written by another version: this one cannot read spec.{field}"
         ) from error
     except Exception as error:  # such as SafetensorError, which is not a ValueError
-        raise ExportError(f"{folder} holds no readable checkpoint: {error!r}") from error
+        raise ExportError(f"{folder} is not a readable checkpoint: {error!r}") from error
     return spec, model, metrics, weights
 
 

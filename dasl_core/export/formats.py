@@ -35,14 +35,14 @@ def export_checkpoint(folder: Path, format: str, output: Path | None = None) -> 
         ValueError: `format` is not known.
     """
     if format not in FORMATS:
-        raise ValueError(f"format is {format!r}; expected one of {', '.join(FORMATS)}")
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}; given {format!r}")
     spec, model, metrics, weights = read_checkpoint(folder)
     target = output or folder / FORMATS[format]
     if format == "torch-export" and target.suffix != ".pt2":
-        raise ExportError(f"{target}: torch.export's files end in .pt2")
+        raise ExportError(f"{target} must end in .pt2 for the format torch-export")
     if target.exists() and target.is_dir() != (format == "hf"):
-        there, expected = ("a folder", "a file") if target.is_dir() else ("a file", "a folder")
-        raise ExportError(f"{target} is {there}; the format {format} is written to {expected}")
+        actual, expected = ("a folder", "a file") if target.is_dir() else ("a file", "a folder")
+        raise ExportError(f"{target} is {actual}; the format {format} is written to {expected}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as name:
@@ -58,8 +58,8 @@ def export_checkpoint(folder: Path, format: str, output: Path | None = None) -> 
                 write(network, spec.backbone, result)
                 _move_files(result.parent, target.parent, last=target.name)
     except (OSError, SafetensorError) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or error
-        raise ExportError(f"{target} cannot be written: {why}") from error
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise ExportError(f"{target} cannot be written: {reason}") from error
     return target
 
 

@@ -51,7 +51,7 @@ def write_hub_folder(
         card = hub_card(spec, model, metrics)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ExportError(
-            f"the checkpoint's model.json or metrics.json is damaged: its card cannot be made of "
+            f"the checkpoint's model.json or metrics.json is damaged: no model card can be written from "
             f"them ({error!r})"
         ) from error
     folder.mkdir(parents=True, exist_ok=True)

@@ -57,7 +57,7 @@ class Step:
         labels = None if self.labels is None else cut(self.labels)
         return Step(self.index, self.total, self.per_epoch, cut(self.indices), labels)
 
-    def own(self, values: Tensor) -> Tensor:
+    def local_share(self, values: Tensor) -> Tensor:
         """This rank's share of values of the global batch."""
         return values.chunk(world_size())[rank()]
 

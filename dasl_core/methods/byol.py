@@ -21,7 +21,7 @@ class BYOL(PredictorMethod):
 
     Args:
         momentum: of the teacher at the first step; it grows to 1 in a half cosine.
-        keep: network whose backbone is evaluated and exported.
+        exported: network whose backbone is evaluated and exported.
     """
 
     accumulates = True
@@ -38,7 +38,7 @@ class BYOL(PredictorMethod):
             projection_head(feature_width(network), hidden, width),
             projection_head(width, hidden, width),
             momentum=settings.teacher_momentum,
-            keep=settings.keep,
+            exported=settings.keep,
         )
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:

@@ -44,7 +44,7 @@ class DINO(EMATeacherMethod):
     Args:
         teacher_temperature: of an epoch.
         momentum: of the teacher at the first step; it grows to 1 in a half cosine.
-        keep: network whose backbone is evaluated and exported.
+        exported: network whose backbone is evaluated and exported.
     """
 
     accumulates = True
@@ -60,7 +60,7 @@ class DINO(EMATeacherMethod):
         center_momentum: float,
         freeze_last_layer_epochs: int,
         momentum: float,
-        keep: Literal["student", "teacher"],
+        exported: Literal["student", "teacher"],
     ) -> None:
         super().__init__()
         self.backbone, self.head = backbone, head
@@ -69,10 +69,10 @@ class DINO(EMATeacherMethod):
         self.teacher_temperature = teacher_temperature
         self.center_momentum = center_momentum
         self.freeze_last_layer_epochs = freeze_last_layer_epochs
-        self.momentum, self.keep = momentum, keep
+        self.momentum, self.exported = momentum, exported
         self.register_buffer("center", torch.zeros(head.last_layer.weight.shape[0]))
         # Per micro-batch of this step: mean teacher output, mean target, entropy of the targets.
-        self._seen: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._target_statistics: list[tuple[Tensor, Tensor, Tensor]] = []
         self._metrics: dict[str, Tensor] = {}
 
     @classmethod
@@ -99,7 +99,7 @@ class DINO(EMATeacherMethod):
             center_momentum=settings.center_momentum,
             freeze_last_layer_epochs=settings.freeze_last_layer_epochs,
             momentum=settings.teacher_momentum,
-            keep=settings.keep,
+            exported=settings.keep,
         )
 
     def forward(self, views: Sequence[Tensor]) -> Outputs:
@@ -126,16 +126,18 @@ class DINO(EMATeacherMethod):
             temperature = self.teacher_temperature(step.epoch)
             targets = F.softmax((teacher - self.center) / temperature, dim=-1)
             entropy = torch.special.entr(targets).sum(dim=-1).mean()
-            self._seen.append((teacher.mean(dim=(0, 1)), targets.mean(dim=(0, 1)), entropy))
+            self._target_statistics.append(
+                (teacher.mean(dim=(0, 1)), targets.mean(dim=(0, 1)), entropy)
+            )
         return dino_loss(targets, outputs["student"], self.student_temperature)
 
     @torch.no_grad()
     def before_update(self, step: Step) -> None:
         # The center is updated only after the whole batch was compared with the old one. A skipped
         # step restores it, like all buffers.
-        parts = zip(*self._seen, strict=True)
-        outputs, usage, entropy = (torch.stack(values).mean(dim=0) for values in parts)
-        self._seen.clear()
+        statistics = zip(*self._target_statistics, strict=True)
+        outputs, usage, entropy = (torch.stack(values).mean(dim=0) for values in statistics)
+        self._target_statistics.clear()
         outputs, usage = mean_over_ranks(torch.stack([outputs, usage]))
         self.center.lerp_(outputs, 1 - self.center_momentum)
         self._metrics = {
@@ -155,11 +157,11 @@ class DINO(EMATeacherMethod):
         ``output_entropy``, of an image's target: near ln(num_outputs), all outputs are alike.
         ``output_usage``, of the batch's mean target: near 0, all images are alike.
         """
-        own = {
+        settings = {
             "num_outputs": torch.tensor(len(self.center)),
             "teacher_temperature": torch.tensor(self.teacher_temperature(step.epoch)),
         }
-        return super().metrics(outputs, step) | self._metrics | own
+        return super().metrics(outputs, step) | self._metrics | settings
 
 
 def dino_loss(targets: Tensor, outputs: Tensor, temperature: float) -> Tensor:

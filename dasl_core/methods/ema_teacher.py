@@ -16,12 +16,12 @@ class EMATeacherMethod(Method):
 
     Attributes:
         momentum: of the teacher at the first step; it grows to 1 in a half cosine.
-        keep: network whose backbone is evaluated and exported.
+        exported: network whose backbone is evaluated and exported.
     """
 
     teacher: Teacher
     momentum: float
-    keep: Literal["student", "teacher"]
+    exported: Literal["student", "teacher"]
 
     @property
     @abstractmethod
@@ -36,7 +36,7 @@ class EMATeacherMethod(Method):
 
     @property
     def representation(self) -> nn.Module:
-        return self.teacher.backbone if self.keep == "teacher" else self.backbone
+        return self.teacher.backbone if self.exported == "teacher" else self.backbone
 
     def metrics(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
         return {"teacher_momentum": torch.tensor(self._momentum(step))}
@@ -60,13 +60,13 @@ class PredictorMethod(EMATeacherMethod):
         predictor: nn.Module,
         *,
         momentum: float,
-        keep: Literal["student", "teacher"],
+        exported: Literal["student", "teacher"],
     ) -> None:
-        """Build the networks; for `momentum` and `keep` see `EMATeacherMethod`."""
+        """Build the networks; for `momentum` and `exported` see `EMATeacherMethod`."""
         super().__init__()
         self.backbone, self.projector, self.predictor = backbone, projector, predictor
         self.teacher = Teacher(backbone, projector)
-        self.momentum, self.keep = momentum, keep
+        self.momentum, self.exported = momentum, exported
 
     def forward(self, views: Sequence[Tensor]) -> Outputs:
         """Compute ``embeddings``, the student's predictions, and the teacher's targets; both (2, B, h)."""

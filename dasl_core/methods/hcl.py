@@ -94,11 +94,11 @@ def hard_negative_loss(
             )
         logits = z.flatten(0, 1) @ candidates.flatten(0, 1).T / temperature  # (2B, 2N)
         sample = torch.arange(local, device=z.device) + rank() * local
-        own = torch.cat([sample, sample + total]).unsqueeze(1)
-        other = torch.cat([sample + total, sample]).unsqueeze(1)
-        positive = logits.gather(1, other).squeeze(1)
+        itself = torch.cat([sample, sample + total]).unsqueeze(1)
+        other_view = torch.cat([sample + total, sample]).unsqueeze(1)
+        positive = logits.gather(1, other_view).squeeze(1)
         no_negative = torch.zeros_like(logits, dtype=torch.bool)
-        no_negative.scatter_(1, torch.cat([own, other], dim=1), value=True)
+        no_negative.scatter_(1, torch.cat([itself, other_view], dim=1), value=True)
 
         def log_sum(sharpness: float) -> Tensor:
             return (sharpness * logits).masked_fill(no_negative, float("-inf")).logsumexp(dim=1)

@@ -24,7 +24,7 @@ class MoCoV3(PredictorMethod):
 
     Args:
         momentum: of the momentum encoder at the first step; it grows to 1 in a half cosine.
-        keep: network whose backbone is evaluated and exported.
+        exported: network whose backbone is evaluated and exported.
     """
 
     targets = "keys"
@@ -37,9 +37,9 @@ class MoCoV3(PredictorMethod):
         *,
         temperature: float,
         momentum: float,
-        keep: Literal["student", "teacher"],
+        exported: Literal["student", "teacher"],
     ) -> None:
-        super().__init__(backbone, projector, predictor, momentum=momentum, keep=keep)
+        super().__init__(backbone, projector, predictor, momentum=momentum, exported=exported)
         self.temperature = temperature
 
     @classmethod
@@ -64,7 +64,7 @@ class MoCoV3(PredictorMethod):
             predictor,
             temperature=settings.temperature,
             momentum=settings.teacher_momentum,
-            keep=settings.keep,
+            exported=settings.keep,
         )
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:

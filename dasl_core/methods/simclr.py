@@ -63,7 +63,7 @@ def nt_xent(embeddings: Tensor, temperature: float) -> Tensor:
         local, total = z.shape[1], candidates.shape[1]
         logits = z.flatten(0, 1) @ candidates.flatten(0, 1).T / temperature  # (2B, 2N)
         sample = torch.arange(local, device=z.device) + rank() * local
-        own = torch.cat([sample, sample + total])
+        itself = torch.cat([sample, sample + total])
         positive = torch.cat([sample + total, sample])
-        logits = logits.scatter(1, own.unsqueeze(1), float("-inf"))
+        logits = logits.scatter(1, itself.unsqueeze(1), float("-inf"))
         return F.cross_entropy(logits, positive)

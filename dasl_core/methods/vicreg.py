@@ -82,16 +82,16 @@ def vicreg_loss(
     """
     check_two_views("embeddings", embeddings)
     with torch.autocast(embeddings.device.type, enabled=False):
-        own = full_precision(embeddings)
-        everyone = gather_views(own)  # (2, N, D)
-        if everyone.shape[1] < 2:
+        embeddings = full_precision(embeddings)
+        gathered = gather_views(embeddings)  # (2, N, D)
+        if gathered.shape[1] < 2:
             raise ValueError(
                 "embeddings must be of at least 2 samples, for there to be a variance; given "
-                f"{everyone.shape[1]}"
+                f"{gathered.shape[1]}"
             )
-        centered = everyone - everyone.mean(dim=1, keepdim=True)
+        centered = gathered - gathered.mean(dim=1, keepdim=True)
         return (
-            invariance * invariance_loss(own)
+            invariance * invariance_loss(embeddings)
             + variance * variance_loss(centered)
             + covariance * covariance_loss(centered)
         )
@@ -128,7 +128,7 @@ def correlation_penalty(centered: Tensor) -> Tensor:
     """
     samples, width = centered.shape
     rows = centered if samples < width else centered.T
-    own = rows.tensor_split(world_size())[rank()]
-    squares = world_size() * (own @ rows.T).square().sum()
+    share = rows.tensor_split(world_size())[rank()]
+    squares = world_size() * (share @ rows.T).square().sum()
     variances = centered.square().sum(dim=0)  # the diagonal of X^T X
     return (squares - variances.square().sum()) / (samples - 1) ** 2 / width

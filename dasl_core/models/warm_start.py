@@ -39,11 +39,11 @@ def _check_kind(path: Path) -> None:
     if path.is_dir():
         if not (path / WEIGHTS).is_file() or not (path / MODEL).is_file():
             raise ValueError(
-                f"backbone.pretrained: the folder {path} is no checkpoint: it has no {WEIGHTS} "
+                f"backbone.pretrained: the folder {path} is not a checkpoint: it has no {WEIGHTS} "
                 f"and {MODEL}"
             )
     elif not path.is_file():
-        raise ValueError(f"backbone.pretrained: there is no file or folder {path} here")
+        raise ValueError(f"backbone.pretrained: {path} does not exist on this machine")
     elif path.suffix not in WEIGHTS_ENDINGS:
         raise ValueError(
             f"backbone.pretrained: {path} must end in one of {', '.join(WEIGHTS_ENDINGS)}"
@@ -59,13 +59,12 @@ def read_weights(file: Path) -> dict[str, Any]:
     try:
         weights: dict[str, Any] = load_state_dict(str(file))
     except Exception as error:  # malformed files raise arbitrary exception types
-        what = "holds no weights by name" if isinstance(error, AttributeError) else "cannot be read"
+        is_unnamed = isinstance(error, AttributeError)
+        problem = "is not a mapping of names to weights" if is_unnamed else "cannot be read"
         detail = str(error) or type(error).__name__
         if "weights_only" in detail:  # timm and torch advise to run the pickled code
-            detail = (
-                "torch finds no tensors in it that need no code; save a state_dict as .safetensors"
-            )
-        raise ValueError(f"backbone.pretrained: {file} {what}: {detail}") from error
+            detail = "it contains pickled code, which is not run; save a state_dict as .safetensors"
+        raise ValueError(f"backbone.pretrained: {file} {problem}: {detail}") from error
     return weights
 
 
@@ -114,7 +113,7 @@ def load_checkpoint(model: nn.Module, folder: Path, expected: dict[str, Any]) ->
     for part, value in expected.items():
         if settings.get(part) != value:
             raise ValueError(
-                f"backbone.pretrained: the checkpoint {folder} is of another network: its {part} is "
+                f"backbone.pretrained: the checkpoint {folder} has another network: its {part} is "
                 f"{settings.get(part)}, this job's {value}"
             )
     try:

@@ -53,5 +53,5 @@ class Augment(SpecModel):
 
     @field_validator("crop_scale")
     @classmethod
-    def _ordered(cls, scale: tuple[float, float] | Auto) -> tuple[float, float] | Auto:
+    def _check_range(cls, scale: tuple[float, float] | Auto) -> tuple[float, float] | Auto:
         return scale if scale == "auto" else range_of_areas(scale)

@@ -56,7 +56,7 @@ class Backbone(SpecModel):
 
     @field_validator("name")
     @classmethod
-    def _known(cls, name: str) -> str:
+    def _check_name(cls, name: str) -> str:
         if name not in BACKBONES:
             raise problem(
                 "is not a backbone this version can train" + closest(name, BACKBONES),

@@ -22,20 +22,18 @@ class SpecModel(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _numbers_are_no_booleans(cls, given: Any) -> Any:
+    def _refuse_booleans_as_numbers(cls, value: Any) -> Any:
         """Refuse booleans where numbers are expected; pydantic would convert `true` to 1."""
-        if not isinstance(given, dict):
-            return given
+        if not isinstance(value, dict):
+            return value
         fields = cls.model_fields
         return {
-            name: _without_booleans(value)
-            if name in fields and _of_numbers(fields[name])
-            else value
-            for name, value in given.items()
+            name: _without_booleans(item) if name in fields and _is_numeric(fields[name]) else item
+            for name, item in value.items()
         }
 
 
-def _of_numbers(field: FieldInfo) -> bool:
+def _is_numeric(field: FieldInfo) -> bool:
     """Whether a field takes numbers, and neither booleans nor arbitrary strings."""
     types = set(_types(field.annotation))
     return bool(types & {int, float}) and not types & {bool, str}

@@ -67,22 +67,22 @@ def shorten_name(key: object) -> str:
 def _translate(detail: ErrorDetails, model: type[BaseModel] | None) -> FieldProblem:
     # A discriminated or `T | "auto"` union puts the branch that it tried into the path; users never
     # wrote that, so such parts are dropped. An unknown key may have any name, and is the last part.
-    kept = detail["loc"][-1:] if detail["type"] == "extra_forbidden" else ()
-    whole = detail["loc"][: len(detail["loc"]) - len(kept)]
-    path = whole
+    unknown = detail["loc"][-1:] if detail["type"] == "extra_forbidden" else ()
+    location = detail["loc"][: len(detail["loc"]) - len(unknown)]
+    path = location
     if path[:1] == ("method",) and path[1:2] and path[1] in METHODS:
         path = path[:1] + path[2:]  # the name that chose the settings
     # A key of a mapping may hold any text, as long as the request body.
-    parts = (*(part for part in path if not _is_branch(part)), *kept)
+    parts = (*(part for part in path if not _is_branch(part)), *unknown)
     field = ".".join(map(shorten_name, parts)) or "(the whole spec)"
     context = detail.get("ctx", {})
     given = shorten(detail["input"])
     match detail["type"]:
         case "extra_forbidden":
-            near = closest(str(kept[0]), _known_keys(model, whole))
+            near = closest(str(unknown[0]), _known_keys(model, location))
             if not near and model is not None:
-                places = [path for path in _paths(model) if path.endswith(f".{kept[0]}")]
-                near = f"; did you mean {places[0]!r}?" if places else ""
+                paths = [path for path in _paths(model) if path.endswith(f".{unknown[0]}")]
+                near = f"; did you mean {paths[0]!r}?" if paths else ""
             return FieldProblem(field, f"unknown key{near}", given)
         case "missing":
             return FieldProblem(field, "missing required field")
@@ -99,9 +99,9 @@ def _translate(detail: ErrorDetails, model: type[BaseModel] | None) -> FieldProb
             return FieldProblem(field, "is out of range", given, f"a number {bound}")
         case kind:
             expected = _expected(kind, context) or detail["msg"]
-            named = kind in _OF_SETTINGS and "name" in _known_keys(model, whole)
+            named = kind in _OF_SETTINGS and "name" in _known_keys(model, location)
             if named and isinstance(detail["input"], str):  # `backbone: resnet18`
-                name = _nearest_name(detail["input"], model, whole)
+                name = _nearest_name(detail["input"], model, location)
                 expected += f", such as {{name: {shorten(name)[1:-1]}}}"
             return FieldProblem(field, "is not valid", given, expected)
 
@@ -115,9 +115,9 @@ def _expected(kind: str, context: Mapping[str, Any]) -> str | None:
         pattern = context["pattern"]
         return _PATTERNS.get(pattern, f"a string matching {pattern}")
     if kind in _LENGTHS:
-        bound, one, many = _LENGTHS[kind]
+        bound, singular, plural = _LENGTHS[kind]
         count = context["min_length" if bound == "at least" else "max_length"]
-        return f"{bound} {count} {one if count == 1 else many}"
+        return f"{bound} {count} {singular if count == 1 else plural}"
     if kind == "value_error":
         return str(context["error"])
     return None
@@ -125,29 +125,29 @@ def _expected(kind: str, context: Mapping[str, Any]) -> str | None:
 
 def _known_keys(model: type[BaseModel] | None, path: Iterable[int | str]) -> list[str]:
     """Return the names of the fields at a path of an error, which may name branches of unions."""
-    return [name for known in _models_at(model, path) for name in known.model_fields]
+    return [name for section in _models_at(model, path) for name in section.model_fields]
 
 
-def _nearest_name(given: str, model: type[BaseModel] | None, path: Iterable[int | str]) -> str:
-    """Return the choice of `name` most similar to `given`, or `given` if `name` is free."""
+def _nearest_name(name: str, model: type[BaseModel] | None, path: Iterable[int | str]) -> str:
+    """Return the choice of `name` most similar to the given name, which is returned if all are allowed."""
     choices = [
         str(choice)
-        for known in _models_at(model, path)
-        if "name" in known.model_fields
-        for part in get_args(known.model_fields["name"].annotation)
+        for section in _models_at(model, path)
+        if "name" in section.model_fields
+        for part in get_args(section.model_fields["name"].annotation)
         for choice in (get_args(part) or [part])
         if choice != "auto"
     ]
-    near = difflib.get_close_matches(given[:_LONGEST_NAME], choices, n=1, cutoff=0)
-    return near[0] if near else given
+    near = difflib.get_close_matches(name[:_LONGEST_NAME], choices, n=1, cutoff=0)
+    return near[0] if near else name
 
 
 def _paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """Yield the dotted paths of all fields except those of the methods."""
-    for name, known in model.model_fields.items():
+    for name, field in model.model_fields.items():
         yield f"{prefix}{name}"
         if name != "method":
-            for inner in _models(known.annotation):
+            for inner in _models(field.annotation):
                 yield from _paths(inner, f"{prefix}{name}.")
 
 
@@ -156,12 +156,16 @@ def _models_at(model: type[BaseModel] | None, path: Iterable[int | str]) -> list
     models = [] if model is None else [model]
     for part in path:
         inner = [
-            one
-            for known in models
-            if part in known.model_fields
-            for one in _models(known.model_fields[str(part)].annotation)
+            section
+            for parent in models
+            if part in parent.model_fields
+            for section in _models(parent.model_fields[str(part)].annotation)
         ]
-        branches = [one for one in models if one.__name__ == part or METHODS.get(str(part)) is one]
+        branches = [
+            branch
+            for branch in models
+            if branch.__name__ == part or METHODS.get(str(part)) is branch
+        ]
         models = inner or branches or models
     return models
 

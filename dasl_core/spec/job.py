@@ -108,7 +108,7 @@ class JobSpec(SpecModel):
 
     @field_validator("method", mode="before")
     @classmethod
-    def _method_exists(cls, method: Any) -> Any:
+    def _check_method(cls, method: Any) -> Any:
         if not isinstance(method, dict):
             return method
         method = {"name": "simclr"} | method
@@ -123,7 +123,7 @@ class JobSpec(SpecModel):
         return method
 
     @model_validator(mode="after")
-    def _evaluates_on_others(self) -> Self:
+    def _check_evaluation_dataset(self) -> Self:
         if self.evaluate.dataset == self.dataset:
             raise problem(
                 "must differ from `dataset`: the model would be evaluated on its training images",
@@ -134,7 +134,7 @@ class JobSpec(SpecModel):
         return self
 
     @model_validator(mode="after")
-    def _has_the_prototypes(self) -> Self:
+    def _check_prototypes(self) -> Self:
         dar = self.dar
         if (
             dar is not None
@@ -151,7 +151,7 @@ class JobSpec(SpecModel):
         return self
 
     @model_validator(mode="after")
-    def _batch_divides(self) -> Self:
+    def _check_batch(self) -> Self:
         check_batch_divides(self.train.batch_size, self.resources.workers, self.train.micro_batches)
         return self
 

@@ -37,14 +37,17 @@ def local_path(location: str) -> Path:
 
 
 def is_allowed(
-    path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[str]], *, follow: bool = True
+    path: str | os.PathLike[str],
+    roots: Sequence[str | os.PathLike[str]],
+    *,
+    resolve_links: bool = True,
 ) -> bool:
-    """Whether a path is inside one of the folders that may be read. Without `roots` every path is.
+    """Whether a path is inside one of `roots`, the folders that may be read; without any, every path is.
 
     Args:
-        follow: resolve symbolic links. Without, only the text counts, for paths of other machines.
+        resolve_links: False compares only the text, for paths on other machines.
     """
     if not roots:
         return True
-    place = os.path.realpath if follow else os.path.normpath
-    return any(PurePath(place(path)).is_relative_to(place(root)) for root in roots)
+    normalize = os.path.realpath if resolve_links else os.path.normpath
+    return any(PurePath(normalize(path)).is_relative_to(normalize(root)) for root in roots)

@@ -111,7 +111,7 @@ class DAR(SpecModel):
     )
 
     @model_validator(mode="after")
-    def _sum_has_a_weight(self) -> Self:
+    def _check_weight_of_sum(self) -> Self:
         if self.weight == "auto" and self.reduction == "sum":
             raise problem(
                 "grows with the square of the batch under dar.reduction: sum, so that no default fits",

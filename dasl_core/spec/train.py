@@ -186,7 +186,7 @@ class Train(SpecModel):
     )
 
     @model_validator(mode="after")
-    def _warms_up_within(self) -> Self:
+    def _check_warmup(self) -> Self:
         if self.warmup_epochs != "auto" and self.warmup_epochs > self.epochs:
             raise problem(
                 f"is longer than the training: train.epochs is {self.epochs}",
@@ -197,7 +197,7 @@ class Train(SpecModel):
         return self
 
     @model_validator(mode="after")
-    def _compiles(self) -> Self:
+    def _check_compile(self) -> Self:
         if self.compile and self.checkpoint_activations:
             raise problem(
                 "cannot be combined with train.compile",

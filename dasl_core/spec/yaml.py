@@ -11,7 +11,7 @@ from yaml.constructor import ConstructorError
 
 # A spec has a few levels; deeper nesting could exhaust the parser's stack.
 MOST_LEVELS = 40
-_HELD: dict[type, str] = {type(None): "nothing", list: "a list", str: "a string"}
+_TYPE_NAMES: dict[type, str] = {type(None): "nothing", list: "a list", str: "a string"}
 
 
 class _Loader(yaml.SafeLoader):
@@ -23,14 +23,14 @@ class _Loader(yaml.SafeLoader):
     level = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        refused = None
+        problem = None
         if self.check_event(yaml.AliasEvent):
-            refused = "aliases, such as this one, are not read: write out what it stands for"
+            problem = "aliases are not supported; write out the value"
         elif self.level == MOST_LEVELS:
-            refused = f"this is nested more than {MOST_LEVELS} levels deep"
-        if refused is not None:
+            problem = f"nested more than {MOST_LEVELS} levels deep"
+        if problem is not None:
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise ComposerError(None, None, refused, mark)
+            raise ComposerError(None, None, problem, mark)
         self.level += 1
         node = super().compose_node(parent, index)
         self.level -= 1
@@ -38,12 +38,12 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         mapping = super().construct_mapping(node, deep=deep)
-        seen = set()
+        keys = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise ConstructorError(None, None, f"{key} is given twice", key_node.start_mark)
-            seen.add(key)
+            if key in keys:
+                raise ConstructorError(None, None, f"duplicate key {key}", key_node.start_mark)
+            keys.add(key)
         return mapping
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
@@ -80,15 +80,15 @@ def load_spec(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read {path}: {error}") from error
+        raise ValueError(f"{path} cannot be read: {error}") from error
     try:
         content = _read(text)
     except ValueError as error:
         raise ValueError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(content, dict):
-        held = _HELD.get(type(content), "one value")
+        content_type = _TYPE_NAMES.get(type(content), "a single value")
         raise ValueError(
-            f"{path} must hold a mapping of settings, such as `dataset: NAME`; it holds {held}"
+            f"{path} must contain a mapping, such as `dataset: NAME`; it contains {content_type}"
         )
     return content
 
@@ -109,14 +109,14 @@ def apply_overrides(spec: dict[str, Any], overrides: Iterable[str]) -> dict[str,
         except ValueError as error:
             raise ValueError(f"--set {override}: the value is not valid YAML: {error}") from error
         *parents, leaf = path.strip().split(".")
-        place = result
+        section = result
         for parent in parents:
-            if place.get(parent) is None:  # absent or null: the override creates the section
-                place[parent] = {}
-            place = place[parent]
-            if not isinstance(place, dict):
-                raise ValueError(f"--set {override}: {parent} has no fields of its own")
-        place[leaf] = value
+            if section.get(parent) is None:  # absent or null: the override creates the section
+                section[parent] = {}
+            section = section[parent]
+            if not isinstance(section, dict):
+                raise ValueError(f"--set {override}: {parent} is a plain value without fields")
+        section[leaf] = value
     return result
 
 

@@ -24,7 +24,7 @@ from dasl_core.evaluate import (
     recall_at_k,
     uniformity,
 )
-from dasl_core.evaluate.finetune import Reader, own_share
+from dasl_core.evaluate.finetune import Reader, rank_share
 from dasl_core.seeds import stream
 from dasl_core.spec import FineTune, LinearProbe, ResolvedEvaluate, ViewAugment
 from dasl_core.train.precision import Precision, autocast, autocast_dtype, weight_dtype
@@ -259,7 +259,7 @@ class Evaluator:
 
         def read(positions: Tensor, step: int | None) -> Tensor:
             self.keepalive()
-            mine = own_share(positions)
+            mine = rank_share(positions)
             canvases, valid_hw = images.canvases.read(images.indices[mine.numpy()])
             if step is None:
                 return self._render(canvases, valid_hw, central_view(valid_hw))

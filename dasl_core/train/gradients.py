@@ -62,10 +62,10 @@ class GradientComputer:
             The loss terms and the outputs (V, B, ...) of the whole share, without their graph.
         """
         if self.micro_batches == 1:
-            return self._whole(views, step)
+            return self._at_once(views, step)
         return self._accumulated(views, step) if self.is_mean else self._cached(views, step)
 
-    def _whole(self, views: Sequence[Tensor], step: Step) -> tuple[Terms, Outputs]:
+    def _at_once(self, views: Sequence[Tensor], step: Step) -> tuple[Terms, Outputs]:
         with self.autocast():
             outputs: Outputs = self.model(views)
         terms = self.criterion(outputs, step)

@@ -24,7 +24,7 @@ def check_folder(uri: str, settings: Settings) -> None:
     """
     roots = settings.dataset_roots
     # Checked first: the answer must not reveal what exists outside of the roots.
-    if not is_allowed(uri, roots, follow=settings.check_paths):
+    if not is_allowed(uri, roots, resolve_links=settings.check_paths):
         expected = f"a folder in {' or '.join(map(str, roots))}"
         raise field_problem("uri", OUTSIDE, uri, expected)
     if not settings.check_paths:

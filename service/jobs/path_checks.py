@@ -41,7 +41,7 @@ def _of_weights(settings: Settings, pretrained: str | None) -> list[FieldProblem
         path = local_path(pretrained)
     except ValueError as error:
         return [FieldProblem(field, str(error), pretrained, expected)]
-    if not is_allowed(path, settings.dataset_roots, follow=settings.check_paths):
+    if not is_allowed(path, settings.dataset_roots, resolve_links=settings.check_paths):
         return [FieldProblem(field, OUTSIDE, pretrained, _in_roots(settings, "weights"))]
     if not settings.check_paths:
         return []
@@ -60,7 +60,7 @@ def _of_weights(settings: Settings, pretrained: str | None) -> list[FieldProblem
 
 
 def _of_folder(settings: Settings, field: str, name: str, dataset: Dataset) -> list[FieldProblem]:
-    if not is_allowed(dataset.uri, settings.dataset_roots, follow=settings.check_paths):
+    if not is_allowed(dataset.uri, settings.dataset_roots, resolve_links=settings.check_paths):
         message = f"was ingested, but its folder {dataset.uri} {OUTSIDE}"
         return [FieldProblem(field, message, name, _in_roots(settings, "a data set"))]
     missing = _missing(dataset.uri) if settings.check_paths else None

@@ -35,7 +35,7 @@ def method(momentum: float = 0.9, keep: Keep = "student") -> BYOL:
         projection_head(6, 5, 4),
         projection_head(4, 5, 4),
         momentum=momentum,
-        keep=keep,
+        exported=keep,
     )
 
 

@@ -56,7 +56,7 @@ def method(**changes: Any) -> DINO:
         "center_momentum": 0.9,
         "freeze_last_layer_epochs": 1,
         "momentum": 0.9,
-        "keep": "teacher",
+        "exported": "teacher",
     }
     return DINO(Pooled(), DINOHead(6, 5, 4, K), **(arguments | changes))
 
@@ -231,7 +231,7 @@ def test_the_teacher_follows_head_included() -> None:
 
 @pytest.mark.parametrize("keep", ["student", "teacher"])
 def test_the_backbone_that_is_kept(keep: Any) -> None:
-    dino = method(keep=keep)
+    dino = method(exported=keep)
     kept = dino.teacher.backbone if keep == "teacher" else dino.backbone
     assert dino.representation is kept
 

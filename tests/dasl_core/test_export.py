@@ -193,7 +193,7 @@ def test_the_card_says_what_was_trained_on_and_how(pictures: DatasetIndex, tmp_p
     (sec,) = [line for line in rest.splitlines() if line.startswith("| SEC |")]
     assert "weight 0.75" in sec
     assert f"torch {torch.__version__}" in rest
-    assert "Nothing was measured." in rest
+    assert "No evaluation was recorded." in rest
     assert "dasl export FOLDER --format onnx" in rest
     (settings,) = rest.split("```json\n")[1:]
     assert json.loads(settings.split("```")[0]) == spec.model_dump(mode="json")
@@ -220,9 +220,9 @@ def test_a_folder_that_is_no_checkpoint_is_refused_with_what_it_lacks(
     with pytest.raises(ExportError, match=r"another version.*spec\.backbone\.invented"):
         read_checkpoint(tmp_path)
     file.write_text("{")
-    with pytest.raises(ExportError, match="no readable checkpoint"):
+    with pytest.raises(ExportError, match="not a readable checkpoint"):
         read_checkpoint(tmp_path)
-    with pytest.raises(ValueError, match=r"'tensorrt'.*onnx, torch-export, hf"):
+    with pytest.raises(ValueError, match=r"onnx, torch-export, hf; given 'tensorrt'"):
         export_checkpoint(tmp_path, "tensorrt")
 
 

@@ -294,7 +294,7 @@ def test_damaged_descriptions_are_refused(
     if content == "no preprocessing":
         content = json.dumps(json.loads(file.read_text()) | {"preprocessing": {}})
     file.write_text(content)
-    with pytest.raises(ExportError, match=r"no readable checkpoint|damaged"):
+    with pytest.raises(ExportError, match=r"not a readable checkpoint|damaged"):
         export_checkpoint(tmp_path / "checkpoint", "hf", tmp_path / "hub")
     assert not (tmp_path / "hub").exists()
 

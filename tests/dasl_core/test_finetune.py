@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from dasl_core.evaluate import fine_tune
-from dasl_core.evaluate.finetune import _schedule, own_share
+from dasl_core.evaluate.finetune import _schedule, rank_share
 from dasl_core.models.batchnorm import synchronize_batchnorm
 from tests.support.gloo_pool import GlooPool
 
@@ -182,7 +182,7 @@ def on_some_ranks() -> dict[str, Any]:
 
     def read(positions: Tensor, step: int | None) -> Tensor:
         seen.append(positions)
-        return images[own_share(positions)]
+        return images[rank_share(positions)]
 
     def record(module: nn.Module, inputs: Any, output: Any) -> None:
         if isinstance(module, nn.Linear) and not module.training:

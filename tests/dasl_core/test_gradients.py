@@ -56,7 +56,7 @@ class Mean(Contrastive):
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
         first, second = outputs["embeddings"] * self.scales
-        weights = 1.0 + step.own(step.indices)
+        weights = 1.0 + step.local_share(step.indices)
         return (weights * F.mse_loss(first, second * 0.3, reduction="none").sum(dim=1)).mean()
 
 
@@ -233,4 +233,4 @@ def test_micro_batch_takes_part_of_every_rank(monkeypatch: pytest.MonkeyPatch) -
     assert [part.indices.tolist() for part in parts] == [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 10, 11]]
     assert parts[1].labels is not None
     assert parts[1].labels.tolist() == [102, 103, 108, 109]
-    assert parts[2].own(parts[2].indices).tolist() == [10, 11]
+    assert parts[2].local_share(parts[2].indices).tolist() == [10, 11]

@@ -335,10 +335,10 @@ def test_report_limits_number_of_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"paths": "ab"}, "its paths must be texts"),
-        ({"paths": [1, 2]}, "its paths must be texts"),
-        ({"class_names": [1, 2]}, "its class_names must be texts"),
-        ({"skipped": [[1, "reason"]]}, "its skipped must be texts"),
+        ({"paths": "ab"}, "its paths must be strings"),
+        ({"paths": [1, 2]}, "its paths must be strings"),
+        ({"class_names": [1, 2]}, "its class_names must be strings"),
+        ({"skipped": [[1, "reason"]]}, "its skipped must be strings"),
         ({"skipped": [["path"]]}, "is not a data set index"),
         ({"labels": [0, 2]}, "its labels must be numbers from 0 to 1"),
         ({"labels": [0, -1]}, "its labels must be numbers from 0 to 1"),

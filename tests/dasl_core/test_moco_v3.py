@@ -88,7 +88,7 @@ def test_half_precision_is_computed_in_float32() -> None:
 
 def method(**changes: Any) -> MoCoV3:
     torch.manual_seed(0)
-    arguments: dict[str, Any] = {"temperature": 0.2, "momentum": 0.9, "keep": "student"}
+    arguments: dict[str, Any] = {"temperature": 0.2, "momentum": 0.9, "exported": "student"}
     return MoCoV3(
         nn.Sequential(nn.Flatten(), nn.Linear(12, 6)),
         deep_head([6, 5, 4], normalized_output=True),
@@ -121,7 +121,7 @@ def test_the_momentum_encoder_follows_after_the_update() -> None:
     for parameter, old in zip(moco.teacher.parameters(), before, strict=True):
         torch.testing.assert_close(parameter, old + share)
     assert moco.representation is moco.backbone
-    assert method(keep="teacher").representation is not moco.backbone
+    assert method(exported="teacher").representation is not moco.backbone
 
 
 def test_parts_of_a_batch_give_the_gradient_of_the_whole(pictures: DatasetIndex) -> None:

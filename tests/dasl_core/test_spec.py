@@ -540,7 +540,7 @@ def test_a_file_that_holds_no_spec_is_refused(tmp_path: Path, content: bytes) ->
     file.write_bytes(content)
     with pytest.raises(ValueError, match=r"spec\.yaml"):
         load_spec(file)
-    with pytest.raises(ValueError, match="cannot read"):
+    with pytest.raises(ValueError, match="cannot be read"):
         load_spec(tmp_path / "absent.yaml")
 
 

@@ -90,9 +90,9 @@ def refused(location: Path, **changes: Any) -> str:
 
 
 def test_what_does_not_fit_is_refused(checkpoint: Path, tmp_path: Path) -> None:
-    assert "no file or folder" in refused(tmp_path / "nowhere")
-    assert "is no checkpoint" in refused(tmp_path)
-    assert "is of another network: its timm is" in refused(checkpoint, name="test_vit")
+    assert "does not exist" in refused(tmp_path / "nowhere")
+    assert "is not a checkpoint" in refused(tmp_path)
+    assert "has another network: its timm is" in refused(checkpoint, name="test_vit")
     assert "its stem is" in refused(checkpoint, image_size=16)
     (tmp_path / "a.txt").write_text("x")
     assert "must end in" in refused(tmp_path / "a.txt")
@@ -261,7 +261,7 @@ def test_a_pickle_with_code_is_not_run(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     torch.save({"state_dict": Evil()}, tmp_path / "evil.pth")
     message = refused(tmp_path / "evil.pth")
-    assert message.endswith("that need no code; save a state_dict as .safetensors")
+    assert message.endswith("which is not run; save a state_dict as .safetensors")
     assert not (tmp_path / "opened").exists()
 
 

@@ -166,7 +166,7 @@ class MultiCropConfig(MethodConfig):
 
     @field_validator("local_scale")
     @classmethod
-    def _ordered(cls, scale: tuple[float, float]) -> tuple[float, float]:
+    def _check_range(cls, scale: tuple[float, float]) -> tuple[float, float]:
         return range_of_areas(scale)
 
     def check(self, context: ResolveContext) -> list[FieldProblem]:

@@ -60,7 +60,7 @@ class VICReg(MethodConfig):
     )
 
     @model_validator(mode="after")
-    def _learns_something(self) -> Self:
+    def _check_weights(self) -> Self:
         if not self.invariance + self.variance + self.covariance:
             raise problem(
                 "is 0 like the other two weights, so that there is nothing to learn",

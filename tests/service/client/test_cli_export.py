@@ -66,7 +66,7 @@ def test_failed_export_reports_one_message(checkpoint: Path, tmp_path: Path) -> 
     (checkpoint / "model.json").unlink()
     done = export(checkpoint, "--format", "onnx")
     assert done.exit_code == 1
-    assert "is not the folder of a checkpoint: it has no model.json" in done.stderr
+    assert "is not the folder of a checkpoint: model.json is missing" in done.stderr
     assert export(checkpoint, "--format", "tensorrt").exit_code == 2
     assert export(tmp_path / "nothing", "--format", "onnx").exit_code == 2
 
