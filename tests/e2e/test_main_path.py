@@ -24,6 +24,7 @@ from dasl_core.train.serialization import load_state
 from service.client import Client
 from service.client.models import Checkpoint, Dataset, Job
 from tests.e2e.conftest import Images
+from tests.support.exports import code_of
 from tests.support.polling import until
 from tests.support.running_service import CLASSES, Served
 
@@ -31,14 +32,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.time
 
 EPOCHS, STEPS = 4, 40
 
-# Runs the model card's code without this project and without Python's `site` on the path.
-LOAD = """
-import re, sys
+# The model card's code, run without this project and without Python's `site` on the path.
+BEFORE_CARD = """
+import sys
 sys.path.append(sys.argv[1])
 import importlib.util
 assert all(importlib.util.find_spec(x) is None for x in ("dasl_core", "service", "workers"))
-code = re.search("```python\\n(.*?)```", open("README.md").read(), re.DOTALL)[1]
-exec(code)
+"""
+AFTER_CARD = """
 import numpy, torch
 with torch.no_grad():
     numpy.save("features.npy", model(torch.from_numpy(numpy.load("images.npy"))).numpy())
@@ -165,8 +166,9 @@ def test_timm_alone_loads_it_and_gives_the_same_features(
     assert features.std(axis=0).max() > 0
 
     np.save(downloaded / "images.npy", batch.numpy())
+    (downloaded / "load.py").write_text(BEFORE_CARD + code_of(downloaded) + AFTER_CARD)
     subprocess.run(
-        [sys.executable, "-I", "-S", "-c", LOAD, sysconfig.get_path("purelib")],
+        [sys.executable, "-I", "-S", "load.py", sysconfig.get_path("purelib")],
         cwd=downloaded,
         check=True,
     )

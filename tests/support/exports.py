@@ -33,30 +33,7 @@ BACKBONE_KINDS: dict[str, dict[str, Any]] = {
     "resnet-small-gray": {"name": "resnet10t", "image_size": 16, "in_channels": 1},
 }
 
-# Run with `-I`, which ignores this folder and PYTHONPATH, and as if this project were not installed.
-READER = """
-import os
-import sys
-
-absent = sys.argv[1].split(",")
-for name in absent:
-    sys.modules[name] = None  # importing it raises ImportError
-import numpy
-
-for folder in sys.argv[2:]:
-    os.chdir(folder)
-    names = {"images": numpy.load("images.npy")}
-    exec(open("code.py").read(), names)
-    if "features" not in names:
-        import torch
-
-        torch.set_num_threads(1)
-        with torch.no_grad():
-            names["features"] = names["model"](torch.from_numpy(names["images"])).numpy()
-    numpy.save("features.npy", names["features"])
-loaded = [n for n, module in sys.modules.items() if module and n.split(".")[0] in absent]
-assert not loaded, loaded
-"""
+READER = Path(__file__).with_name("export_reader.py")
 
 
 def images_for(spec: ResolvedJobSpec, count: int = 3) -> np.ndarray:
@@ -83,7 +60,7 @@ def features_read_elsewhere(
         (folder / "code.py").write_text(code)
         np.save(folder / "images.npy", its_images)
     done = subprocess.run(
-        [sys.executable, "-I", "-c", READER, absent, *map(str, folders)],
+        [sys.executable, "-I", READER, absent, *map(str, folders)],
         capture_output=True,
         text=True,
     )

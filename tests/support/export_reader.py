@@ -1,0 +1,31 @@
+"""Run each folder's `code.py` and save the features it computes of `images.npy`.
+
+Run with `-I`, which ignores PYTHONPATH. Arguments: names of modules, separated by commas, that must not be
+imported, as if they were not installed; then the folders.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+
+absent = sys.argv[1].split(",")
+for name in absent:
+    sys.modules[name] = None  # type: ignore[assignment]  # importing it raises ImportError
+
+import numpy  # noqa: E402
+
+for folder in sys.argv[2:]:
+    os.chdir(folder)
+    images = numpy.load("images.npy")
+    variables = runpy.run_path("code.py", {"images": images})
+    if "features" not in variables:
+        import torch
+
+        torch.set_num_threads(1)
+        with torch.no_grad():
+            variables["features"] = variables["model"](torch.from_numpy(images)).numpy()
+    numpy.save("features.npy", variables["features"])
+loaded = [name for name, module in sys.modules.items() if module and name.split(".")[0] in absent]
+assert not loaded, loaded
