@@ -164,13 +164,6 @@ def _place(job: Job) -> Data:
     return {name: known[name] for name in names if name in known}
 
 
-def mark_submitted(session: Session, job_id: str, number: int) -> bool:
-    """Move an attempt created -> submitted; `False` if it is already further, or over."""
-    return runs.move(
-        session, Attempt, job_id, number, AttemptState.SUBMITTED, sources={AttemptState.CREATED}
-    )
-
-
 def mark_running(session: Session, job_id: str, number: int) -> None:
     """Move an attempt and its job to running, at the worker's first report. Idempotent.
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from service import log_records
 from service.db.session import Database
-from service.dispatcher.executor import LogPiece, Run, RunState
+from service.dispatcher.executor import LogPiece, Submission, SubmissionState
 from service.dispatcher.loop import Dispatcher
 from service.scheduling.nodes import Cluster, Node
 from service.settings import Settings
@@ -58,12 +58,14 @@ class FakeCluster:
         job_id, _, number = submission_id.rpartition("-")
         self._launched.put((job_id, int(number), token))
 
-    def status(self, submission_id: str) -> Run | None:
+    def status(self, submission_id: str) -> Submission | None:
         """Report the attempt as running until the drivers' process reports its end."""
         driver = self._drivers.get(submission_id)
         if driver is None:
             return None
-        return Run(RunState.RUNNING if driver.ended is None else RunState.SUCCEEDED)
+        return Submission(
+            SubmissionState.RUNNING if driver.ended is None else SubmissionState.SUCCEEDED
+        )
 
     def logs(self, submission_id: str, start: int, count: int) -> LogPiece:
         """Return a line for every two seconds."""

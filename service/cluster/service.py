@@ -19,7 +19,7 @@ def view(session: Session, tenant: str) -> ClusterView:
     """The cluster with the tenant's own queue."""
     now = datetime.now(UTC)
     snapshot = scheduling.snapshot(session)
-    taken = scheduling.taking_room(session, now)
+    taken = scheduling.resources_in_use(session, now)
     queued = repository.count_queued(session, tenant)
     queue = waiting(session, tenant, snapshot, taken, now)
     if snapshot is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import bindparam, func, or_, select, update
@@ -12,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from service.db.models import Dataset, IngestRun, Job
 from service.runs import repository as runs
+from service.runs.repository import RunView
 from service.states import LIVE_ATTEMPT, TERMINAL, AttemptState
 
 PENDING, INGESTING, READY, FAILED = "pending", "ingesting", "ready", "failed"
@@ -95,34 +95,25 @@ def unfinished_jobs(session: Session, dataset_id: str, limit: int = 5) -> Sequen
     ).all()
 
 
-def awaiting_ingest(session: Session, at_once: int) -> Sequence[Dataset]:
-    """Return the data sets to ingest next, oldest first.
+def awaiting_ingest(session: Session, max_concurrent: int) -> Sequence[str]:
+    """Return the ids of the data sets to ingest next, oldest first.
 
     Args:
-        at_once: limit of running ingests; those of deleted data sets count until they are stopped.
+        max_concurrent: limit of running ingests; those of deleted data sets count until they are stopped.
     """
     busy = session.scalars(select(func.count()).where(Dataset.state == INGESTING)).one()
     return session.scalars(
-        select(Dataset)
+        select(Dataset.id)
         .where(Dataset.state == PENDING, Dataset.deleted_at.is_(None))
         .order_by(Dataset.id)
-        .limit(max(0, at_once - busy))
+        .limit(max(0, max_concurrent - busy))
     ).all()
 
 
-@dataclass(frozen=True)
-class IngestView:
-    """An ingest run that has not ended."""
-
-    dataset_id: str
-    number: int
-    submission_id: str
-
-
-def ingesting(session: Session) -> list[IngestView]:
+def ingesting(session: Session) -> list[RunView]:
     """Return the ingest runs that have not reported their end."""
-    rows = session.execute(
-        select(IngestRun.owner, IngestRun.number, IngestRun.submission_id)
+    rows = session.scalars(
+        select(IngestRun)
         .join(Dataset, Dataset.id == IngestRun.owner)
         .where(
             IngestRun.state.in_(LIVE_ATTEMPT),
@@ -131,7 +122,7 @@ def ingesting(session: Session) -> list[IngestView]:
         )
         .order_by(IngestRun.owner)
     )
-    return [IngestView(*row) for row in rows]
+    return [RunView.of(row) for row in rows]
 
 
 def without_ingest_run(session: Session) -> Sequence[str]:
@@ -182,8 +173,8 @@ def mark_removed(session: Session, dataset_id: str) -> None:
         runs.settle(session, IngestRun, dataset_id, run.number)
 
 
-def begin_ingest(session: Session, dataset_id: str, token_hash: str) -> int | None:
-    """Move pending -> ingesting; return the new ingest run's number, or `None` if too late."""
+def begin_ingest(session: Session, dataset_id: str, token_hash: str) -> IngestRun | None:
+    """Move pending -> ingesting; return the new ingest run, or `None` if too late."""
     moved = session.execute(
         update(Dataset)
         .where(Dataset.id == dataset_id, Dataset.state == PENDING, Dataset.deleted_at.is_(None))
@@ -195,8 +186,7 @@ def begin_ingest(session: Session, dataset_id: str, token_hash: str) -> int | No
         return None
     before = runs.newest(session, IngestRun, dataset_id)
     number = before.number + 1 if before is not None else 1
-    runs.add(session, IngestRun, dataset_id, number, token_hash)
-    return number
+    return runs.add(session, IngestRun, dataset_id, number, token_hash)
 
 
 def end_ingest(session: Session, dataset_id: str, number: int, state: str, **columns: Any) -> bool:

@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy.orm import Session
 
-from service import credentials
 from service.artifacts.storage import Storage
 from service.db import leases
 from service.db.leases import DISPATCHER_LEASE
@@ -73,6 +72,8 @@ class DispatcherContext:
     entrypoints: Entrypoints
     tokens: dict[str, str] = field(default_factory=dict)
     """Tokens of submissions that Ray may not have accepted yet, by submission id."""
+    submitted: set[str] = field(default_factory=set)
+    """Ids of the live runs that this dispatcher submitted, or tried to."""
     renewed_at: datetime | None = None
     """When the lease was last taken or renewed by `take_lease`."""
     executor_answers: bool = True
@@ -142,12 +143,6 @@ class DispatcherContext:
     def forget(self, submission_id: str) -> None:
         """Forget a submission whose processes are gone."""
         self._stopped_at.pop(submission_id, None)
-
-    def new_token(self, submission_id: str) -> str:
-        """Create a submission's token and keep it until Ray has it; return the hash to store."""
-        token, hashed = credentials.new_token()
-        self.tokens[submission_id] = token
-        return hashed
 
     def submit(self, submission_id: str, command: str) -> None:
         """Submit a command to Ray with its token. Must not be called inside a transaction."""

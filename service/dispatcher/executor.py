@@ -22,7 +22,7 @@ class SubmissionRefused(ValueError):
     """The executor will never accept this submission; a retry gives the same answer."""
 
 
-class RunState(StrEnum):
+class SubmissionState(StrEnum):
     """State of a submission as the executor reports it."""
 
     PENDING = "pending"
@@ -34,14 +34,14 @@ class RunState(StrEnum):
     @property
     def ended(self) -> bool:
         """Whether its process is gone for good."""
-        return self in (RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED)
+        return self in (SubmissionState.SUCCEEDED, SubmissionState.FAILED, SubmissionState.STOPPED)
 
 
 @dataclass(frozen=True)
-class Run:
-    """One submission as the executor reports it. `exit_code` is the driver's, after its end."""
+class Submission:
+    """A submission as the executor reports it. `exit_code` is the driver's, after its end."""
 
-    state: RunState
+    state: SubmissionState
     message: str = ""
     exit_code: int | None = None
 
@@ -70,7 +70,7 @@ class Executor(Protocol):
             SubmissionRefused: the executor reports that this can never run.
         """
 
-    def status(self, submission_id: str) -> Run | None:
+    def status(self, submission_id: str) -> Submission | None:
         """Return the state of a submission; `None` if the executor does not know it."""
 
     def logs(self, submission_id: str, start: int, count: int) -> LogPiece:

@@ -7,12 +7,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from service.datasets.repository import IngestView
+from service import ids
 from service.db.models import Checkpoint, Dataset
 from service.db.session import AWAY
 from service.dispatcher.context import LeaseLost
 from service.dispatcher.executor import ExecutorUnavailable
 from service.log_records import about
+from service.runs.repository import RunView
 from service.scheduling.repository import AttemptView
 
 logger = logging.getLogger(__name__)
@@ -87,6 +88,9 @@ def _fields_of(item: object) -> dict[str, object]:
         return {"job": item.job_id, "attempt": item.number}
     if isinstance(item, Checkpoint):
         return {"checkpoint": item.id}
-    if isinstance(item, IngestView):
-        return {"dataset": item.dataset_id}
-    return {"dataset": item.id} if isinstance(item, Dataset) else {"job": item}
+    if isinstance(item, RunView):
+        return {"dataset": item.owner}
+    if isinstance(item, Dataset):
+        return {"dataset": item.id}
+    assert isinstance(item, str), "an owner of runs"
+    return {"dataset" if ids.is_id("ds", item) else "job": item}

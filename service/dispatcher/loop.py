@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from service import lifecycle
 from service.artifacts.storage import Storage
-from service.datasets import repository as datasets
 from service.db.models import ClusterSnapshot
 from service.db.session import Database
 from service.dispatcher import repository
-from service.dispatcher.attempts import Attempts
 from service.dispatcher.context import (
     Clock,
     DispatcherContext,
@@ -31,25 +29,26 @@ from service.dispatcher.context import (
 from service.dispatcher.executor import Executor, ExecutorUnavailable
 from service.dispatcher.finalizer import Finalizer
 from service.dispatcher.garbage import Garbage
-from service.dispatcher.ingests import Ingests
+from service.dispatcher.ingest_policy import IngestPolicy
 from service.dispatcher.isolation import Loop, Outage, run_isolated
 from service.dispatcher.log_copier import LogCopier
+from service.dispatcher.train_policy import Restarted, TrainPolicy
+from service.dispatcher.watcher import RunWatcher
 from service.scheduling import repository as scheduling
 from service.scheduling.admission import Decision, decide
 from service.scheduling.nodes import Cluster
 from service.settings import Settings
-from service.states import AttemptState
 
 logger = logging.getLogger(__name__)
 
 # Short: an ended attempt holds its resources until its log is copied.
 _LOG_INTERVAL_SECONDS = 0.5
 _GARBAGE_INTERVAL_SECONDS = 1.0
-_ASK_CLUSTER_EVERY = timedelta(seconds=2)
+_POLL_CLUSTER_EVERY = timedelta(seconds=2)
 # Ray's head may share its cores with training, so it is polled less often than the queue.
 _WATCH_EVERY = timedelta(seconds=1)
 # Limit of one transaction, so that other transactions do not wait long.
-_TOLD_AT_A_TIME = 100
+_WAITS_PER_TRANSACTION = 100
 
 
 class Dispatcher:
@@ -88,8 +87,11 @@ class Dispatcher:
             in_charge=lambda: self._context.in_charge,
         )
         garbage = Garbage(self._context)
-        self._attempts = Attempts(self._context, logs)
-        self._ingests = Ingests(self._context)
+        self._train, self._ingest = TrainPolicy(self._context, logs), IngestPolicy(self._context)
+        self._attempts = RunWatcher(self._context, self._train)
+        self._ingests = RunWatcher(self._context, self._ingest)
+        # Every kind of run has a watcher here.
+        self._watchers: Sequence[RunWatcher[Any]] = (self._attempts, self._ingests)
         self._outage = Outage()
         finalizer = Finalizer(self._context, logs, garbage)
         self.background = {
@@ -98,19 +100,18 @@ class Dispatcher:
         }
         """Loops that use slow stores; each has a thread beside the main loop."""
         self._cluster: Cluster | None = None
-        self._asked_at: datetime | None = None
+        self._cluster_polled_at: datetime | None = None
         self._watched_at: datetime | None = None
-        self._told: set[tuple[str, int, str]] = set()
+        self._recorded_waits: set[tuple[str, int, str]] = set()
 
-    def cluster_began_anew(self, *, with_the_service: bool) -> None:
-        """Treat earlier submissions that Ray does not know as lost at once: the cluster is new.
+    def cluster_was_restarted(self, restarted: Restarted) -> None:
+        """Treat earlier attempts that Ray does not know as lost at once: the cluster is new.
 
-        If the service was restarted (`with_the_service`), this uses up no restart of a job. If Ray died
-        under a running service it does: a job may have been the cause.
+        If the whole service was restarted, this uses up no restart of a job. If Ray died under a running
+        service it does: a job may have been the cause.
         """
-        self._attempts.new_cluster = True
-        self._attempts.with_the_service = with_the_service
-        self._asked_at = self._watched_at = None
+        self._train.restarted = restarted
+        self._cluster_polled_at = self._watched_at = None
         self._context.executor_answers = False  # Ray is starting: log no warning.
 
     @property
@@ -153,7 +154,7 @@ class Dispatcher:
             logger.warning("%s", lost)
 
     def _round(self) -> None:
-        if not self._see_cluster():
+        if not self._poll_cluster():
             return
         now = self._context.clock()
         if passed(self._watched_at, now, _WATCH_EVERY):
@@ -161,31 +162,25 @@ class Dispatcher:
             self._watch()
         with self._context.database.read() as session:
             due = repository.due_retries(session, now)
-            awaiting = self._ingests.due(session)
+            awaiting = self._ingest.due(session)
         for job_id in due:
             with self._context.write() as session:
                 lifecycle.requeue(session, job_id)
-        for dataset in awaiting:
-            self._each(self._ingests.start, dataset)
+        for dataset_id in awaiting:
+            self._run_step(self._ingests.start, dataset_id)
         self._admit()
 
     def _watch(self) -> None:
-        """Check all live attempts and ingest runs, also those of earlier dispatchers."""
+        """Check all live runs, also those of earlier dispatchers."""
         with self._context.database.read() as session:
-            live = scheduling.live_attempts(session)
-        self._attempts.remember(live)
-        for attempt in live:
-            if attempt.state == AttemptState.CREATED:
-                self._each(self._attempts.adopt, attempt)
-            else:
-                self._each(self._attempts.watch, attempt)
-        with self._context.database.read() as session:
-            ingesting = datasets.ingesting(session)
-        for run in ingesting:
-            self._each(self._ingests.watch, run)
-        self._ingests.adopt()
+            live = [(watcher, watcher.live(session)) for watcher in self._watchers]
+        self._context.submitted &= {run.submission_id for _, runs in live for run in runs}
+        for watcher, runs in live:
+            for run in runs:
+                self._run_step(watcher.watch, run)
+        self._ingest.restart_orphans()
 
-    def _each(self, step: Callable[[Any], None], item: object) -> None:
+    def _run_step(self, step: Callable[[Any], None], item: object) -> None:
         """Run a step for one item; its failure must not block the others."""
         if not self._context.executor_answers:
             return
@@ -193,15 +188,15 @@ class Dispatcher:
         self._context.keep_lease()
         if not run_isolated(step, item):
             # Check at once whether all of Ray is unreachable: the rest of the round is then skipped.
-            self._asked_at = None
-            self._see_cluster()
+            self._cluster_polled_at = None
+            self._poll_cluster()
 
-    def _see_cluster(self) -> bool:
+    def _poll_cluster(self) -> bool:
         """Request the cluster's state if due; return whether the last request was answered."""
         now = self._context.clock()
-        if not passed(self._asked_at, now, _ASK_CLUSTER_EVERY):
+        if not passed(self._cluster_polled_at, now, _POLL_CLUSTER_EVERY):
             return self._context.executor_answers
-        self._asked_at = now
+        self._cluster_polled_at = now
         try:
             self._cluster = self._context.executor.cluster()
         except ExecutorUnavailable as error:
@@ -243,31 +238,31 @@ class Dispatcher:
             queue = scheduling.queued(session)
             if not queue:
                 return
-            taken = scheduling.taking_room(session, now)
+            taken = scheduling.resources_in_use(session, now)
         decisions = decide(cluster, taken, queue, now)
         for decision in decisions:
             if decision.starts:
-                self._each(self._attempts.start, decision.job.job_id)
-        self._tell([decision for decision in decisions if not decision.starts])
+                self._run_step(self._attempts.start, decision.job.job_id)
+        self._record_waits([decision for decision in decisions if not decision.starts])
 
-    def _tell(self, waiting: list[Decision]) -> None:
+    def _record_waits(self, waiting: list[Decision]) -> None:
         """Add an event for what each job waits for: once per reason and attempt."""
-        news = {
+        waits = {
             (decision.job.job_id, decision.job.attempt + 1, str(decision.waits_for)): decision
             for decision in waiting
         }
         # Forget jobs that do not wait any more.
-        self._told &= news.keys()
-        untold = [key for key in news if key not in self._told][:_TOLD_AT_A_TIME]
-        if not untold:
+        self._recorded_waits &= waits.keys()
+        new = [key for key in waits if key not in self._recorded_waits][:_WAITS_PER_TRANSACTION]
+        if not new:
             return
         with self._context.database.read() as session:
-            known = repository.told_to_wait(session, {job_id for job_id, _, _ in untold})
-        fresh = [key for key in untold if key not in known]
-        if fresh:
+            stored = repository.waiting_events(session, {job_id for job_id, _, _ in new})
+        missing = [key for key in new if key not in stored]
+        if missing:
             with self._context.write() as session:
-                for key in fresh:
+                for key in missing:
                     job_id, attempt, waits_for = key
                     data = {"attempt": attempt, "for": waits_for}
-                    lifecycle.append_event(session, job_id, "waiting", news[key].message, data)
-        self._told.update(untold)
+                    lifecycle.append_event(session, job_id, "waiting", waits[key].message, data)
+        self._recorded_waits.update(new)

@@ -18,9 +18,9 @@ from service.client.attempt_token import METADATA_KEY
 from service.dispatcher.executor import (
     ExecutorUnavailable,
     LogPiece,
-    Run,
-    RunState,
+    Submission,
     SubmissionRefused,
+    SubmissionState,
 )
 from service.scheduling.nodes import Cluster, Node
 
@@ -76,7 +76,7 @@ class RayExecutor:
             raise SubmissionRefused(_last_line(answer.text))
         raise _unavailable(answer)
 
-    def status(self, submission_id: str) -> Run | None:
+    def status(self, submission_id: str) -> Submission | None:
         """See `Executor.status`."""
         answer = self._request("GET", f"/api/jobs/{quote(submission_id)}")
         if answer.status_code == httpx.codes.NOT_FOUND:
@@ -88,8 +88,8 @@ class RayExecutor:
                 if len(self._drivers) >= _DRIVERS_REMEMBERED:
                     del self._drivers[next(iter(self._drivers))]
                 self._drivers[submission_id] = driver
-        return Run(
-            state=RunState(str(job["status"]).lower()),
+        return Submission(
+            state=SubmissionState(str(job["status"]).lower()),
             message=job.get("message") or "",
             exit_code=job.get("driver_exit_code"),
         )

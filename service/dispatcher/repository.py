@@ -22,7 +22,7 @@ def due_retries(session: Session, now: datetime) -> Sequence[str]:
     return session.scalars(select(Job.id).where(Job.status == JobStatus.RETRY_WAIT, over)).all()
 
 
-def asked_at(session: Session, job_id: str, desired: Desired) -> datetime | None:
+def stop_requested_at(session: Session, job_id: str, desired: Desired) -> datetime | None:
     """Return the time of the last request to cancel or to pause the job."""
     return session.scalar(
         select(func.max(Event.at)).where(
@@ -41,7 +41,7 @@ def time_of_attempts(session: Session, job_id: str, *, before: int) -> timedelta
     return timedelta(seconds=seconds or 0.0)
 
 
-def told_to_wait(session: Session, job_ids: Collection[str]) -> set[tuple[str, int, str]]:
+def waiting_events(session: Session, job_ids: Collection[str]) -> set[tuple[str, int, str]]:
     """Return the recorded `waiting` events of these jobs as (job, next attempt, what it waits for)."""
     rows = session.execute(
         select(Event.job_id, Event.data).where(Event.job_id.in_(job_ids), Event.type == "waiting")

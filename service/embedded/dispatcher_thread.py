@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import threading
-from typing import Literal
 
 from service.db.session import Database
 from service.dispatcher.context import Entrypoints
 from service.dispatcher.loop import Dispatcher
 from service.dispatcher.ray_executor import RayExecutor
+from service.dispatcher.train_policy import Restarted
 from service.embedded.local_ray import LocalRay
 from service.settings import Settings
 
 _PATIENCE_SECONDS = 2.0
-
-NewCluster = Literal["with-the-service", "alone"]
 
 
 class DispatcherThread(threading.Thread):
     """Dispatch jobs to a local Ray, which may still be starting, until `stop`.
 
     Args:
-        new_cluster: Ray was just started and its previous jobs are gone: because the whole service was
-            restarted, or Ray alone after it died. `None`: Ray was not restarted.
+        restarted: what was restarted, so that Ray's previous jobs are gone; `None`: Ray was not restarted.
     """
 
     def __init__(
@@ -31,7 +28,7 @@ class DispatcherThread(threading.Thread):
         database: Database,
         ray: LocalRay,
         *,
-        new_cluster: NewCluster | None,
+        restarted: Restarted | None,
     ) -> None:
         super().__init__(name="dispatcher", daemon=True)
         self._executor = RayExecutor(ray.address, ray.token)
@@ -44,9 +41,8 @@ class DispatcherThread(threading.Thread):
             holder=holder,
             entrypoints=Entrypoints.of_this_python(),
         )
-        if new_cluster is not None:
-            with_the_service = new_cluster == "with-the-service"
-            self._dispatcher.cluster_began_anew(with_the_service=with_the_service)
+        if restarted is not None:
+            self._dispatcher.cluster_was_restarted(restarted)
         self._stop_soon = threading.Event()
 
     @property

@@ -88,8 +88,9 @@ def _serve(
     from service.client.config import config_path
     from service.db.migrate import upgrade
     from service.db.session import Database
+    from service.dispatcher.train_policy import Restarted
     from service.embedded.bootstrap_token import admin_token, choose_config, write_config
-    from service.embedded.dispatcher_thread import DispatcherThread, NewCluster
+    from service.embedded.dispatcher_thread import DispatcherThread
     from service.server.thread import ApiThread
     from service.server.tuning import freeze_garbage_collection
 
@@ -105,16 +106,16 @@ def _serve(
     token = admin_token(database, config)
     write_config(config, settings.api_url, token)
     _print_address(settings.api_url, token, config, config_path())
-    dispatcher = DispatcherThread(settings, database, ray, new_cluster="with-the-service")
+    dispatcher = DispatcherThread(settings, database, ray, restarted="service")
     dispatcher.start()
     freeze_garbage_collection()
     pause, ready, started_at = _FIRST_PAUSE_SECONDS, False, time.monotonic()
     # Jobs that are gone before Ray's first answer ended with the previous service, not with Ray.
-    restarted: NewCluster = "with-the-service"
+    restarted: Restarted = "service"
     try:
         while not stop.wait(_CHECK_EVERY_SECONDS):
             if not ready and dispatcher.sees_nodes:
-                ready, pause, restarted = True, _FIRST_PAUSE_SECONDS, "alone"
+                ready, pause, restarted = True, _FIRST_PAUSE_SECONDS, "ray"
                 seconds = time.monotonic() - started_at
                 print(f"Ready after {seconds:.0f} s. Ctrl-C stops everything.", flush=True)
             if not api.is_alive():
@@ -127,12 +128,12 @@ def _serve(
                     break
                 pause, ready = min(2 * pause, _MAX_PAUSE_SECONDS), False
                 ray.start()
-                dispatcher = DispatcherThread(settings, database, ray, new_cluster=restarted)
+                dispatcher = DispatcherThread(settings, database, ray, restarted=restarted)
                 dispatcher.start()
             elif not dispatcher.is_alive():
                 logger.error("The dispatcher ended unexpectedly; restarting it")
-                new_cluster = None if ready else restarted
-                dispatcher = DispatcherThread(settings, database, ray, new_cluster=new_cluster)
+                lost_by = None if ready else restarted
+                dispatcher = DispatcherThread(settings, database, ray, restarted=lost_by)
                 dispatcher.start()
     finally:
         print("Stopping", flush=True)

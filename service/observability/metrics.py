@@ -113,7 +113,7 @@ def read_state(session: Session, waits: QueueWaits) -> State:
         heartbeat_at=repository.oldest_heartbeat(session),
         lease_until=lease.expires_at if lease else None,
         cluster=scheduling.snapshot(session),
-        allocated=[one.demand for one in scheduling.taking_room(session, now)],
+        allocated=[one.demand for one in scheduling.resources_in_use(session, now)],
         waits=waits.metric(),
     )
 

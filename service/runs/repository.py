@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -14,6 +15,21 @@ from service.db.models import Run
 from service.states import LIVE_ATTEMPT, AttemptState
 
 R = TypeVar("R", bound=Run)
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A run of any kind, read at one moment."""
+
+    owner: str
+    number: int
+    submission_id: str
+    state: AttemptState
+
+    @classmethod
+    def of(cls, run: Run) -> RunView:
+        """Return the view of a row."""
+        return RunView(run.owner, run.number, run.submission_id, AttemptState(run.state))
 
 
 def add(
@@ -73,15 +89,18 @@ def move(
     return moved is not None
 
 
-def replace_token(
-    session: Session, kind: type[Run], owner: str, number: int, token_hash: str
-) -> bool:
+def mark_submitted(session: Session, owner: str, number: int) -> bool:
+    """Move a run created -> submitted; `False` if it is already further, or over."""
+    return move(session, Run, owner, number, AttemptState.SUBMITTED, sources={AttemptState.CREATED})
+
+
+def replace_token(session: Session, owner: str, number: int, token_hash: str) -> bool:
     """Give a live run another token, when only the hash of the first is left."""
     replaced = session.execute(
-        update(kind)
-        .where(kind.owner == owner, kind.number == number, kind.state.in_(LIVE_ATTEMPT))
+        update(Run)
+        .where(Run.owner == owner, Run.number == number, Run.state.in_(LIVE_ATTEMPT))
         .values(token_hash=token_hash)
-        .returning(kind.number)
+        .returning(Run.number)
         .execution_options(synchronize_session=False)
     ).scalar()
     return replaced is not None

@@ -14,6 +14,7 @@ from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
 from service.db.models import Attempt, ClusterSnapshot, Job, Token
+from service.runs.repository import RunView
 from service.scheduling.admission import Queued, Quota, Running
 from service.scheduling.nodes import Node
 from service.scheduling.packing import Demand
@@ -25,13 +26,9 @@ _HAS_ATTEMPT = frozenset(
 
 
 @dataclass(frozen=True)
-class AttemptView:
+class AttemptView(RunView):
     """An attempt with the parts of its job that the dispatcher needs, read at one moment."""
 
-    job_id: str
-    number: int
-    submission_id: str
-    state: AttemptState
     created_at: datetime
     heartbeat_at: datetime | None
     rank_heard_at: datetime | None
@@ -48,6 +45,11 @@ class AttemptView:
     """Time limit of all attempts of the job together."""
     has_error: bool
     """The attempt ended with an error that has no log tail yet."""
+
+    @property
+    def job_id(self) -> str:
+        """The owner of the attempt."""
+        return self.owner
 
 
 def live_attempts(session: Session) -> list[AttemptView]:
@@ -112,7 +114,7 @@ def running(session: Session, now: datetime) -> list[Running]:
     return jobs
 
 
-def taking_room(session: Session, now: datetime) -> list[Running]:
+def resources_in_use(session: Session, now: datetime) -> list[Running]:
     """Return all resources that admission counts as taken: of `running`, and of ended attempts.
 
     An ended attempt counts until its driver is gone, but no longer against a quota. A job that waits
@@ -187,7 +189,7 @@ def _attempts(session: Session, query: Select[*tuple[Any, ...]]) -> list[Attempt
     resources = _resources(session, [row.job_id for row in rows])
     return [
         AttemptView(
-            job_id=row.job_id,
+            owner=row.job_id,
             number=row.number,
             submission_id=row.submission_id,
             state=AttemptState(row.state),

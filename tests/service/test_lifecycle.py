@@ -23,6 +23,7 @@ from service import ids, lifecycle, states
 from service.db.models import Attempt, Checkpoint, Dataset, Event, Job, Metric
 from service.db.session import Database
 from service.lifecycle import Ending, Retry
+from service.runs import repository as runs
 from service.states import TERMINAL, TRANSITIONS, Desired, JobStatus, StaleAttempt
 
 _count = itertools.count()
@@ -114,7 +115,7 @@ class JobMachine(RuleBasedStateMachine):
     @rule(back=st.integers(0, 1))
     def mark_submitted(self, back: int) -> None:
         with self.database.write() as session:
-            lifecycle.mark_submitted(session, self.job_id, self._attempt() - back)
+            runs.mark_submitted(session, self.job_id, self._attempt() - back)
 
     @rule(back=st.integers(0, 1))
     def mark_running(self, back: int) -> None:

@@ -91,9 +91,9 @@ class Api:
         """Start an ingest run, as the dispatcher does; return its number and headers."""
         token, hashed = credentials.new_token()
         with self.database.write() as session:
-            number = datasets.begin_ingest(session, dataset_id, hashed)
-            assert number is not None
-        return number, {"Authorization": f"Bearer {token}"}
+            run = datasets.begin_ingest(session, dataset_id, hashed)
+            assert run is not None
+        return run.number, {"Authorization": f"Bearer {token}"}
 
 
 @dataclass

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from service.dispatcher.executor import ExecutorUnavailable, LogPiece, Run, RunState
+from service.dispatcher.executor import ExecutorUnavailable, LogPiece, Submission, SubmissionState
 from service.scheduling.nodes import Cluster, Node
 
 # Reads its end from standard input: an exit code, and the lines to print, separated by `|`.
@@ -61,17 +61,19 @@ class FakeExecutor:
                 # A test may kill the driver at once, and its first output must not depend on that race.
                 self._wait_for_first_line(submission_id)
 
-    def status(self, submission_id: str) -> Run | None:
+    def status(self, submission_id: str) -> Submission | None:
         self._check()
         process = self._processes.get(submission_id)
         if process is None:
             return None
         code = process.poll()
         if code is None:
-            return Run(RunState.RUNNING)
+            return Submission(SubmissionState.RUNNING)
         if submission_id in self.stopped:
-            return Run(RunState.STOPPED, exit_code=code)
-        return Run(RunState.SUCCEEDED if code == 0 else RunState.FAILED, exit_code=code)
+            return Submission(SubmissionState.STOPPED, exit_code=code)
+        return Submission(
+            SubmissionState.SUCCEEDED if code == 0 else SubmissionState.FAILED, exit_code=code
+        )
 
     def logs(self, submission_id: str, start: int, count: int) -> LogPiece:
         self._check()

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import pytest
 
-from service.dispatcher.executor import ExecutorUnavailable, Run
+from service.dispatcher.executor import ExecutorUnavailable, Submission
 from service.dispatcher.ray_executor import RayExecutor
 from service.embedded.local_ray import LocalRay
 
@@ -45,7 +45,7 @@ def test_every_line_of_every_rank_is_in_the_drivers_log(tmp_path: Path) -> None:
         until(lambda: executor.cluster().nodes, ray)
         command = f"{sys.executable} {DRIVER} {tmp_path} {LINES}"
 
-        def ended() -> Run | None:
+        def ended() -> Submission | None:
             executor.submit("job_x-1", command, ENVIRONMENT, "hush-hush")  # Idempotent.
             run = executor.status("job_x-1")
             return run if run is not None and run.state.ended else None

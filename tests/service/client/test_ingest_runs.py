@@ -12,7 +12,7 @@ from dasl_core.spec.locations import local_path
 from service import credentials
 from service.client import Client
 from service.datasets.repository import begin_ingest
-from service.db.models import Dataset, IngestRun
+from service.db.models import Dataset
 from service.runs import repository as runs
 from tests.support.api_server import running_service
 from workers import artifacts, ingest
@@ -34,8 +34,9 @@ def test_superseded_ingest_run_leaves_the_index(
 
         first_token, first_hash = credentials.new_token()
         with service.database.write() as session:
-            number = begin_ingest(session, dataset.id, first_hash)
-        assert number is not None
+            first = begin_ingest(session, dataset.id, first_hash)
+        assert first is not None
+        number = first.number
         really_upload = artifacts.upload
 
         def upload_late(file: Path, uri: str) -> None:
@@ -44,7 +45,7 @@ def test_superseded_ingest_run_leaves_the_index(
             Image.new("RGB", (8, 8)).save(images / "second.png")
             token, hashed = credentials.new_token()
             with service.database.write() as session:
-                assert runs.replace_token(session, IngestRun, dataset.id, number, hashed)
+                assert runs.replace_token(session, dataset.id, number, hashed)
             monkeypatch.setenv("DASL_WORKER_TOKEN", token)
             assert ingest.main() == 0
             really_upload(file, uri)

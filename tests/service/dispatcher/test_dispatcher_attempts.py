@@ -158,7 +158,7 @@ def test_an_attempt_of_a_cluster_that_was_replaced_is_lost_at_once(world: World)
     world.worker_starts(job)
     world.worker_beats(job)
     world.executor.lose_everything()
-    world.restart().cluster_began_anew(with_the_service=False)
+    world.restart().cluster_was_restarted("ray")
     world.tick()
     assert world.attempt(job).state == AttemptState.LOST
     world.tick(10)
@@ -168,7 +168,7 @@ def test_an_attempt_of_a_cluster_that_was_replaced_is_lost_at_once(world: World)
 def test_what_takes_room_is_counted_once(world: World) -> None:
     def cpus() -> int:
         with world.database.read() as session:
-            return sum(one.demand.cpus for one in scheduling.taking_room(session, world.now()))
+            return sum(one.demand.cpus for one in scheduling.resources_in_use(session, world.now()))
 
     job = world.add_job(workers=2)
     assert cpus() == 0
@@ -191,7 +191,7 @@ def test_a_restart_of_the_service_uses_up_no_restart_of_a_job(world: World) -> N
     world.worker_starts(job)
     world.worker_beats(job)
     world.executor.lose_everything()
-    world.restart().cluster_began_anew(with_the_service=True)
+    world.restart().cluster_was_restarted("service")
     world.tick()
     assert world.attempt(job).state == AttemptState.LOST
     world.tick(10)
@@ -450,7 +450,7 @@ def test_a_clock_that_is_set_back_holds_up_no_lost_attempt(world: World) -> None
     world.worker_beats(job)
     world.ahead -= timedelta(hours=2)
     world.executor.lose_everything()
-    world.restart().cluster_began_anew(with_the_service=True)
+    world.restart().cluster_was_restarted("service")
     world.tick()
     assert world.attempt(job).state == AttemptState.LOST
     assert world.job(job).restarts == 0

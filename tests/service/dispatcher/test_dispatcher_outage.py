@@ -9,8 +9,10 @@ from contextlib import ExitStack
 from datetime import timedelta
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
-from service.dispatcher.executor import Run
+from service.credentials import hash_token
+from service.dispatcher.executor import Submission
 from service.states import JobStatus
 from tests.support.database_outage import database_outage
 from tests.support.dispatcher_world import World
@@ -74,7 +76,7 @@ def test_an_outage_within_a_round_ends_the_round_and_loses_nothing(
     world.executor.kill(f"{job}-1")
     outage, known = ExitStack(), world.executor.status
 
-    def status(submission_id: str) -> Run | None:
+    def status(submission_id: str) -> Submission | None:
         # The outage starts during a call to Ray, where a round spends most of its time.
         monkeypatch.setattr(world.executor, "status", known)
         outage.enter_context(database_outage(world.database, database_url))
@@ -93,3 +95,24 @@ def test_an_outage_within_a_round_ends_the_round_and_loses_nothing(
     stop.set()
     thread.join(DEADLINE_SECONDS)
     assert not thread.is_alive()
+
+
+def test_failed_token_replacement_is_repeated(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token whose hash was not stored would be refused by the API."""
+    dataset = world.add_dataset()
+    world.tick()
+    world.executor.lose_everything()
+    world.restart()
+
+    def away(*_: object) -> bool:
+        raise OperationalError("UPDATE runs", {}, Exception("gone"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("service.runs.repository.replace_token", away)
+        with pytest.raises(OperationalError):
+            world.tick()
+    world.tick()
+    token = world.executor.envs[f"{dataset}-1"]["DASL_WORKER_TOKEN"]
+    assert hash_token(token) == world.ingest_run(dataset).token_hash

@@ -10,7 +10,7 @@ import pytest
 from service.datasets import repository as datasets
 from service.db.models import Dataset, Job, Token
 from service.dispatcher import loop
-from service.dispatcher.executor import Run
+from service.dispatcher.executor import Submission
 from service.scheduling import repository as scheduling
 from service.scheduling.nodes import Node
 from service.states import JobStatus
@@ -155,7 +155,7 @@ def test_a_changed_priority_counts_in_the_next_round(world: World) -> None:
 
 
 def test_no_job_is_hidden_behind_many(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "_TOLD_AT_A_TIME", 25)
+    monkeypatch.setattr(loop, "_WAITS_PER_TRANSACTION", 25)
     many = [world.add_job(workers=3) for _ in range(60)]  # These never fit on this cluster.
     last = world.add_job()
     world.tick()
@@ -423,7 +423,7 @@ def test_a_ray_that_answers_slowly_keeps_nobody_from_starting(
     waiting = world.add_job()
     status = world.executor.status
 
-    def slowly(submission_id: str) -> Run | None:
+    def slowly(submission_id: str) -> Submission | None:
         world.ahead += timedelta(seconds=3)
         return status(submission_id)
 

@@ -19,8 +19,8 @@ from service.dispatcher.executor import (
     Executor,
     ExecutorUnavailable,
     LogPiece,
-    Run,
-    RunState,
+    Submission,
+    SubmissionState,
 )
 from service.dispatcher.ray_executor import RayExecutor
 from service.embedded.local_ray import LocalRay
@@ -70,7 +70,7 @@ def name() -> str:
     return f"job_{uuid4().hex}-1"
 
 
-def until(executor: Executor, name: str, wanted: Callable[[Run], bool]) -> Run:
+def until(executor: Executor, name: str, wanted: Callable[[Submission], bool]) -> Submission:
     deadline = time.monotonic() + 200
     while True:
         run = executor.status(name)
@@ -81,7 +81,7 @@ def until(executor: Executor, name: str, wanted: Callable[[Run], bool]) -> Run:
         time.sleep(0.05)
 
 
-def ended(run: Run) -> bool:
+def ended(run: Submission) -> bool:
     return run.state.ended
 
 
@@ -98,14 +98,14 @@ def test_runs_a_command_with_its_environment(executor: Executor, name: str) -> N
         TOKEN,
     )
     run = until(executor, name, ended)
-    assert (run.state, run.exit_code) == (RunState.SUCCEEDED, 0)
+    assert (run.state, run.exit_code) == (SubmissionState.SUCCEEDED, 0)
     assert "ünder" in log_of(executor, name)
 
 
 def test_a_command_has_its_own_token(executor: Executor, name: str) -> None:
     script = "from service.client.attempt_token import own_token; print(own_token())"
     executor.submit(name, f'{sys.executable} -c "{script}"', {}, token := uuid4().hex)
-    assert until(executor, name, ended).state == RunState.SUCCEEDED
+    assert until(executor, name, ended).state == SubmissionState.SUCCEEDED
     assert token in log_of(executor, name)
 
 
@@ -163,7 +163,7 @@ def test_ray_shows_the_token_to_nobody(ray: LocalRay, name: str, tmp_path: Path)
         run = until(executor, name, ended)
     log = log_of(executor, name)
     executor.close()
-    assert run.state == RunState.SUCCEEDED, log
+    assert run.state == SubmissionState.SUCCEEDED, log
     pid, environment = next(json.loads(line) for line in log if line.startswith("["))
     assert pid in onlooker.pids, "it looked while the task's process lived"
     assert onlooker.found == set()
@@ -179,7 +179,7 @@ def test_ray_shows_the_token_to_nobody(ray: LocalRay, name: str, tmp_path: Path)
 def test_tells_how_a_command_failed(executor: Executor, name: str) -> None:
     executor.submit(name, "echo on stdout; echo on stderr >&2; exit 3", {}, TOKEN)
     run = until(executor, name, ended)
-    assert (run.state, run.exit_code) == (RunState.FAILED, 3)
+    assert (run.state, run.exit_code) == (SubmissionState.FAILED, 3)
     lines = log_of(executor, name)
     assert lines.index("on stdout") < lines.index("on stderr")
 
@@ -187,7 +187,7 @@ def test_tells_how_a_command_failed(executor: Executor, name: str) -> None:
 def test_tells_that_a_command_was_killed(executor: Executor, name: str) -> None:
     executor.submit(name, "kill -9 $$", {}, TOKEN)
     run = until(executor, name, ended)
-    assert run.state == RunState.FAILED
+    assert run.state == SubmissionState.FAILED
     assert run.exit_code in (-9, 137)
 
 
@@ -202,7 +202,7 @@ def test_one_id_runs_once_however_often_it_is_submitted(
     assert [submission.result() for submission in submissions] == [None] * 4
     until(executor, name, ended)
     executor.submit(name, f"echo again >> {ran}", {}, TOKEN)  # Idempotent after the end, too.
-    assert until(executor, name, ended).state == RunState.SUCCEEDED
+    assert until(executor, name, ended).state == SubmissionState.SUCCEEDED
     assert ran.read_text() == "x\n"
 
 
@@ -214,13 +214,13 @@ def test_knows_nothing_of_what_was_never_submitted(executor: Executor, name: str
 
 def test_logs_grow_while_it_runs_and_stop_ends_it(executor: Executor, name: str) -> None:
     executor.submit(name, "echo first; exec sleep 1000", {}, TOKEN)
-    until(executor, name, lambda run: run.state == RunState.RUNNING)
+    until(executor, name, lambda run: run.state == SubmissionState.RUNNING)
     deadline = time.monotonic() + 120
     while "first" not in log_of(executor, name):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     executor.stop(name)
-    assert until(executor, name, ended).state == RunState.STOPPED
+    assert until(executor, name, ended).state == SubmissionState.STOPPED
     executor.stop(name)  # A repeated stop is no error.
     assert "first" in log_of(executor, name)
 

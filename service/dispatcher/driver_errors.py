@@ -1,0 +1,35 @@
+"""Errors of drivers that ended without a report."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from service.dispatcher.executor import Submission, SubmissionState
+
+
+def driver_ended(process: str, submission: Submission, lines: list[str]) -> dict[str, Any]:
+    """Return the error of a driver; `process` names it in the message, `lines` are its last ones."""
+    return {
+        "type": "driver-ended",
+        "message": _message(process, submission, lines),
+        "log_tail": lines,
+    }
+
+
+def _message(process: str, submission: Submission, lines: list[str]) -> str:
+    if submission.state == SubmissionState.SUCCEEDED:
+        return f"The {process} ended without reporting a result"
+    if submission.state == SubmissionState.STOPPED:
+        return f"The {process} was stopped from outside"
+    how = "ended"
+    code = submission.exit_code
+    if code is not None:
+        number = -code if code < 0 else code - 128
+        try:
+            how = f"was ended by {signal.Signals(number).name}"
+        except ValueError:
+            how = f"ended with exit code {code}"
+    last = next((line.strip() for line in reversed(lines) if line.strip()), submission.message)
+    last = last.replace("\0", "\ufffd")
+    return f"The {process} {how}: {last}" if last else f"The {process} {how}"

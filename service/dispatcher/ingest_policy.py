@@ -1,0 +1,91 @@
+"""Rules for ingest runs of data sets.
+
+An ingest run only reads images and reports on them, so running one twice is harmless; its token decides
+which report counts. If Ray does not know a run, it is therefore submitted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy.orm import Session
+
+from service.datasets import repository as datasets
+from service.db.models import IngestRun
+from service.dispatcher.context import DispatcherContext
+from service.dispatcher.driver_errors import driver_ended
+from service.dispatcher.executor import Submission
+from service.dispatcher.log_copier import last_lines
+from service.dispatcher.watcher import Missing
+from service.lifecycle import Ending, Retry
+from service.runs.repository import RunView
+
+_MAX_RUNS = 2
+# Each uses all cores of Ray's head.
+_MAX_CONCURRENT = 2
+_TIME_LIMIT = timedelta(hours=24)
+
+
+class IngestPolicy:
+    """Rules for ingest runs: a `RunPolicy`."""
+
+    noun = "ingest"
+    finalized = False
+
+    def __init__(self, context: DispatcherContext) -> None:
+        self._context = context
+        self._first_checked_at: dict[str, datetime] = {}
+
+    def due(self, session: Session) -> Sequence[str]:
+        """Return the data sets to ingest next."""
+        return datasets.awaiting_ingest(session, _MAX_CONCURRENT)
+
+    def restart_orphans(self) -> None:
+        """Restart ingests that a version 0.1 dispatcher started during the upgrade of the tables."""
+        with self._context.database.read() as session:
+            orphans = datasets.without_ingest_run(session)
+        for dataset_id in orphans:
+            with self._context.write() as session:
+                datasets.ingest_again(session, dataset_id)
+
+    def live(self, session: Session) -> Sequence[RunView]:
+        """See `RunPolicy.live`."""
+        return datasets.ingesting(session)
+
+    def create(self, session: Session, owner: str, token_hash: str) -> IngestRun | None:
+        """See `RunPolicy.create`."""
+        return datasets.begin_ingest(session, owner, token_hash)
+
+    def command(self, run: RunView) -> str:
+        """See `RunPolicy.command`."""
+        return self._context.entrypoints.ingest.format(dataset=run.owner)
+
+    def missing(self, run: RunView) -> Ending | Missing:
+        """See `RunPolicy.missing`."""
+        return Missing.SUBMIT
+
+    def ended(self, run: RunView, submission: Submission) -> Ending:
+        """See `RunPolicy.ended`."""
+        lines = last_lines(self._context.executor, run.submission_id)
+        return Ending("failed", driver_ended("ingest", submission, lines))
+
+    def enforce(self, run: RunView) -> Ending | None:
+        """See `RunPolicy.enforce`. A hanging ingest must not block others."""
+        # Measured from this dispatcher's first check of the run.
+        now = self._context.clock()
+        # Ended runs are not checked again, so old entries are dropped.
+        self._first_checked_at = {
+            id: at for id, at in self._first_checked_at.items() if now - at < 2 * _TIME_LIMIT
+        }
+        if now - self._first_checked_at.setdefault(run.submission_id, now) <= _TIME_LIMIT:
+            return None
+        hours = _TIME_LIMIT / timedelta(hours=1)
+        message = f"The ingest took longer than {hours:g} hours: do the images' disks answer?"
+        return Ending("failed", {"type": "too-long", "message": message}, Retry.NEVER)
+
+    def end(self, session: Session, run: RunView, ending: Ending) -> None:
+        """See `RunPolicy.end`."""
+        repeats = ending.retry != Retry.NEVER and run.number < _MAX_RUNS
+        state = datasets.PENDING if repeats else datasets.FAILED
+        datasets.end_ingest(session, run.owner, run.number, state, error=ending.error)

@@ -1,0 +1,168 @@
+"""Rules for attempts of jobs.
+
+If Ray does not know an attempt, the attempt is lost and the job gets a new one: a previous dispatcher
+may have been only stalled, and may still submit the old attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Literal
+
+from sqlalchemy.orm import Session
+
+from service import lifecycle, states
+from service.db.models import Attempt
+from service.dispatcher import repository
+from service.dispatcher.context import DispatcherContext, passed
+from service.dispatcher.driver_errors import driver_ended
+from service.dispatcher.executor import Submission, SubmissionState
+from service.dispatcher.log_copier import LogCopier
+from service.dispatcher.watcher import Missing
+from service.lifecycle import Ending, Retry
+from service.runs.repository import RunView
+from service.scheduling import repository as scheduling
+from service.scheduling.repository import AttemptView
+from service.states import AttemptState, Desired
+
+_OUTCOME_OF_STOP: dict[Desired, states.Outcome] = {
+    Desired.CANCEL: "cancelled",
+    Desired.PAUSE: "paused",
+}
+
+Restarted = Literal["service", "ray"]
+"""What was restarted, so that Ray lost all submissions: the whole service, or Ray alone."""
+
+
+class TrainPolicy:
+    """Rules for attempts: a `RunPolicy`."""
+
+    noun = "job"
+    finalized = True
+
+    def __init__(self, context: DispatcherContext, logs: LogCopier) -> None:
+        self._context, self._logs = context, logs
+        self.restarted: Restarted | None = None
+        """Set if Ray is known to have lost all submissions of earlier dispatchers."""
+
+    def live(self, session: Session) -> Sequence[AttemptView]:
+        """See `RunPolicy.live`."""
+        return scheduling.live_attempts(session)
+
+    def create(self, session: Session, owner: str, token_hash: str) -> Attempt | None:
+        """See `RunPolicy.create`."""
+        return lifecycle.start_attempt(session, owner, token_hash)
+
+    def command(self, run: RunView) -> str:
+        """See `RunPolicy.command`."""
+        return self._context.entrypoints.job.format(job=run.owner, attempt=run.number)
+
+    def missing(self, run: AttemptView) -> Ending | Missing:
+        """See `RunPolicy.missing`."""
+        if run.state != AttemptState.CREATED:
+            return self._lost(run)
+        if run.desired != Desired.RUN:
+            return Ending(_OUTCOME_OF_STOP[run.desired])
+        if run.submission_id not in self._context.tokens:
+            # Only a hash of its token is left. The earlier dispatcher may still submit it: the API
+            # then answers its driver that the attempt is over.
+            message = "The dispatcher was restarted before Ray accepted the attempt"
+            return Ending("lost", {"type": "attempt-lost", "message": message}, Retry.FREE)
+        return self._exceeds_hours(run) or Missing.SUBMIT
+
+    def ended(self, run: AttemptView, submission: Submission) -> Ending:
+        """See `RunPolicy.ended`."""
+        forced = run.state == AttemptState.RUNNING
+        if submission.state == SubmissionState.STOPPED and run.desired != Desired.RUN:
+            return Ending(_OUTCOME_OF_STOP[run.desired], forced=forced)
+        lines = self._logs.tail(run.job_id, run.number, run.submission_id)
+        error = driver_ended("training driver", submission, lines)
+        return Ending("failed", error, forced=forced)
+
+    def enforce(self, run: AttemptView) -> Ending | None:
+        """See `RunPolicy.enforce`."""
+        if run.desired != Desired.RUN:
+            self._stop_if_due(run)
+            return self._hangs(run)
+        return self._exceeds_hours(run) or self._hangs(run)
+
+    def end(self, session: Session, run: RunView, ending: Ending) -> None:
+        """See `RunPolicy.end`."""
+        lifecycle.finish_attempt(session, run.owner, run.number, ending)
+
+    def _lost(self, attempt: AttemptView) -> Ending | Missing:
+        # After a crash of Ray's head its workers may run for another minute: the next attempt may
+        # start only after they were silent for the length of a lease.
+        last_heartbeat = attempt.heartbeat_at or attempt.created_at
+        ours = attempt.submission_id in self._context.submitted
+        restarted = None if ours else self.restarted
+        silent = passed(last_heartbeat, self._context.clock(), self._context.lease)
+        if restarted is None and not silent:
+            return Missing.WAIT
+        message = "Ray does not know the attempt any more; it was probably restarted"
+        if restarted == "service":
+            message = "The service, or its machine, was stopped while the attempt ran"
+        error = {
+            "type": "attempt-lost",
+            "message": message,
+            "log_tail": self._logs.tail(attempt.job_id, attempt.number, attempt.submission_id),
+        }
+        # Ray alone may have died because of the job.
+        retry = Retry.FREE if restarted == "service" else Retry.LIMITED
+        return Ending("lost", error, retry)
+
+    def _stop_if_due(self, attempt: AttemptView) -> None:
+        """Stop an attempt's driver if its ranks did not stop by themselves in time.
+
+        The ranks learn from the API that a stop is desired, and stop after a step.
+        """
+        with self._context.write() as session:
+            lifecycle.start_stopping(session, attempt.job_id)
+        with self._context.database.read() as session:
+            requested_at = repository.stop_requested_at(session, attempt.job_id, attempt.desired)
+        grace = timedelta(seconds=self._context.settings.cancel_grace_seconds)
+        # Before its first report a driver has nothing to save.
+        has_reported = attempt.state != AttemptState.SUBMITTED
+        if not has_reported or passed(requested_at, self._context.clock(), grace):
+            self._context.stop(attempt.submission_id)
+
+    def _exceeds_hours(self, attempt: AttemptView) -> Ending | None:
+        """Return the ending of an attempt whose job exceeded its time limit."""
+        now = self._context.clock()
+        if now - (attempt.job_started_at or attempt.created_at) < attempt.limit:
+            return None
+        # Only confirmed runtime counts: no pauses, and no time in which the service was off or its
+        # machine slept. Without a heartbeat, the time since creation counts.
+        took = now - attempt.created_at
+        if attempt.heartbeat_at is not None:
+            silent = max(now - attempt.heartbeat_at, timedelta())
+            took = attempt.ran + min(silent, lifecycle.SILENCE)
+        with self._context.database.read() as session:
+            before = repository.time_of_attempts(session, attempt.job_id, before=attempt.number)
+        if before + took < attempt.limit:
+            return None
+        hours = attempt.limit / timedelta(hours=1)
+        error = {
+            "type": "max-hours",
+            "message": f"The job ran for longer than resources.max_hours = {hours:g}",
+        }
+        return Ending("failed", error, Retry.NEVER)
+
+    def _hangs(self, attempt: AttemptView) -> Ending | None:
+        """Return the ending of an attempt that hangs: it sends heartbeats but makes no progress.
+
+        A silent rank 0 is no hang: it may train normally and only fail to reach the API. Before its
+        first heartbeat, the driver's heartbeats count.
+        """
+        allowed = timedelta(seconds=self._context.settings.hang_seconds)
+        reported = attempt.rank_heard_at or attempt.heartbeat_at
+        progressed = attempt.progressed_at
+        if reported is None or progressed is None or reported - progressed < allowed:
+            return None
+        error = {
+            "type": "hang",
+            "message": "The training has made no progress for "
+            f"{allowed.total_seconds():g} s (DASL_HANG_SECONDS)",
+        }
+        return Ending("failed", error)

@@ -1,0 +1,141 @@
+"""The watcher of runs: it submits, adopts, watches and ends the runs of one kind.
+
+A run's row, with its submission id, is committed before the run is submitted to Ray. After a crash,
+each such row is therefore looked up in Ray first. A `RunPolicy` decides what differs between kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import Generic, Protocol, TypeVar
+
+from sqlalchemy.orm import Session
+
+from service import credentials
+from service.db.models import Run
+from service.dispatcher.context import DispatcherContext
+from service.dispatcher.executor import Submission, SubmissionRefused
+from service.lifecycle import Ending, Retry
+from service.runs import repository as runs
+from service.runs.repository import RunView
+from service.states import AttemptState
+
+V = TypeVar("V", bound=RunView)
+
+
+class Missing(Enum):
+    """What to do with a run that Ray does not know, if it does not end."""
+
+    SUBMIT = auto()
+    """Submit it, for the first time or again."""
+    WAIT = auto()
+    """Check it again in the next round."""
+
+
+class RunPolicy(Protocol[V]):
+    """Rules for runs of one kind. `V` is what the rules need to know of a run."""
+
+    noun: str
+    """What a user calls the run, in messages."""
+    finalized: bool
+    """Whether `Finalizer` stops processes of ended runs; if not, the watcher stops them before the end."""
+
+    def live(self, session: Session) -> Sequence[V]:
+        """Return the runs to watch."""
+
+    def create(self, session: Session, owner: str, token_hash: str) -> Run | None:
+        """Add the owner's next run, or return `None` if it is not due any more."""
+
+    def command(self, run: RunView) -> str:
+        """Return the shell command of a run."""
+
+    def missing(self, run: V) -> Ending | Missing:
+        """Decide about a run that Ray does not know."""
+
+    def ended(self, run: V, submission: Submission) -> Ending:
+        """Return the ending of a run whose driver ended without a report."""
+
+    def enforce(self, run: V) -> Ending | None:
+        """Enforce stop requests; return the ending of a run that exceeds a limit."""
+
+    def end(self, session: Session, run: RunView, ending: Ending) -> None:
+        """End a run and move its owner, unless the run has ended already."""
+
+
+class RunWatcher(Generic[V]):
+    """Starts, watches and ends the runs of one kind."""
+
+    def __init__(self, context: DispatcherContext, policy: RunPolicy[V]) -> None:
+        self._context, self._policy = context, policy
+
+    def live(self, session: Session) -> Sequence[V]:
+        """Return the runs to watch, also those of earlier dispatchers."""
+        return self._policy.live(session)
+
+    def start(self, owner: str) -> None:
+        """Start the owner's next run."""
+        token, hashed = credentials.new_token()
+        with self._context.write() as session:
+            row = self._policy.create(session, owner, hashed)
+        if row is None:
+            return
+        run = RunView.of(row)
+        self._context.tokens[run.submission_id] = token
+        self._submit(run)
+
+    def watch(self, run: V) -> None:
+        """Compare a run with what Ray knows of it: adopt, submit or end it, or enforce its limits."""
+        submission = self._context.executor.status(run.submission_id)
+        if submission is None:
+            decision = self._policy.missing(run)
+            if isinstance(decision, Ending):
+                self._end(run, decision)
+            elif decision == Missing.SUBMIT:
+                self._submit(run)
+        elif run.state == AttemptState.CREATED:
+            self._mark_submitted(run)
+        elif submission.state.ended:
+            # A driver reports its result before it ends. That report wins: the first commit counts.
+            self._end(run, self._policy.ended(run, submission))
+        elif (ending := self._policy.enforce(run)) is not None:
+            self._stop_and_end(run, ending)
+
+    def _submit(self, run: RunView) -> None:
+        if run.submission_id not in self._context.tokens and not self._replace_token(run):
+            return
+        self._context.submitted.add(run.submission_id)
+        try:
+            self._context.submit(run.submission_id, self._policy.command(run))
+        except SubmissionRefused as refusal:
+            message = f"Ray refuses the {self._policy.noun}: {refusal}"
+            error = {"type": "submission-refused", "message": message}
+            self._end(run, Ending("failed", error, Retry.NEVER))
+            return
+        self._mark_submitted(run)
+
+    def _replace_token(self, run: RunView) -> bool:
+        """Give a live run another token, because only the hash of its token is left."""
+        token, hashed = credentials.new_token()
+        with self._context.write() as session:
+            replaced = runs.replace_token(session, run.owner, run.number, hashed)
+        if replaced:
+            self._context.tokens[run.submission_id] = token
+        return replaced
+
+    def _mark_submitted(self, run: RunView) -> None:
+        with self._context.write() as session:
+            runs.mark_submitted(session, run.owner, run.number)
+
+    def _stop_and_end(self, run: RunView, ending: Ending) -> None:
+        if self._policy.finalized:
+            # The end fences the run off; `Finalizer` makes sure that its processes end.
+            self._end(run, ending)
+            self._context.stop(run.submission_id)
+        else:
+            self._context.executor.stop(run.submission_id)
+            self._end(run, ending)
+
+    def _end(self, run: RunView, ending: Ending) -> None:
+        with self._context.write() as session:
+            self._policy.end(session, run, ending)
