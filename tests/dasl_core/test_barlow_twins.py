@@ -16,6 +16,7 @@ from dasl_core.models.heads import deep_head
 from dasl_core.spec.methods import ResolveContext
 from dasl_core.spec.methods.barlow_twins import BarlowTwins as Settings
 from tests.support.micro_batches import micro_batch_gradients, without_batch_statistics
+from tests.support.setting_effects import HEAD, SettingEffects, other
 from tests.support.training_world import resolved
 
 
@@ -137,3 +138,13 @@ def test_other_than_two_views_are_refused(shape: tuple[int, ...]) -> None:
 def test_one_sample_is_refused() -> None:
     with pytest.raises(ValueError, match="embeddings must be of at least 2 samples"):
         barlow_twins_loss(torch.ones(2, 1, 3), 0.0051)
+
+
+SETTING_EFFECTS = {
+    "barlow_twins": SettingEffects(
+        HEAD | {"redundancy": other(0.5, "loss"), "loss_scale": other(2.0, "loss")},
+        lambda s, _, history: (
+            s.loss_scale * barlow_twins_loss(history[-1][1]["embeddings"], s.redundancy)
+        ),
+    )
+}

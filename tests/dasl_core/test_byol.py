@@ -22,6 +22,7 @@ from dasl_core.spec.methods import ResolveContext
 from dasl_core.spec.methods.byol import BYOL as Settings
 from dasl_core.spec.methods.byol import ResolvedBYOL
 from tests.support.micro_batches import micro_batch_gradients, without_batch_statistics
+from tests.support.setting_effects import HEAD, SettingEffects, other
 from tests.support.training_world import Recorder, resolved, run
 
 Keep = Literal["student", "teacher"]
@@ -221,3 +222,11 @@ def test_the_recipe_is_the_papers(pictures: DatasetIndex) -> None:
 def test_targets_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="targets must have the shape of predictions"):
         byol_loss(torch.ones(2, 4, 5), torch.ones(shape))
+
+
+SETTING_EFFECTS = {
+    "byol": SettingEffects(
+        HEAD | {"teacher_momentum": other(0.5, "teacher"), "keep": other("teacher", "kept")},
+        lambda s, _, history: byol_loss(history[-1][1]["embeddings"], history[-1][1]["targets"]),
+    )
+}

@@ -16,7 +16,7 @@ from lightly.models.modules import DINOProjectionHead
 from torch import Tensor, nn
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.methods import Step, build_method
+from dasl_core.methods import Method, Step, build_method
 from dasl_core.methods.dino import DINO, TemperatureWarmup, dino_loss
 from dasl_core.models.ema import Teacher, cosine_momentum
 from dasl_core.models.heads import DINOHead, UnitLinear
@@ -29,6 +29,7 @@ from dasl_core.train.update import Updater
 from dasl_core.train.views import views_of
 from tests.support.gradients import gradient
 from tests.support.micro_batches import micro_batch_gradients, without_batch_statistics
+from tests.support.setting_effects import LOCAL_CROPS, History, SettingEffects, other
 from tests.support.training_world import Recorder, resolved, run
 
 K = 12
@@ -253,9 +254,9 @@ def test_parts_of_a_batch_give_gradients_and_centre_of_the_whole(pictures: Datas
         found.append(gradients | {"center": dino.center.clone(), "loss": loss} | figures)
     whole = found[0]
     assert whole["center"].abs().max() > 1e-4
-    for other in found[1:]:
-        assert other.keys() == whole.keys()
-        for name, value in other.items():
+    for gradients in found[1:]:
+        assert gradients.keys() == whole.keys()
+        for name, value in gradients.items():
             # timm interpolates position embeddings in float32.
             tolerance = 1e-6 if name == "backbone.pos_embed" else 1e-12
             torch.testing.assert_close(value, whole[name], rtol=0, atol=tolerance)
@@ -286,13 +287,13 @@ def test_the_head_equals_lightlys(batch_norm: bool) -> None:
     ours = DINOHead(6, 16, 8, K, batch_norm=batch_norm).double()
     theirs = DINOProjectionHead(6, 16, 8, K, batch_norm=batch_norm).double()
     linear = [layer for layer in ours.mlp if isinstance(layer, nn.Linear)]
-    for mine, other in zip(
+    for mine, reference in zip(
         linear, [layer for layer in theirs.layers if isinstance(layer, nn.Linear)], strict=True
     ):
         nn.init.normal_(mine.weight)
-        other.weight.data.copy_(mine.weight)
-        if other.bias is not None:
-            other.bias.data.copy_(nn.init.normal_(mine.bias))
+        reference.weight.data.copy_(mine.weight)
+        if reference.bias is not None:
+            reference.bias.data.copy_(nn.init.normal_(mine.bias))
     (direction,) = (p for name, p in theirs.last_layer.named_parameters() if p.shape[-1] == 8)
     direction.data.copy_(ours.last_layer.weight)
     features = torch.randn(10, 6, dtype=torch.float64)
@@ -447,3 +448,40 @@ def test_wrong_arguments_of_the_loss_are_named(
 ) -> None:
     with pytest.raises(ValueError, match=expected):
         dino_loss(torch.ones(targets), torch.ones(outputs), temperature)
+
+
+def loss_by_settings(settings: Any, method: Method, history: History) -> Tensor:
+    temperature = TemperatureWarmup(
+        settings.teacher_temperature_start,
+        settings.teacher_temperature,
+        settings.teacher_temperature_epochs,
+    )
+    center = torch.zeros(settings.out_dim)
+    for _, outputs in history[:-1]:
+        center = center.lerp(outputs["teacher"].mean(dim=(0, 1)), 1 - settings.center_momentum)
+    step, outputs = history[-1]
+    targets = F.softmax((outputs["teacher"] - center) / temperature(step.epoch), dim=-1)
+    return dino_loss(targets, outputs["student"], settings.student_temperature)
+
+
+SETTING_EFFECTS = {
+    "dino": SettingEffects(
+        LOCAL_CROPS
+        | {
+            "bottleneck_dim": other(11, "network"),
+            "hidden_dim": other(13, "network"),
+            "head_batch_norm": other(True, "network"),
+            "out_dim": other(20, "network"),
+            "student_temperature": other(0.7, "loss"),
+            "teacher_temperature": other(0.3, "loss"),
+            "teacher_temperature_start": other(0.3, "loss"),
+            "teacher_temperature_epochs": other(3, "loss"),
+            "center_momentum": other(0.5, "loss"),
+            "teacher_momentum": other(0.5, "teacher"),
+            "freeze_last_layer_epochs": other(2, "frozen"),
+            "keep": other("student", "kept"),
+        },
+        loss_by_settings,
+        base={"teacher_temperature": 0.07},
+    )
+}

@@ -18,6 +18,7 @@ from dasl_core.methods import Step, nt_xent
 from dasl_core.methods.hcl import HCL, hard_negative_loss
 from dasl_core.models.heads import projection_head
 from tests.support.gloo_pool import GlooPool
+from tests.support.setting_effects import HEAD, SettingEffects, other
 
 
 def naive(embeddings: Tensor, temperature: float, tau_plus: float, beta: float) -> float:
@@ -179,3 +180,18 @@ def test_invalid_arguments_are_named(change: dict[str, Any], expected: str) -> N
     }
     with pytest.raises(ValueError, match=expected):
         hard_negative_loss(**(arguments | change))
+
+
+SETTING_EFFECTS = {
+    "hcl": SettingEffects(
+        HEAD
+        | {
+            "temperature": other(0.7, "loss"),
+            "tau_plus": other(0.3, "loss"),
+            "beta": other(0.25, "loss"),
+        },
+        lambda s, _, history: hard_negative_loss(
+            history[-1][1]["embeddings"], s.temperature, s.tau_plus, s.beta
+        ),
+    )
+}

@@ -28,6 +28,7 @@ from dasl_core.spec.methods.config import MetricLearningConfig
 from dasl_core.spec.methods.triplet import ResolvedTriplet
 from dasl_core.train.optim import build_optimizer, learning_rate_factors, set_schedules
 from tests.support.gloo_pool import GlooPool
+from tests.support.setting_effects import EMBEDDING, History, SettingEffects, other
 from tests.support.training_world import resolved
 
 WIDTH = 6
@@ -323,3 +324,66 @@ def test_other_methods_do_without_the_package() -> None:
         "else: raise AssertionError\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+# --- the effect of each setting
+
+
+def network(settings: Any) -> tuple[nn.Module, nn.Linear]:
+    """A minimal backbone and head: losses depend only on the head's width."""
+    return nn.Identity(), nn.Linear(1, settings.embedding_dim)
+
+
+def npair_by_settings(settings: Any, _: Method, history: History) -> Tensor:
+    npair = NPair(*network(settings), scale=settings.scale, normalize=settings.normalize)
+    return npair.loss(history[-1][1], history[-1][0])
+
+
+def proxy_anchor_by_settings(settings: Any, method: Method, history: History) -> Tensor:
+    anchors = ProxyAnchor(*network(settings), 3, margin=settings.margin, alpha=settings.alpha)
+    anchors.criterion.load_state_dict(method.get_submodule("criterion").state_dict())
+    return anchors.loss(history[-1][1], history[-1][0])
+
+
+def triplet_by_settings(settings: Any, _: Method, history: History) -> Tensor:
+    triplet = Triplet(*network(settings), mining=settings.mining, margin=settings.margin)
+    return triplet.loss(history[-1][1], history[-1][0])
+
+
+def multi_similarity_by_settings(settings: Any, _: Method, history: History) -> Tensor:
+    names = ("alpha", "beta", "base", "epsilon")
+    weighted = MultiSimilarity(
+        *network(settings), **{name: getattr(settings, name) for name in names}
+    )
+    return weighted.loss(history[-1][1], history[-1][0])
+
+
+SETTING_EFFECTS = {
+    "npair": SettingEffects(
+        EMBEDDING | {"normalize": other(False, "loss"), "scale": other(3.0, "loss")},
+        npair_by_settings,
+    ),
+    "proxy_anchor": SettingEffects(
+        EMBEDDING
+        | {
+            "margin": other(0.4, "loss"),
+            "alpha": other(9.0, "loss"),
+            "proxy_lr": other(7.0, "rates"),
+        },
+        proxy_anchor_by_settings,
+    ),
+    "triplet": SettingEffects(
+        EMBEDDING | {"mining": other("all", "loss"), "margin": other(0.7, "loss")},
+        triplet_by_settings,
+    ),
+    "multi_similarity": SettingEffects(
+        EMBEDDING
+        | {
+            "alpha": other(5.0, "loss"),
+            "beta": other(9.0, "loss"),
+            "base": other(-0.1, "loss"),
+            "epsilon": other(0.05, "loss"),
+        },
+        multi_similarity_by_settings,
+    ),
+}

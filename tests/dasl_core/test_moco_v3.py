@@ -23,6 +23,7 @@ from dasl_core.spec.methods import ResolveContext
 from dasl_core.spec.methods.moco_v3 import MoCoV3 as Settings
 from dasl_core.train.serialization import load_state
 from tests.support.micro_batches import micro_batch_gradients, without_batch_statistics
+from tests.support.setting_effects import HEAD, SettingEffects, other
 from tests.support.training_world import Recorder, resolved, run
 
 
@@ -199,3 +200,19 @@ def test_settings(pictures: DatasetIndex) -> None:
     assert (spec.augment.blur, spec.augment.solarize) == ((1.0, 0.1), (0.0, 0.2))
     assert spec.train.optimizer.lr == pytest.approx(1.5e-4 * 8 / 256)
     assert spec.train.optimizer.weight_decay == 0.1
+
+
+SETTING_EFFECTS = {
+    "moco_v3": SettingEffects(
+        HEAD
+        | {
+            "temperature": other(0.7, "loss"),
+            "freeze_patch_projection": other(False, "frozen", "rates", backbone="test_vit"),
+            "teacher_momentum": other(0.5, "teacher"),
+            "keep": other("teacher", "kept"),
+        },
+        lambda s, _, history: moco_v3_loss(
+            history[-1][1]["embeddings"], history[-1][1]["keys"], s.temperature
+        ),
+    )
+}

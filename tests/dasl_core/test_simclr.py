@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from dasl_core.methods import Step, nt_xent
 from dasl_core.methods.simclr import SimCLR
 from dasl_core.models.heads import projection_head
+from tests.support.setting_effects import HEAD, SettingEffects, other
 
 
 def naive(embeddings: Tensor, temperature: float) -> float:
@@ -93,3 +94,11 @@ def test_forward_gives_a_loss_and_raw_embeddings_of_each_view() -> None:
     assert (embeddings.norm(dim=-1) - 1).abs().max() > 1e-3
     loss.backward()
     assert all(p.grad is not None for p in method.parameters())
+
+
+SETTING_EFFECTS = {
+    "simclr": SettingEffects(
+        HEAD | {"temperature": other(0.7, "loss")},
+        lambda s, _, history: nt_xent(history[-1][1]["embeddings"], s.temperature),
+    )
+}

@@ -16,11 +16,12 @@ from lightly.loss import SwaVLoss
 from lightly.loss.swav_loss import sinkhorn as lightly_sinkhorn
 from torch import Tensor, nn
 
-from dasl_core.methods import Step
+from dasl_core.methods import Method, Step
 from dasl_core.methods.swav import SwAV, sinkhorn, swapped_prediction
 from dasl_core.models.heads import projection_head
 from dasl_core.spec import DatasetFacts, JobSpec, resolve
 from tests.support.gloo_pool import GlooPool
+from tests.support.setting_effects import HEAD, LOCAL_CROPS, SAMPLES, History, SettingEffects, other
 
 
 def cosines(*shape: int, seed: int = 0) -> Tensor:
@@ -330,3 +331,35 @@ def test_wrong_arguments_of_the_losses_are_named() -> None:
         swapped_prediction(scores[:1], scores[:1], 0.1)
     with pytest.raises(ValueError, match="temperature must be a finite number above 0"):
         swapped_prediction(scores, scores, 0.0)
+
+
+def loss_by_settings(settings: Any, method: Method, history: History) -> Tensor:
+    assert isinstance(method, SwAV)
+    step, outputs = history[-1]
+    candidates = outputs["scores"][:2]
+    earlier = [F.normalize(outputs["embeddings"], dim=-1) for _, outputs in reversed(history[:-1])]
+    images = SAMPLES * len(earlier)
+    if step.epoch >= settings.queue_start_epoch and images >= settings.queue_length > 0:
+        queue = torch.cat(earlier, dim=1)[:, : settings.queue_length]
+        candidates = torch.cat([candidates, method.prototypes(queue)], dim=1)
+    codes = sinkhorn(candidates, settings.epsilon, settings.sinkhorn_iterations)
+    return swapped_prediction(outputs["scores"], codes[:, :SAMPLES], settings.temperature)
+
+
+SETTING_EFFECTS = {
+    "swav": SettingEffects(
+        HEAD
+        | LOCAL_CROPS
+        | {
+            "temperature": other(0.7, "loss"),
+            "prototypes": other(10, "network"),
+            "epsilon": other(0.3, "loss"),
+            "sinkhorn_iterations": other(1, "loss"),
+            # Full after the first epoch.
+            "queue_length": other(2 * SAMPLES, "network", "loss"),
+            "queue_start_epoch": other(2, "loss"),
+            "freeze_prototypes_epochs": other(2, "frozen"),
+        },
+        loss_by_settings,
+    )
+}

@@ -16,6 +16,7 @@ from dasl_core.models.heads import deep_head
 from dasl_core.spec.methods import ResolveContext
 from dasl_core.spec.methods.vicreg import VICReg as Settings
 from tests.support.micro_batches import micro_batch_gradients, without_batch_statistics
+from tests.support.setting_effects import HEAD, SettingEffects, other
 from tests.support.training_world import resolved
 
 
@@ -135,3 +136,18 @@ def test_settings(pictures: DatasetIndex) -> None:
 def test_one_sample_has_no_variance() -> None:
     with pytest.raises(ValueError, match="embeddings must be of at least 2 samples"):
         vicreg_loss(torch.ones(2, 1, 3), 25, 25, 1)
+
+
+SETTING_EFFECTS = {
+    "vicreg": SettingEffects(
+        HEAD
+        | {
+            "invariance": other(3.0, "loss"),
+            "variance": other(5.0, "loss"),
+            "covariance": other(7.0, "loss"),
+        },
+        lambda s, _, history: vicreg_loss(
+            history[-1][1]["embeddings"], s.invariance, s.variance, s.covariance
+        ),
+    )
+}

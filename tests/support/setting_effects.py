@@ -1,0 +1,60 @@
+"""Effects of a method's settings: declared in the method's test, checked by `test_method_settings.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from dasl_core.methods import Method, Outputs, Step
+
+SAMPLES, PER_EPOCH, EPOCHS = 8, 2, 3
+"""Size of a batch, steps of an epoch and epochs of the run in which a method is observed."""
+
+History = list[tuple[Step, Outputs]]
+"""The steps of a run so far, with the arguments of `loss`."""
+
+
+class Other(NamedTuple):
+    """An alternative value of a setting, and its effects.
+
+    Attributes:
+        effects: names in the result of `observe` that change: exactly these, unless the network
+            changes, in which case all may change.
+        backbone: set if the setting applies to one family only.
+    """
+
+    value: Any
+    effects: frozenset[str]
+    backbone: str = "test_resnet"
+
+
+def other(value: Any, *effects: str, backbone: str = "test_resnet") -> Other:
+    return Other(value, frozenset(effects), backbone)
+
+
+@dataclass(frozen=True)
+class SettingEffects:
+    """What the settings of a method change. A method's test module has it in `SETTING_EFFECTS`.
+
+    Attributes:
+        others: another value of each setting.
+        loss: the loss of the last step of a history, by the settings.
+        base: values to compare with besides `training_world.SMALL`, for settings whose default would
+            leave another one without effect.
+    """
+
+    others: Mapping[str, Other]
+    loss: Callable[[Any, Method, History], Tensor]
+    base: Mapping[str, Any] = field(default_factory=dict)
+
+
+HEAD = {"projection_dim": other(11, "network"), "hidden_dim": other(13, "network")}
+LOCAL_CROPS = {
+    "local_crops": other(3, "views", "outputs", "loss"),
+    "local_size": other(12, "views", "outputs"),
+    "local_scale": other((0.1, 0.3), "views"),
+}
+EMBEDDING = {"embedding_dim": other(11, "network")}
