@@ -11,7 +11,6 @@ from typing import Any
 
 import timm
 import torch
-from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -25,7 +24,8 @@ from dasl_core.export.network import (
 from dasl_core.export.onnx_file import write_onnx
 from dasl_core.manifest import MANIFEST, damage_of
 from dasl_core.models.backbone import stem_lines, timm_arguments
-from dasl_core.spec import BACKBONES, ResolvedJobSpec
+from dasl_core.spec import BACKBONES, ResolvedJobSpec, versions
+from dasl_core.spec.versions import UnreadableSpec
 
 WEIGHTS, MODEL, METRICS, CARD = "backbone.safetensors", "model.json", "metrics.json", "README.md"
 ONNX = "backbone.onnx"
@@ -66,6 +66,7 @@ def export_backbone(
         "onnx": about_onnx,
         "versions": {"dasl": _dasl_version(), "timm": timm.__version__, "torch": torch.__version__},
         "spec": spec.model_dump(mode="json"),
+        **versions.beside(),
     }
     _write_json(folder / MODEL, model)
     _write_json(folder / METRICS, metrics)
@@ -91,18 +92,15 @@ def read_checkpoint(
             raise ValueError(damage)
         model = json.loads((folder / MODEL).read_text(encoding="utf-8"))
         metrics = json.loads((folder / METRICS).read_text(encoding="utf-8"))
-        spec = ResolvedJobSpec.model_validate(model["spec"])
+        spec = versions.load(model["spec"], versions.of(model))
         weights = load_file(folder / WEIGHTS)
         if not isinstance(metrics, dict):
             raise ValueError(f"{METRICS} must contain a mapping")
         for name, tensor in weights.items():
             if not bool(tensor.isfinite().all()):
                 raise ValueError(f"{WEIGHTS} holds NaN or infinity in {name}")
-    except ValidationError as error:
-        field = ".".join(map(str, error.errors()[0]["loc"]))
-        raise ExportError(
-            f"{folder / MODEL} was written by another version: this one cannot read spec.{field}"
-        ) from error
+    except UnreadableSpec as error:
+        raise ExportError(f"{folder / MODEL}: {error}") from error
     except Exception as error:  # such as SafetensorError, which is not a ValueError
         raise ExportError(f"{folder} is not a readable checkpoint: {error!r}") from error
     return spec, model, metrics, weights

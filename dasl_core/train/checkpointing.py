@@ -14,7 +14,7 @@ from dasl_core.distributed import broadcast_int, gather_objects_to_rank0, rank, 
 from dasl_core.export import export_backbone
 from dasl_core.methods import Method
 from dasl_core.seeds import random_state, restore_random_state
-from dasl_core.spec import ResolvedJobSpec
+from dasl_core.spec import ResolvedJobSpec, versions
 from dasl_core.spec.base import shorten
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.data import TrainingData
@@ -153,6 +153,7 @@ class TrainingState:
         return {
             "format": FORMAT,
             "spec": self.fingerprint(),
+            **versions.beside(),
             "progress": vars(self.progress).copy(),
             "method": dict(self.method.state_dict()),
             "criterion": self.criterion.state_dict(),
@@ -175,6 +176,7 @@ class TrainingState:
         state = load_state(folder)
         if state.get("format") != FORMAT:
             raise ValueError(f"{folder} holds the training state of another version")
+        state["spec"] = versions.upgrade(state["spec"], versions.of(state))
         expected = self.fingerprint()
         changed = {part for part in expected if state["spec"][part] != expected[part]}
         ranks = state["ranks"]

@@ -1,0 +1,109 @@
+"""Versions of stored specs: upgraders, and specs that this version cannot read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.export import ExportError
+from dasl_core.export.checkpoint import MODEL, read_checkpoint
+from dasl_core.spec import versions
+from dasl_core.spec.versions import UnreadableSpec
+from dasl_core.train.serialization import STRUCTURE
+from tests.support.training_world import Recorder, resolved, run
+
+pytestmark = pytest.mark.usefixtures("without_plots")
+
+
+def rename_passes(spec: dict[str, Any]) -> dict[str, Any]:
+    """Upgrade from a version in which `train.epochs` was called `train.passes`."""
+    train = dict(spec.get("train", {}))
+    if "passes" in train:
+        train["epochs"] = train.pop("passes")
+    return {**spec, "train": train}
+
+
+def written_before(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return a spec as the version wrote it that `rename_passes` upgrades from."""
+    train = dict(spec["train"])
+    train["passes"] = train.pop("epochs")
+    return {**spec, "train": train}
+
+
+def test_upgraders_run_from_the_stored_version_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = (lambda spec: {**spec, "one": 1}), (lambda spec: {**spec, "two": len(spec)})
+    monkeypatch.setattr(versions, "UPGRADERS", [one, two])
+    stored: dict[str, Any] = {}
+    assert versions.current() == 3
+    assert versions.upgrade(stored, 1) == {"one": 1, "two": 1}
+    assert versions.upgrade(stored, 2) == {"two": 0}
+    assert versions.upgrade(stored, 3) == stored == {}
+
+
+def test_spec_of_newer_version_is_refused() -> None:
+    with pytest.raises(UnreadableSpec, match=r"of version 2, and this DASL reads versions up to 1"):
+        versions.load({}, 2)
+
+
+def test_spec_without_upgrader_is_refused_with_its_field(pictures: DatasetIndex) -> None:
+    stored = resolved(pictures).model_dump(mode="json")
+    stored["resources"]["racks"] = 2
+    with pytest.raises(UnreadableSpec, match=r"another version.* spec\.resources\.racks"):
+        versions.load(stored, 1)
+    with pytest.raises(UnreadableSpec, match=r"another version.* spec\.resources\.racks"):
+        versions.load_resources(stored, 1)
+
+
+def test_loaded_spec_equals_the_stored_one(pictures: DatasetIndex) -> None:
+    spec = resolved(pictures)
+    stored = spec.model_dump(mode="json")
+    assert versions.load(stored, 1) == spec
+    assert versions.load_resources(stored, 1) == spec.resources
+
+
+def test_files_of_version_1_hold_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert versions.beside() == {}
+    assert versions.of({}) == 1
+    monkeypatch.setattr(versions, "UPGRADERS", [rename_passes])
+    assert versions.of(versions.beside()) == 2
+
+
+def test_older_checkpoint_is_resumed_and_exported(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = resolved(pictures, train={"epochs": 2})
+    whole = Recorder(tmp_path / "whole")
+    assert run(spec, pictures, cache, whole) == "succeeded"
+    first = Recorder(tmp_path / "first", lambda asked: "cancel" if asked >= 3 else "run")
+    assert run(spec, pictures, cache, first) == "cancelled"
+    checkpoint = first.last_checkpoint
+    for name in (STRUCTURE, MODEL):
+        file = checkpoint / name
+        content = json.loads(file.read_text())
+        content["spec"] = written_before(content["spec"])
+        file.write_text(json.dumps(content))
+    with pytest.raises(ExportError, match=r"another version.* spec\.train\.passes"):
+        read_checkpoint(checkpoint)
+    monkeypatch.setattr(versions, "UPGRADERS", [rename_passes])
+    assert read_checkpoint(checkpoint)[0] == spec
+    second = Recorder(tmp_path / "second")
+    assert run(spec, pictures, cache, second, checkpoint) == "succeeded"
+    assert first.curve() + second.curve() == whole.curve()
+    newest = json.loads((second.last_checkpoint / STRUCTURE).read_text())
+    assert newest["spec_version"] == 2
+
+
+def test_checkpoint_of_newer_version_is_refused(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    spec = resolved(pictures, train={"epochs": 1})
+    done = Recorder(tmp_path / "done")
+    run(spec, pictures, cache, done)
+    file = done.last_checkpoint / STRUCTURE
+    file.write_text(json.dumps({**json.loads(file.read_text()), "spec_version": 2}))
+    with pytest.raises(ValueError, match=r"spec is of version 2"):
+        run(spec, pictures, cache, Recorder(tmp_path / "again"), done.last_checkpoint)
