@@ -18,6 +18,7 @@ from typing import Any
 from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
+from dasl_core.spec.versions import UnreadableSpec
 from service.checkpoints import repository as checkpoints
 from service.db.locks import lock_job
 from service.db.models import Attempt, Base, Checkpoint, Event, Job, Metric
@@ -219,7 +220,7 @@ def _retry_or_fail(session: Session, job: Job, ending: Ending) -> JobStatus | No
     if retry == Retry.UNLESS_REPEATED and _is_repeated(session, job, error or {}):
         message = f"Job failed (the same error again, without a step more): {reason}"
         return _end(session, job, JobStatus.FAILED, message, error=error)
-    limit = int(job.resolved["resources"]["max_restarts"])
+    limit = _max_restarts(job)
     if retry == Retry.NEVER or (retry != Retry.FREE and job.restarts >= limit):
         why = "" if retry == Retry.NEVER or limit == 0 else f" (after {job.restarts} restarts)"
         return _end(session, job, JobStatus.FAILED, f"Job failed{why}: {reason}", error=error)
@@ -242,6 +243,14 @@ def _retry_or_fail(session: Session, job: Job, ending: Ending) -> JobStatus | No
         not_before=datetime.now(UTC) + delay,
     )
     return JobStatus.RETRY_WAIT
+
+
+def _max_restarts(job: Job) -> int:
+    try:
+        return job.resources.max_restarts
+    except UnreadableSpec:
+        # No reason to fail it: it stays queued until a dispatcher that can read its spec takes over.
+        return job.restarts + 1
 
 
 def _is_repeated(session: Session, job: Job, error: Data) -> bool:

@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 
 from dasl_core.spec import FieldProblem, SpecError
 from dasl_core.spec.errors import translate
+from dasl_core.spec.versions import UnreadableSpec
 from service.db.session import AWAY
 from service.states import StaleAttempt
 
@@ -131,6 +132,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(RequestValidationError, _on_validation)
     app.add_exception_handler(StaleAttempt, _on_stale_attempt)
+    app.add_exception_handler(UnreadableSpec, _on_unreadable_spec)
     for kind in AWAY:
         app.add_exception_handler(kind, _on_database)
     app.add_exception_handler(Exception, _on_unexpected)
@@ -174,6 +176,10 @@ def _body_model(request: Request) -> type[BaseModel] | None:
 
 async def _on_stale_attempt(_: Request, error: Exception) -> JSONResponse:
     return Problem(409, "stale-attempt", f"{error}; this process must exit").response()
+
+
+async def _on_unreadable_spec(_: Request, error: Exception) -> JSONResponse:
+    return Problem(409, "spec-unreadable", f"The job cannot be used here: {error}").response()
 
 
 async def _on_database(request: Request, error: Exception) -> JSONResponse:

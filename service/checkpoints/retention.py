@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
 from dasl_core.spec import Checkpoints
+from dasl_core.spec.versions import UnreadableSpec
 from service.api.problems import Problem
 from service.checkpoints import repository
 from service.db.models import Checkpoint, Job
+
+logger = logging.getLogger(__name__)
 
 # Metrics that rank checkpoints, in order of preference.
 BEST_BY = ("knn_top1", "recall_at_1")
@@ -18,7 +22,11 @@ BEST_BY = ("knn_top1", "recall_at_1")
 
 def retire(session: Session, job: Job) -> None:
     """Mark the checkpoints that the job's `checkpoints` setting no longer keeps."""
-    policy = Checkpoints.model_validate(job.resolved.get("checkpoints", {}))
+    try:
+        policy = job.resolved_spec.checkpoints
+    except UnreadableSpec as error:
+        logger.warning("Job %s keeps all its checkpoints: %s", job.id, error)
+        return
     if policy.keep_last is None:
         return
     obsolete = obsolete_checkpoints(policy, repository.lock_of_job(session, job.id))

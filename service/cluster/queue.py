@@ -32,10 +32,14 @@ def waiting(
         # Jobs of other tenants count as well; only their total demand is disclosed.
         all_decisions = decide(Cluster(nodes_of(snapshot)), taken, scheduling.queued(session), now)
         decisions = {decision.job.job_id: decision for decision in all_decisions}
+    unreadable = scheduling.why_unreadable(session, [job.id for job in jobs])
     default_reason = "" if snapshot is None or snapshot.alive else _UNAVAILABLE
     views = []
     for job in jobs:
         decision = decisions.get(job.id)
+        reason = (
+            f"It cannot start: {unreadable[job.id]}" if job.id in unreadable else default_reason
+        )
         views.append(
             QueuedJob(
                 id=job.id,
@@ -43,7 +47,7 @@ def waiting(
                 priority=job.priority,
                 created_at=job.created_at,
                 waits_for=decision and decision.waits_for,
-                reason=decision.message if decision else default_reason,
+                reason=decision.message if decision else reason,
                 starts_by=decision and decision.starts_by,
             )
         )

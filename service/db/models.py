@@ -24,6 +24,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, synonym
 
+from dasl_core.spec import ResolvedJobSpec, Resources, versions
+
 # `none_as_null`: Python's None becomes SQL NULL, so that queries can use IS NULL.
 Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 Object = dict[str, Any]
@@ -121,8 +123,11 @@ class Job(Base):
     method: Mapped[str] = mapped_column(String(50))
     status: Mapped[str] = mapped_column(String(20))
     desired: Mapped[str] = mapped_column(String(20))
+    # As they were stored: the API shows them, and code reads `submitted_spec` and `resolved_spec`.
     spec: Mapped[Object]
     resolved: Mapped[Object]
+    # The default is for version 0.1, which adds jobs without it.
+    spec_version: Mapped[int] = mapped_column(server_default=text("1"))
     priority: Mapped[int] = mapped_column(default=0)
     tags: Mapped[dict[str, str]]
     dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
@@ -139,6 +144,33 @@ class Job(Base):
     # The token that submitted the job and whose quota it uses, and the checkpoint that a clone starts from.
     token_id: Mapped[str | None] = mapped_column(String(40))
     start_checkpoint_id: Mapped[str | None] = mapped_column(String(40), index=True)
+
+    @property
+    def submitted_spec(self) -> Object:
+        """The spec as it was submitted, in today's version.
+
+        Raises:
+            UnreadableSpec: a newer DASL stored it.
+        """
+        return versions.upgrade(self.spec, self.spec_version)
+
+    @property
+    def resolved_spec(self) -> ResolvedJobSpec:
+        """The resolved spec.
+
+        Raises:
+            UnreadableSpec: a newer or an unknown DASL stored it.
+        """
+        return versions.load(self.resolved, self.spec_version)
+
+    @property
+    def resources(self) -> Resources:
+        """The resources of the resolved spec, of which nothing else is read.
+
+        Raises:
+            UnreadableSpec: as for `resolved_spec`.
+        """
+        return versions.load_resources(self.resolved, self.spec_version)
 
 
 class JobTag(Base):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
+from fastapi.responses import JSONResponse
 from pydantic import AfterValidator
 
 from dasl_core.spec import METHODS, FieldProblem, JobSpec
@@ -43,22 +44,17 @@ def _known_method(name: str | None) -> str | None:
     return name
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, response_model=JobView)
 def submit_job(
     spec: SpecBody,
-    response: Response,
     caller: Submitter,
     context: WithContext,
     session: WriteSession,
     key: IdempotencyKey = None,
-) -> JobView:
+) -> Response:
     """Queue a job; a request repeated with the same `Idempotency-Key` gets the first answer."""
     problems = _unreadable(context, caller.tenant, spec)
-    view, repeated = submission.submit(session, caller, spec, key, problems)
-    response.headers["Location"] = f"/v1/jobs/{view.id}"
-    if repeated:
-        response.headers["Idempotency-Replayed"] = "true"
-    return view
+    return _submitted(*submission.submit(session, caller, spec, key, problems), status=201)
 
 
 @router.post("/validate")
@@ -131,16 +127,15 @@ def resume_job(job: OwnJobToChange, session: WriteSession) -> JobView:
     return service.resume(session, job)
 
 
-@router.post("/{job_id}/clone", status_code=202)
+@router.post("/{job_id}/clone", status_code=202, response_model=JobView)
 def clone_job(
     job_id: str,
-    response: Response,
     caller: Submitter,
     context: WithContext,
     session: WriteSession,
     key: IdempotencyKey = None,
     request: CloneRequest | None = None,
-) -> JobView:
+) -> Response:
     """Queue a new job that starts from this one's checkpoint, with changed settings."""
     request = request or CloneRequest()
     with context.database.read() as reading:
@@ -152,13 +147,10 @@ def clone_job(
         find_checkpoint = partial(submission.start_of_clone, session, caller.tenant, job_id, named)
     # Hashed as it was sent, not as resolved: the newest checkpoint may differ when it is repeated.
     replayable = {"clone": job_id} | request.model_dump(mode="json")
-    view, repeated = submission.submit(
+    answer, repeated = submission.submit(
         session, caller, spec, key, problems, find_checkpoint=find_checkpoint, request=replayable
     )
-    response.headers["Location"] = f"/v1/jobs/{view.id}"
-    if repeated:
-        response.headers["Idempotency-Replayed"] = "true"
-    return view
+    return _submitted(answer, repeated, status=202)
 
 
 @router.get("/{job_id}/attempts")
@@ -177,3 +169,11 @@ def list_evaluations(job: OwnJob, session: ReadSession) -> Page[EvaluationView]:
 
 def _unreadable(context: Context, tenant: str, spec: JobSpec) -> list[FieldProblem]:
     return path_checks.unreadable(context.settings, context.database, tenant, spec)
+
+
+def _submitted(answer: dict[str, Any], repeated: bool, *, status: int) -> Response:
+    """Answer a submission. A stored answer is not validated: an older DASL may have made it."""
+    headers = {"Location": f"/v1/jobs/{answer['id']}"}
+    if repeated:
+        headers["Idempotency-Replayed"] = "true"
+    return JSONResponse(answer, status, headers)

@@ -21,6 +21,7 @@ from dasl_core.spec import (
     SpecError,
     branch_problems,
     field_problems,
+    versions,
 )
 from dasl_core.spec import estimate as estimate_cost
 from dasl_core.spec import resolve as resolve_spec
@@ -123,7 +124,7 @@ def submit(
     *,
     find_checkpoint: Callable[[], Checkpoint] | None = None,
     request: dict[str, Any] | None = None,
-) -> tuple[JobView, bool]:
+) -> tuple[dict[str, Any], bool]:
     """Queue a job.
 
     Args:
@@ -133,7 +134,7 @@ def submit(
         request: the request that the key identifies, if it is not the spec itself.
 
     Returns:
-        The first answer to the request, and whether this is a replay.
+        The first answer to the request, as it was stored, and whether this is a replay.
 
     Raises:
         Problem: as in `plan`; 422, the key was used for another request; 429, a quota is exhausted.
@@ -155,9 +156,9 @@ def submit(
     job = _new_job(caller, spec, submitted, planned, checkpoint)
     lifecycle.enqueue(session, job)
     repository.add_tags(session, job)
-    view = JobView.of(job, planned.dataset.name)
-    if key is None or _store_answer(session, job, view, key, request_hash):
-        return view, False
+    answer = JobView.of(job, planned.dataset.name).model_dump(mode="json")
+    if key is None or _store_answer(session, job, answer, key, request_hash):
+        return answer, False
     # A concurrent request with the same key committed first: undo this job and give that answer.
     session.rollback()
     replay = _replay(session, caller.tenant, key, request_hash)
@@ -183,6 +184,7 @@ def _new_job(
         method=spec.method.name,
         spec=submitted,
         resolved=planned.resolved.model_dump(mode="json"),
+        spec_version=versions.current(),
         priority=spec.priority,
         tags=dict(spec.tags),
         dataset_id=planned.dataset.id,
@@ -193,19 +195,21 @@ def _new_job(
     )
 
 
-def _store_answer(session: Session, job: Job, view: JobView, key: str, request_hash: str) -> bool:
+def _store_answer(
+    session: Session, job: Job, answer: dict[str, Any], key: str, request_hash: str
+) -> bool:
     """Store the answer to an Idempotency-Key; `False` if another request did so before."""
-    answer = {
+    row = {
         "tenant": job.tenant,
         "key": key,
         "body_hash": request_hash,
-        "answer": view.model_dump(mode="json"),
+        "answer": answer,
         "created_at": job.created_at,
     }
-    return repository.store_answer(session, answer)
+    return repository.store_answer(session, row)
 
 
-def _replay(session: Session, tenant: str, key: str, request_hash: str) -> JobView | None:
+def _replay(session: Session, tenant: str, key: str, request_hash: str) -> dict[str, Any] | None:
     """Return the answer stored for an Idempotency-Key, if any.
 
     Raises:
@@ -221,7 +225,7 @@ def _replay(session: Session, tenant: str, key: str, request_hash: str) -> JobVi
             "idempotency-key-reused",
             "This Idempotency-Key was used for another job; use a new key for a new job",
         )
-    return JobView.model_validate(answer)
+    return answer
 
 
 def spec_of_clone(session: Session, tenant: str, job_id: str, changes: dict[str, Any]) -> JobSpec:
@@ -234,7 +238,7 @@ def spec_of_clone(session: Session, tenant: str, job_id: str, changes: dict[str,
     datasets_by_id: dict[str, Any] = {"dataset": job.dataset_id}
     if job.evaluate_dataset_id is not None:
         datasets_by_id["evaluate"] = {"dataset": job.evaluate_dataset_id}
-    spec = _merge(_merge(job.spec, datasets_by_id), changes)
+    spec = _merge(_merge(job.submitted_spec, datasets_by_id), changes)
     try:
         return JobSpec.model_validate(spec)
     except ValidationError as error:
@@ -274,8 +278,8 @@ def start_of_clone(
 
 
 def _check_branch(session: Session, resolved: ResolvedJobSpec, start: Checkpoint) -> None:
-    source = ResolvedJobSpec.model_validate(repository.by_id(session, start.job_id).resolved)
-    problems = branch_problems(source, resolved)
+    source = repository.by_id(session, start.job_id)
+    problems = branch_problems(source.resolved_spec, resolved)
     if resolved.train.epochs <= start.epoch:
         message = f"leaves nothing to train: the checkpoint is of epoch {start.epoch:g}"
         expected = f"more than {start.epoch:g}"

@@ -14,8 +14,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from dasl_core.spec import Resources
 from service.scheduling.nodes import Node
 
 
@@ -33,10 +34,10 @@ class Demand(NamedTuple):
     worker: Worker
 
     @classmethod
-    def of(cls, resources: dict[str, Any]) -> Demand:
-        """Return the demand of the `resources` of a resolved spec."""
-        worker = Worker(resources["cpus_per_worker"], resources["gpus_per_worker"])
-        return cls(resources["workers"], worker)
+    def of(cls, resources: Resources) -> Demand:
+        """Return the demand of a spec's `resources`."""
+        worker = Worker(resources.cpus_per_worker, resources.gpus_per_worker)
+        return cls(resources.workers, worker)
 
     @property
     def cpus(self) -> int:

@@ -5,6 +5,7 @@ Nothing here commits; the caller's transaction does.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,12 +14,16 @@ from typing import Any, NamedTuple
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
+from dasl_core.spec import versions
+from dasl_core.spec.versions import UnreadableSpec
 from service.db.models import Attempt, ClusterSnapshot, Job, Token
 from service.runs.repository import RunView
 from service.scheduling.admission import Queued, Quota, Running
 from service.scheduling.nodes import Node
-from service.scheduling.packing import Demand
+from service.scheduling.packing import Demand, Worker
 from service.states import LIVE_ATTEMPT, AttemptState, Desired, JobStatus
+
+logger = logging.getLogger(__name__)
 
 _HAS_ATTEMPT = frozenset(
     {JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PAUSING, JobStatus.CANCELLING}
@@ -65,7 +70,10 @@ def ended_attempts(session: Session) -> list[AttemptView]:
 
 
 def queued(session: Session) -> list[Queued]:
-    """Return all queued jobs in the order of admission: by priority, then oldest first."""
+    """Return the queued jobs in the order of admission: by priority, then oldest first.
+
+    Jobs whose spec cannot be read are left out (`why_unreadable`).
+    """
     used = _time_used(session, {JobStatus.QUEUED})
     rows = session.execute(
         select(Job.id, Job.attempt, Job.token_id, Token.max_running_jobs, Token.max_gpus)
@@ -84,7 +92,16 @@ def queued(session: Session) -> list[Queued]:
             quota=Quota(max_running_jobs, max_gpus),
         )
         for job_id, attempt, token_id, max_running_jobs, max_gpus in rows
+        if job_id in resources
     ]
+
+
+def why_unreadable(session: Session, job_ids: Sequence[str]) -> dict[str, str]:
+    """Return, for each of these jobs whose spec cannot be read, why."""
+    loaded = _load_resources(session, job_ids)
+    return {
+        job_id: str(each) for job_id, each in loaded.items() if isinstance(each, UnreadableSpec)
+    }
 
 
 def running(session: Session, now: datetime) -> list[Running]:
@@ -108,9 +125,10 @@ def running(session: Session, now: datetime) -> list[Running]:
     jobs = []
     for job_id, desired, token_id, began_at in (*rows, *between):
         assert began_at is not None
-        ends_by = began_at + resources[job_id].limit - used.get(job_id, timedelta())
+        held = resources.get(job_id, _UNKNOWN)
+        ends_by = began_at + held.limit - used.get(job_id, timedelta())
         at = max(now, ends_by) if desired == Desired.RUN else now
-        jobs.append(Running(resources[job_id].demand, at, token_id))
+        jobs.append(Running(held.demand, at, token_id))
     return jobs
 
 
@@ -133,25 +151,47 @@ class _Resources(NamedTuple):
     limit: timedelta
 
 
+_UNKNOWN = _Resources(Demand(0, Worker(1, 0)), timedelta(days=36_500))
+"""Of an attempt whose spec cannot be read: it takes no room and has no time limit, but it is watched."""
+
 # A cache: a job's resources never change, and reading those of a thousand jobs from their specs would be
 # most of a round's time.
-_resources_by_job: dict[str, _Resources] = {}
+_resources_by_job: dict[str, _Resources | UnreadableSpec] = {}
 
 _MAX_CACHED, _BATCH = 100_000, 1000
 
 
 def _resources(session: Session, job_ids: Sequence[str]) -> dict[str, _Resources]:
+    """Return the resources of the jobs whose spec can be read."""
+    loaded = _load_resources(session, job_ids)
+    return {job_id: each for job_id, each in loaded.items() if isinstance(each, _Resources)}
+
+
+def _load_resources(
+    session: Session, job_ids: Sequence[str]
+) -> dict[str, _Resources | UnreadableSpec]:
     cached = {job_id: _resources_by_job.get(job_id) for job_id in job_ids}
     missing = [job_id for job_id, resources in cached.items() if resources is None]
-    loaded: dict[str, _Resources] = {}
+    loaded: dict[str, _Resources | UnreadableSpec] = {}
     for start in range(0, len(missing), _BATCH):
         batch = Job.id.in_(missing[start : start + _BATCH])
-        for job_id, spec in session.execute(select(Job.id, Job.resolved["resources"]).where(batch)):
-            loaded[job_id] = _Resources(Demand.of(spec), timedelta(hours=spec["max_hours"]))
+        for row in session.execute(select(Job.id, Job.resolved, Job.spec_version).where(batch)):
+            loaded[row.id] = _read_resources(*row)
     if len(_resources_by_job) > _MAX_CACHED:
         _resources_by_job.clear()
     _resources_by_job.update(loaded)
     return {job_id: cached[job_id] or loaded[job_id] for job_id in cached}
+
+
+def _read_resources(
+    job_id: str, resolved: dict[str, Any], version: int
+) -> _Resources | UnreadableSpec:
+    try:
+        resources = versions.load_resources(resolved, version)
+    except UnreadableSpec as error:
+        logger.error("The spec of job %s cannot be used: %s", job_id, error)
+        return error
+    return _Resources(Demand.of(resources), timedelta(hours=resources.max_hours))
 
 
 def _time_used(session: Session, statuses: Collection[JobStatus]) -> dict[str, timedelta]:
@@ -202,8 +242,8 @@ def _attempts(session: Session, query: Select[*tuple[Any, ...]]) -> list[Attempt
             status=JobStatus(row.status),
             desired=Desired(row.desired),
             job_started_at=row.started_at,
-            demand=resources[row.job_id].demand,
-            limit=resources[row.job_id].limit,
+            demand=resources.get(row.job_id, _UNKNOWN).demand,
+            limit=resources.get(row.job_id, _UNKNOWN).limit,
             has_error=row.error is not None and "log_tail" not in row.error,
         )
         for row in rows

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy.orm import Session
 
+from dasl_core.spec import versions
 from dasl_core.spec.headlines import in_a_line
 from service import credentials, ids, lifecycle
 from service.api import auth
@@ -70,7 +71,7 @@ class AttemptSession:
                 branch=checkpoint.job_id != job.id,
             )
         return AttemptStart(
-            spec=job.resolved,
+            spec=versions.upgrade(job.resolved, job.spec_version),
             dataset=WorkerDataset.model_validate(dataset),
             evaluate_dataset=evaluate and WorkerDataset.model_validate(evaluate),
             resume=resume,

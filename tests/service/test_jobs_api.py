@@ -6,8 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, select
 
+from service.db.models import IdempotencyKey
 from tests.support.api_under_test import Api, refused, snapshot
 
 
@@ -228,6 +229,19 @@ def test_idempotency_key_replays_the_first_response(api: Api) -> None:
         "/v1/jobs", json={"dataset": "emoji"}, headers={"Idempotency-Key": "x" * 300}
     )
     refused(bad, 422, "Idempotency-Key")
+
+
+def test_idempotency_key_replays_the_answer_of_another_version_as_it_was(api: Api) -> None:
+    api.dataset()
+    spec, key = {"dataset": "emoji"}, {"Idempotency-Key": "abc"}
+    first = api.client.post("/v1/jobs", json=spec, headers=key).json()
+    del first["token_id"]  # a field that version did not have
+    first["stage"] = "waiting"  # and one that is gone
+    with api.database.write() as session:
+        session.scalars(select(IdempotencyKey)).one().answer = first
+    again = api.client.post("/v1/jobs", json=spec, headers=key)
+    assert (again.status_code, again.json()) == (201, first)
+    assert again.headers["location"] == f"/v1/jobs/{first['id']}"
 
 
 def test_idempotency_key_creates_one_job_for_concurrent_requests(api: Api) -> None:

@@ -1,0 +1,191 @@
+"""Specs stored by an older and by a newer DASL: how jobs with them are shown, cloned and run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, select
+
+from dasl_core.spec import ResolvedJobSpec, versions
+from service import lifecycle
+from service.db.models import Checkpoint, Job
+from service.lifecycle import Ending
+from service.scheduling import repository as scheduling
+from tests.support.api_under_test import Api, Worker, refused, snapshot
+
+
+def rename_passes(spec: dict[str, Any]) -> dict[str, Any]:
+    """Upgrade from a version in which `train.epochs` was called `train.passes`."""
+    train = dict(spec.get("train", {}))
+    if "passes" in train:
+        train["epochs"] = train.pop("passes")
+    return {**spec, "train": train}
+
+
+def store_old(job: Job) -> None:
+    """Store the specs of a job as the version did that `rename_passes` upgrades from."""
+    for name in ("spec", "resolved"):
+        content = getattr(job, name)
+        train = dict(content["train"])
+        train["passes"] = train.pop("epochs")
+        setattr(job, name, {**content, "train": train})
+    job.spec_version = 1
+
+
+def store_newer(job: Job) -> None:
+    """Mark the specs of a job as a newer version's."""
+    job.spec_version = versions.current() + 1
+
+
+@pytest.fixture
+def scheduling_without_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduling, "_resources_by_job", {})
+
+
+def change(api: Api, job_id: str, store: Callable[[Job], None]) -> None:
+    with api.database.write() as session:
+        store(session.get_one(Job, job_id))
+
+
+def submit(api: Api) -> str:
+    spec = {"train": {"epochs": 4}, "resources": {"cpus_per_worker": 2}}
+    job_id: str = api.submit(**spec)["id"]
+    return job_id
+
+
+def save(worker: Worker, step: int) -> str:
+    uri = f"{worker.uri}/checkpoints/step-{step}"
+    Path(uri.removeprefix("file://")).mkdir(parents=True)
+    files = [{"name": "weights", "size": 1, "sha256": "0" * 64}]
+    answer = worker.post("checkpoints", step=step, epoch=2.0, uri=uri, files=files)
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["id"])
+
+
+@pytest.fixture
+def older(api: Api, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A job that an older DASL stored."""
+    monkeypatch.setattr(versions, "UPGRADERS", [rename_passes])
+    api.dataset()
+    job_id = submit(api)
+    change(api, job_id, store_old)
+    return job_id
+
+
+@pytest.fixture
+def newer(api: Api, scheduling_without_cache: None) -> str:
+    """A job that a newer DASL stored."""
+    api.dataset()
+    job_id = submit(api)
+    change(api, job_id, store_newer)
+    return job_id
+
+
+def test_new_job_has_the_current_version(api: Api) -> None:
+    api.dataset()
+    job_id = submit(api)
+    with api.database.read() as session:
+        assert session.get_one(Job, job_id).spec_version == versions.current()
+
+
+def test_older_spec_is_shown_as_it_was_stored(api: Api, older: str) -> None:
+    for job in (
+        api.client.get(f"/v1/jobs/{older}").json(),
+        api.client.get("/v1/jobs").json()["data"][0],
+    ):
+        assert job["spec"]["train"] == {"passes": 4}
+        assert job["resolved"]["train"]["passes"] == 4
+        assert "epochs" not in job["resolved"]["train"]
+
+
+def test_older_spec_is_read_as_if_written_today(api: Api, older: str) -> None:
+    with api.database.read() as session:
+        job = session.get_one(Job, older)
+        assert job.resolved_spec.train.epochs == 4
+        assert job.submitted_spec["train"] == {"epochs": 4}
+
+
+def test_worker_gets_older_spec_upgraded(api: Api, older: str) -> None:
+    start = api.start(older).post("start").json()
+    assert ResolvedJobSpec.model_validate(start["spec"]).train.epochs == 4
+
+
+def test_clone_of_older_spec_is_stored_in_the_current_version(api: Api, older: str) -> None:
+    worker = api.start(older)
+    worker.post("start")
+    save(worker, 20)
+    changes = {"train": {"epochs": 6}}
+    answer = api.client.post(f"/v1/jobs/{older}/clone", json={"changes": changes})
+    assert answer.status_code == 202, answer.text
+    assert answer.json()["spec"]["train"] == {"epochs": 6}
+    with api.database.read() as session:
+        assert session.get_one(Job, answer.json()["id"]).spec_version == 2
+
+
+def test_newer_spec_is_shown_and_listed(api: Api, newer: str) -> None:
+    other = submit(api)
+    assert api.client.get(f"/v1/jobs/{newer}").json()["resolved"]["train"]["epochs"] == 4
+    listed = api.client.get("/v1/jobs").json()["data"]
+    assert [job["id"] for job in listed] == [other, newer]
+
+
+def test_clone_of_newer_spec_is_refused(api: Api, newer: str) -> None:
+    answer = api.client.post(f"/v1/jobs/{newer}/clone", json={"checkpoint": None})
+    problem = refused(answer, 409, type="spec-unreadable")
+    assert "the spec is of version 2, and this DASL reads versions up to 1" in problem["detail"]
+
+
+def test_newer_spec_stays_queued_and_holds_nobody_up(
+    api: Api, newer: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = submit(api)
+    snapshot(api, cpus=2)
+    with api.database.read() as session:
+        assert [job.job_id for job in scheduling.queued(session)] == [other]
+        scheduling.queued(session)
+    queue = {job["id"]: job for job in api.client.get("/v1/cluster").json()["queue"]}
+    assert queue[newer]["reason"].startswith("It cannot start: the spec is of version 2")
+    assert queue[other]["reason"] == ""
+    assert caplog.text.count(newer) == 1  # not in each round
+
+
+def test_attempt_of_newer_spec_ends_and_waits_for_another_dispatcher(
+    api: Api, scheduling_without_cache: None
+) -> None:
+    """A newer dispatcher started it before the service was downgraded."""
+    api.dataset()
+    job_id = submit(api)
+    worker = api.start(job_id)
+    worker.post("start")
+    change(api, job_id, store_newer)
+    with api.database.read() as session:
+        [attempt] = scheduling.live_attempts(session)
+        assert (attempt.job_id, attempt.demand.cpus) == (job_id, 0)
+    with api.database.write() as session:
+        lifecycle.finish_attempt(session, job_id, worker.number, Ending("failed", {"message": "x"}))
+    assert api.client.get(f"/v1/jobs/{job_id}").json()["status"] == "retry_wait"
+
+
+def test_newer_spec_keeps_all_its_checkpoints(api: Api) -> None:
+    api.dataset()
+    job_id = api.submit(checkpoints={"keep_last": 1, "keep_best": 0})["id"]
+    worker = api.start(job_id)
+    worker.post("start")
+    save(worker, 1)
+    change(api, job_id, store_newer)
+    save(worker, 2)
+    with api.database.read() as session:
+        assert set(session.scalars(select(Checkpoint.state))) == {"registered"}
+
+
+def test_job_added_by_version_0_1_has_version_1(api: Api, older: str) -> None:
+    with api.database.write() as session:
+        row = dict(session.execute(select(Job.__table__)).mappings().one())
+        row["id"] = f"{older[:-4]}zzzz"
+        del row["spec_version"]
+        session.execute(insert(Job), row)
+    with api.database.read() as session:
+        assert session.get_one(Job, row["id"]).resolved_spec.train.epochs == 4
