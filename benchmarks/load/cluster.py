@@ -1,8 +1,9 @@
 """The dispatcher's process, with a simulated cluster.
 
-A hundred real trainings on two cores would measure the trainings. The executor is therefore a fake: it
-accepts a submission, passes the attempt's token to the process that simulates the drivers (`drivers.py`),
-and learns from it when an attempt has ended. The dispatcher and the database are real.
+The executor accepts a submission, passes the attempt's token to the process that simulates the drivers
+(`drivers.py`), and learns from it when an attempt has ended. It is neither `tests.support.fake_executor` nor
+`tests.support.stand_in`: a hundred processes on two cores would be measured instead of the service. The
+dispatcher and the database are real.
 """
 
 from __future__ import annotations

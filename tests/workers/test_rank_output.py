@@ -19,7 +19,7 @@ from service.embedded.local_ray import LocalRay
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
 
-DRIVER = Path(__file__).parents[1] / "support" / "talking_driver.py"
+DRIVER = Path(__file__).parents[1] / "support" / "printing_driver.py"
 LINES = 3000
 ENVIRONMENT = {"PYTHONUNBUFFERED": "1", "DASL_LOG_FORMAT": "json"}
 PATIENCE_SECONDS = 400

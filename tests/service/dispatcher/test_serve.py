@@ -1,45 +1,41 @@
-"""A real `dasl serve`: API, dispatcher and Ray in one process tree, with stand-in workers."""
+"""A real `dasl serve`: API, dispatcher and Ray in one process tree, with the stand-in for training."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 import pytest
 
 from service.embedded.subreaper import descendants
-
-T = TypeVar("T")
+from tests.support.polling import PATIENCE_SECONDS, until
+from tests.support.processes import free_port
+from tests.support.running_service import write_images
 
 # One Ray at a time, because start-up is timed and several would share the cores.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
 
-STAND_IN = Path(__file__).parents[2] / "support" / "stand_in"
-SERVE = "import sys; from service.embedded.serve import main; sys.exit(main())"
-
-
-# Far above any duration here, even on a busy machine, so a timeout is a failure.
-PATIENCE_SECONDS = 400
-
-
-def until(found: Callable[[], T | None], what: str) -> T:
-    """Poll until there is a result, and return it."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while (result := found()) is None:
-        assert time.monotonic() < deadline, f"{what} did not happen within {PATIENCE_SECONDS} s"
-        time.sleep(0.1)
-    return result
+# Each attempt also starts a process in a session of its own, as a lost data loader might be.
+SERVE = """
+import sys
+from service.dispatcher.context import Entrypoints
+from service.embedded.serve import main
+commands = Entrypoints.of_this_python()
+driver = commands.job.replace("workers.driver", "tests.support.stand_in.training")
+commands = Entrypoints(f"setsid sleep 1000 & exec {driver}", commands.ingest)
+Entrypoints.of_this_python = staticmethod(lambda: commands)
+sys.exit(main())
+"""
 
 
 def is_there(pid: int) -> bool:
@@ -115,7 +111,6 @@ class Home:
             "XDG_CONFIG_HOME": str(self.path / "config"),
             "DASL_HOME": str(self.path / "data"),
             "DASL_PORT": "0",
-            "PYTHONPATH": str(STAND_IN),
         }
         with output.open("wb") as file:
             process = subprocess.Popen(
@@ -153,6 +148,11 @@ def answer(client: httpx.Client, path: str, **options: Any) -> Any:
     return response.json()
 
 
+def checkpoints(client: httpx.Client, job: str) -> list[dict[str, Any]]:
+    data: list[dict[str, Any]] = answer(client, f"/v1/jobs/{job}/checkpoints")["data"]
+    return data
+
+
 def test_a_second_start_goes_on_where_the_first_was_killed(home: Home) -> None:
     # First service: a dataset is ingested, and a job runs and saves a checkpoint.
     first = home.serve()
@@ -162,7 +162,7 @@ def test_a_second_start_goes_on_where_the_first_was_killed(home: Home) -> None:
     assert home.config.read_text().splitlines()[1:] == [f'url = "{url}"', f'token = "{token}"']
     headers = {"Authorization": f"Bearer {token}"}
     images = home.path / "images"
-    images.mkdir()
+    write_images(images, 40)
     with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
         assert answer(client, "/livez")["status"] == "ok"
         body = {"name": "images", "uri": str(images)}
@@ -175,14 +175,15 @@ def test_a_second_start_goes_on_where_the_first_was_killed(home: Home) -> None:
         spec = {
             "name": "a job",
             "dataset": "images",
-            "train": {"epochs": 1, "batch_size": 32},
+            "backbone": {"name": "test_resnet", "image_size": 16},
+            "train": {"epochs": 100_000, "batch_size": 8, "checkpoint_every_epochs": 10},
             "resources": {"max_restarts": 0},
         }
         submitted = client.post("/v1/jobs", json=spec)
         assert submitted.status_code == 201, submitted.text
         job = submitted.json()["id"]
         until(
-            lambda: answer(client, f"/v1/jobs/{job}/checkpoints")["data"] or None,
+            lambda: checkpoints(client, job) or None,
             "a checkpoint",
         )
         assert answer(client, f"/v1/jobs/{job}")["status"] == "running"
@@ -202,7 +203,7 @@ def test_a_second_start_goes_on_where_the_first_was_killed(home: Home) -> None:
 
     # kill -9 leaves no process, not even one that left its session.
     names = [Path(f"/proc/{pid}/cmdline").read_text() for pid in first.look()]
-    for part in ("gcs_server", "raylet", "dashboard.py", "workers.driver", "sleep\x001000"):
+    for part in ("gcs_server", "raylet", "dashboard.py", "stand_in.training", "sleep\x001000"):
         assert any(part in name for name in names), part
     first.process.kill()
     first.process.wait()
@@ -217,19 +218,21 @@ def test_a_second_start_goes_on_where_the_first_was_killed(home: Home) -> None:
     assert until(lambda: second.line("Token: "), "the token").split()[0] == token
     with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
         until(
-            lambda: answer(client, f"/v1/jobs/{job}")["status"] == "succeeded" or None,
-            "the end of the job",
+            lambda: any(c["attempt"] == 2 for c in checkpoints(client, job)) or None,
+            "a checkpoint of the second attempt",
         )
-        states = [a["state"] for a in answer(client, f"/v1/jobs/{job}/attempts")["data"]]
-        assert sorted(states) == ["lost", "succeeded"]
+        assert client.post(f"/v1/jobs/{job}/pause").is_success
+        until(
+            lambda: answer(client, f"/v1/jobs/{job}")["status"] == "paused" or None,
+            "the pause",
+        )
+        attempts = {a["number"]: a for a in answer(client, f"/v1/jobs/{job}/attempts")["data"]}
+        assert {n: a["state"] for n, a in attempts.items()} == {1: "lost", 2: "paused"}
         assert "Ray ended unexpectedly" in second.text()
-        log = until(
-            lambda: (
-                ((text := client.get(f"/v1/jobs/{job}/logs").text).endswith("7\n") and text) or None
-            ),
-            "the whole log",
-        )
-        assert "resumes from step 7" in log
+        resumed = answer(client, f"/v1/checkpoints/{attempts[2]['resume_checkpoint_id']}")
+        assert (resumed["attempt"], resumed["step"] > 0) == (1, True)
+        line = f"training continues after step {resumed['step']}\n"
+        until(lambda: line in client.get(f"/v1/jobs/{job}/logs").text or None, "the log")
 
     # Ctrl-C ends all processes.
     second.look()
@@ -241,9 +244,7 @@ def test_a_second_start_goes_on_where_the_first_was_killed(home: Home) -> None:
 
 
 def test_livez_answers_before_ray_is_there_and_sigterm_ends_it_then(home: Home) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     served = home.serve(DASL_PORT=str(port))
 
     def alive() -> bool | None:

@@ -1,7 +1,8 @@
 """A stand-in for Ray's Jobs API: `python -m tests.support.stand_in.jobs_api PORT CPUS`.
 
 It answers the requests of `service.dispatcher.ray_executor`, and runs each entry point as a plain
-process, once for each submission id.
+process, once for each submission id. A driver runs with the ranks of `tests.support.stand_in.training`.
+Tests of the dispatcher alone use `tests.support.fake_executor`, which needs no process for Ray.
 """
 
 from __future__ import annotations

@@ -55,6 +55,7 @@ def train(config: dict[str, Any]) -> None:
         ApiReporter(client, start.artifacts_uri, start.heartbeat_seconds) as reporter,
     ):
         first, weights = _state(start, Path(scratch))
+        print(f"training continues after step {first}", flush=True)
         points: list[dict[str, Any]] = []
         desired: Desired = "run"
         for step in range(first + 1, total + 1):

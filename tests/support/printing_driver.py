@@ -1,4 +1,7 @@
-"""Driver whose ranks print lines and then fail, started like real ranks; arguments: FOLDER LINES."""
+"""Driver whose ranks print lines and then fail; arguments: FOLDER LINES.
+
+Its ranks are Ray's, because their output through Ray is under test; `stand_in.training` runs without Ray.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from workers.driver import run_ranks
 FACTS = DatasetFacts(num_images=100, num_classes=None, median_size=32)
 
 
-def talk(config: dict[str, object]) -> None:
+def print_lines(config: dict[str, object]) -> None:
     """Print and log the same lines on each rank; rank 1 then exits at once with code 3."""
     import logging
     import os
@@ -34,7 +37,7 @@ def talk(config: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    workers.rank.train_rank = talk
+    workers.rank.train_rank = print_lines
     spec = resolve(JobSpec.model_validate({"dataset": "none", "resources": {"workers": 2}}), FACTS)
     start = AttemptStart(
         spec=spec.model_dump(mode="json"),

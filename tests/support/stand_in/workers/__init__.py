@@ -1,1 +1,0 @@
-"""Stands in for the real workers in tests of `dasl serve`: put before them on PYTHONPATH."""
