@@ -22,6 +22,7 @@ from dasl_core.spec.versions import UnreadableSpec
 from service.checkpoints import repository as checkpoints
 from service.db.locks import lock_job
 from service.db.models import Attempt, Base, Checkpoint, Event, Job, Metric
+from service.runs import liveness
 from service.runs import repository as runs
 from service.states import (
     LIVE_ATTEMPT,
@@ -42,9 +43,6 @@ _ADD_JOB, _ADD_EVENT = insert(_JOBS), insert(_EVENTS)
 
 _FIRST_RETRY = timedelta(seconds=2)
 LONGEST_RETRY = timedelta(minutes=2)
-SILENCE = timedelta(minutes=2)
-"""After a longer silence it is unknown whether the attempt ran meanwhile: its machine may have slept, the
-network may have been down, or the clock may have been set."""
 
 
 class Retry(StrEnum):
@@ -371,12 +369,10 @@ def record_heartbeat(job: Job, attempt: Attempt, progress: Data) -> None:
     fail to reach the API.
     """
     now = datetime.now(UTC)
-    passed = now - (attempt.heartbeat_at or attempt.created_at)
-    attempt.ran_seconds += min(max(passed, timedelta()), SILENCE).total_seconds()
     knows = bool(progress) or attempt.rank_heard_at is None
     before = attempt.rank_heard_at or attempt.heartbeat_at
-    silent = before is None or not timedelta() <= now - before < SILENCE
-    attempt.heartbeat_at = now
+    silent = before is None or not timedelta() <= now - before < liveness.SILENCE
+    liveness.record_heartbeat(attempt, now)
     if progress:
         attempt.rank_heard_at = now
     # Keep the previous values of missing fields, as before the first step.

@@ -1,4 +1,4 @@
-"""Driver of one training attempt: `python -m workers.driver --job J --attempt N`.
+"""Driver of one training attempt: `python -m workers.driver --run R --job J --attempt N`.
 
 Ray's Jobs API starts it. The environment contains DASL_API_URL; the metadata of Ray's job contains the
 token of the attempt. The driver gets the job from the API, runs the ranks under Ray Train, and reports a
@@ -28,15 +28,24 @@ logger = logging.getLogger("workers.driver")
 def main() -> int:
     """Run the attempt named on the command line and return the exit code."""
     parser = argparse.ArgumentParser(description="Driver of one training attempt.")
+    parser.add_argument("--run", help="id of the run; a 0.1 dispatcher passes none")
     parser.add_argument("--job", required=True)
     parser.add_argument("--attempt", required=True, type=int)
     arguments = parser.parse_args()
     url, token = os.environ["DASL_API_URL"], own_token()
     log_to_stderr(token, job=arguments.job, attempt=arguments.attempt)
-    client = WorkerClient(url, token, arguments.job, arguments.attempt, patience=PATIENCE_SECONDS)
+    client = WorkerClient(
+        url,
+        token,
+        arguments.job,
+        arguments.attempt,
+        run=arguments.run,
+        patience=PATIENCE_SECONDS,
+    )
     try:
         start = client.start()
         config: dict[str, object] = {
+            "run": arguments.run,
             "job": arguments.job,
             "attempt": arguments.attempt,
             "url": url,

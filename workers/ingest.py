@@ -1,4 +1,4 @@
-"""Ingest of one dataset: `python -m workers.ingest --dataset DS`.
+"""Ingest of one dataset: `python -m workers.ingest --run R --dataset DS`.
 
 It reads every image once and reports which are usable; environment and token as for `workers.driver`.
 """
@@ -29,11 +29,13 @@ INDEX = "index.json.gz"
 def main() -> int:
     """Ingest the dataset named on the command line and return the exit code."""
     parser = argparse.ArgumentParser(description="Ingest of one data set.")
+    parser.add_argument("--run", help="id of the run; a 0.1 dispatcher passes none")
     parser.add_argument("--dataset", required=True)
-    dataset = parser.parse_args().dataset
+    arguments = parser.parse_args()
+    dataset = arguments.dataset
     url, token = os.environ["DASL_API_URL"], own_token()
     log_to_stderr(token, dataset=dataset)
-    client = WorkerClient(url, token, patience=PATIENCE_SECONDS)
+    client = WorkerClient(url, token, run=arguments.run, patience=PATIENCE_SECONDS)
     try:
         start = client.dataset_start(dataset)
         try:

@@ -26,7 +26,7 @@ def train_rank(config: dict[str, Any]) -> None:
     """Train as one rank of an attempt.
 
     Args:
-        config: job, attempt, url, token, and the API's answer to `start`.
+        config: run, job, attempt, url, token, and the API's answer to `start`.
     """
     import ray.train.torch
 
@@ -57,7 +57,13 @@ def train_rank(config: dict[str, Any]) -> None:
             download(start.resume.uri, start.resume.files, resume)
         client = reporter = None
         if rank() == 0:
-            client = WorkerClient(config["url"], config["token"], config["job"], config["attempt"])
+            client = WorkerClient(
+                config["url"],
+                config["token"],
+                config["job"],
+                config["attempt"],
+                run=config["run"],
+            )
             stack.callback(client.close)
             reporter = stack.enter_context(
                 ApiReporter(client, start.artifacts_uri, start.heartbeat_seconds)

@@ -1,4 +1,4 @@
-"""Client of the worker API, with which a training attempt or an ingest run reports to the service.
+"""Client of the worker API, with which a run reports to the service.
 
 Every call is retried for `patience` seconds, because an unreachable control plane alone must never end a
 training. `StaleAttempt` means that the attempt was superseded or its job has ended: the process must exit.
@@ -8,17 +8,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+from pydantic import ValidationError
+
+from dasl_core.spec.errors import field_problems
 from service.client.config import resolve_connection
+from service.client.errors import ApiError
 from service.client.transport import Transport
-from service.protocol import AttemptStart, Desired, IngestStart, Outcome, Subject
+from service.protocol import (
+    ArtifactReport,
+    AttemptStart,
+    CheckpointReport,
+    DamageReport,
+    Desired,
+    EvaluationReport,
+    EventReport,
+    FinishReport,
+    Heartbeat,
+    IngestReport,
+    IngestStart,
+    MetricBatch,
+    Outcome,
+    Subject,
+    WorkerRequest,
+)
+
+M = TypeVar("M", bound=WorkerRequest)
 
 
 class WorkerClient:
-    """Reports of one attempt of one job. Thread-safe.
+    """Reports of one run. Thread-safe.
 
-    An ingest run leaves `job` and `attempt` unset, and uses only `dataset_start` and `dataset_finish`.
+    An ingest run uses only `dataset_start` and `dataset_finish`.
+
+    Args:
+        run: the id of the run. Without it, the client uses the paths of version 0.1, with `job` and
+            `attempt`: the dispatcher that started the run, and perhaps the API, are of that version.
     """
 
     def __init__(
@@ -28,30 +54,32 @@ class WorkerClient:
         job: str | None = None,
         attempt: int | None = None,
         *,
+        run: str | None = None,
         patience: float = 60.0,
     ) -> None:
         self._transport = Transport(resolve_connection(url, token), patience=patience)
         self._job = job
         self._attempt = attempt
+        self._run = run
         self._reported_not_finite: set[str] = set()
 
     def start(self, *, patience: float | None = None) -> AttemptStart:
         """Report that the attempt has started, and fetch what it needs. Idempotent."""
-        return AttemptStart.model_validate(self._post("start", {}, patience))
+        return AttemptStart.model_validate(self._post("start", None, patience))
 
     def damaged(
         self, checkpoint_id: str, damage: str, *, patience: float | None = None
     ) -> AttemptStart:
         """Report that the checkpoint to resume from is damaged, and fetch the one to use instead."""
-        body = {"checkpoint_id": checkpoint_id, "damage": damage}
-        return AttemptStart.model_validate(self._post("damaged-checkpoint", body, patience))
+        report = _report(DamageReport, checkpoint_id=checkpoint_id, damage=damage)
+        return AttemptStart.model_validate(self._post("damaged-checkpoint", report, patience))
 
     def heartbeat(
         self, progress: Mapping[str, Any] | None = None, *, patience: float | None = None
     ) -> Desired:
         """Report liveness and progress; return the desired state of the job."""
-        body = {"progress": _finite(progress or {})}
-        desired: Desired = self._post("heartbeat", body, patience)["desired"]
+        report = _report(Heartbeat, progress=_finite(progress or {}))
+        desired: Desired = self._post("heartbeat", report, patience)["desired"]
         return desired
 
     def metrics(
@@ -72,7 +100,7 @@ class WorkerClient:
         finite = [{**point, "values": _finite(point["values"])} for point in points]
         nonempty = [point for point in finite if point["values"]]
         if nonempty:
-            self._post("metrics", {"points": nonempty}, patience)
+            self._post("metrics", _report(MetricBatch, points=nonempty), patience)
 
     def evaluation(
         self,
@@ -84,8 +112,10 @@ class WorkerClient:
         patience: float | None = None,
     ) -> None:
         """Report metrics on held-out images. NaN and infinite values are removed."""
-        body = {"step": step, "epoch": epoch, "subject": subject, "metrics": _finite(metrics)}
-        self._post("evaluations", body, patience)
+        report = _report(
+            EvaluationReport, step=step, epoch=epoch, subject=subject, metrics=_finite(metrics)
+        )
+        self._post("evaluations", report, patience)
 
     def event(
         self,
@@ -96,8 +126,8 @@ class WorkerClient:
         patience: float | None = None,
     ) -> None:
         """Add an event to the job."""
-        body = {"type": type, "message": message, "data": dict(data or {})}
-        self._post("events", body, patience)
+        report = _report(EventReport, type=type, message=message, data=dict(data or {}))
+        self._post("events", report, patience)
 
     def checkpoint(
         self,
@@ -117,15 +147,16 @@ class WorkerClient:
         Args:
             files: `{name, size, sha256}` of each file.
         """
-        body = {
-            "step": step,
-            "epoch": epoch,
-            "uri": uri,
-            "files": [dict(file) for file in files],
-            "metrics": _finite(metrics or {}),
-            "final": final,
-        }
-        return str(self._post("checkpoints", body, patience)["id"])
+        report = _report(
+            CheckpointReport,
+            step=step,
+            epoch=epoch,
+            uri=uri,
+            files=[dict(file) for file in files],
+            metrics=_finite(metrics or {}),
+            final=final,
+        )
+        return str(self._post("checkpoints", report, patience)["id"])
 
     def artifact(
         self,
@@ -138,14 +169,10 @@ class WorkerClient:
         patience: float | None = None,
     ) -> None:
         """Register a file for download. A file of the same name is replaced."""
-        body = {
-            "name": name,
-            "uri": uri,
-            "size": size,
-            "sha256": sha256,
-            "content_type": content_type,
-        }
-        self._post("artifacts", body, patience)
+        report = _report(
+            ArtifactReport, name=name, uri=uri, size=size, sha256=sha256, content_type=content_type
+        )
+        self._post("artifacts", report, patience)
 
     def finish(
         self,
@@ -163,17 +190,18 @@ class WorkerClient:
             repeatable: True fails the job if the next attempt ends with the same error, without a step
                 more.
         """
-        body = {
-            "outcome": outcome,
-            "error": None if error is None else dict(error),
-            "retryable": retryable,
-            "repeatable": repeatable,
-        }
-        self._post("finish", body, patience)
+        report = _report(
+            FinishReport,
+            outcome=outcome,
+            error=None if error is None else dict(error),
+            retryable=retryable,
+            repeatable=repeatable,
+        )
+        self._post("finish", report, patience)
 
     def dataset_start(self, dataset: str, *, patience: float | None = None) -> IngestStart:
         """Report that the ingest run has started, and fetch where the images are."""
-        answer = self._send(f"/worker/v1/datasets/{dataset}/start", {}, patience)
+        answer = self._post("start", None, patience, dataset=dataset)
         return IngestStart.model_validate(answer)
 
     def dataset_finish(
@@ -188,28 +216,56 @@ class WorkerClient:
         patience: float | None = None,
     ) -> None:
         """Report the result of the ingest run, or its error."""
-        body = {
-            "state": state,
-            "facts": None if facts is None else dict(facts),
-            "report": None if report is None else dict(report),
-            "index_uri": index_uri,
-            "error": error,
-        }
-        self._send(f"/worker/v1/datasets/{dataset}/finish", body, patience)
+        result = _report(
+            IngestReport,
+            state=state,
+            facts=None if facts is None else dict(facts),
+            report=None if report is None else dict(report),
+            index_uri=index_uri,
+            error=error,
+        )
+        self._post("finish", result, patience, dataset=dataset)
 
     def close(self) -> None:
         """Close the connections."""
         self._transport.close()
 
-    def _post(self, action: str, body: object, patience: float | None) -> Any:
-        assert self._job is not None, "WorkerClient has no job"
-        assert self._attempt is not None, "WorkerClient has no attempt"
-        path = f"/worker/v1/jobs/{self._job}/attempts/{self._attempt}/{action}"
-        return self._send(path, body, patience)
-
-    def _send(self, path: str, body: object, patience: float | None) -> Any:
+    def _post(
+        self,
+        action: str,
+        report: WorkerRequest | None,
+        patience: float | None,
+        *,
+        dataset: str | None = None,
+    ) -> Any:
+        body = {} if report is None else report.model_dump()
+        path = f"{self._path(dataset)}/{action}"
         # All requests are idempotent: the worker API accepts a report again whose answer was lost.
         return self._transport.json("POST", path, body=body, repeatable=True, patience=patience)
+
+    def _path(self, dataset: str | None) -> str:
+        if self._run is not None:
+            return f"/worker/v1/runs/{self._run}"
+        if dataset is not None:
+            return f"/worker/v1/datasets/{dataset}"
+        assert self._job is not None, "WorkerClient has no job"
+        assert self._attempt is not None, "WorkerClient has no attempt"
+        return f"/worker/v1/jobs/{self._job}/attempts/{self._attempt}"
+
+
+def _report(model: type[M], **fields: object) -> M:
+    """Return a report, or raise what the API answers to an invalid one.
+
+    Raises:
+        ApiError: 422, a field is invalid.
+    """
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        problems = field_problems(error, model)
+        detail = "; ".join(f"{problem.field}: {problem.message}" for problem in problems)
+        errors = [problem.as_dict() for problem in problems]
+        raise ApiError(422, {"type": "validation", "detail": detail, "errors": errors}) from error
 
 
 def _finite(values: Mapping[str, Any]) -> dict[str, Any]:

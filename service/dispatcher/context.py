@@ -43,10 +43,10 @@ def passed(since: datetime | None, now: datetime, interval: timedelta) -> bool:
 
 @dataclass(frozen=True)
 class Entrypoints:
-    """Shell commands that Ray runs; `{job}`, `{attempt}` and `{dataset}` are filled in."""
+    """Shell commands that Ray runs; `{run}`, `{job}`, `{attempt}` and `{dataset}` are filled in."""
 
-    job: str = "python -m workers.driver --job {job} --attempt {attempt}"
-    ingest: str = "python -m workers.ingest --dataset {dataset}"
+    job: str = "python -m workers.driver --run {run} --job {job} --attempt {attempt}"
+    ingest: str = "python -m workers.ingest --run {run} --dataset {dataset}"
 
     @classmethod
     def of_this_python(cls) -> Entrypoints:
@@ -54,8 +54,8 @@ class Entrypoints:
         # `-P`: never import from the working folder.
         python = f"{shlex.quote(sys.executable)} -P"
         return cls(
-            job=f"{python} -m workers.driver --job {{job}} --attempt {{attempt}}",
-            ingest=f"{python} -m workers.ingest --dataset {{dataset}}",
+            job=f"{python} -m workers.driver --run {{run}} --job {{job}} --attempt {{attempt}}",
+            ingest=f"{python} -m workers.ingest --run {{run}} --dataset {{dataset}}",
         )
 
 

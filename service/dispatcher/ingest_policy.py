@@ -59,7 +59,7 @@ class IngestPolicy:
 
     def command(self, run: RunView) -> str:
         """See `RunPolicy.command`."""
-        return self._context.entrypoints.ingest.format(dataset=run.owner)
+        return self._context.entrypoints.ingest.format(run=run.submission_id, dataset=run.owner)
 
     def missing(self, run: RunView) -> Ending | Missing:
         """See `RunPolicy.missing`."""

@@ -21,6 +21,7 @@ from service.dispatcher.executor import Submission, SubmissionState
 from service.dispatcher.log_copier import LogCopier
 from service.dispatcher.watcher import Missing
 from service.lifecycle import Ending, Retry
+from service.runs import liveness
 from service.runs.repository import RunView
 from service.scheduling import repository as scheduling
 from service.scheduling.repository import AttemptView
@@ -56,7 +57,9 @@ class TrainPolicy:
 
     def command(self, run: RunView) -> str:
         """See `RunPolicy.command`."""
-        return self._context.entrypoints.job.format(job=run.owner, attempt=run.number)
+        return self._context.entrypoints.job.format(
+            run=run.submission_id, job=run.owner, attempt=run.number
+        )
 
     def missing(self, run: AttemptView) -> Ending | Missing:
         """See `RunPolicy.missing`."""
@@ -137,7 +140,7 @@ class TrainPolicy:
         took = now - attempt.created_at
         if attempt.heartbeat_at is not None:
             silent = max(now - attempt.heartbeat_at, timedelta())
-            took = attempt.ran + min(silent, lifecycle.SILENCE)
+            took = attempt.ran + min(silent, liveness.SILENCE)
         with self._context.database.read() as session:
             before = repository.time_of_attempts(session, attempt.job_id, before=attempt.number)
         if before + took < attempt.limit:

@@ -56,6 +56,11 @@ def add(
     return run
 
 
+def by_submission_id(session: Session, submission_id: str) -> Run | None:
+    """Return the run of any kind with this submission id."""
+    return session.scalars(select(Run).where(Run.submission_id == submission_id)).one_or_none()
+
+
 def newest(session: Session, kind: type[R], owner: str) -> R | None:
     """The newest run of an owner, as the database has it now."""
     query = select(kind).where(kind.owner == owner).order_by(kind.number.desc()).limit(1)

@@ -39,7 +39,7 @@ class AttemptView(RunView):
     rank_heard_at: datetime | None
     progressed_at: datetime | None
     ran: timedelta
-    """Confirmed runtime: gaps between heartbeats longer than `lifecycle.SILENCE` are cut to it."""
+    """Confirmed runtime: gaps between heartbeats longer than `service.runs.liveness.SILENCE` are cut to it."""
     finished_at: datetime | None
     status: JobStatus
     desired: Desired

@@ -29,7 +29,7 @@ from service.observability.endpoints import router as probes
 from service.observability.observer import Observer
 from service.settings import Settings
 from service.tokens.endpoints import router as tokens
-from service.worker_api.endpoints import router as workers
+from service.worker_api.endpoints import routers as workers
 
 
 def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
@@ -78,7 +78,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         catalog,
         tokens,
         audit,
-        workers,
+        *workers,
     ):
         app.include_router(router, responses=problems.PROBLEM_RESPONSES)
     app.include_router(probes)

@@ -1,15 +1,14 @@
-"""`/worker/v1`: API for attempts and ingest runs, each with its own token.
+"""`/worker/v1`: API for runs, each with its own token.
 
-A request from a finished or superseded attempt gets 409 `stale-attempt`.
+A request from a finished or superseded run gets 409 `stale-attempt`. The paths below `/jobs` and
+`/datasets` are those of version 0.1, whose workers may still run during an upgrade.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Body, Depends, Request, Response
 
 from service.api.auth import WorkerToken
 from service.api.transaction import RelaxedWriteSession, Route, WithContext, WriteSession
@@ -29,135 +28,159 @@ from service.protocol import (
     MetricBatch,
 )
 from service.worker_api import service
-
-router = APIRouter(prefix="/worker/v1", tags=["workers"], route_class=Route)
-_ATTEMPT = "/jobs/{job_id}/attempts/{number}"
+from service.worker_api.service import RunKey, RunRequest
 
 
-def _check_attempt(request: Request, token: WorkerToken, context: WithContext) -> None:
-    # Raw path values: their validation errors are reported together with those of the body, and only
-    # to a request with a valid token.
-    job_id, number = request.path_params["job_id"], request.path_params["number"]
+# The path's parameters are declared here for the document. `_authenticate` reads their raw values: a
+# validation error is reported only to a request with a valid token, together with those of the body.
+async def _run_path(run_id: str) -> None: ...
+
+
+async def _attempt_path(job_id: str, number: int) -> None: ...
+
+
+async def _ingest_path(dataset_id: str) -> None: ...
+
+
+def _router(prefix: str, path: Any, *, deprecated: bool = False) -> APIRouter:
+    return APIRouter(
+        prefix=f"/worker/v1{prefix}",
+        tags=["workers"],
+        route_class=Route,
+        dependencies=[Depends(path)],
+        deprecated=deprecated or None,
+    )
+
+
+runs = _router("/runs/{run_id}", _run_path)
+attempts = _router("/jobs/{job_id}/attempts/{number}", _attempt_path, deprecated=True)
+ingests = _router("/datasets/{dataset_id}", _ingest_path, deprecated=True)
+routers = (runs, attempts, ingests)
+
+
+def _authenticate(request: Request, token: WorkerToken, context: WithContext) -> RunKey:
+    path = request.path_params
     with context.database.autocommit() as session:
-        service.check_attempt_token(session, token, job_id, number)
+        if "run_id" in path:
+            return service.check_run_token(session, token, path["run_id"])
+        if "job_id" in path:
+            return service.check_attempt_token(session, token, path["job_id"], path["number"])
+        return service.check_ingest_token(session, token, path["dataset_id"])
 
 
-def _check_ingest(request: Request, token: WorkerToken, context: WithContext) -> None:
-    with context.database.autocommit() as session:
-        service.check_ingest_token(session, token, request.path_params["dataset_id"])
+Authenticated = Annotated[RunKey, Depends(_authenticate)]
 
 
-async def _attempt_session(
-    job_id: str,
-    number: int,
-    session: WriteSession,
-    _: Annotated[None, Depends(_check_attempt)],
-) -> Callable[[], service.AttemptSession]:
-    # The endpoint opens it: between a dependency and its endpoint a request waits for a thread, and
-    # must not hold a lock meanwhile.
-    return partial(service.AttemptSession, session, job_id, number)
+# The endpoint locks the run: between a dependency and its endpoint a request waits for a thread, and
+# must not hold a lock meanwhile.
+async def _request(run: Authenticated, token: WorkerToken, session: WriteSession) -> RunRequest:
+    return RunRequest(session, run, token)
 
 
-async def _relaxed_attempt_session(
-    job_id: str,
-    number: int,
-    session: RelaxedWriteSession,
-    _: Annotated[None, Depends(_check_attempt)],
-) -> Callable[[], service.AttemptSession]:
-    return partial(service.AttemptSession, session, job_id, number)
+async def _relaxed_request(
+    run: Authenticated, token: WorkerToken, session: RelaxedWriteSession
+) -> RunRequest:
+    return RunRequest(session, run, token)
 
 
-LockAttempt = Annotated[Callable[[], service.AttemptSession], Depends(_attempt_session)]
+OfRun = Annotated[RunRequest, Depends(_request)]
 # Heartbeats repeat, and metrics matter only up to the last checkpoint, whose registration also makes
 # all earlier transactions durable.
-LockAttemptRelaxed = Annotated[
-    Callable[[], service.AttemptSession], Depends(_relaxed_attempt_session)
-]
+OfRunRelaxed = Annotated[RunRequest, Depends(_relaxed_request)]
 
 
-@router.post(f"{_ATTEMPT}/start")
-def start(lock_attempt: LockAttempt, context: WithContext) -> AttemptStart:
+@runs.post("/start")
+def start_run(request: OfRun, context: WithContext) -> AttemptStart | IngestStart:
+    """Mark the run as running and return all that it needs, depending on its kind. Idempotent."""
+    return request.open().start(context.storage, context.settings)
+
+
+@attempts.post("/start")
+def start(request: OfRun, context: WithContext) -> AttemptStart:
     """Mark the attempt as running and return all that it needs. Idempotent."""
-    return lock_attempt().start(context.storage, context.settings)
+    return request.attempt().start(context.storage, context.settings)
 
 
-@router.post(f"{_ATTEMPT}/damaged-checkpoint")
-def damaged_checkpoint(
-    report: DamageReport, lock_attempt: LockAttempt, context: WithContext
-) -> AttemptStart:
-    """Record that the resume checkpoint is damaged; the answer names another one, or none."""
-    return lock_attempt().damaged(report, context.storage, context.settings)
-
-
-@router.post(f"{_ATTEMPT}/heartbeat")
-def heartbeat(report: Heartbeat, lock_attempt: LockAttemptRelaxed) -> HeartbeatAnswer:
-    """Record a heartbeat; the answer says what is desired of the job."""
-    return HeartbeatAnswer.model_validate({"desired": lock_attempt().heartbeat(report.progress)})
-
-
-@router.post(f"{_ATTEMPT}/metrics", status_code=204, response_class=Response)
-def metrics(report: MetricBatch, lock_attempt: LockAttemptRelaxed) -> None:
-    """Store points of the job's metric series."""
-    lock_attempt().metrics(report)
-
-
-@router.post(f"{_ATTEMPT}/evaluations", status_code=204, response_class=Response)
-def evaluations(report: EvaluationReport, lock_attempt: LockAttempt) -> None:
-    """Store metrics on held-out images."""
-    lock_attempt().evaluation(report)
-
-
-@router.post(f"{_ATTEMPT}/events", status_code=204, response_class=Response)
-def events(report: EventReport, lock_attempt: LockAttempt) -> None:
-    """Add an event to the job's history."""
-    lock_attempt().event(report)
-
-
-@router.post(f"{_ATTEMPT}/checkpoints", status_code=201)
-def checkpoints(
-    report: CheckpointReport, lock_attempt: LockAttempt, context: WithContext
-) -> CheckpointAnswer:
-    """Register a written checkpoint."""
-    return CheckpointAnswer(id=lock_attempt().checkpoint(report, context.storage))
-
-
-@router.post(f"{_ATTEMPT}/artifacts", status_code=204, response_class=Response)
-def artifacts(report: ArtifactReport, lock_attempt: LockAttempt, context: WithContext) -> None:
-    """Register a written file."""
-    lock_attempt().artifact(report, context.storage)
-
-
-@router.post(
-    f"{_ATTEMPT}/finish",
-    status_code=204,
-    response_class=Response,
-    dependencies=[Depends(_check_attempt)],
-)
-def finish(job_id: str, number: int, report: FinishReport, session: WriteSession) -> None:
-    """Record how the attempt ended."""
-    service.finish(session, job_id, number, report)
-
-
-@router.post("/datasets/{dataset_id}/start")
-def start_ingest(
-    dataset_id: str, token: WorkerToken, session: WriteSession, context: WithContext
-) -> IngestStart:
+@ingests.post("/start")
+def start_ingest(request: OfRun, context: WithContext) -> IngestStart:
     """Mark an ingest run as running and return all that it needs. Idempotent."""
-    return service.start_ingest(session, token, dataset_id, context.storage, context.settings)
+    return request.ingest().start(context.storage, context.settings)
 
 
-@router.post(
-    "/datasets/{dataset_id}/finish",
+@runs.post("/damaged-checkpoint")
+@attempts.post("/damaged-checkpoint")
+def damaged_checkpoint(report: DamageReport, request: OfRun, context: WithContext) -> AttemptStart:
+    """Record that the resume checkpoint is damaged; the answer names another one, or none."""
+    return request.attempt().damaged(report, context.storage, context.settings)
+
+
+@runs.post("/heartbeat")
+@attempts.post("/heartbeat")
+def heartbeat(report: Heartbeat, request: OfRunRelaxed) -> HeartbeatAnswer:
+    """Record a heartbeat; the answer says what is desired of the run."""
+    return HeartbeatAnswer.model_validate({"desired": request.open().heartbeat(report.progress)})
+
+
+@runs.post("/metrics", status_code=204, response_class=Response)
+@attempts.post("/metrics", status_code=204, response_class=Response)
+def metrics(report: MetricBatch, request: OfRunRelaxed) -> None:
+    """Store points of the job's metric series."""
+    request.attempt().metrics(report)
+
+
+@runs.post("/evaluations", status_code=204, response_class=Response)
+@attempts.post("/evaluations", status_code=204, response_class=Response)
+def evaluations(report: EvaluationReport, request: OfRun) -> None:
+    """Store metrics on held-out images."""
+    request.attempt().evaluation(report)
+
+
+@runs.post("/events", status_code=204, response_class=Response)
+@attempts.post("/events", status_code=204, response_class=Response)
+def events(report: EventReport, request: OfRun) -> None:
+    """Add an event to the job's history."""
+    request.attempt().event(report)
+
+
+@runs.post("/checkpoints", status_code=201)
+@attempts.post("/checkpoints", status_code=201)
+def checkpoints(report: CheckpointReport, request: OfRun, context: WithContext) -> CheckpointAnswer:
+    """Register a written checkpoint."""
+    return CheckpointAnswer(id=request.attempt().checkpoint(report, context.storage))
+
+
+@runs.post("/artifacts", status_code=204, response_class=Response)
+@attempts.post("/artifacts", status_code=204, response_class=Response)
+def artifacts(report: ArtifactReport, request: OfRun, context: WithContext) -> None:
+    """Register a written file."""
+    request.attempt().artifact(report, context.storage)
+
+
+_REPORTS = [{"$ref": f"#/components/schemas/{name}"} for name in ("FinishReport", "IngestReport")]
+
+
+@runs.post(
+    "/finish",
     status_code=204,
     response_class=Response,
-    dependencies=[Depends(_check_ingest)],
+    openapi_extra={
+        "requestBody": {"content": {"application/json": {"schema": {"anyOf": _REPORTS}}}}
+    },
 )
-def finish_ingest(
-    dataset_id: str,
-    report: IngestReport,
-    token: WorkerToken,
-    session: WriteSession,
-    context: WithContext,
+def finish_run(
+    report: Annotated[dict[str, Any], Body()], request: OfRun, context: WithContext
 ) -> None:
+    """Record how the run ended. The kind of run determines the report."""
+    request.finish(report, context.storage)
+
+
+@attempts.post("/finish", status_code=204, response_class=Response)
+def finish(report: FinishReport, request: OfRun) -> None:
+    """Record how the attempt ended."""
+    request.finish_attempt(report)
+
+
+@ingests.post("/finish", status_code=204, response_class=Response)
+def finish_ingest(report: IngestReport, request: OfRun, context: WithContext) -> None:
     """Record how an ingest run ended."""
-    service.finish_ingest(session, token, dataset_id, report, context.storage)
+    request.finish_ingest(report, context.storage)

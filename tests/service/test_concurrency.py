@@ -13,7 +13,7 @@ from service.db.session import Database
 from service.jobs import service
 from service.jobs.schemas import JobPatch
 from service.protocol import CheckpointReport, FileEntry
-from service.worker_api.service import AttemptSession
+from service.worker_api.attempts import AttemptSession
 from tests.support.api_under_test import Api
 
 # More than the 40 threads of Starlette's pool.

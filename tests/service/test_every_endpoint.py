@@ -39,7 +39,7 @@ BODIES: dict[str, Any] = {
     "POST {attempt}/finish": {"outcome": "succeeded"},
     "POST /worker/v1/datasets/{dataset_id}/finish": {"state": "failed", "error": "x"},
 }
-_ATTEMPT = "/worker/v1/jobs/{job_id}/attempts/{number}"
+_ATTEMPTS = ("/worker/v1/runs/{run_id}", "/worker/v1/jobs/{job_id}/attempts/{number}")
 
 
 def operations() -> list[str]:
@@ -72,7 +72,10 @@ class World:
 
     def send(self, operation: str, headers: dict[str, str] | None, **ids: str) -> Any:
         method, _, path = operation.partition(" ")
-        body = BODIES.get(operation.replace(_ATTEMPT, "{attempt}"), {})
+        key = operation
+        for path_of_attempt in _ATTEMPTS:
+            key = key.replace(path_of_attempt, "{attempt}")
+        body = BODIES.get(key, {})
         for name, value in (self.ids | ids).items():
             path = path.replace(f"{{{name}}}", value)
         assert "{" not in path, f"{path}: add the parameter to `ids`"
@@ -97,11 +100,14 @@ def world(api: Api) -> Iterator[World]:
         assert checkpoint.status_code == 201, checkpoint.text
         answer = worker.post("artifacts", uri=f"{worker.uri}/model.json", **files[0])
         assert answer.status_code == 204, answer.text
-        token = api.client.post("/v1/tokens", json={"name": "theirs"}, headers=api.token("admin"))
+        token = api.client.post(
+            "/v1/tokens", json={"name": "token of the other tenant"}, headers=api.token("admin")
+        )
         ids = {
             "dataset_id": dataset,
             "job_id": worker.job_id,
             "number": "1",
+            "run_id": f"{worker.job_id}-1",
             "checkpoint_id": checkpoint.json()["id"],
             "name": "model.json",
             "token_id": token.json()["id"],
@@ -154,6 +160,8 @@ def test_worker_endpoints_reject_every_other_token(world: World) -> None:
         if "{number}" in operation:
             refused(world.send(operation, valid, number="2"), 401)
             refused(world.send(operation, valid, job_id=job), 401)
+        if "{run_id}" in operation:
+            refused(world.send(operation, valid, run_id=f"{job}-1"), 401)
 
 
 def test_other_tenants_resources_look_nonexistent(world: World) -> None:
@@ -176,9 +184,11 @@ def test_lists_show_nothing_of_other_tenants(world: World) -> None:
         if operation.startswith("GET ") and "{" not in operation:
             answer = world.send(operation, theirs)
             assert answer.status_code == 200, operation
-            assert not [id for id in [*world.private_ids(), "theirs"] if id in answer.text], (
-                operation
-            )
+            assert not [
+                id
+                for id in [*world.private_ids(), "token of the other tenant"]
+                if id in answer.text
+            ], operation
 
 
 def documented_scopes() -> list[tuple[str, str]]:

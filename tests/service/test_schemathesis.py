@@ -55,6 +55,8 @@ NEVER_SUCCEED = {
     "POST /v1/jobs/{job_id}/resume",
     "POST /worker/v1/jobs/{job_id}/attempts/{number}/artifacts",
     "POST /worker/v1/jobs/{job_id}/attempts/{number}/checkpoints",
+    "POST /worker/v1/runs/{run_id}/artifacts",
+    "POST /worker/v1/runs/{run_id}/checkpoints",
     # The newest checkpoint of a running job cannot be deleted.
     "DELETE /v1/checkpoints/{checkpoint_id}",
 }
@@ -97,6 +99,7 @@ class World:
             "dataset_id": dataset,
             "job_id": worker.job_id,
             "number": "1",
+            "run_id": f"{worker.job_id}-1",
             "checkpoint_id": checkpoint,
             "token_id": token,
             "name": "model.json",

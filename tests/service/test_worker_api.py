@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from service import credentials, lifecycle
-from service.db.models import Attempt
+from service.datasets import repository as datasets
+from service.db.models import Attempt, IngestRun
 from tests.support.api_under_test import Api, Worker, refused
 
 SHA = "0" * 64
+REPORTS = ("metrics", "evaluations", "events", "checkpoints", "artifacts")
 
 
 def running(api: Api, **spec: Any) -> Worker:
@@ -29,6 +32,18 @@ def manifest(worker: Worker, step: int = 10, **changes: Any) -> dict[str, Any]:
         "metrics": {"knn": 0.5},
         "final": False,
         **changes,
+    }
+
+
+def reports(worker: Worker) -> dict[str, dict[str, Any]]:
+    """Return a valid body for each report that only attempts send."""
+    file = {"uri": f"{worker.uri}/a.png", "size": 1, "sha256": SHA}
+    return {
+        "metrics": {"points": [{"step": 1, "time": 1.0, "values": {"loss": 1.0}}]},
+        "evaluations": {"step": 1, "epoch": 1, "subject": "raw", "metrics": {}},
+        "events": {"type": "note"},
+        "checkpoints": manifest(worker),
+        "artifacts": {"name": "a.png", **file},
     }
 
 
@@ -107,17 +122,8 @@ def test_superseded_attempt_is_refused_everything(api: Api) -> None:
         assert lifecycle.requeue(session, old.job_id)
     new = api.start(old.job_id)
     assert new.number == 2
-    reports: dict[str, dict[str, Any]] = {
-        "start": {},
-        "heartbeat": {},
-        "metrics": {"points": [{"step": 1, "time": 1.0, "values": {"loss": 1.0}}]},
-        "evaluations": {"step": 1, "epoch": 1, "subject": "raw", "metrics": {}},
-        "events": {"type": "note"},
-        "checkpoints": manifest(old),
-        "artifacts": {"name": "a.png", "uri": f"{old.uri}/a.png", "size": 1, "sha256": SHA},
-        "finish": {"outcome": "succeeded"},
-    }
-    for action, body in reports.items():
+    start_and_end = {"start": {}, "heartbeat": {}, "finish": {"outcome": "succeeded"}}
+    for action, body in (reports(old) | start_and_end).items():
         refused(old.post(action, **body), 409, None, "stale-attempt")
     impostor = Worker(api, new.job_id, new.number, old.token)
     refused(impostor.post("heartbeat"), 401, None, "unauthenticated")
@@ -374,10 +380,10 @@ def test_worker_api_checks_token_before_body(api: Api, number: str) -> None:
     """Checking the token first is cheaper than validating the body."""
     api.dataset()
     job = api.submit()["id"]
-    actions = ("start", "damaged-checkpoint", "heartbeat", "metrics", "evaluations", "events")
+    actions = ("start", "damaged-checkpoint", "heartbeat", *REPORTS, "finish")
     paths = [
-        *(f"jobs/{job}/attempts/{number}/{name}" for name in (*actions, "checkpoints", "finish")),
-        f"jobs/{job}/attempts/{number}/artifacts",
+        *(f"jobs/{job}/attempts/{number}/{name}" for name in actions),
+        *(f"runs/{job}-{number}/{name}" for name in actions),
         "datasets/ds_00000000000000000000000000/finish",
         f"datasets/{number}/finish",
     ]
@@ -386,3 +392,101 @@ def test_worker_api_checks_token_before_body(api: Api, number: str) -> None:
         answer = api.client.post(f"/worker/v1/{path}", json={"unknown": 1}, headers=headers)
         refused(answer, 401)
         assert "unknown" not in answer.text
+
+
+@dataclass
+class OldWorker(Worker):
+    """A worker of version 0.1."""
+
+    @property
+    def path(self) -> str:
+        return f"jobs/{self.job_id}/attempts/{self.number}"
+
+
+def test_paths_of_version_0_1_answer_as_those_of_runs(api: Api) -> None:
+    new = running(api)
+    old = OldWorker(api, new.job_id, new.number, new.token)
+    assert old.post("start").json() == new.post("start").json()
+    damage = {"checkpoint_id": "ckpt_x", "damage": "is missing"}
+    answers = {"heartbeat": {}, "damaged-checkpoint": damage, **reports(new)}
+    for action, body in answers.items():
+        first, second = new.post(action, **body), old.post(action, **body)
+        assert (first.status_code, first.text) == (second.status_code, second.text), action
+        assert first.is_success, action
+    for worker in (old, new):
+        assert worker.post("finish", outcome="succeeded").status_code == 204
+        refused(worker.post("heartbeat"), 409, None, "stale-attempt")
+
+
+@dataclass
+class IngestWorker:
+    """The worker of one ingest run."""
+
+    api: Api
+    dataset_id: str
+    number: int
+    headers: dict[str, str]
+
+    def post(self, action: str, **body: Any) -> Any:
+        """POST to an endpoint of the worker API."""
+        path = f"/worker/v1/runs/{self.dataset_id}-{self.number}/{action}"
+        return self.api.client.post(path, json=body, headers=self.headers)
+
+
+@pytest.fixture
+def ingest(api: Api) -> IngestWorker:
+    dataset = api.dataset("fresh", state="pending")
+    return IngestWorker(api, dataset, *api.ingest(dataset))
+
+
+def test_ingest_run_starts_beats_and_finishes(ingest: IngestWorker) -> None:
+    api, dataset = ingest.api, ingest.dataset_id
+    start = ingest.post("start")
+    assert start.status_code == 200
+    assert start.json()["uri"] == str(api.settings.home / "images" / "fresh")
+    with api.database.read() as session:
+        before = session.get_one(IngestRun, (dataset, 1)).heartbeat_at
+    assert ingest.post("heartbeat").json() == {"desired": "run"}
+    with api.database.read() as session:
+        after = session.get_one(IngestRun, (dataset, 1)).heartbeat_at
+    assert before is not None
+    assert after is not None
+    assert after > before
+    facts = {"num_images": 4, "num_classes": None, "median_size": 16}
+    index = f"{start.json()['artifacts_uri']}/run/index.json.gz"
+    for _ in range(2):
+        finish = ingest.post("finish", state="ready", facts=facts, index_uri=index)
+        assert finish.status_code == 204
+    assert api.client.get(f"/v1/datasets/{dataset}").json()["state"] == "ready"
+    for action in ("start", "heartbeat"):
+        refused(ingest.post(action), 409, None, "stale-attempt")
+
+
+def test_ingest_run_is_refused_what_only_attempts_send(api: Api, ingest: IngestWorker) -> None:
+    worker = running(api)
+    damage = {"checkpoint_id": "ckpt_x", "damage": "is missing"}
+    for action, body in {**reports(worker), "damaged-checkpoint": damage}.items():
+        problem = refused(ingest.post(action, **body), 409, None, "wrong-kind-of-run")
+        assert problem["detail"].startswith("This run is an ingest")
+    refused(ingest.post("heartbeat", progress={"step": 1}), 422, "progress")
+
+
+def test_report_of_another_kind_of_run_names_the_fields(api: Api, ingest: IngestWorker) -> None:
+    problem = refused(ingest.post("finish", outcome="succeeded"), 422, "outcome")
+    assert "state: missing required field" in problem["detail"]
+    problem = refused(running(api).post("finish", state="ready"), 422, "state")
+    assert "outcome: missing required field" in problem["detail"]
+
+
+def test_superseded_ingest_run_is_refused(ingest: IngestWorker) -> None:
+    api, dataset = ingest.api, ingest.dataset_id
+    with api.database.write() as session:
+        assert datasets.end_ingest(session, dataset, 1, datasets.PENDING)
+    number, headers = api.ingest(dataset)
+    assert number == 2
+    for action in ("start", "heartbeat"):
+        refused(ingest.post(action), 409, None, "stale-attempt")
+    refused(ingest.post("finish", state="failed", error="x"), 409, None, "stale-attempt")
+    impostor = IngestWorker(api, dataset, number, ingest.headers)
+    refused(impostor.post("start"), 401)
+    assert IngestWorker(api, dataset, number, headers).post("start").status_code == 200

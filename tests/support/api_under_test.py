@@ -110,10 +110,15 @@ class Worker:
         """URI of the attempt's output folder."""
         return self.api.context.storage.attempt_uri(self.job_id, self.number)
 
+    @property
+    def path(self) -> str:
+        """Path of the attempt's endpoints below `/worker/v1`."""
+        return f"runs/{self.job_id}-{self.number}"
+
     def post(self, action: str, **body: Any) -> Any:
         """POST to an endpoint of the worker API."""
         return self.api.client.post(
-            f"/worker/v1/jobs/{self.job_id}/attempts/{self.number}/{action}",
+            f"/worker/v1/{self.path}/{action}",
             json=body,
             headers={"Authorization": f"Bearer {self.token}"},
         )

@@ -34,8 +34,8 @@ def test_a_driver_waits_for_an_api_that_is_away(
     monkeypatch.setenv("DASL_API_URL", home.url)
     monkeypatch.setenv("DASL_WORKER_TOKEN", "token")
     words = {
-        "driver": ["driver", "--job", "job_1", "--attempt", "1"],
-        "ingest": ["ingest", "--dataset", "ds_1"],
+        "driver": ["driver", "--run", "job_1-1", "--job", "job_1", "--attempt", "1"],
+        "ingest": ["ingest", "--run", "ds_1-1", "--dataset", "ds_1"],
     }
     monkeypatch.setattr("sys.argv", words[driver])
     main = training_driver.main if driver == "driver" else ingest.main

@@ -189,6 +189,31 @@ def test_worker_client_removes_non_finite_values() -> None:
     assert server.requests[0].path == "/worker/v1/jobs/job_1/attempts/2/events"
 
 
+def test_worker_client_uses_old_paths_without_a_run() -> None:
+    index = {"uri": "/images", "artifacts_uri": "file:///a", "dataset_roots": []}
+    with scripted(lambda _: answer_json({"desired": "run", **index})) as server:
+        WorkerClient(server.url, "token", run="job_1-2").heartbeat()
+        WorkerClient(server.url, "token", "job_1", 2).heartbeat()
+        WorkerClient(server.url, "token", run="ds_1-1").dataset_start("ds_1")
+        WorkerClient(server.url, "token").dataset_start("ds_1")
+    assert [request.path for request in server.requests] == [
+        "/worker/v1/runs/job_1-2/heartbeat",
+        "/worker/v1/jobs/job_1/attempts/2/heartbeat",
+        "/worker/v1/runs/ds_1-1/start",
+        "/worker/v1/datasets/ds_1/start",
+    ]
+
+
+def test_worker_client_refuses_invalid_report_as_the_api_does() -> None:
+    with scripted(lambda _: answer_json({}, 204)) as server:
+        worker = WorkerClient(server.url, "token", run="job_1-2")
+        with pytest.raises(ApiError) as refused:
+            worker.event("note", "x" * 20_001)
+        assert (refused.value.status, refused.value.type) == (422, "validation")
+        assert [error.field for error in refused.value.errors] == ["message"]
+    assert server.requests == []
+
+
 def test_worker_client_raises_stale_attempt_and_retries_outages() -> None:
     stale = {"type": "https://example.org/problems/stale-attempt", "title": "Stale"}
     answers = [answer_json({}, 503), answer_json(stale, 409)]

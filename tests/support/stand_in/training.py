@@ -1,6 +1,6 @@
 """The real driver and reporter, with a rank that computes hashes instead of training.
 
-`python -m tests.support.stand_in.training --job J --attempt N` is `workers.driver` with other ranks. A step
+`python -m tests.support.stand_in.training --run R --job J --attempt N` is `workers.driver` with other ranks. A step
 depends on the one before it and on the seed, so a step that is lost or done twice changes the end.
 """
 
@@ -46,7 +46,7 @@ def train(config: dict[str, Any]) -> None:
     """Run as a rank."""
     start = AttemptStart.model_validate(config["start"])
     spec = start.job_spec()
-    client = WorkerClient(config["url"], config["token"], config["job"], config["attempt"])
+    client = WorkerClient(config["url"], config["token"], run=config["run"])
     total = spec.train.epochs * STEPS_AN_EPOCH
     every = int(spec.train.checkpoint_every_epochs) * STEPS_AN_EPOCH
     parent, seen = os.getppid(), time.monotonic()

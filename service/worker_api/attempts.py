@@ -1,0 +1,207 @@
+"""Reports of attempts; each is checked against the job's current attempt."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy.orm import Session
+
+from dasl_core.spec import versions
+from dasl_core.spec.headlines import in_a_line
+from service import ids, lifecycle
+from service.api.problems import field_problem
+from service.artifacts.storage import Storage
+from service.checkpoints import repository as checkpoints
+from service.checkpoints import retention
+from service.datasets import repository as datasets
+from service.db.models import Artifact, Checkpoint, Evaluation
+from service.lifecycle import Ending, Retry
+from service.protocol import (
+    ArtifactReport,
+    AttemptStart,
+    CheckpointReport,
+    DamageReport,
+    EvaluationReport,
+    EventReport,
+    FileEntry,
+    FinishReport,
+    MetricBatch,
+    Resume,
+    WorkerDataset,
+)
+from service.settings import Settings
+from service.states import StaleAttempt
+from service.worker_api import repository
+from service.worker_api.paths import check_below
+
+
+class AttemptSession:
+    """Handler of one attempt's requests. The token is verified, and the job's row is locked.
+
+    Raises:
+        StaleAttempt: the attempt is over or was replaced.
+    """
+
+    def __init__(self, session: Session, job_id: str, number: int) -> None:
+        self.session = session
+        self.job, self.attempt = lifecycle.lock_live_attempt(session, job_id, number)
+
+    def start(self, storage: Storage, settings: Settings) -> AttemptStart:
+        """Mark the attempt as running; return all that it needs."""
+        job, attempt = self.job, self.attempt
+        lifecycle.mark_running(self.session, job.id, attempt.number)
+        dataset = datasets.by_id(self.session, job.dataset_id)
+        evaluated = job.evaluate_dataset_id
+        evaluate = datasets.by_id(self.session, evaluated) if evaluated else None
+        resume = None
+        if attempt.resume_checkpoint_id is not None:
+            checkpoint = checkpoints.by_id(self.session, attempt.resume_checkpoint_id)
+            resume = Resume(
+                checkpoint_id=checkpoint.id,
+                uri=checkpoint.uri,
+                files=[FileEntry.model_validate(file) for file in checkpoint.files],
+                step=checkpoint.step,
+                branch=checkpoint.job_id != job.id,
+            )
+        return AttemptStart(
+            spec=versions.upgrade(job.resolved, job.spec_version),
+            dataset=WorkerDataset.model_validate(dataset),
+            evaluate_dataset=evaluate and WorkerDataset.model_validate(evaluate),
+            resume=resume,
+            artifacts_uri=storage.attempt_uri(job.id, attempt.number),
+            heartbeat_seconds=settings.heartbeat_seconds,
+            dataset_roots=[str(root) for root in settings.dataset_roots],
+        )
+
+    def damaged(self, report: DamageReport, storage: Storage, settings: Settings) -> AttemptStart:
+        """Record that the resume checkpoint is damaged; return the one to resume from instead."""
+        lifecycle.resume_from_another(
+            self.session, self.job, self.attempt, report.checkpoint_id, report.damage
+        )
+        return self.start(storage, settings)
+
+    def heartbeat(self, progress: dict[str, object]) -> str:
+        """Record a heartbeat; return what is desired of the job."""
+        lifecycle.record_heartbeat(self.job, self.attempt, progress)
+        return self.job.desired
+
+    def metrics(self, batch: MetricBatch) -> None:
+        """Store points of the job's series."""
+        # A dict, because a point that occurs twice in one batch must not conflict with itself.
+        points = {
+            (name, point.step): (point.time, value)
+            for point in batch.points
+            for name, value in point.values.items()
+        }
+        if points:
+            repository.add_metrics(self.session, self.job.id, self.attempt.number, points)
+
+    def evaluation(self, report: EvaluationReport) -> None:
+        """Store the metrics of an evaluation; a repeated subject and step is a repeated request."""
+        job_id, number = self.job.id, self.attempt.number
+        known = repository.evaluation(self.session, job_id, number, report.step, report.subject)
+        if known is not None:
+            known.epoch, known.metrics = report.epoch, report.metrics
+            return
+        evaluation = Evaluation(
+            id=ids.new_id("eval"),
+            job_id=job_id,
+            attempt=number,
+            created_at=datetime.now(UTC),
+            **report.model_dump(),
+        )
+        repository.add_evaluation(self.session, evaluation)
+        # The message may be shortened: the event's data holds all metrics.
+        figures = in_a_line(report.metrics)
+        message = f"Evaluated {report.subject} at step {report.step}"
+        message += f": {figures}" if figures else ""
+        lifecycle.append_event(
+            self.session, job_id, "evaluation", message, report.model_dump(mode="json")
+        )
+
+    def event(self, report: EventReport) -> None:
+        """Add an event, unless it equals the attempt's newest of its type: a repeated request."""
+        job_id, message = self.job.id, report.message or report.type
+        newest = repository.newest_event(self.session, job_id, report.type)
+        if (
+            newest is None
+            or (newest.message, newest.data) != (message, report.data)
+            or (newest.at < self.attempt.created_at)
+        ):
+            lifecycle.append_event(self.session, job_id, report.type, message, report.data)
+
+    def checkpoint(self, report: CheckpointReport, storage: Storage) -> str:
+        """Register a checkpoint; return its id. The same URI again is the same checkpoint."""
+        job_id, number = self.job.id, self.attempt.number
+        uri = report.uri.rstrip("/")
+        check_below(uri, storage.attempt_uri(job_id, number))
+        if len({entry.name for entry in report.files}) < len(report.files):
+            raise field_problem("files", "names a file twice")
+        known = checkpoints.by_uri(self.session, uri)
+        if known is not None:
+            return known.id
+        checkpoint = Checkpoint(
+            id=ids.new_id("ckpt"),
+            job_id=job_id,
+            attempt=number,
+            step=report.step,
+            epoch=report.epoch,
+            uri=uri,
+            files=[entry.model_dump() for entry in report.files],
+            metrics=report.metrics,
+            state=checkpoints.REGISTERED,
+            final=report.final,
+            created_at=datetime.now(UTC),
+        )
+        checkpoints.add(self.session, checkpoint)
+        kind = "Final checkpoint" if report.final else "Checkpoint"
+        size = sum(entry.size for entry in report.files)
+        data = {
+            "id": checkpoint.id,
+            "step": report.step,
+            "epoch": report.epoch,
+            "final": report.final,
+            "size": size,
+        }
+        message = f"{kind} {checkpoint.id} at step {report.step}"
+        lifecycle.append_event(self.session, job_id, "checkpoint", message, data)
+        retention.retire(self.session, self.job)
+        return checkpoint.id
+
+    def artifact(self, report: ArtifactReport, storage: Storage) -> None:
+        """Register a file; a file of the same name is replaced."""
+        job_id, number = self.job.id, self.attempt.number
+        check_below(report.uri, storage.attempt_uri(job_id, number))
+        known = checkpoints.artifact(self.session, job_id, report.name)
+        artifact = Artifact(
+            job_id=job_id, attempt=number, created_at=datetime.now(UTC), **report.model_dump()
+        )
+        checkpoints.save_artifact(self.session, artifact)
+        if known is None or known.sha256 != report.sha256:
+            data = {"name": report.name, "size": report.size}
+            message = f"Artifact {report.name}"
+            lifecycle.append_event(self.session, job_id, "artifact", message, data)
+
+
+def finish(session: Session, job_id: str, number: int, report: FinishReport) -> None:
+    """Record how an attempt with a verified token ended. Idempotent: an answer may get lost.
+
+    Raises:
+        StaleAttempt: the attempt had ended with another outcome, or was replaced.
+    """
+    error = report.error.model_dump() if report.error is not None else None
+    if error is None and report.outcome == "failed":
+        error = {"type": "error", "message": "The worker gave no reason"}
+    # `finish_attempt` takes the lock; the state is read again only if this report came too late.
+    ending = Ending(report.outcome, error, _retry(report))
+    moved = lifecycle.finish_attempt(session, job_id, number, ending)
+    if moved is None:
+        attempt = repository.current_attempt(session, job_id, number)
+        if attempt.state != report.outcome:
+            raise StaleAttempt(f"attempt {number} of {job_id} is over")
+
+
+def _retry(report: FinishReport) -> Retry:
+    if not report.retryable:
+        return Retry.NEVER
+    return Retry.UNLESS_REPEATED if report.repeatable else Retry.LIMITED

@@ -1,0 +1,85 @@
+"""Reports of ingest runs; each is checked against the data set's newest run."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy.orm import Session
+
+from service import credentials
+from service.api.problems import field_problem
+from service.artifacts.storage import Storage
+from service.datasets import repository as datasets
+from service.db.models import IngestRun
+from service.protocol import Desired, ErrorReport, IngestReport, IngestStart
+from service.runs import liveness
+from service.runs import repository as runs
+from service.settings import Settings
+from service.states import AttemptState, StaleAttempt
+from service.worker_api.paths import check_below
+
+
+class IngestSession:
+    """Handler of one ingest run's requests. The row of its data set is locked.
+
+    Raises:
+        StaleAttempt: the data set was deleted, or the run was replaced or got another token.
+    """
+
+    def __init__(self, session: Session, dataset_id: str, number: int, token: str) -> None:
+        self.session = session
+        dataset = datasets.lock(session, dataset_id)
+        if dataset is None:
+            raise StaleAttempt(f"the data set {dataset_id} was deleted")
+        run = runs.newest(session, IngestRun, dataset_id)
+        # The token was checked before, but without the lock.
+        current = run is not None and run.number == number
+        if run is None or not current or not credentials.token_matches(token, run.token_hash):
+            raise StaleAttempt(f"the ingest of {dataset_id} was started again")
+        self.dataset, self.run = dataset, run
+
+    def start(self, storage: Storage, settings: Settings) -> IngestStart:
+        """Mark the run as running; return what it must read."""
+        self._check_not_over()
+        dataset_id = self.dataset.id
+        runs.move(self.session, IngestRun, dataset_id, self.run.number, AttemptState.RUNNING)
+        return IngestStart(
+            uri=self.dataset.uri,
+            artifacts_uri=storage.dataset_uri(dataset_id),
+            dataset_roots=[str(root) for root in settings.dataset_roots],
+        )
+
+    def heartbeat(self, progress: dict[str, object]) -> Desired:
+        """Record that the run is alive. Its end is never requested; a deleted data set is an error."""
+        self._check_not_over()
+        if progress:
+            raise field_problem("progress", "an ingest has no progress; leave it out", progress)
+        liveness.record_heartbeat(self.run, datetime.now(UTC))
+        return "run"
+
+    def finish(self, report: IngestReport, storage: Storage) -> None:
+        """Record how the run ended. Idempotent."""
+        dataset_id = self.dataset.id
+        if self.dataset.state == report.state:
+            return
+        if report.index_uri is not None:
+            check_below(report.index_uri, storage.dataset_uri(dataset_id), "index_uri")
+        error = report.error
+        if isinstance(error, str):
+            error = ErrorReport(type="ingest-failed", message=error)
+        moved = datasets.end_ingest(
+            self.session,
+            dataset_id,
+            self.run.number,
+            report.state,
+            facts=report.facts and report.facts.model_dump(mode="json"),
+            report=report.report,
+            index_uri=report.index_uri,
+            error=error and error.model_dump(),
+        )
+        if not moved:
+            raise StaleAttempt(f"the ingest of {dataset_id} is over")
+
+    def _check_not_over(self) -> None:
+        if self.dataset.state != datasets.INGESTING:
+            raise StaleAttempt(f"the ingest of {self.dataset.id} is over")
