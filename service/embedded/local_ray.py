@@ -176,6 +176,10 @@ def _environment(token: str, ports: list[int]) -> dict[str, str]:
         # Two ports that would otherwise be the same for every Ray on the machine.
         "AUTOSCALER_METRIC_PORT": str(ports[7]),
         "DASHBOARD_METRIC_PORT": str(ports[8]),
+        # By default Ray starts one idle worker per CPU at its own start and at that of each job. Jobs
+        # cannot use them, because each has its own environment variables.
+        "RAY_enable_worker_prestart": "0",
+        "RAY_prestart_worker_first_driver": "0",
     }
 
 

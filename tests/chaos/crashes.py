@@ -50,10 +50,6 @@ SETTINGS = {
     # A killed dispatcher is replaced only after this time; with the default of 30 s there would
     # rarely be one.
     "DASL_LEASE_SECONDS": "4",
-    # Otherwise Ray starts as many idle workers for each job as it has CPUs, and jobs start all the
-    # time here.
-    "RAY_prestart_worker_first_driver": "0",
-    "RAY_enable_worker_prestart": "0",
     # Otherwise Ray has a lower priority than the service, the database and this process.
     "RAY_worker_niceness": "0",
 }
