@@ -157,11 +157,11 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
     # Imported late: these imports take seconds, and the job should show as running before them.
     import ray
     from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
     from ray.train.v2.api.exceptions import TrainingFailedError, WorkerGroupError
 
     from workers.process_group import OwnAddress
     from workers.rank import train_rank
+    from workers.trainer import LeanTrainer
 
     ray.init(
         # Readers of the log cannot reach the dashboard, so its address is omitted.
@@ -172,7 +172,7 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
     # Ray's handler writes a stack to the log of a stopped job, which looks like a crash.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     resources = start.job_spec().resources
-    trainer = TorchTrainer(
+    trainer = LeanTrainer(
         train_rank,
         train_loop_config=config,
         torch_config=OwnAddress(backend="nccl" if resources.gpus_per_worker else "gloo"),
