@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import gc
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from service.embedded.local_ray import LocalRay
 
 
 def pytest_configure() -> None:
@@ -25,3 +32,27 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure() -> None:
     gc.unfreeze()  # else libraries miss their objects at the end, and say so
+
+
+@pytest.fixture(scope="session")
+def local_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
+    """A Ray with two CPUs for all tests that need no `dasl serve` around it."""
+    # The core's tests also run where the service's dependencies are not installed.
+    from service.dispatcher.executor import ExecutorUnavailable
+    from service.dispatcher.ray_executor import RayExecutor
+    from service.embedded.local_ray import LocalRay
+
+    folder = tmp_path_factory.mktemp("ray")
+    with LocalRay(folder / "ray", folder / "ray.log", cpus=2) as ray:
+        executor = RayExecutor(ray.address, ray.token)
+        deadline = time.monotonic() + 250
+        while True:
+            assert ray.running, ray.log.read_text()
+            try:
+                if executor.cluster().nodes:
+                    break
+            except ExecutorUnavailable:
+                assert time.monotonic() < deadline, ray.log.read_text()
+            time.sleep(0.1)
+        executor.close()
+        yield ray

@@ -39,21 +39,21 @@ def until(ask: Callable[[], T | None], ray: LocalRay) -> T:
         time.sleep(0.2)
 
 
-def test_every_line_of_every_rank_is_in_the_drivers_log(tmp_path: Path) -> None:
-    with LocalRay(tmp_path / "ray", tmp_path / "ray.log", cpus=2) as ray:
-        executor = RayExecutor(ray.address, ray.token)
-        until(lambda: executor.cluster().nodes, ray)
-        command = f"{sys.executable} {DRIVER} {tmp_path} {LINES}"
+def test_every_line_of_every_rank_is_in_the_drivers_log(
+    tmp_path: Path, local_ray: LocalRay
+) -> None:
+    executor = RayExecutor(local_ray.address, local_ray.token)
+    command = f"{sys.executable} {DRIVER} {tmp_path} {LINES}"
+    executor.submit("job_x-1", command, ENVIRONMENT, "hush-hush")
 
-        def ended() -> Submission | None:
-            executor.submit("job_x-1", command, ENVIRONMENT, "hush-hush")  # Idempotent.
-            run = executor.status("job_x-1")
-            return run if run is not None and run.state.ended else None
+    def ended() -> Submission | None:
+        run = executor.status("job_x-1")
+        return run if run is not None and run.state.ended else None
 
-        run = until(ended, ray)
-        size = until(lambda: executor.logs("job_x-1", 0, 1).size, ray)
-        log = until(lambda: executor.logs("job_x-1", 0, size).data, ray).decode()
-        executor.close()
+    run = until(ended, local_ray)
+    size = until(lambda: executor.logs("job_x-1", 0, 1).size, local_ray)
+    log = until(lambda: executor.logs("job_x-1", 0, size).data, local_ray).decode()
+    executor.close()
     assert run.exit_code == 1, log[-3000:]
     told = set(re.sub(r"^\(RayTrainWorker pid=\d+\) ", "", log, flags=re.M).splitlines())
     for stream in ("out", "err"):

@@ -29,24 +29,6 @@ from tests.support.fake_executor import FakeExecutor
 TOKEN = "secret-of-no-test"
 
 
-@pytest.fixture(scope="module")
-def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
-    folder = tmp_path_factory.mktemp("ray")
-    with LocalRay(folder / "ray", folder / "ray.log", cpus=2) as ray:
-        executor = RayExecutor(ray.address, ray.token)
-        deadline = time.monotonic() + 250
-        while True:
-            assert ray.running, (folder / "ray.log").read_text()
-            try:
-                if executor.cluster().nodes:
-                    break
-            except ExecutorUnavailable:
-                assert time.monotonic() < deadline, (folder / "ray.log").read_text()
-            time.sleep(0.1)
-        executor.close()
-        yield ray
-
-
 @pytest.fixture(
     params=[
         "fake",
@@ -59,7 +41,7 @@ def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
         yield fake
         fake.close()
     else:
-        ray = request.getfixturevalue("ray")
+        ray = request.getfixturevalue("local_ray")
         adapter = RayExecutor(ray.address, ray.token)
         yield adapter
         adapter.close()
@@ -154,9 +136,9 @@ print(json.dumps(ray.get(look.remote())), flush=True)
 @pytest.mark.slow
 @pytest.mark.xdist_group("ray")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_ray_shows_the_token_to_nobody(ray: LocalRay, name: str, tmp_path: Path) -> None:
+def test_ray_shows_the_token_to_nobody(local_ray: LocalRay, name: str, tmp_path: Path) -> None:
     (tmp_path / "driver.py").write_text(ASKS_A_TASK)
-    executor, token = RayExecutor(ray.address, ray.token), uuid4().hex
+    executor, token = RayExecutor(local_ray.address, local_ray.token), uuid4().hex
     with Onlooker(token) as onlooker:
         command = f"{sys.executable} {tmp_path / 'driver.py'}"
         executor.submit(name, command, {"WORD": "for all"}, token)
@@ -168,7 +150,9 @@ def test_ray_shows_the_token_to_nobody(ray: LocalRay, name: str, tmp_path: Path)
     assert pid in onlooker.pids, "it looked while the task's process lived"
     assert onlooker.found == set()
     # Ray logs a job's environment in files that every user may read.
-    files = [file for file in (ray.log.parent / "ray").resolve().rglob("*.log") if file.is_file()]
+    files = [
+        file for file in (local_ray.log.parent / "ray").resolve().rglob("*.log") if file.is_file()
+    ]
     logged = {file.name: file.read_bytes() for file in files}
     assert [name for name, content in logged.items() if b"for all" in content]
     assert [name for name, content in logged.items() if token.encode() in content] == []
@@ -266,6 +250,6 @@ def test_nobody_answers() -> None:
 @pytest.mark.slow
 @pytest.mark.xdist_group("ray")
 @pytest.mark.parametrize("token", [None, "not-the-token"])
-def test_ray_asks_for_its_token(ray: LocalRay, token: str | None) -> None:
+def test_ray_asks_for_its_token(local_ray: LocalRay, token: str | None) -> None:
     with pytest.raises(ExecutorUnavailable, match="RAY_AUTH_TOKEN"):
-        RayExecutor(ray.address, token).submit("job_x-1", "true", {}, TOKEN)
+        RayExecutor(local_ray.address, token).submit("job_x-1", "true", {}, TOKEN)
