@@ -12,53 +12,24 @@ import json
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
+from dasl_core.train.reporter import NullReporter
 
-class FirstStep:
-    """A `Reporter` that records the time of the first step and ignores everything else."""
+
+class FirstStep(NullReporter):
+    """Records the time of the first step."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
 
     def metrics(self, points: list[dict[str, Any]]) -> None:
+        """Write the time of the first step once."""
         if not self.file.exists():
             self.file.write_text(json.dumps(points[0]["time"]))
-
-    def progress(self, progress: dict[str, Any]) -> None:
-        pass
-
-    def evaluation(
-        self,
-        step: int,
-        epoch: float,
-        subject: Literal["raw", "untrained", "backbone"],
-        metrics: dict[str, float],
-    ) -> None:
-        pass
-
-    def checkpoint(
-        self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
-    ) -> None:
-        pass
-
-    def artifact(self, file: Path) -> None:
-        pass
-
-    def event(self, type: str, message: str, data: dict[str, Any]) -> None:
-        pass
-
-    def phase(self, name: str, message: str) -> None:
-        """Ignored."""
-
-    def keepalive(self) -> None:
-        """Ignored."""
-
-    def desired(self) -> Literal["run", "cancel", "pause"]:
-        return "run"
 
 
 def train_rank(task: dict[str, Any]) -> None:
@@ -67,7 +38,6 @@ def train_rank(task: dict[str, Any]) -> None:
     from dasl_core.distributed import rank
     from dasl_core.spec import ResolvedJobSpec
     from dasl_core.train.build import RunFiles, pretrain
-    from dasl_core.train.reporter import NullReporter
 
     with tempfile.TemporaryDirectory() as scratch:
         pretrain(

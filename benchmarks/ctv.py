@@ -11,8 +11,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +21,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from benchmarks.machine import machine
+from benchmarks.machine import machine, write_results
+from benchmarks.memory import in_fresh_process, peak_bytes
 from dasl_core.regularizers import ctv_norm, difference_alignment
 
 Step = Callable[[], None]
@@ -33,6 +32,7 @@ WIDTH = 128
 TIME_LIMIT_SECONDS = 0.5
 MEMORY_LIMIT_MATRICES = 20
 REPEATS = 9
+CPU = torch.device("cpu")
 RESULTS = Path(__file__).parent / "results" / "ctv.json"
 
 
@@ -41,23 +41,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--peak-of", choices=CASES, help=argparse.SUPPRESS)
+    parser.add_argument("--alone", choices=CASES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    if arguments.peak_of:
-        print(peak_extra_bytes(arguments.peak_of))
+    if arguments.alone:
+        print(json.dumps({"peak_extra_bytes": peak_extra_bytes(arguments.alone)}))
         return 0
 
-    results = [measure(name, arguments.threads) for name in CASES]
+    results = [measure(name, arguments) for name in CASES]
     show(results)
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(
-        json.dumps(
-            {"machine": machine("torch") | {"threads": arguments.threads}, "results": results},
-            indent=2,
-        )
-        + "\n"
-    )
+    environment = machine("torch") | {"threads": arguments.threads}
+    write_results(arguments.output, {"machine": environment, "results": results})
     return 0 if all(result["within_limits"] for result in results) else 1
 
 
@@ -104,7 +98,7 @@ CASES: dict[str, Callable[[int], Step]] = {
 }
 
 
-def measure(name: str, threads: int) -> dict[str, Any]:
+def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     step = CASES[name](NUM_COLUMNS)
     step()  # start torch's threads
     seconds = []
@@ -113,7 +107,7 @@ def measure(name: str, threads: int) -> dict[str, Any]:
         step()
         seconds.append(time.perf_counter() - start)
     median = statistics.median(seconds)
-    extra = peak_in_fresh_process(name, threads)
+    extra = in_fresh_process("benchmarks.ctv", name, arguments)["peak_extra_bytes"]
     limit = MEMORY_LIMIT_MATRICES * NUM_COLUMNS * WIDTH * 4
     return {
         "name": name,
@@ -129,29 +123,13 @@ def measure(name: str, threads: int) -> dict[str, Any]:
     }
 
 
-def peak_in_fresh_process(name: str, threads: int) -> int:
-    """Measure in a fresh process, because freed memory that the allocator keeps would hide growth."""
-    command = [sys.executable, "-m", "benchmarks.ctv", "--threads", str(threads), "--peak-of", name]
-    # Allocate tensors directly from the operating system and return them to it.
-    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}
-    finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return int(finished.stdout)
-
-
 def peak_extra_bytes(name: str) -> int:
     """Return the increase of peak resident memory in the first full-size step (Linux)."""
     step = CASES[name](NUM_COLUMNS)
     CASES[name](64)()  # start torch's threads and load its code
-    before = memory_bytes("VmRSS")
+    before = peak_bytes(CPU, reset=True)
     step()
-    return memory_bytes("VmHWM") - before
-
-
-def memory_bytes(field: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"/proc/self/status has no {field}")
+    return peak_bytes(CPU) - before
 
 
 def show(results: list[dict[str, Any]]) -> None:

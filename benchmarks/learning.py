@@ -33,7 +33,8 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.machine import machine
+from benchmarks.machine import machine, write_results
+from dasl_core.train.reporter import NullReporter, Subject
 from examples.emoji import unpack_emoji
 
 RESULTS = Path(__file__).parent / "results" / "learning.json"
@@ -183,8 +184,7 @@ def run_missing(
             kept["runs"][key] = done.result()
             print(key, kept["runs"][key]["figures"], flush=True)
             kept["machine"] = machine("torch", "timm")
-            output.parent.mkdir(parents=True, exist_ok=True)
-            output.write_text(json.dumps(kept, indent=2) + "\n")
+            write_results(output, kept)
     return dict(kept["runs"])
 
 
@@ -284,13 +284,13 @@ def few_labels(network: Any, folder: Path, side: int) -> float:
         shuffled = torch.randperm(
             len(labels["fashion"]), generator=torch.Generator().manual_seed(draw)
         )
-        known = torch.cat(
+        labeled = torch.cat(
             [shuffled[labels["fashion"][shuffled] == label][:FEW] for label in range(10)]
         )
         accuracies.append(
             knn_accuracy(
-                features["fashion"][known],
-                labels["fashion"][known],
+                features["fashion"][labeled],
+                labels["fashion"][labeled],
                 features["test"],
                 labels["test"],
                 k=NEIGHBORS,
@@ -299,8 +299,8 @@ def few_labels(network: Any, folder: Path, side: int) -> float:
     return round(statistics.mean(accuracies), 4)
 
 
-class MetricRecorder:
-    """A `Reporter` that keeps one metric of each subject, and the metrics of the steps."""
+class MetricRecorder(NullReporter):
+    """Keeps one metric of each subject, and the metrics of the steps."""
 
     def __init__(self, metric: str) -> None:
         self.metric = metric
@@ -315,16 +315,9 @@ class MetricRecorder:
                 if name in point["values"]:
                     values.append(point["values"][name])
 
-    def progress(self, progress: dict[str, Any]) -> None:
-        """Ignored."""
-
-    def phase(self, name: str, message: str) -> None:
-        """Ignored."""
-
-    def keepalive(self) -> None:
-        """Ignored."""
-
-    def evaluation(self, step: int, epoch: float, subject: str, metrics: dict[str, float]) -> None:
+    def evaluation(
+        self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]
+    ) -> None:
         """Keep the last value of each subject."""
         self.subjects[subject] = round(metrics[self.metric], 4)
 
@@ -336,16 +329,9 @@ class MetricRecorder:
 
         self.weights = load_file(folder / "backbone.safetensors")
 
-    def artifact(self, file: Path) -> None:
-        """Ignored."""
-
     def event(self, type: str, message: str, data: dict[str, Any]) -> None:
         """Print events: a skipped step, for example, explains a result."""
         print(f"{type}: {message}", file=sys.stderr)
-
-    def desired(self) -> Any:
-        """Never stop early."""
-        return "run"
 
 
 def unpack_fashion(source: Path, folder: Path) -> None:

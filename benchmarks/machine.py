@@ -1,11 +1,13 @@
-"""The environment of a measurement."""
+"""The environment of a measurement, and the file of its results."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 
@@ -27,3 +29,9 @@ def machine(*packages: str) -> dict[str, Any]:
         **{package: version(package) for package in packages},
         "commit": commit or None,
     }
+
+
+def write_results(output: Path, document: dict[str, Any]) -> None:
+    """Write results as JSON."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(document, indent=2) + "\n")

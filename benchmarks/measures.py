@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from benchmarks.ctv import memory_bytes
-from benchmarks.machine import machine
+from benchmarks.machine import machine, write_results
+from benchmarks.memory import in_fresh_process, peak_bytes, synchronize
 from dasl_core import evaluate
 
 LIMIT_BYTES = 512 << 20
@@ -48,16 +46,16 @@ def main() -> int:
         return 0
 
     cases = [arguments.only] if arguments.only else list(CASES)
-    results = [in_fresh_process(name, arguments) for name in cases]
+    results = [
+        in_fresh_process("benchmarks.measures", name, arguments, return_memory=False)
+        for name in cases
+    ]
     show(results)
     if not arguments.only:
         about = machine("torch") | {"threads": arguments.threads, "device": arguments.device}
         if arguments.device != "cpu":
             about["device"] = torch.cuda.get_device_name()
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        arguments.output.write_text(
-            json.dumps({"machine": about, "results": results}, indent=2) + "\n"
-        )
+        write_results(arguments.output, {"machine": about, "results": results})
     return 0 if all(result["within_limits"] for result in results) else 1
 
 
@@ -150,32 +148,6 @@ def measure(name: str, device: torch.device) -> dict[str, Any]:
         "limit_bytes": LIMIT_BYTES,
         "within_limits": extra < LIMIT_BYTES,
     }
-
-
-def peak_bytes(device: torch.device, *, reset: bool = False) -> int:
-    """Return peak memory so far; with `reset`, restart the peak at the memory in use now."""
-    if device.type == "cuda":
-        if reset:
-            torch.cuda.reset_peak_memory_stats(device)
-        return torch.cuda.max_memory_allocated(device)
-    if reset:
-        # Linux: set the peak to the memory that is resident now.
-        Path("/proc/self/clear_refs").write_text("5")
-    return memory_bytes("VmHWM")
-
-
-def synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def in_fresh_process(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Run `measure` in a fresh process, because freed memory that is kept would hide growth."""
-    command = [sys.executable, "-m", "benchmarks.measures", "--alone", name]
-    command += ["--threads", str(arguments.threads), "--device", arguments.device]
-    finished = subprocess.run(command, capture_output=True, text=True, check=True)
-    result: dict[str, Any] = json.loads(finished.stdout)
-    return result
 
 
 def show(results: list[dict[str, Any]]) -> None:

@@ -20,8 +20,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,8 +31,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from benchmarks.ctv import memory_bytes
-from benchmarks.machine import machine
+from benchmarks.machine import machine, write_results
+from benchmarks.memory import in_fresh_process, peak_bytes, synchronize
 from dasl_core.clustering import cluster
 from dasl_core.methods.simclr import nt_xent
 from dasl_core.models.heads import projection_head
@@ -75,14 +73,14 @@ def main() -> int:
         print(json.dumps(measure(arguments.alone, device, batch)))
         return 0
 
-    step = in_fresh_process("step", arguments)
+    step = in_fresh_process("benchmarks.regularizers", "step", arguments, return_memory=False)
     # The fastest: a step slowed by other processes would make the shares look small.
     whole = step["fastest_seconds"] * GLOBAL_BATCH / batch
     about_step = {"batch": batch, "image_size": IMAGE_SIZE, **step, "seconds_at_4096": whole}
     limit = LIMIT_MATRICES * VIEWS * GLOBAL_BATCH * WIDTH * 4
     results = []
     for name in CASES:
-        figures = in_fresh_process(name, arguments) | {"name": name}
+        figures = in_fresh_process("benchmarks.regularizers", name, arguments) | {"name": name}
         within = True
         if name != "clusters":
             figures["share_of_step"] = figures["median_seconds"] / whole
@@ -98,10 +96,7 @@ def main() -> int:
         about["device"] = torch.cuda.get_device_name()
     name = "regularizers.json" if device.type == "cpu" else f"regularizers_{device.type}.json"
     output = arguments.output or RESULTS / name
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(
-        json.dumps({"machine": about, "step": about_step, "results": results}, indent=2) + "\n"
-    )
+    write_results(output, {"machine": about, "step": about_step, "results": results})
     return 0 if all(result["within_limits"] for result in results) else 1
 
 
@@ -210,9 +205,9 @@ def measure(name: str, device: torch.device, batch: int) -> dict[str, Any]:
     else:
         CASES[name](64, device)()  # start torch's threads and load its code
         step = CASES[name](GLOBAL_BATCH, device)
-        before = memory(device, reset=True)
+        before = peak_bytes(device, reset=True)
         step()
-        extra = memory(device) - before
+        extra = peak_bytes(device) - before
     seconds: list[float] = []
     while len(seconds) < FEWEST_REPEATS or (
         len(seconds) < REPEATS and sum(seconds) < ENOUGH_SECONDS
@@ -229,36 +224,6 @@ def measure(name: str, device: torch.device, batch: int) -> dict[str, Any]:
         "repeats": len(seconds),
     }
     return figures if extra is None else figures | {"peak_extra_bytes": extra}
-
-
-def in_fresh_process(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Run `measure` in a fresh process, because freed memory that is kept would hide growth."""
-    command = [sys.executable, "-m", "benchmarks.regularizers", "--alone", name]
-    command += ["--threads", str(arguments.threads), "--device", arguments.device]
-    if arguments.batch:
-        command += ["--batch", str(arguments.batch)]
-    # Allocate tensors directly from the operating system and return them to it.
-    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"} if name != "step" else None
-    finished = subprocess.run(
-        command, env=environment, stdout=subprocess.PIPE, text=True, check=True
-    )
-    figures: dict[str, Any] = json.loads(finished.stdout)
-    return figures
-
-
-def synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def memory(device: torch.device, *, reset: bool = False) -> int:
-    """Return peak memory in bytes; with `reset`, restart the peak at the memory in use now."""
-    if device.type == "cuda":
-        synchronize(device)
-        if reset:
-            torch.cuda.reset_peak_memory_stats(device)
-        return torch.cuda.max_memory_allocated(device)
-    return memory_bytes("VmRSS" if reset else "VmHWM")
 
 
 def show(step: dict[str, Any], results: list[dict[str, Any]]) -> None:

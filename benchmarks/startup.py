@@ -27,7 +27,7 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.machine import machine
+from benchmarks.machine import machine, write_results
 from dasl_core.data.ingest import ingest_folder
 from service.client import Client
 from tests.support.polling import until
@@ -85,8 +85,7 @@ def main() -> int:
         and statistics.median(livez_seconds) <= LIMIT_SECONDS,
     }
     show(result)
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps({"machine": before, "result": result}, indent=2) + "\n")
+    write_results(arguments.output, {"machine": before, "result": result})
     return 0 if result["within_limits"] else 1
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import math
 import statistics
 import tempfile
@@ -40,7 +39,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from benchmarks.machine import machine
+from benchmarks.machine import machine, write_results
+from benchmarks.memory import synchronize
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.spec import JobSpec, resolve
 from dasl_core.train.build import RunFiles, build_trainer
@@ -81,9 +81,7 @@ def main() -> int:
         "rows": rows,
         "within_limits": all(r["interval"][1] <= LIMIT for r in rows),
     }
-    output.write_text(
-        json.dumps({"machine": before, "settings": settings, "result": result}, indent=2) + "\n"
-    )
+    write_results(output, {"machine": before, "settings": settings, "result": result})
     return 0 if result["within_limits"] else 1
 
 
@@ -145,12 +143,10 @@ def median_interval(values: list[float]) -> tuple[float, float]:
 
 def timed(step: Callable[[], None], device: torch.device) -> float:
     """Return the time of a step, including its last kernel."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    synchronize(device)
     began = time.perf_counter()
     step()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    synchronize(device)
     return time.perf_counter() - began
 
 

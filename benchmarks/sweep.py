@@ -86,10 +86,10 @@ def weights(runs: dict[str, Any]) -> Table:
     for name in REGULARIZERS:
         row = []
         for method in SWEPT:
-            found = [
+            recalls = [
                 run["figures"]["backbone"] for run in of(runs, f"emoji/{method}, {name}").values()
             ]
-            row.append(f"{100 * statistics.mean(found):.1f}" if found else "")
+            row.append(f"{100 * statistics.mean(recalls):.1f}" if recalls else "")
         table.add_row(name, *row)
     return table
 
@@ -102,10 +102,10 @@ def optimizers(runs: dict[str, Any]) -> Table:
         table.add_column(heading, justify="right" if heading else "left")
     for optimizer in OPTIMIZERS:
         for part in ("none", "sec"):
-            found = of(runs, f"emoji/simclr, {optimizer}, {part}").values()
-            if found:
-                recall = statistics.mean(run["figures"]["backbone"] for run in found)
-                means = [statistics.mean(run["steps"][name] for run in found) for name in names]
+            seeds = of(runs, f"emoji/simclr, {optimizer}, {part}").values()
+            if seeds:
+                recall = statistics.mean(run["figures"]["backbone"] for run in seeds)
+                means = [statistics.mean(run["steps"][name] for run in seeds) for name in names]
                 table.add_row(
                     f"{optimizer}, {part}",
                     f"{100 * recall:.1f}",

@@ -44,7 +44,7 @@ from benchmarks.load.history import TENANT, write_history
 from benchmarks.load.people import People
 from benchmarks.load.servers import Servers, database_of, database_version, serving
 from benchmarks.load.traffic import Sender, Tallies, Tally, at_rate, percentiles
-from benchmarks.machine import machine
+from benchmarks.machine import machine, write_results
 from service import lifecycle
 from service.db.migrate import upgrade
 from service.db.models import Job
@@ -59,7 +59,7 @@ LISTS_PER_SECOND, LISTING_SECONDS = 10.0, 60.0
 STEADY_SECONDS = 30.0
 WARM_UP_SECONDS = 5.0
 SUBMIT_LIMIT_MS, LISTING_LIMIT_MS, POINTS_LIMIT = 50.0, 100.0, 2000.0
-LOOK_EVERY_SECONDS = 5.0
+COUNT_EVERY_SECONDS = 5.0
 
 Request = Callable[[int, float], Awaitable[object]]
 
@@ -129,27 +129,27 @@ class Load:
         self._servers.take_tallies()
         self._servers.take_rounds()
         began = time.monotonic()
-        looking = asyncio.ensure_future(self._look(began + seconds))
+        counting = asyncio.ensure_future(self._count_jobs(began + seconds))
         await asyncio.gather(*(at_rate(rate, seconds, request) for request, rate in rates.items()))
-        seen = await looking
+        counts = await counting
         took = time.monotonic() - began
         tallies = Tallies(self._tallies.take() | self._servers.take_tallies())
         return {
             "seconds": took,
             "tallies": tallies,
             "rounds": self._servers.take_rounds(),
-            "seen": seen,
+            "counts": counts,
         }
 
-    async def _look(self, until: float) -> list[dict[str, int]]:
+    async def _count_jobs(self, until: float) -> list[dict[str, int]]:
         """Count waiting and running jobs every few seconds."""
-        seen = []
+        counts = []
         while (left := until - time.monotonic()) > 0:
-            seen.append(await asyncio.to_thread(self._counts))
+            counts.append(await asyncio.to_thread(self._counts))
             if ended := self._servers.ended():
                 raise RuntimeError(f"ended by themselves: {', '.join(ended)}")
-            await asyncio.sleep(min(LOOK_EVERY_SECONDS, left))
-        return seen
+            await asyncio.sleep(min(COUNT_EVERY_SECONDS, left))
+        return counts
 
     def _counts(self) -> dict[str, int]:
         waiting = func.count().filter(Job.status == "queued")
@@ -197,14 +197,14 @@ def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
         tallies["list"] = every
     stored = tallies["worker metrics"].statuses["204"] if "worker metrics" in tallies else 0
     rounds = [seconds for part in parts for seconds in part["rounds"]]
-    seen = [counts for part in parts for counts in part["seen"]]
+    counts = [one for part in parts for one in part["counts"]]
     return {
         "seconds": round(seconds, 1),
         "points_per_second": round(stored * POINTS_PER_REPORT / seconds, 1),
         "requests": {kind: tally.summary() for kind, tally in sorted(tallies.items())},
         "dispatcher_rounds": {"count": len(rounds), **percentiles(rounds)},
         **{
-            state: {"least": min(x[state] for x in seen), "most": max(x[state] for x in seen)}
+            state: {"least": min(x[state] for x in counts), "most": max(x[state] for x in counts)}
             for state in ("queued", "running")
         },
     }
@@ -237,11 +237,13 @@ def verdict(phases: dict[str, dict[str, Any]], trouble: dict[str, Any]) -> dict[
     }
 
 
-async def run(servers: Servers, token: str, known: list[str], options: argparse.Namespace) -> Load:
+async def run(
+    servers: Servers, token: str, job_ids: list[str], options: argparse.Namespace
+) -> Load:
     """Run all phases."""
     tallies = Tallies()
     async with Sender(servers.url, tallies) as sender:
-        people = People(sender, token, known, first=options.jobs + 10 * QUEUED)
+        people = People(sender, token, job_ids, first=options.jobs + 10 * QUEUED)
         load = Load(servers, people, tallies, options.job_seconds)
         await load.submits("submit")
         await load.lists("listing")
@@ -282,14 +284,14 @@ def main() -> int:
         database = Database(url)
         facts["database"] = database_version(database)
         began = time.monotonic()
-        token, known = write_history(
+        token, job_ids = write_history(
             database, Path(name) / "images", options.jobs, QUEUED + RUNNING
         )
         print(f"History written in {time.monotonic() - began:.0f} s", flush=True)
         with serving(settings, database, server_logs, options.job_seconds) as servers:
             # Pauses of this process would be charged to the service.
             freeze_garbage_collection()
-            load = asyncio.run(run(servers, token, known, options))
+            load = asyncio.run(run(servers, token, job_ids, options))
             trouble = servers.trouble()
         database.dispose()
     limits = verdict(load.phases, trouble)
@@ -301,8 +303,7 @@ def main() -> int:
         "within_limits": all(limits.values()),
     }
     show(result)
-    document = {"machine": facts | {"beside": options.beside}, "result": result}
-    output.write_text(json.dumps(document, indent=2) + "\n")
+    write_results(output, {"machine": facts | {"beside": options.beside}, "result": result})
     return 0 if result["within_limits"] else 1
 
 

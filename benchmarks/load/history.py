@@ -78,26 +78,26 @@ def write_history(
         )
     resolved = [_resolved(number) for number in range(len(METHODS))]
     chance = random.Random(0)
-    known: list[str] = []
+    job_ids: list[str] = []
     for first in range(0, jobs + queued, _JOBS_AT_ONCE):
         numbers = range(first, min(first + _JOBS_AT_ONCE, jobs + queued))
         rows = []
         for number in numbers:
             status = "queued" if number >= jobs else _end(number)
             began = now - timedelta(days=30) + timedelta(seconds=20 * number)
-            given = spec(number)
+            document = spec(number)
             rows.append(
                 {
                     "id": ids.new_id("job"),
                     "tenant": TENANT,
-                    "name": given["name"],
-                    "method": given["method"]["name"],
+                    "name": document["name"],
+                    "method": document["method"]["name"],
                     "status": status,
                     "desired": "run",
-                    "spec": given,
+                    "spec": document,
                     "resolved": resolved[number % len(METHODS)],
                     "priority": chance.choice((0, 0, 0, 10, 20)),
-                    "tags": given["tags"],
+                    "tags": document["tags"],
                     "dataset_id": dataset_id,
                     "created_at": now if status == "queued" else began,
                     "started_at": None if status == "queued" else began,
@@ -108,20 +108,20 @@ def write_history(
                     "token_id": token.id,
                 }
             )
-        known += [str(row["id"]) for row in rows[:: _JOBS_AT_ONCE // 10]]
+        job_ids += [str(row["id"]) for row in rows[:: _JOBS_AT_ONCE // 10]]
         with database.write() as session:
             _add(session, Job, rows)
             _add(session, JobTag, _tags(rows))
             _add(session, Run, _attempts(rows))
             _add(session, Event, _events(rows))
     with database.write() as session:
-        for job_id in known[:_JOBS_WITH_POINTS]:
+        for job_id in job_ids[:_JOBS_WITH_POINTS]:
             _add(session, Metric, _points(job_id, chance))
     with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         if connection.dialect.name == "postgresql":
             # As autovacuum does on a database that grows gradually.
             connection.execute(text("VACUUM ANALYZE"))
-    return token_text, known
+    return token_text, job_ids
 
 
 def _end(number: int) -> str:
@@ -136,19 +136,19 @@ def _resolved(number: int) -> dict[str, Any]:
 
 
 def _add(session: Session, table: type[Base], rows: Iterable[dict[str, Any]]) -> None:
-    found = list(rows)
-    if not found:
+    values = list(rows)
+    if not values:
         return
     if session.get_bind().dialect.name == "sqlite":
-        session.execute(insert(table), found)
+        session.execute(insert(table), values)
         return
     connection = session.connection().connection.driver_connection
     assert isinstance(connection, psycopg.Connection)
-    columns = sql.SQL(", ").join(map(sql.Identifier, found[0]))
+    columns = sql.SQL(", ").join(map(sql.Identifier, values[0]))
     name = sql.Identifier(table.__tablename__)
     statement = sql.SQL("COPY {} ({}) FROM STDIN").format(name, columns)
     with connection.cursor() as cursor, cursor.copy(statement) as copy:
-        for row in found:
+        for row in values:
             copy.write_row([json.dumps(x) if isinstance(x, dict) else x for x in row.values()])
 
 

@@ -31,11 +31,11 @@ class People:
     """Sends requests with a token of the scope `submit`.
 
     Args:
-        known: ids of jobs to request.
+        job_ids: ids of jobs to request.
     """
 
-    def __init__(self, sender: Sender, token: str, known: Sequence[str], first: int) -> None:
-        self._sender, self._token, self._known = sender, token, known
+    def __init__(self, sender: Sender, token: str, job_ids: Sequence[str], first: int) -> None:
+        self._sender, self._token, self._job_ids = sender, token, job_ids
         self._numbers = itertools.count(first)
         self._random = random.Random(1)
         self.submitted: list[str] = []
@@ -52,12 +52,12 @@ class People:
     async def list(self, number: int, due: float) -> None:
         """Request the next of `LISTINGS`."""
         name, query = list(LISTINGS.items())[number % len(LISTINGS)]
-        query = query.format(id=self._random.choice(self._known))
+        query = query.format(id=self._random.choice(self._job_ids))
         await self._sender.send(f"list: {name}", due, "GET", f"/v1/jobs{query}", self._token)
 
     async def watch(self, number: int, due: float) -> None:
         """Request what `dasl watch` does, the cluster, and the Prometheus metrics."""
-        recent = self.submitted[-2000:] or self._known
+        recent = self.submitted[-2000:] or self._job_ids
         job_id = self._random.choice(recent)
         name, path = (
             ("job", f"/v1/jobs/{job_id}"),

@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 from sqlalchemy import func, select
 
-from benchmarks.machine import machine
+from benchmarks.machine import machine, write_results
 from service.client import Client
 from service.db.models import Attempt, Checkpoint, Event
 from service.db.session import Database
@@ -103,7 +103,7 @@ class Watch(threading.Thread):
         super().__init__(name="watch", daemon=True)
         self._database = database
         self._stop_soon = threading.Event()
-        self.found: set[str] = set()
+        self.violations: set[str] = set()
         self.looks = 0
 
     def run(self) -> None:
@@ -119,7 +119,7 @@ class Watch(threading.Thread):
                     .where(Attempt.submission_id.in_(alive))
                     .group_by(Attempt.job_id)
                 )
-                self.found |= {
+                self.violations |= {
                     f"{job}: ranks of attempt {first} and of a later one were alive together"
                     for job, count, first in rows
                     if count > 1
@@ -148,28 +148,28 @@ def main() -> int:
         help="replace Ray by a stand-in that starts drivers at once, and training by hashing",
     )
     parser.add_argument("--output", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     before = machine("torch", "ray", "sqlalchemy")
     own_all_processes()
     with (
         tempfile.TemporaryDirectory(prefix="dasl-crash-") as folder,
-        database_of(given.database, Path(folder)) as url,
+        database_of(options.database, Path(folder)) as url,
     ):
         result = crash(
             Path(folder),
             url,
-            kills=given.kills,
-            seed=given.seed,
-            width=given.width,
-            mean_wait=given.mean_wait,
-            minutes=given.minutes,
-            standin=given.standin,
+            kills=options.kills,
+            seed=options.seed,
+            width=options.width,
+            mean_wait=options.mean_wait,
+            minutes=options.minutes,
+            standin=options.standin,
         )
     print(json.dumps(result, indent=2))
-    output = given.output or RESULTS / (
-        f"crashes-{given.database}{'-standin' if given.standin else ''}.json"
+    output = options.output or RESULTS / (
+        f"crashes-{options.database}{'-standin' if options.standin else ''}.json"
     )
-    keep(output, {"machine": before, "database": given.database, "result": result})
+    keep(output, {"machine": before, "database": options.database, "result": result})
     return 1 if result["violations"] else 0
 
 
@@ -182,10 +182,9 @@ def keep(output: Path, run: dict[str, Any]) -> None:
     together = {
         "kills": sum(result["kills"] for result in results),
         "jobs": sum(result["jobs"] for result in results),
-        "violations": [found for result in results for found in result["violations"]],
+        "violations": [each for result in results for each in result["violations"]],
     }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps({"together": together, "runs": runs}, indent=2) + "\n")
+    write_results(output, {"together": together, "runs": runs})
 
 
 def own_all_processes() -> None:
@@ -253,10 +252,10 @@ def crash(
         seconds = time.monotonic() - last_kill
     orphans = _left_behind()
     steps = dict.fromkeys(stream.kinds, _EPOCHS * _STEPS_AN_EPOCH)
-    found = [
+    violations = [
         *history.violations(database, stream.accepted, steps),
         *history.unlike(database, stream.kinds),
-        *sorted(watch.found),
+        *sorted(watch.violations),
         *(f"left behind: {orphan}" for orphan in orphans),
     ]
     counts = _counts(database)
@@ -271,7 +270,7 @@ def crash(
         "seconds_until_all_ended": round(seconds, 1),
         "seconds": round(time.monotonic() - began, 1),
         "looks_for_two_live_epochs": watch.looks,
-        "violations": found,
+        "violations": violations,
         "ray": "stand-in" if standin else "real",
         "settings": SETTINGS,
     }

@@ -27,16 +27,18 @@ def violations(
         accepted: the job id that the API returned, by idempotency key.
         steps: number of training steps, by job.
     """
-    found: list[str] = []
+    problems: list[str] = []
     with database.read() as session:
         jobs = {job.id: job for job in session.scalars(select(Job))}
         for key, job_id in accepted.items():
             if job_id not in jobs:
-                found.append(f"{job_id}: accepted as {key}, and lost")
-        found += [f"{job_id}: was never submitted" for job_id in jobs.keys() - {*accepted.values()}]
+                problems.append(f"{job_id}: accepted as {key}, and lost")
+        problems += [
+            f"{job_id}: was never submitted" for job_id in jobs.keys() - {*accepted.values()}
+        ]
         for job in jobs.values():
-            found += [f"{job.id}: {wrong}" for wrong in _of_job(session, job, steps.get(job.id))]
-    return found
+            problems += [f"{job.id}: {wrong}" for wrong in _of_job(session, job, steps.get(job.id))]
+    return problems
 
 
 def unlike(database: Database, alike: Mapping[str, str]) -> list[str]:
@@ -51,15 +53,15 @@ def unlike(database: Database, alike: Mapping[str, str]) -> list[str]:
             by_name = {file["name"]: file["sha256"] for file in last.files}
             if last.job_id in alike:
                 weights[alike[last.job_id]][last.job_id] = by_name[FINAL_WEIGHTS]
-    found = []
+    problems = []
     for kind, by_job in weights.items():
         first, *others = by_job.items()
-        found += [
+        problems += [
             f"{job_id}: final weights differ from those of {first[0]}, of the same kind ({kind})"
             for job_id, sha256 in others
             if sha256 != first[1]
         ]
-    return found
+    return problems
 
 
 def _of_job(session: Session, job: Job, steps: int | None) -> Iterator[str]:

@@ -23,7 +23,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from benchmarks.machine import machine
+from benchmarks.machine import machine, write_results
 from service.client import Client
 from service.client.models import Job
 from service.db.leases import DISPATCHER_LEASE
@@ -54,25 +54,24 @@ def main() -> int:
         help=f"replace Ray and training, see tests.support.stand_in; only for {' and '.join(STANDIN)}",
     )
     parser.add_argument("--output", type=Path, default=RESULTS)
-    given = parser.parse_args()
+    options = parser.parse_args()
     own_all_processes()
-    kept = json.loads(given.output.read_text()) if given.output.exists() else {}
-    for name in given.only or TRIALS:
+    kept = json.loads(options.output.read_text()) if options.output.exists() else {}
+    for name in options.only or TRIALS:
         before = machine("torch", "ray", "sqlalchemy")
         # Ray's environment variables may change the results.
         before |= {name: value for name, value in os.environ.items() if name[:4] == "RAY_"}
         with tempfile.TemporaryDirectory(prefix="dasl-recovery-") as folder:
-            result = TRIALS[name](Path(folder), given.standin and name in STANDIN)
+            result = TRIALS[name](Path(folder), options.standin and name in STANDIN)
         left = [
             " ".join(words)[:200] for words in processes.commands(os.getpid()).values() if words[0]
         ]
-        ray = "stand-in" if given.standin and name in STANDIN else "real"
+        ray = "stand-in" if options.standin and name in STANDIN else "real"
         result |= {"ray": ray, "left_behind": left, "ok": result["ok"] and not left}
         print(json.dumps({name: result}, indent=2), flush=True)
         kept[name] = {"machine": before, "result": result}
-        given.output.parent.mkdir(parents=True, exist_ok=True)
-        given.output.write_text(json.dumps(kept, indent=2) + "\n")
-    return 0 if all(kept[name]["result"]["ok"] for name in given.only or TRIALS) else 1
+        write_results(options.output, kept)
+    return 0 if all(kept[name]["result"]["ok"] for name in options.only or TRIALS) else 1
 
 
 def ray_head(folder: Path, standin: bool) -> dict[str, Any]:
@@ -194,23 +193,23 @@ def cancel(folder: Path, standin: bool) -> dict[str, Any]:
         spec["train"] |= {"batch_size": 32, "checkpoint_every_epochs": 10_000}
         job = client.jobs.submit(spec)
         until(lambda: last_step(client, job) >= 5 or None, "five steps")
-        asked = time.time()
+        requested = time.time()
         job.cancel()
         until(lambda: client.jobs.get(job.id).done or None, "the end")
-        ended_seconds = time.time() - asked
+        ended_seconds = time.time() - requested
         until(lambda: not _ranks() or None, "the end of all ranks")
-        gone_seconds = time.time() - asked
+        gone_seconds = time.time() - requested
         times = client.jobs.metrics(job.id, name="loss", max_points=10_000).time
         [checkpoint] = client.jobs.checkpoints(job.id)
         job = client.jobs.get(job.id)
     assert checkpoint.created_at is not None, "the API says when"
     step_seconds = statistics.median(b - a for a, b in itertools.pairwise(times))
-    stopped_seconds = max(0.0, times[-1] - asked)
+    stopped_seconds = max(0.0, times[-1] - requested)
     return {
         "step_seconds": round(step_seconds, 2),
         "last_step_seconds": round(stopped_seconds, 2),
         "limit_seconds": CANCELLED_WITHIN_SECONDS,
-        "saved_seconds": round(checkpoint.created_at.timestamp() - asked, 2),
+        "saved_seconds": round(checkpoint.created_at.timestamp() - requested, 2),
         "cancelled_seconds": round(ended_seconds, 2),
         "ranks_gone_seconds": round(gone_seconds, 2),
         "status": job.status,
