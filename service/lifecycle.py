@@ -365,22 +365,23 @@ def record_heartbeat(job: Job, attempt: Attempt, progress: Data) -> None:
     """Record a heartbeat and merge the reported progress; both rows are locked (`lock_live_attempt`).
 
     Only rank 0 reports progress; a heartbeat without progress is the driver's. After rank 0's first
-    report, a driver's heartbeat never counts as progress: a silent rank 0 may train normally and only
-    fail to reach the API.
+    report, a driver's heartbeat shows only that the attempt is alive: a silent rank 0 may train normally
+    and only fail to reach the API.
     """
     now = datetime.now(UTC)
-    knows = bool(progress) or attempt.rank_heard_at is None
-    before = attempt.rank_heard_at or attempt.heartbeat_at
-    silent = before is None or not timedelta() <= now - before < liveness.SILENCE
+    last_report = attempt.progress_reported_at or attempt.heartbeat_at
     liveness.record_heartbeat(attempt, now)
-    if progress:
-        attempt.rank_heard_at = now
+    if not progress and attempt.progress_reported_at is not None:
+        return
     # Keep the previous values of missing fields, as before the first step.
-    known = {**_place(job), **progress}
-    if (progress and known != job.progress) or (knows and silent):
+    merged = {**_place(job), **progress}
+    # Without reports nothing is known about progress, so a long silence is not a standstill.
+    silent = last_report is None or not timedelta() <= now - last_report < liveness.SILENCE
+    if silent or (progress and merged != job.progress):
         attempt.progressed_at = now
     if progress:
-        job.progress = known
+        attempt.progress_reported_at = now
+        job.progress = merged
 
 
 def append_event(

@@ -96,9 +96,11 @@ class Dataset(Base):
     report: Mapped[Object | None]
     index_uri: Mapped[str | None] = mapped_column(Text)
     error: Mapped[Object | None]
-    # Only for processes of version 0.1, which read them during an upgrade.
-    attempt: Mapped[int] = mapped_column(default=0)
-    token_hash: Mapped[str | None] = mapped_column(String(64), unique=True)
+    # Only for processes of version 0.1, which use them during an upgrade. Reading one is an error.
+    attempt: Mapped[int] = mapped_column(default=0, deferred=True, deferred_raiseload=True)
+    token_hash: Mapped[str | None] = mapped_column(
+        String(64), unique=True, deferred=True, deferred_raiseload=True
+    )
     created_at: Mapped[datetime]
     # The row stays, because finished jobs still refer to it.
     deleted_at: Mapped[datetime | None]
@@ -213,9 +215,10 @@ class Run(Base):
     submission_id: Mapped[str] = mapped_column(String(60), unique=True)
     state: Mapped[str] = mapped_column(String(20))
     token_hash: Mapped[str] = mapped_column(String(64), unique=True)
-    # Liveness: the last heartbeat of any process. Progress: rank 0's last report, and its last increase.
+    # Liveness: the last heartbeat of any process of the run.
     heartbeat_at: Mapped[datetime | None]
-    rank_heard_at: Mapped[datetime | None]
+    # Progress: its last report, which only rank 0 sends, and its last change. See `service.runs.liveness`.
+    progress_reported_at: Mapped[datetime | None]
     progressed_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]

@@ -153,15 +153,12 @@ class TrainPolicy:
         return Ending("failed", error, Retry.NEVER)
 
     def _hangs(self, attempt: AttemptView) -> Ending | None:
-        """Return the ending of an attempt that hangs: it sends heartbeats but makes no progress.
+        """Return the ending of an attempt that hangs: it reports, but makes no progress.
 
-        A silent rank 0 is no hang: it may train normally and only fail to reach the API. Before its
-        first heartbeat, the driver's heartbeats count.
+        A silent rank 0 is no hang: it may train normally and only fail to reach the API.
         """
         allowed = timedelta(seconds=self._context.settings.hang_seconds)
-        reported = attempt.rank_heard_at or attempt.heartbeat_at
-        progressed = attempt.progressed_at
-        if reported is None or progressed is None or reported - progressed < allowed:
+        if attempt.standstill < allowed:
             return None
         error = {
             "type": "hang",

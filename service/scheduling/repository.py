@@ -36,7 +36,7 @@ class AttemptView(RunView):
 
     created_at: datetime
     heartbeat_at: datetime | None
-    rank_heard_at: datetime | None
+    progress_reported_at: datetime | None
     progressed_at: datetime | None
     ran: timedelta
     """Confirmed runtime: gaps between heartbeats longer than `service.runs.liveness.SILENCE` are cut to it."""
@@ -55,6 +55,17 @@ class AttemptView(RunView):
     def job_id(self) -> str:
         """The owner of the attempt."""
         return self.owner
+
+    @property
+    def standstill(self) -> timedelta:
+        """How long the attempt has reported without progress, as of its last report.
+
+        Before the first report of progress, which rank 0 sends, the driver's heartbeats count as reports.
+        """
+        reported = self.progress_reported_at or self.heartbeat_at
+        if reported is None or self.progressed_at is None:
+            return timedelta()
+        return reported - self.progressed_at
 
 
 def live_attempts(session: Session) -> list[AttemptView]:
@@ -213,7 +224,7 @@ _ATTEMPTS = select(
     Attempt.state,
     Attempt.created_at,
     Attempt.heartbeat_at,
-    Attempt.rank_heard_at,
+    Attempt.progress_reported_at,
     Attempt.progressed_at,
     Attempt.ran_seconds,
     Attempt.finished_at,
@@ -235,7 +246,7 @@ def _attempts(session: Session, query: Select[*tuple[Any, ...]]) -> list[Attempt
             state=AttemptState(row.state),
             created_at=row.created_at,
             heartbeat_at=row.heartbeat_at,
-            rank_heard_at=row.rank_heard_at,
+            progress_reported_at=row.progress_reported_at,
             progressed_at=row.progressed_at,
             ran=timedelta(seconds=row.ran_seconds),
             finished_at=row.finished_at,

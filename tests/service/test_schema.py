@@ -8,10 +8,11 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import insert, select, text
+from sqlalchemy import insert, inspect, select, text
+from sqlalchemy.exc import InvalidRequestError
 
 from service.db import migrate
-from service.db.models import Attempt, Base, Job
+from service.db.models import Attempt, Base, Dataset, Job
 from service.db.session import Database
 from tests.support.api_under_test import Api
 
@@ -113,3 +114,23 @@ def test_upgrade_error_names_file_that_is_no_database(tmp_path: Path) -> None:
     file.write_bytes(b"no database at all" * 100)
     with pytest.raises(ValueError, match=f"{file}.* cannot .*: file is not a database"):
         migrate.upgrade(f"sqlite:///{file}")
+
+
+def test_columns_of_version_0_1_are_not_read(api: Api, database: Database) -> None:
+    dataset = api.dataset()
+    columns = ("attempt", "token_hash")
+    assert not any(f"datasets.{name}" in str(select(Dataset)) for name in columns)
+    with database.read() as session:
+        row = session.get_one(Dataset, dataset)
+        for name in columns:
+            with pytest.raises(InvalidRequestError, match="raiseload"):
+                getattr(row, name)
+
+
+def test_view_of_version_0_1_has_its_column_names(database: Database) -> None:
+    if database.engine.dialect.name != "postgresql":
+        pytest.skip("only a deployment on PostgreSQL has several processes")
+    with database.engine.connect() as connection:
+        columns = {column["name"] for column in inspect(connection).get_columns("attempts")}
+    assert {"job_id", "number", "heartbeat_at", "rank_heard_at", "progressed_at"} <= columns
+    assert not {"owner", "kind", "progress_reported_at"} & columns
