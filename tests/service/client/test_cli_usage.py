@@ -95,10 +95,10 @@ def test_unreadable_spec_file_exits_with_1(tmp_path: Path, content: str) -> None
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "it holds nothing"),
-        ("- 1\n", "it holds a list"),
-        ("emoji\n", "it holds a string"),
-        ("7\n", "it holds one value"),
+        ("", "it contains nothing"),
+        ("- 1\n", "it contains a list"),
+        ("emoji\n", "it contains a string"),
+        ("7\n", "it contains a single value"),
         ("dataset: {a\n", "in line"),
     ],
 )
