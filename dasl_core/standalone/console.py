@@ -10,7 +10,7 @@ from dasl_core.train.reporter import Desired, Phase, Subject, progress_line
 
 
 class ConsoleReporter:
-    """Prints progress and events, and writes metrics, checkpoints and artifacts to a run directory.
+    """Prints progress and events; writes metrics, checkpoints and artifacts to a run directory.
 
     Attributes:
         saved: whether this process has written a checkpoint.
@@ -30,7 +30,7 @@ class ConsoleReporter:
             self.run_dir.add_metrics(points)
         except OSError as error:
             if not self._metrics_failed:
-                say(f"{METRICS} cannot be written now, and is written later: {error}")
+                say(f"{METRICS} cannot be written; its lines stay in memory for now: {error}")
             self._metrics_failed = True
         else:
             self._metrics_failed = False
@@ -38,7 +38,7 @@ class ConsoleReporter:
     def progress(self, progress: dict[str, Any]) -> None:
         """Print a line for each new step."""
         if progress["step"] == self._shown_step:
-            return  # updated by an evaluation, which prints a line of its own
+            return  # updated by an evaluation, which prints another line
         self._shown_step = progress["step"]
         say(progress_line(progress))
 
@@ -52,7 +52,7 @@ class ConsoleReporter:
     def evaluation(
         self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]
     ) -> None:
-        """Print the metrics in a line."""
+        """Print the metrics on one line."""
         values = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
         say(f"evaluation of {subject} at epoch {epoch:g}: {values}")
 
@@ -60,7 +60,7 @@ class ConsoleReporter:
         self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
     ) -> None:
         """Move the checkpoint to the run directory."""
-        say(f"checkpoint {self.run_dir.add_checkpoint(folder, step)}")
+        say(f"Saved checkpoint {self.run_dir.add_checkpoint(folder, step)}")
         self.saved = True
 
     def artifact(self, file: Path) -> None:
@@ -90,10 +90,7 @@ def say(line: str, stream: Literal["stdout", "stderr"] = "stdout") -> None:
 
 
 def fail(message: str) -> int:
-    """Print an error on rank 0 only, and return the exit code 1.
-
-    The process group may not exist yet.
-    """
+    """Print an error on rank 0 only, also before there is a process group; returns the exit code 1."""
     if os.environ.get("RANK", "0") == "0":
         for line in f"Error: {message}".splitlines():
             say(line, "stderr")

@@ -27,11 +27,11 @@ def open_index(listing: Listing, folder: Path) -> DatasetIndex:
         index = DatasetIndex.load(file)
         if index.root == listing.root:
             return index
-        say(f"{file} belongs to {index.root}: the images are read again", "stderr")
+        say(f"{file} belongs to {index.root}; reading all images again", "stderr")
     except FileNotFoundError:
         pass
     except (OSError, ValueError) as error:
-        say(f"{error}: the images are read again", "stderr")
+        say(f"{error}; reading all images again", "stderr")
     index = ingest_listing(listing)
     if any(is_transient(skipped.reason) for skipped in index.skipped):
         return index  # the next start may be able to read these files
@@ -39,5 +39,7 @@ def open_index(listing: Listing, folder: Path) -> DatasetIndex:
         folder.mkdir(parents=True, exist_ok=True)
         index.save(file)
     except OSError as error:
-        say(f"{file} cannot be written; the next start reads all images again: {error}", "stderr")
+        say(
+            f"{file} cannot be written, so the next start reads all images again: {error}", "stderr"
+        )
     return index

@@ -35,34 +35,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = build_parser()
     args = parser.parse_args(arguments)
     if not args.spec.is_file():
-        parser.error(f"SPEC.yaml: there is no file {args.spec}")
+        parser.error(f"SPEC.yaml: {args.spec} does not exist")
     if args.data is not None and not args.data.is_dir():
-        parser.error(f"--data: there is no folder {args.data}")
+        parser.error(f"--data: {args.data} is not a folder")
     return train(args.spec, args.data, args.output, args.overrides, resume=args.resume)
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line, with the options of `dasl train`."""
+    """Build the parser of the command line, with the options of `dasl train`."""
     parser = argparse.ArgumentParser(
         prog="python -m dasl_core.standalone",
-        description="Train without a service: alone, or on several ranks with "
-        "torchrun -m dasl_core.standalone ...",
+        description="Train without a service, in this process, or on several ranks with "
+        "`torchrun -m dasl_core.standalone`.",
     )
-    parser.add_argument("spec", metavar="SPEC.yaml", type=Path)
+    parser.add_argument(
+        "spec", metavar="SPEC.yaml", type=Path, help="YAML or JSON file with the spec of a job."
+    )
     parser.add_argument(
         "--set",
         metavar="FIELD=VALUE",
         dest="overrides",
         action="append",
         default=[],
-        help="Change one field, such as method.temperature=0.1; the value is read as YAML. "
-        "May be given several times.",
+        help="Change one field, such as method.temperature=0.1. The value is read as YAML. "
+        "Can be repeated.",
     )
     parser.add_argument(
         "--data",
         metavar="DIR",
         type=Path,
-        help="Folder of images; without it the spec's `dataset` is taken as the folder.",
+        help="Folder of images. [default: `dataset` in the spec, read as a folder]",
     )
     parser.add_argument(
         "--output",
@@ -70,7 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="DIR",
         type=Path,
         default=Path("build/train"),
-        help="Where results go. [default: build/train]",
+        help="Folder for results. [default: build/train]",
     )
     parser.add_argument(
         "--resume",
@@ -108,7 +110,7 @@ def train(
 
 
 def _read_spec(path: Path, data: Path | None, overrides: list[str]) -> tuple[JobSpec, Path]:
-    """The spec with this machine's resources, and the folder of images.
+    """Read the spec, with this machine's resources, and determine the folder of images.
 
     Raises:
         ValidationError: the spec is not valid.
@@ -117,24 +119,27 @@ def _read_spec(path: Path, data: Path | None, overrides: list[str]) -> tuple[Job
     settings = apply_overrides(load_spec(path), overrides)
     if data is None:
         if not isinstance(settings.get("dataset"), str):
-            raise ValueError("give the folder of images: as `dataset` in the spec, or --data DIR")
+            raise ValueError(
+                "dataset: missing. Set it to the folder of images, or pass --data DIR."
+            )
         data = Path(settings["dataset"])
         if not data.is_dir():
             raise ValueError(
-                f"there is no folder {data}, as which `dataset` in {path} is taken; "
-                "give the folder of images with --data DIR"
+                f"dataset: {data} is not a folder. Pass the folder of images with --data DIR."
             )
         settings["dataset"] = data.resolve().name
     settings.setdefault("dataset", data.resolve().name)
-    settings.pop("resources", None)  # the launcher and this machine decide
+    settings.pop("resources", None)  # set by the launcher and this machine
     return with_resources_of_this_machine(JobSpec.model_validate(settings)), data
 
 
 def _train(spec: JobSpec, data: Path, output: Path, resume: bool, device: torch.device) -> int:
     if spec.evaluate.dataset is not None:
-        raise ValueError("evaluate.dataset names a registered data set, which needs the service")
+        raise ValueError(
+            "evaluate.dataset: a registered data set needs the service. Hold out images instead."
+        )
     if output.resolve().is_relative_to(data.resolve()):
-        raise ValueError(f"--output {output} lies among the images of {data}: give another one")
+        raise ValueError(f"--output: {output} is inside the folder of images. Choose another one.")
     with ExitStack() as stack:
         run_dir: RunDirectory | None = None
 
@@ -150,10 +155,10 @@ def _train(spec: JobSpec, data: Path, output: Path, resume: bool, device: torch.
         index = replace(index, root=Path(os.path.realpath(data)))
         spec = resolve(spec, index.facts())
         if run_dir is not None:
-            if start is None:  # else the run resumes with its own one, or is refused
+            if start is None:  # a resumed run has its spec already
                 run_dir.write_spec(spec.model_dump_json(indent=2))
             for skipped in index.skipped:
-                say(f"skipped {skipped.path}: {skipped.reason}", "stderr")
+                say(f"Skipped {skipped.path}: {skipped.reason}", "stderr")
         stack.enter_context(_interruptible(reporter))
         scratch = output if run_dir is None else run_dir.scratch
         outcome = pretrain(
@@ -166,24 +171,24 @@ def _train(spec: JobSpec, data: Path, output: Path, resume: bool, device: torch.
         )
     if reporter is not None:
         if outcome == "cancelled":
-            say("interrupted: continue with --resume", "stderr")
+            say("Interrupted. Continue with --resume.", "stderr")
         elif start is not None and not reporter.saved:
-            say(f"nothing was left to do: {start} is the end of the run")
+            say(f"The run is already complete: {start} is its final checkpoint.")
     return 0 if outcome == "succeeded" else 130
 
 
 def _start(run_dir: RunDirectory, resume: bool) -> Path | None:
-    """The checkpoint to resume from, with a line for each damaged one; None: the first step."""
+    """Return the checkpoint to resume from (None: the first step), and print the damaged ones."""
     start = run_dir.start(resume)
     for damage in run_dir.damaged:
-        say(f"skipped a damaged checkpoint: {damage}", "stderr")
+        say(f"Skipped a damaged checkpoint: {damage}", "stderr")
     if resume and start is None:
-        say(f"no checkpoint in {run_dir.path}: starts with the first step", "stderr")
+        say(f"No checkpoint in {run_dir.path}. Starting with the first step.", "stderr")
     return start
 
 
 def _open_images(data: Path) -> tuple[DatasetIndex, str]:
-    """The index of a folder of images, and the name of its cache folder."""
+    """Open or make the index of a folder of images; also returns the name of its cache folder."""
     listing = list_folder(data)
     name = listing.digest()
     return open_index(listing, _cache_root() / name), name
@@ -204,7 +209,7 @@ def _interruptible(reporter: ConsoleReporter | None) -> Iterator[None]:
             reporter.interrupted = True
             # Not `print`: if it was interrupted, its buffer refuses a second writer.
             with suppress(OSError):  # the terminal is gone
-                os.write(2, b"ends after this step; Ctrl-C again ends at once\n")
+                os.write(2, b"Stopping after this step. Ctrl-C again stops at once.\n")
 
     # Ignored signals stay ignored: nohup ignores SIGHUP.
     before: dict[int, Any] = {

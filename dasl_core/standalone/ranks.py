@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def with_resources_of_this_machine(spec: JobSpec) -> JobSpec:
-    """The spec with the launcher's number of ranks, a GPU per rank if there is one, and its CPU cores.
+    """Set the launcher's number of ranks, a GPU per rank if there is one, and its share of CPU cores.
 
     Raises:
         ValidationError: the batch cannot be divided by the number of ranks.
@@ -51,7 +51,7 @@ def on_rank_0(function: Callable[[], T]) -> T:
     """Call a function on rank 0 and return its result on every rank. The result is pickled.
 
     Raises:
-        ValueError: the function raised a ValueError or an OSError on rank 0; on every rank alike.
+        ValueError: on every rank, if the function raised a ValueError or an OSError on rank 0.
     """
     if not dist.is_initialized():
         return function()

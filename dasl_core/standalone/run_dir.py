@@ -52,14 +52,14 @@ class RunDirectory:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._lock)
-            raise ValueError(f"another run is writing to --output {path}") from None
+            raise ValueError(f"--output: another run is writing to {path}") from None
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 os.close(self._lock)
                 raise
         self.scratch = path / _SCRATCH
-        for left in (self.scratch, *(path / CHECKPOINTS).glob(f".{_NUMBERED}.partial")):
-            shutil.rmtree(left, ignore_errors=True)
+        for folder in (self.scratch, *(path / CHECKPOINTS).glob(f".{_NUMBERED}.partial")):
+            shutil.rmtree(folder, ignore_errors=True)
         for partial in path.glob(".*.partial"):
             partial.unlink()
         for aside in (path / CHECKPOINTS).glob(f".{_NUMBERED}.replaced"):
@@ -102,8 +102,8 @@ class RunDirectory:
             used += [METRICS] if (self.path / METRICS).exists() else []
             if used:
                 raise ValueError(
-                    f"{self.path} holds {used[0]} of a run: pass --resume to continue it, or another "
-                    "--output"
+                    f"--output: {self.path} contains {used[0]} of a run. Pass --resume to continue "
+                    "it, or choose another folder."
                 )
             return None
         for checkpoint in existing:

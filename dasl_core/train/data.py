@@ -170,5 +170,5 @@ def check_classes(field: str | None, classes: int | None) -> None:
     if field is not None and (classes or 0) < 2:
         raise ValueError(
             f"{field}: learns from at least two classes, and evaluate.holdout leaves {classes or 0} "
-            "of them to train on. Hold out less, or add images of other classes"
+            "of them to train on. Hold out less, or add images of other classes."
         )

@@ -165,8 +165,7 @@ class Trainer:
         step = self.progress.step
         if step < total_steps:
             begins = f"resumes after step {step}" if step else "begins"
-            message = f"The training {begins}: {total_steps} steps in all"
-            self.reporter.phase("training", message)
+            self.reporter.phase("training", f"Training {begins}; {total_steps} steps in total")
             self.metrics.reset_timer()
 
     def _finish(self) -> None:
@@ -177,7 +176,7 @@ class Trainer:
         if self.progress.ended:
             return
         if self.validator.evaluator is not None:
-            self.reporter.phase("final", "The last step is done; the final evaluation begins")
+            self.reporter.phase("final", "Running the final evaluation")
         if self.validator.trains_at_end:
             self._save(required=False)  # a probe or fine-tuning may take hours, and may fail
         self.validator.evaluate("backbone")

@@ -134,8 +134,8 @@ class Validator:
             images, fraction = len(self.data.index), settings.holdout.fraction
             self.reporter.event(
                 "nothing_held_out",
-                f"evaluate.holdout.fraction {fraction:g} of {images} images is none: nothing is held "
-                "out, and only the loss is measured",
+                f"evaluate.holdout.fraction: {fraction:g} of {images} images rounds to 0, so none is "
+                "held out and only the loss is measured. Increase it.",
                 {"images": images, "fraction": fraction},
             )
         elif self.evaluator.train_labels is None:
@@ -144,7 +144,7 @@ class Validator:
                 names = " and ".join(f"evaluate.{name}" for name in requested)
                 self.reporter.event(
                     "classifier_not_measured",
-                    f"{names} will not be measured: a classifier needs held-out images of classes "
-                    "that are trained on, too",
+                    f"{names} will not be measured: this needs held-out images of classes that are "
+                    "trained on",
                     {"evaluations": requested},
                 )

@@ -151,7 +151,7 @@ def test_damaged_index_is_rebuilt(
     decoder.count()
     assert_equal(opened(root, cache), first)
     assert decoder.count() == IMAGES
-    assert "the images are read again" in capsys.readouterr().err
+    assert "reading all images again" in capsys.readouterr().err
     opened(root, cache)
     assert decoder.count() == 0
 
@@ -189,7 +189,7 @@ def test_cache_that_cannot_be_written_is_no_error(
 ) -> None:
     (tmp_path / "cache").write_text("a file in the place of the folder")
     assert len(opened(root, tmp_path / "cache")) == IMAGES
-    assert "cannot be written; the next start reads all images again" in capsys.readouterr().err
+    assert "cannot be written, so the next start reads all images again" in capsys.readouterr().err
 
 
 def open_and_die(root: Path, cache: Path, survived: int) -> None:

@@ -101,7 +101,7 @@ def test_cancelled_run_resumes_bit_exactly(
     phases = [name for name, _ in undisturbed.phases]
     assert phases == ["reading", "baselines", "training", "final"]
     assert [name for name, _ in resumed.phases] == ["reading", "training", "final"]
-    assert resumed.phases[1][1] == f"The training resumes after step {stop}: {TOTAL} steps in all"
+    assert resumed.phases[1][1] == f"Training resumes after step {stop}; {TOTAL} steps in total"
     weights = [r.last_checkpoint / "backbone.safetensors" for r in (undisturbed, resumed)]
     assert weights[0].read_bytes() == weights[1].read_bytes()
 

@@ -56,7 +56,7 @@ def full_disk(room: int) -> Iterator[None]:
 def test_run_dir_is_locked(tmp_path: Path) -> None:
     with (
         RunDirectory(tmp_path / "out"),
-        pytest.raises(ValueError, match="another run is writing to --output"),
+        pytest.raises(ValueError, match="--output: another run is writing to"),
     ):
         RunDirectory(tmp_path / "out")
     with RunDirectory(tmp_path / "out") as folder:
@@ -110,10 +110,10 @@ def test_existing_run_is_not_overwritten(tmp_path: Path) -> None:
         folder.write_spec("{}")
         assert folder.start(resume=False) is None, "a run that died before its first step"
         folder.add_metrics([point(1)])
-        with pytest.raises(ValueError, match=r"holds metrics.jsonl of a run: pass --resume"):
+        with pytest.raises(ValueError, match=r"contains metrics.jsonl of a run\. Pass --resume"):
             folder.start(resume=False)
         add_checkpoint(folder, 1)
-        with pytest.raises(ValueError, match="holds checkpoints of a run: pass --resume"):
+        with pytest.raises(ValueError, match=r"contains checkpoints of a run\. Pass --resume"):
             folder.start(resume=False)
 
 

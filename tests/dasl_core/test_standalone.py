@@ -78,7 +78,7 @@ def weights(output: Path, step: int = 9) -> dict[str, torch.Tensor]:
 def test_command_line_trains_on_folder(folder: Path) -> None:
     done = command(folder, "spec.yaml", "-o", "out", "--set", "train.epochs=2")
     assert done.returncode == 0, done.stderr
-    assert "skipped class-0/broken.png" in done.stderr
+    assert "Skipped class-0/broken.png" in done.stderr
     assert "evaluation of untrained at epoch 0" in done.stdout
     assert "step 6/6" in done.stdout
     output = folder / "out"
@@ -133,18 +133,18 @@ def test_output_of_earlier_run_is_refused_without_resume(
 ) -> None:
     assert train(folder, "train.epochs=1") == 0
     assert train(folder, "train.epochs=1") == 1
-    assert "holds checkpoints of a run: pass --resume" in capsys.readouterr().err
+    assert "contains checkpoints of a run. Pass --resume" in capsys.readouterr().err
     before = (folder / "out" / "spec.json").read_text()
     assert train(folder, "train.epochs=1", "train.seed=9", resume=True) == 1
     assert "other settings" in capsys.readouterr().err
     assert (folder / "out" / "spec.json").read_text() == before
     assert train(folder, "train.epochs=1", resume=True) == 0
-    assert "nothing was left to do" in capsys.readouterr().out
+    assert "The run is already complete" in capsys.readouterr().out
     shutil.rmtree(folder / "out" / "checkpoints")  # as if the run ended before its first one
     assert train(folder, "train.epochs=1") == 1
-    assert "holds metrics.jsonl of a run: pass --resume to continue" in capsys.readouterr().err
+    assert "contains metrics.jsonl of a run. Pass --resume to continue" in capsys.readouterr().err
     assert train(folder, "train.epochs=1", resume=True) == 0
-    assert "starts with the first step" in capsys.readouterr().err
+    assert "Starting with the first step" in capsys.readouterr().err
     assert len((folder / "out" / "metrics.jsonl.old").read_text().splitlines()) == 3, (
         "nothing is lost"
     )
@@ -156,7 +156,7 @@ def test_output_of_active_run_is_refused(folder: Path, capsys: pytest.CaptureFix
     with RunDirectory(folder / "out"):
         assert train(folder) == 1
         assert train(folder, resume=True) == 1
-    assert capsys.readouterr().err.count("another run is writing to --output") == 2
+    assert capsys.readouterr().err.count("another run is writing to") == 2
 
 
 class Interrupting(io.RawIOBase):
@@ -190,7 +190,7 @@ def test_ctrl_c_during_print_saves(folder: Path, monkeypatch: pytest.MonkeyPatch
 def test_file_names_are_escaped(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "pictures" / "class-0" / "a\x1b[2J\nepoch 9.png").write_bytes(b"no image")
     assert train(folder, "train.epochs=1") == 0
-    assert r"skipped class-0/a\x1b[2J\nepoch 9.png: " in capsys.readouterr().err
+    assert r"Skipped class-0/a\x1b[2J\nepoch 9.png: " in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("without_plots")
@@ -260,7 +260,7 @@ def test_signal_saves_checkpoint_that_resumes(
     with monkeypatch.context() as patch, handled(asked, signal.default_int_handler):
         patch.setattr(Trainer, "step", interrupted)
         assert train(folder) == 130
-    assert "interrupted: continue with --resume" in capsys.readouterr().err
+    assert "Interrupted. Continue with --resume." in capsys.readouterr().err
     assert (folder / "out" / "checkpoints" / "step-000000005").is_dir()
     assert train(folder, resume=True) == 0
     expected, resumed = weights(folder / "undisturbed"), weights(folder / "out")
@@ -302,7 +302,7 @@ def test_resume_skips_damaged_checkpoint(folder: Path, capsys: pytest.CaptureFix
     with (folder / "out" / "metrics.jsonl").open("a") as file:
         file.write("no figures\n")
     assert train(folder, resume=True) == 0
-    assert "skipped a damaged checkpoint: " in capsys.readouterr().err
+    assert "Skipped a damaged checkpoint: " in capsys.readouterr().err
     again = weights(folder / "out")
     assert all(torch.equal(expected[name], again[name]) for name in expected)
     points = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").open()]
@@ -311,7 +311,7 @@ def test_resume_skips_damaged_checkpoint(folder: Path, capsys: pytest.CaptureFix
 
 def test_output_inside_images_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(folder, output="pictures/out") == 1
-    assert "lies among the images of" in capsys.readouterr().err
+    assert "is inside the folder of images" in capsys.readouterr().err
     assert not (folder / "pictures" / "out").exists()
 
 
@@ -319,10 +319,10 @@ BAD: list[tuple[list[str], str]] = [
     (["method.name=simclrr"], "method.name: is not a known method; did you mean 'simclr'?"),
     (["train.bach_size=4"], "train.bach_size: unknown key"),
     (["train.batch_size=1000"], "train.batch_size: is larger than the 24 images"),
-    (["dataset=nowhere"], "there is no folder nowhere"),
-    (["dataset=null"], "give the folder of images"),
+    (["dataset=nowhere"], "dataset: nowhere is not a folder"),
+    (["dataset=null"], "pass --data DIR"),
     (["train"], "--set train: expected field=value"),
-    (["evaluate.dataset=other"], "evaluate.dataset names a registered data set"),
+    (["evaluate.dataset=other"], "evaluate.dataset: a registered data set needs the service"),
     (["train.optimizer={name: sgd, lr: 1e4, weight_decay: 100}"], "try a lower train.optimizer.lr"),
 ]
 
@@ -349,8 +349,8 @@ def test_invalid_spec_fails_with_message(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["none.yaml"], "SPEC.yaml: there is no file none.yaml"),
-        (["spec.yaml", "--data", "nowhere"], "--data: there is no folder nowhere"),
+        (["none.yaml"], "SPEC.yaml: none.yaml does not exist"),
+        (["spec.yaml", "--data", "nowhere"], "--data: nowhere is not a folder"),
     ],
 )
 def test_missing_file_is_wrong_usage(
