@@ -29,7 +29,7 @@ def doctor(as_json: AsJson = False) -> None:
                 _print(finding)
     num_failed = sum(finding.state == "fail" for finding in findings)
     if as_json:
-        print_json({"ok": not num_failed, "checks": [vars(finding) for finding in findings]})
+        print_json({"ok": not num_failed, "checks": [finding.as_dict() for finding in findings]})
     elif num_failed:
         say(f"\n{num_failed} of {len(findings)} checks failed.")
     if num_failed:
@@ -37,6 +37,6 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 def _print(finding: Finding) -> None:
-    say(f"{finding.state:<4}  {finding.name:<19} {finding.said}")
-    if finding.todo:
-        say(f"{'':26}{finding.todo}")
+    say(f"{finding.state:<4}  {finding.name:<19} {finding.message}")
+    if finding.remedy:
+        say(f"{'':26}{finding.remedy}")

@@ -10,12 +10,18 @@ State = Literal["ok", "warn", "fail", "skip"]
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of one check; its fields are those of `dasl doctor --json`.
-
-    `todo` is the remedy and must be set for `warn` and `fail`.
-    """
+    """Result of one check; `warn` and `fail` have a remedy."""
 
     name: str
     state: State
-    said: str
-    todo: str = ""
+    message: str
+    remedy: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        """Return the JSON object that `dasl doctor --json` prints."""
+        return {
+            "name": self.name,
+            "state": self.state,
+            "said": self.message,
+            "todo": self.remedy,
+        }

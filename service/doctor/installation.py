@@ -45,11 +45,11 @@ def version_of(package: str) -> str | None:
 
 
 def _python() -> Finding:
-    said = f"{platform.python_version()} at {sys.executable}"
+    message = f"{platform.python_version()} at {sys.executable}"
     if (3, 11) <= sys.version_info[:2] < (3, 14):
-        return Finding("python", "ok", said)
+        return Finding("python", "ok", message)
     return Finding(
-        "python", "fail", said, "Install DASL in an environment with Python 3.11 to 3.13"
+        "python", "fail", message, "Install DASL in an environment with Python 3.11 to 3.13"
     )
 
 
@@ -58,8 +58,8 @@ def _package(name: str, required: str) -> Finding:
     if installed is None:
         return Finding(name, "warn", "not installed", _INSTALL)
     if required and not _satisfies(installed, required):
-        said = f"{installed} is installed, but DASL needs {required}"
-        return Finding(name, "fail", said, f'pip install "{name}{required}"')
+        message = f"{installed} is installed, but DASL needs {required}"
+        return Finding(name, "fail", message, f'pip install "{name}{required}"')
     return Finding(name, "ok", installed)
 
 
@@ -97,17 +97,17 @@ def _gpus() -> Finding:
         )
     if done.returncode != 0:
         reason = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
-        todo = "Reinstall torch; it cannot be imported"
-        return Finding("GPUs", "fail", f"torch fails: {reason[0][:200]}", todo)
+        remedy = "Reinstall torch; it cannot be imported"
+        return Finding("GPUs", "fail", f"torch fails: {reason[0][:200]}", remedy)
     answer = json.loads(done.stdout.splitlines()[-1])
     if answer["names"]:
         return Finding("GPUs", "ok", ", ".join(answer["names"]) + f" (CUDA {answer['cuda']})")
     if shutil.which("nvidia-smi") is None:
         return Finding("GPUs", "ok", "none; training uses CPUs")
     built = f"for CUDA {answer['cuda']}" if answer["cuda"] else "without CUDA"
-    todo = (
+    remedy = (
         "Compare `nvidia-smi`, CUDA_VISIBLE_DEVICES and the CUDA version that torch was built for"
     )
     return Finding(
-        "GPUs", "warn", f"a driver is installed, but torch (built {built}) sees no GPU", todo
+        "GPUs", "warn", f"a driver is installed, but torch (built {built}) sees no GPU", remedy
     )

@@ -42,21 +42,21 @@ def run_checks() -> Iterator[Finding]:
 def _home(home: Path) -> Finding:
     folder = _nearest_existing(home)
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        todo = "Allow this user to write there, or set DASL_HOME to another folder"
-        return Finding("home", "fail", f"{home} is not writable", todo)
+        remedy = "Allow this user to write there, or set DASL_HOME to another folder"
+        return Finding("home", "fail", f"{home} is not writable", remedy)
     return Finding("home", "ok", str(home) if folder == home else f"{home} {_MISSING}")
 
 
 def _disk(home: Path) -> Finding:
     free = shutil.disk_usage(_nearest_existing(home)).free
-    said = f"{free / 1e9:.1f} GB free for {home}"
-    todo = "Free disk space: on a full disk, checkpoints are lost and SQLite stops"
+    message = f"{free / 1e9:.1f} GB free for {home}"
+    remedy = "Free disk space: on a full disk, checkpoints are lost and SQLite stops"
     if free < _FAIL_FREE_BYTES:
-        return Finding("disk", "fail", said, todo)
+        return Finding("disk", "fail", message, remedy)
     return (
-        Finding("disk", "warn", said, todo)
+        Finding("disk", "warn", message, remedy)
         if free < _WARN_FREE_BYTES
-        else Finding("disk", "ok", said)
+        else Finding("disk", "ok", message)
     )
 
 
@@ -82,10 +82,10 @@ def _database(configured_url: str) -> Finding:
         finally:
             database.dispose()
     except (SQLAlchemyError, ValueError) as error:
-        todo = (
+        remedy = (
             "Start the database or correct DASL_DATABASE_URL; `dasl db upgrade` creates the tables"
         )
-        return Finding("database", "fail", in_a_line(error), todo)
+        return Finding("database", "fail", in_a_line(error), remedy)
     if behind:
         return Finding("database", "fail", f"{shown} {behind}", "dasl db upgrade")
     return Finding("database", "ok", f"{shown} has the tables of this version")

@@ -42,9 +42,9 @@ def run_checks() -> Iterator[Finding]:
             yield from _check_server(http, connection)
         except httpx.TransportError as error:
             reason = str(error) or type(error).__name__
-            todo = "Start a server with `dasl serve`, or set DASL_URL to another address"
-            said = f"no server answers at {connection.url} ({reason})"
-            yield Finding("server", "fail", said, todo)
+            remedy = "Start a server with `dasl serve`, or set DASL_URL to another address"
+            message = f"no server answers at {connection.url} ({reason})"
+            yield Finding("server", "fail", message, remedy)
 
 
 def _check_server(http: httpx.Client, connection: Connection) -> Iterator[Finding]:
@@ -53,8 +53,8 @@ def _check_server(http: httpx.Client, connection: Connection) -> Iterator[Findin
     received_at = time.time()
     health = _json(live)
     if not live.is_success or health.get("status") != "ok":
-        said = f"the server at {connection.url} is not a DASL server ({live.status_code})"
-        yield Finding("server", "fail", said, "Correct DASL_URL")
+        message = f"the server at {connection.url} is not a DASL server ({live.status_code})"
+        yield Finding("server", "fail", message, "Correct DASL_URL")
         return
     yield _version(connection.url, str(health.get("version", "unknown")))
     yield _clock(live, sent_at, received_at)
@@ -68,8 +68,8 @@ def _version(url: str, theirs: str) -> Finding:
     ours = version_of("dasl")
     if ours is None or theirs.split(".")[:2] == ours.split(".")[:2]:
         return Finding("server", "ok", f"{url}, version {theirs}")
-    said = f"{url} has version {theirs}, but this client has version {ours}"
-    return Finding("server", "warn", said, f"Install the server's version: dasl=={theirs}")
+    message = f"{url} has version {theirs}, but this client has version {ours}"
+    return Finding("server", "warn", message, f"Install the server's version: dasl=={theirs}")
 
 
 def _clock(live: httpx.Response, sent_at: float, received_at: float) -> Finding:
@@ -83,18 +83,18 @@ def _clock(live: httpx.Response, sent_at: float, received_at: float) -> Finding:
         return Finding(
             "clock", "ok", f"agrees with the server's clock to within {_MAX_SKEW_SECONDS:g} s"
         )
-    todo = "Set both clocks with NTP; otherwise times of jobs and logs do not match"
-    return Finding("clock", "warn", f"differs from the server's clock by {skew:.0f} s", todo)
+    remedy = "Set both clocks with NTP; otherwise times of jobs and logs do not match"
+    return Finding("clock", "warn", f"differs from the server's clock by {skew:.0f} s", remedy)
 
 
 def _token(http: httpx.Client, connection: Connection) -> Finding:
-    todo = f"Set DASL_TOKEN, or `token` in {config_path()}; `dasl serve` prints a token"
+    remedy = f"Set DASL_TOKEN, or `token` in {config_path()}; `dasl serve` prints a token"
     if not connection.token:
-        return Finding("token", "fail", "no token is configured for this server", todo)
+        return Finding("token", "fail", "no token is configured for this server", remedy)
     answer = http.get("/v1/tokens/current")
     token = _json(answer)
     if not answer.is_success:
-        return Finding("token", "fail", str(token.get("detail") or answer.status_code), todo)
+        return Finding("token", "fail", str(token.get("detail") or answer.status_code), remedy)
     scopes = ", ".join(token.get("scopes", []))
     return Finding("token", "ok", f"{token.get('name')} ({token.get('id')}) with scope {scopes}")
 
@@ -102,10 +102,10 @@ def _token(http: httpx.Client, connection: Connection) -> Finding:
 def _readiness(http: httpx.Client) -> Iterator[Finding]:
     checks: dict[str, str] = _json(http.get("/readyz")).get("checks", {})
     for name in ("database", "dispatcher", "ray"):
-        said = checks.get(name, "the server does not report it")
-        state: State = "ok" if said == "ok" else "fail"
-        remedy = "" if said == "ok" else _REMEDIES[name]
-        yield Finding(f"server's {name}", state, said, remedy)
+        message = checks.get(name, "the server does not report it")
+        state: State = "ok" if message == "ok" else "fail"
+        remedy = "" if message == "ok" else _REMEDIES[name]
+        yield Finding(f"server's {name}", state, message, remedy)
 
 
 def _cluster(http: httpx.Client) -> Finding:
@@ -122,8 +122,8 @@ def _cluster(http: httpx.Client) -> Finding:
         for kind in ("cpus", "gpus")
     ]
     nodes = len(cluster["nodes"])
-    said = f"{nodes} node{'s' if nodes != 1 else ''}, {', '.join(allocated)}"
-    return Finding("cluster", "ok", said)
+    message = f"{nodes} node{'s' if nodes != 1 else ''}, {', '.join(allocated)}"
+    return Finding("cluster", "ok", message)
 
 
 def _json(answer: httpx.Response) -> dict[str, Any]:

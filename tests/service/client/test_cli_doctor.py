@@ -50,9 +50,12 @@ def report() -> tuple[int, dict[str, Finding]]:
     result = CliRunner().invoke(app, ["doctor", "--json"])
     answer = json.loads(result.stdout)
     assert answer["ok"] == (result.exit_code == 0)
-    findings = [Finding(**check) for check in answer["checks"]]
+    findings = [
+        Finding(check["name"], check["state"], check["said"], check["todo"])
+        for check in answer["checks"]
+    ]
     for finding in findings:
-        assert finding.state in ("skip", "ok") or finding.todo, f"{finding} has no remedy"
+        assert finding.state in ("skip", "ok") or finding.remedy, f"{finding} has no remedy"
     return result.exit_code, {finding.name: finding for finding in findings}
 
 
@@ -79,12 +82,12 @@ def test_all_checks_pass(service: Service) -> None:
     code, found = report()
     assert {finding.state for finding in found.values()} == {"ok"}, found
     assert code == 0
-    assert found["torch"].said == installation.version_of("torch")
-    assert "has the tables of this version" in found["database"].said
-    assert "test (tok_" in found["token"].said
-    assert found["token"].said.endswith("with scope admin")
+    assert found["torch"].message == installation.version_of("torch")
+    assert "has the tables of this version" in found["database"].message
+    assert "test (tok_" in found["token"].message
+    assert found["token"].message.endswith("with scope admin")
     assert (
-        found["cluster"].said
+        found["cluster"].message
         == "1 node, 0 of 1 CPUs allocated to jobs, 0 of 1 GPUs allocated to jobs"
     )
     assert not list((service.settings.home).glob("artifacts/.written*"))
@@ -98,9 +101,9 @@ def test_missing_server_does_not_hide_other_checks(monkeypatch: pytest.MonkeyPat
     code, found = report()
     assert code == 1
     assert [finding.name for finding in found.values() if finding.state == "fail"] == ["server"]
-    assert "dasl serve" in found["server"].todo
+    assert "dasl serve" in found["server"].remedy
     assert {"python", "torch", "GPUs", "home", "disk", "database", "artifacts"} <= found.keys()
-    assert "does not exist yet" in found["database"].said
+    assert "does not exist yet" in found["database"].message
     told = CliRunner().invoke(app, ["doctor"])
     assert told.exit_code == 1
     assert "1 of 12 checks failed" in told.stdout
@@ -117,7 +120,7 @@ def test_server_without_dispatcher_version_or_token(
     service.app.version = "9.9.0"
     code, found = report()
     assert (code, found["server"].state) == (0, "warn")
-    assert "9.9.0" in found["server"].todo
+    assert "9.9.0" in found["server"].remedy
     for token in ("", "dasl_S3cret"):
         monkeypatch.setenv("DASL_TOKEN", token)
         code, found = report()
@@ -135,7 +138,7 @@ def test_other_service_at_the_address_fails(monkeypatch: pytest.MonkeyPatch) -> 
         other.shutdown()
         thread.join()
     assert (code, found["server"].state) == (1, "fail")
-    assert "is not a DASL server" in found["server"].said
+    assert "is not a DASL server" in found["server"].message
     monkeypatch.setenv("DASL_URL", "nonsense")
     assert report()[1]["server"].state == "fail"
 
@@ -153,8 +156,8 @@ def test_outdated_tables_fail(service: Service) -> None:
     with service.database.write() as session:
         session.execute(text("UPDATE alembic_version SET version_num = '0001'"))
     database = report()[1]["database"]
-    assert (database.state, database.todo) == ("fail", "dasl db upgrade")
-    assert "version 0001" in database.said
+    assert (database.state, database.remedy) == ("fail", "dasl db upgrade")
+    assert "version 0001" in database.message
 
 
 def test_unusable_local_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,12 +196,12 @@ def test_unreachable_database_fails_without_showing_its_password(
 
 
 def test_gpu_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert installation._gpus().said == "none; training uses CPUs"
+    assert installation._gpus().message == "none; training uses CPUs"
     monkeypatch.setattr(installation, "_GPUS", """print('{"cuda": "12.8", "names": ["H200"]}')""")
     assert installation._gpus() == Finding("GPUs", "ok", "H200 (CUDA 12.8)")
     monkeypatch.setattr(installation, "_GPUS", "raise OSError('libcuda is broken')")
     assert installation._gpus().state == "fail"
-    assert "libcuda is broken" in installation._gpus().said
+    assert "libcuda is broken" in installation._gpus().message
 
 
 def test_package_versions_are_compared_with_requirements() -> None:
