@@ -34,7 +34,7 @@ _SECRETS = (
 
 
 @contextmanager
-def about(**fields: object) -> Iterator[None]:
+def log_fields(**fields: object) -> Iterator[None]:
     """Add these fields to every record that is made within the block."""
     token = _context.set({**_context.get(), **fields})
     try:
@@ -90,7 +90,7 @@ class _Lines(logging.Formatter):
 
 
 class TextLines(_Lines):
-    """Text: `2026-01-31 12:00:00,000 WARNING message [job=job_... attempt=2]`, tracebacks below."""
+    """Lines of text: `2026-01-31 12:00:00,000 WARNING message [job=job_... attempt=2]`, tracebacks below."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter.formatMessage`."""
@@ -103,7 +103,7 @@ class TextLines(_Lines):
 
 
 class JsonLines(_Lines):
-    """JSON: `time`, `level`, `logger`, `message`, the fields, and `exception` if there is one."""
+    """JSON objects: `time`, `level`, `logger`, `message`, the fields, and `exception` if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter.format`."""

@@ -14,7 +14,7 @@ import sys
 import threading
 
 from service.client import ApiError, ConnectionFailed, StaleAttempt
-from service.client.attempt_token import own_token
+from service.client.attempt_token import read_attempt_token
 from service.client.worker import WorkerClient
 from service.protocol import AttemptStart
 from workers.artifacts import exists, find_damage
@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--job", required=True)
     parser.add_argument("--attempt", required=True, type=int)
     arguments = parser.parse_args()
-    url, token = os.environ["DASL_API_URL"], own_token()
+    url, token = os.environ["DASL_API_URL"], read_attempt_token()
     log_to_stderr(token, job=arguments.job, attempt=arguments.attempt)
     client = WorkerClient(
         url,

@@ -14,7 +14,7 @@ from pathlib import Path
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.spec.locations import local_path
 from service.client import ApiError, StaleAttempt
-from service.client.attempt_token import own_token
+from service.client.attempt_token import read_attempt_token
 from service.client.worker import WorkerClient
 from workers.artifacts import upload
 from workers.failures import storable
@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("--dataset", required=True)
     arguments = parser.parse_args()
     dataset = arguments.dataset
-    url, token = os.environ["DASL_API_URL"], own_token()
+    url, token = os.environ["DASL_API_URL"], read_attempt_token()
     log_to_stderr(token, dataset=dataset)
     client = WorkerClient(url, token, run=arguments.run, patience=PATIENCE_SECONDS)
     try:

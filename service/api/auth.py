@@ -27,7 +27,7 @@ class Caller:
     tenant: str
     scopes: tuple[str, ...]
     has_queue_limit: bool
-    """Whether its queued jobs are limited; its submissions are then serialized."""
+    """Whether the number of its queued jobs is limited, so that its submissions are serialized."""
 
     def may(self, scope: Scope) -> bool:
         """Whether the caller's scopes include this one."""
@@ -54,7 +54,7 @@ def unauthenticated(detail: str) -> Problem:
 
 
 # For the OpenAPI document only, as `bearer_token` raises better errors.
-_documented = HTTPBearer(auto_error=False, description="A token made by `dasl tokens create`")
+_documented = HTTPBearer(auto_error=False, description="A token created with `dasl tokens create`")
 _documented_worker = HTTPBearer(
     auto_error=False,
     scheme_name="WorkerToken",
@@ -80,7 +80,8 @@ def _require(scope: Scope) -> Callable[..., Caller]:
             wait = context.forbidden.count(caller.token_id)
             if wait is not None:
                 raise too_many(
-                    f"This needs the scope {scope!r}, like too many before it with this token", wait
+                    f"This needs the scope {scope!r}. Too many requests of this token lacked their scope; retry later",
+                    wait,
                 )
             with context.database.write() as session:
                 audit_log.record(session, request, caller.tenant, caller.token_id, 403)

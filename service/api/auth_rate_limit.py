@@ -85,7 +85,7 @@ class FailedAuthLimit:
                 if wait is not None:
                     replaced = True
                     problem = too_many(
-                        "The request has no valid token, like too many before it from this address",
+                        "The request has no valid token. Too many requests from this address had none; retry later",
                         wait,
                     )
                     await problem.response()(scope, receive, send)

@@ -57,7 +57,11 @@ def answer(request: Request, storage: Storage, file: StoredFile) -> Response:
     if _lists(request.headers.get("if-none-match", ""), file.etag):
         return Response(status_code=304, headers=headers)
     if storage.size(file.uri) != file.size:
-        raise Problem(404, "file-missing", f"The store no longer has {file.name} as registered")
+        raise Problem(
+            404,
+            "file-missing",
+            f"{file.name} is missing from the artifact store, or has another size",
+        )
     start, stop, status = 0, file.size, 200
     part = _range(request, file)
     if part is not None:

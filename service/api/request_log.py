@@ -39,14 +39,14 @@ class RequestLog:
         self.latency = latency
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on and record when its answer begins, as a live stream may never end."""
+        """Handle the request and record when its answer begins, as a live stream may never end."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         client_id = Headers(scope=scope).get(REQUEST_ID, "")
         id = client_id if _WELL_FORMED.fullmatch(client_id) else uuid4().hex
         # Never reset: the answer to an unexpected error is made outside of this middleware, and each
-        # request is a task of its own.
+        # request runs in a separate task.
         request_id.set(id)
         set_context(_RequestContext(id, scope))
         began = time.perf_counter()

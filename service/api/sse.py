@@ -25,7 +25,7 @@ class PollResult:
     """The result of one poll.
 
     Attributes:
-        messages: made by `format_sse_event`; a client that reconnects resumes after the last `id`.
+        messages: from `format_sse_event`; a client that reconnects resumes after the last `id`.
         more: poll again at once.
         ended: no message will follow.
     """
@@ -48,7 +48,9 @@ def stream(context: Context, caller: Caller, poll: Callable[[], PollResult]) -> 
     """
     if context.streams[caller.token_id] >= _PER_TOKEN:
         raise Problem(
-            429, "too-many-streams", f"{_PER_TOKEN} live streams of this token are open; close some"
+            429,
+            "too-many-streams",
+            f"This token has {_PER_TOKEN} open live streams; close some first",
         )
     return EventSourceResponse(
         _counted(context, caller, poll),
@@ -59,7 +61,7 @@ def stream(context: Context, caller: Caller, poll: Callable[[], PollResult]) -> 
 async def _counted(
     context: Context, caller: Caller, poll: Callable[[], PollResult]
 ) -> AsyncIterator[bytes]:
-    """Pass the messages on, and count the stream as open meanwhile."""
+    """Yield the messages, and count the stream as open until they end."""
     context.streams[caller.token_id] += 1
     try:
         async for block in _messages(context, caller, poll):

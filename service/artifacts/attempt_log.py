@@ -96,7 +96,7 @@ class AttemptLog:
             return Piece(start, data, end)
 
     def text(self) -> Iterator[bytes]:
-        """Read the whole log as it is now, with a line in place of dropped bytes."""
+        """Read the stored log, with a line in place of dropped bytes."""
         position, end = 0, self.end()
         while position < end:
             piece = self.read(position, min(_BLOCK, end - position))
@@ -110,7 +110,7 @@ class AttemptLog:
     def tail(self, lines: int) -> tuple[bytes, int]:
         """Return the last lines and the position where they begin.
 
-        They reach back at most to the last dropped bytes; a first line then says so.
+        They reach back at most to the last dropped bytes, for which there is a line then.
         """
         parts = self.parts()
         position = parts[-1].end if parts else 0

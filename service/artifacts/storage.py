@@ -28,7 +28,7 @@ class Storage:
         return f"{self.attempt_uri(job_id, number)}/driver.log"
 
     def checkpoints_uri(self, job_id: str, number: int) -> str:
-        """The folder of an attempt's checkpoints, each in a folder of its own."""
+        """The folder of an attempt's checkpoints, each in its own subfolder."""
         return f"{self.attempt_uri(job_id, number)}/checkpoints"
 
     def dataset_uri(self, dataset_id: str) -> str:

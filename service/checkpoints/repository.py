@@ -15,15 +15,15 @@ DAMAGED = "damaged"
 
 
 def get(
-    session: Session, tenant: str, checkpoint_id: str, *, keep: bool = False
+    session: Session, tenant: str, checkpoint_id: str, *, for_update: bool = False
 ) -> Checkpoint | None:
-    """A tenant's checkpoint. With `keep` it is refreshed, and locked until the transaction ends."""
+    """A tenant's checkpoint. With `for_update` it is refreshed, and locked until the transaction ends."""
     query = (
         select(Checkpoint)
         .join(Job, Checkpoint.job_id == Job.id)
         .where(Checkpoint.id == checkpoint_id, Job.tenant == tenant)
     )
-    if keep:
+    if for_update:
         query = query.with_for_update(of=Checkpoint).execution_options(populate_existing=True)
     return session.scalars(query).one_or_none()
 
@@ -34,7 +34,7 @@ def lock(session: Session, checkpoint: Checkpoint) -> None:
 
 
 def by_id(session: Session, checkpoint_id: str) -> Checkpoint:
-    """A checkpoint that exists, of any tenant."""
+    """Return an existing checkpoint of any tenant."""
     return session.get_one(Checkpoint, checkpoint_id)
 
 
@@ -58,15 +58,15 @@ def of_job(session: Session, job_id: str) -> Sequence[Checkpoint]:
     ).all()
 
 
-def newest_of_job(session: Session, job_id: str, *, keep: bool = False) -> Checkpoint | None:
-    """The checkpoint that a job's next attempt resumes from; `keep` as in `get`."""
+def newest_of_job(session: Session, job_id: str, *, for_update: bool = False) -> Checkpoint | None:
+    """The checkpoint that a job's next attempt resumes from; `for_update` as in `get`."""
     query = (
         select(Checkpoint)
         .where(Checkpoint.job_id == job_id, Checkpoint.state == REGISTERED)
         .order_by(Checkpoint.step.desc(), Checkpoint.id.desc())
         .limit(1)
     )
-    if keep:
+    if for_update:
         query = query.with_for_update()
     return session.scalars(query).first()
 
@@ -132,8 +132,8 @@ def mark_deleted(session: Session, checkpoint_id: str) -> None:
     )
 
 
-def places(session: Session, job_id: str, number: int) -> set[str]:
-    """URIs of all checkpoints of an attempt, deleted ones included."""
+def uris_of_attempt(session: Session, job_id: str, number: int) -> set[str]:
+    """Return the URIs of all checkpoints of an attempt, deleted ones included."""
     return set(
         session.scalars(
             select(Checkpoint.uri).where(Checkpoint.job_id == job_id, Checkpoint.attempt == number)

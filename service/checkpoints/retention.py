@@ -49,7 +49,7 @@ def obsolete_checkpoints(
 
 
 def rank(checkpoint: Checkpoint) -> tuple[float, int]:
-    """Sort key: the last metric measured before the checkpoint, then the step."""
+    """Sort key: the newest metric at the time of the checkpoint, then the step."""
     for name in BEST_BY:
         value = checkpoint.metrics.get(name)
         if isinstance(value, int | float):

@@ -19,7 +19,7 @@ class CheckpointPatch(BaseModel):
 
 
 class CheckpointView(BaseModel):
-    """A registered checkpoint; `final` marks the one saved at the end of training."""
+    """A registered checkpoint; `final` marks the one that was saved at the end of training."""
 
     model_config = ConfigDict(from_attributes=True)
 

@@ -55,7 +55,7 @@ def delete(session: Session, checkpoint: Checkpoint) -> None:
 
 def _check_available(checkpoint: Checkpoint) -> None:
     if checkpoint.state == repository.DAMAGED:
-        detail = f"The files of the checkpoint {checkpoint.id} are not those that were registered"
+        detail = f"The checkpoint {checkpoint.id} is damaged: its files differ from the manifest"
         raise Problem(410, "checkpoint-damaged", detail)
     if checkpoint.state != repository.REGISTERED:
         raise Problem(410, "checkpoint-deleted", f"The checkpoint {checkpoint.id} was deleted")

@@ -35,7 +35,7 @@ def audit(
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of entries.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """Show who changed what, newest first. Needs an admin token."""
+    """Show the audit log, newest first. Needs an admin token."""
     with connect() as client:
         pages = client.audit.list(token=token, since=since, page_size=min(limit, 200))
         entries = list(islice(pages, limit))

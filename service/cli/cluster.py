@@ -55,7 +55,7 @@ def cluster(as_json: AsJson = False) -> None:
 
 
 def _usage(total: float, allocated: float | None, used: float) -> str:
-    """Describe a resource. Ray places workers some seconds after their job is allocated room."""
+    """Describe a resource. Ray places workers some seconds after resources are allocated to their job."""
     allocation = (
         "" if allocated is None else f"{allocated:g} allocated to jobs, "
     )  # an older server

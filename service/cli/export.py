@@ -39,13 +39,16 @@ def export(
         typer.Option(
             "--format",
             "-f",
-            help="onnx; torch-export, a .pt2 program; or hf, a folder for the Hugging Face hub.",
+            help="Format: onnx; torch-export, a .pt2 program; or hf, a folder for the Hugging Face hub.",
         ),
     ],
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="PATH", help="Default: inside the checkpoint's folder."
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="File or folder to write. Default: in the checkpoint's folder.",
         ),
     ] = None,
     as_json: AsJson = False,

@@ -71,7 +71,7 @@ def download(
             "-o",
             metavar="DIR",
             file_okay=False,
-            help="Default: a folder named after the id.",
+            help="Folder to write. Default: a folder named after the id.",
         ),
     ] = None,
     as_json: AsJson = False,

@@ -1,4 +1,4 @@
-"""What commands take in: the server, ids and names as people type them, and spec files with `--set`.
+"""Input of commands: the server, ids and names, and spec files with `--set`.
 
 Everything that can be checked on this machine is checked before a request is sent.
 """
@@ -39,7 +39,14 @@ def id_or_name(value: str) -> str:
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", callback=id_or_name, help="Id of the job.")]
 SpecFile = Annotated[
-    Path, typer.Argument(metavar="SPEC.yaml", exists=True, dir_okay=False, readable=True)
+    Path,
+    typer.Argument(
+        metavar="SPEC.yaml",
+        help="YAML or JSON file with a spec.",
+        exists=True,
+        dir_okay=False,
+        readable=True,
+    ),
 ]
 Overrides = Annotated[
     list[str],
@@ -55,7 +62,7 @@ Overrides = Annotated[
 
 
 def folder(value: str) -> str:
-    """Check an argument that must be a folder; "" would mean the current one.
+    """Check an argument that must be a folder; an empty one is refused.
 
     Raises:
         typer.BadParameter: it is empty, or not UTF-8.
@@ -66,7 +73,7 @@ def folder(value: str) -> str:
 
 
 def utf8(value: str) -> str:
-    """Check that a text can be sent: file names need not be UTF-8, but JSON must be.
+    """Check that a text can be sent as JSON: file names need not be UTF-8.
 
     Raises:
         typer.BadParameter: it is not UTF-8.

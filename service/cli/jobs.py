@@ -67,7 +67,7 @@ def validate(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check a spec and show what it resolves to: every "auto", steps, memory. Submits nothing."""
+    """Check a spec, and show its "auto" values, steps and memory, without submitting it."""
     body = read_spec(spec, overrides)
     if local:
         print_result({"valid": True}, f"{spec} is a valid spec.", as_json)

@@ -1,4 +1,4 @@
-"""What commands print: tables and facts for people, JSON for programs, errors on stderr."""
+"""Output of commands: tables and facts for people, JSON for programs, errors on stderr."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text
 
 
 def say(text: str = "") -> None:
-    """Print a line for people on stdout."""
+    """Print a line on stdout."""
     print(clean(text), flush=True)
 
 
@@ -51,7 +51,7 @@ def core_extra(command: str) -> Iterator[None]:
 
 
 def clean(text: str) -> str:
-    """Remove control characters: names and logs are foreign text and could control the terminal."""
+    """Remove control characters: names and logs are untrusted text and could control the terminal."""
     return "".join(
         char for char in text if char in "\n\t" or unicodedata.category(char) not in {"Cc", "Cf"}
     )
@@ -94,7 +94,7 @@ def print_records(
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print aligned columns without truncation, so that output can be cut, grepped and pasted."""
+    """Print aligned columns without truncation, so that output can be filtered and copied."""
     cells = [[clean(_cell(value)).replace("\n", " ") for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
     for row in [list(headers), *cells]:
@@ -104,7 +104,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
-    """Print `name  value` lines, without those that have no value."""
+    """Print `name  value` lines, without those whose value is None."""
     known = [(name, value) for name, value in facts if value is not None and value != ""]
     width = max((len(name) for name, _ in known), default=0)
     for name, value in known:

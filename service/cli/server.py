@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 
 def serve() -> None:
-    """Start the API, the dispatcher and a local Ray on this machine. Ctrl-C stops all of it."""
+    """Start the API, the dispatcher and a local Ray on this machine. Ctrl-C stops all three."""
     try:
         from service.embedded.serve import main
     except ModuleNotFoundError as error:

@@ -94,14 +94,14 @@ def _status(job: Job) -> str:
 
 
 def facts(job: Job, origin: str | None = None) -> list[tuple[str, object]]:
-    """Return the lines that `dasl show` prints; the value is None for what is not known.
+    """Return names and values for `dasl show`; unknown values are None.
 
     Args:
         origin: for a clone, the checkpoint that it continues from.
     """
     spec = job.resolved or {}
     method, backbone = (spec.get(section, {}).get("name") for section in ("method", "backbone"))
-    # Progress without a step is only a sign of life from before the first one.
+    # Progress without a step is only a heartbeat before the first step.
     progress = job.progress if job.progress and job.progress.step is not None else None
     active = job.status in ("running", "pausing", "cancelling")
     return [

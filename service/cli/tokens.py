@@ -22,7 +22,9 @@ def _quota(value: str | None) -> str | None:
         typer.BadParameter: it is neither a whole number nor `none`.
     """
     if value is not None and value != "none" and not re.fullmatch("[0-9]{1,9}", value):
-        raise typer.BadParameter(f"{value!r}: expected a whole number, or none for no limit")
+        raise typer.BadParameter(
+            f"{value!r} is not a limit; expected a whole number, or none for no limit"
+        )
     return value
 
 
@@ -38,7 +40,7 @@ MaxGpus = Annotated[
     str | None,
     typer.Option(metavar="N|none", callback=_quota, help="Maximum number of GPUs in use."),
 ]
-Scopes = Annotated[list[str], typer.Option(help="read, submit or admin. Can be repeated.")]
+Scopes = Annotated[list[str], typer.Option(help="Scope: read, submit or admin. Can be repeated.")]
 TokenId = Annotated[
     str, typer.Argument(metavar="TOKEN_ID", callback=id_or_name, help="Id of the token.")
 ]

@@ -73,7 +73,7 @@ class PlainView:
         if job.done:
             say(_stamped(outcome_line(job), job.finished_at))
 
-    def away(self, reason: str) -> None:
+    def show_outage(self, reason: str) -> None:
         """Report an outage once."""
         if not self._away:
             say(_stamped(f"the server does not answer ({reason}); retrying"))
@@ -98,8 +98,8 @@ class JsonView:
         if snapshot.job.done:
             print_json_line({"job": plain(snapshot.job)})
 
-    def away(self, reason: str) -> None:
-        """Do nothing: outages are not part of the JSON stream."""
+    def show_outage(self, reason: str) -> None:
+        """No-op: outages are not part of the JSON stream."""
 
 
 class LiveView:
@@ -125,7 +125,7 @@ class LiveView:
         self._snapshot = snapshot
         self._live.update(draw(snapshot, self._events), refresh=True)
 
-    def away(self, reason: str) -> None:
+    def show_outage(self, reason: str) -> None:
         """Draw the last known state with a remark about the outage."""
         if self._snapshot is not None:
             remark = f"The server does not answer ({reason}); retrying."

@@ -18,7 +18,7 @@ HISTORY_POINTS = 60
 
 @dataclass(frozen=True)
 class Snapshot:
-    """State of a job at one moment; `events` are those since the previous snapshot."""
+    """State of a job at one moment, with the events since the previous snapshot."""
 
     job: Job
     events: Sequence[Event] = ()
@@ -45,13 +45,13 @@ class View(Protocol):
     def show(self, snapshot: Snapshot) -> None:
         """Show the changes since the last snapshot."""
 
-    def away(self, reason: str) -> None:
+    def show_outage(self, reason: str) -> None:
         """Show that the server does not answer at the moment."""
 
 
 @dataclass
 class Watcher:
-    """Fetch snapshots, requesting only what may have changed."""
+    """Fetches snapshots of a job; requests only what may have changed."""
 
     client: Client
     job_id: str
@@ -107,7 +107,7 @@ def watch_job(
             refused = isinstance(error, ApiError) and error.status < 500
             if refused or last_answer is None or time.monotonic() - last_answer > outage:
                 raise
-            view.away(error.reason if isinstance(error, ConnectionFailed) else error.title)
+            view.show_outage(error.reason if isinstance(error, ConnectionFailed) else error.title)
         else:
             last_answer = time.monotonic()
             view.show(snapshot)

@@ -14,8 +14,8 @@ METADATA_KEY = "dasl_worker_token"
 RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 
-def own_token() -> str:
-    """Return the token of the attempt or ingest run that this process drives.
+def read_attempt_token() -> str:
+    """Return this driver process's token, of its attempt or ingest run.
 
     DASL_WORKER_TOKEN takes precedence, so that a driver can be started by hand.
 

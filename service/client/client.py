@@ -51,7 +51,7 @@ class Client:
         return Cluster.model_validate(self._transport.json("GET", path_to("cluster")))
 
     def close(self) -> None:
-        """Close the connections. `with Client() as client:` does so by itself."""
+        """Close the connections. Leaving `with Client() as client:` does the same."""
         self._transport.close()
 
     def __enter__(self) -> Self:

@@ -70,7 +70,7 @@ class Datasets:
             lambda dataset: dataset.done,
             timeout=timeout,
             poll=poll,
-            what=f"Ingest of {dataset_id}",
+            name=f"Ingest of {dataset_id}",
         )
         if dataset.state == "failed":
             raise DatasetFailed(dataset)

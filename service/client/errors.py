@@ -1,4 +1,4 @@
-"""Errors of the SDK, each with a message that says what to do.
+"""Errors of the SDK, each with a message that contains the remedy.
 
 Only the standard library is imported, so that the command line can use these errors without importing
 httpx and pydantic.

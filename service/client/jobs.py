@@ -157,7 +157,7 @@ class Jobs:
             lambda job: job.done,
             timeout=timeout,
             poll=poll,
-            what=f"Job {job_id}",
+            name=f"Job {job_id}",
         )
         if job.status != "succeeded":
             raise JobFailed(job)

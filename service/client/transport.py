@@ -92,7 +92,7 @@ class Transport:
     def stream(
         self, path: str, *, params: Params | None = None, headers: Mapping[str, str] | None = None
     ) -> Iterator[httpx.Response]:
-        """GET a body to be read as it arrives. Never retried: only the reader knows its position.
+        """Stream the body of a GET request. Not retried, because only the caller knows its position.
 
         Raises:
             ConnectionFailed: the connection failed, also while the body is read.

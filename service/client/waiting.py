@@ -11,7 +11,7 @@ from service.client.errors import WaitTimeout
 State = TypeVar("State")
 
 OUTAGE_SECONDS = 300.0
-"""Longest tolerated outage of a server: it may be restarting while training continues."""
+"""Longest tolerated outage of a server, in seconds: training may continue while it restarts."""
 
 
 def wait_until(
@@ -20,9 +20,12 @@ def wait_until(
     *,
     timeout: float | None,
     poll: float,
-    what: str,
+    name: str,
 ) -> State:
     """Call `fetch` every `poll` seconds until `done` accepts its result, and return that.
+
+    Args:
+        name: of what is waited for, for the error.
 
     Raises:
         WaitTimeout: `timeout` seconds have passed.
@@ -34,5 +37,5 @@ def wait_until(
             return state
         remaining = poll if deadline is None else deadline - time.monotonic()
         if remaining <= 0:
-            raise WaitTimeout(f"{what} has not ended within {timeout:g} s and continues")
+            raise WaitTimeout(f"{name} has not ended within {timeout:g} s; it continues")
         time.sleep(min(poll, remaining))

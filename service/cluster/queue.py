@@ -25,7 +25,7 @@ def waiting(
     taken: Sequence[Running],
     now: datetime,
 ) -> list[QueuedJob]:
-    """A tenant's queued jobs, each with the decision that the dispatcher would make now."""
+    """Return a tenant's queued jobs, each with the decision that the dispatcher would make now."""
     jobs = repository.queue(session, tenant)
     decisions: dict[str, Decision] = {}
     if jobs and snapshot is not None and snapshot.alive:

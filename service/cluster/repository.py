@@ -13,7 +13,7 @@ from service.states import JobStatus
 
 
 def count_queued(session: Session, tenant: str) -> int:
-    """How many jobs of a tenant are queued."""
+    """Count a tenant's queued jobs."""
     query = select(func.count()).where(Job.tenant == tenant, Job.status == JobStatus.QUEUED)
     return session.execute(query).scalar_one()
 
@@ -21,7 +21,7 @@ def count_queued(session: Session, tenant: str) -> int:
 def queue(
     session: Session, tenant: str, limit: int = 200
 ) -> Sequence[Row[str, str, int, datetime]]:
-    """(id, name, priority, created_at) of a tenant's queued jobs, by priority, then first come."""
+    """Return (id, name, priority, created_at) of a tenant's queued jobs, by priority, then by age."""
     return session.execute(
         select(Job.id, Job.name, Job.priority, Job.created_at)
         .where(Job.tenant == tenant, Job.status == JobStatus.QUEUED)

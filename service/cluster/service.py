@@ -16,7 +16,7 @@ from service.settings import Settings
 
 
 def view(session: Session, tenant: str) -> ClusterView:
-    """The cluster with the tenant's own queue."""
+    """Return the state of the cluster with the tenant's queue."""
     now = datetime.now(UTC)
     snapshot = scheduling.snapshot(session)
     taken = scheduling.resources_in_use(session, now)
@@ -44,7 +44,7 @@ def view(session: Session, tenant: str) -> ClusterView:
 
 
 def readiness(session: Session, settings: Settings) -> dict[str, str]:
-    """Check database, dispatcher and Ray: `ok`, or what is wrong."""
+    """Check database, dispatcher and Ray; each result is `ok` or a reason."""
     now = datetime.now(UTC)
     behind = migrate.behind(session.connection())
     checks = {"database": f"{behind}; run `dasl db upgrade`" if behind else "ok"}

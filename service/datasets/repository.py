@@ -24,7 +24,7 @@ _FIND = select(Dataset).where(
     Dataset.deleted_at.is_(None),
     or_(Dataset.id == bindparam("named"), Dataset.name == bindparam("named")),
 )
-_FIND_AND_KEEP = _FIND.with_for_update(read=True)
+_FIND_AND_LOCK = _FIND.with_for_update(read=True)
 
 
 def get(session: Session, tenant: str, dataset_id: str) -> Dataset | None:
@@ -41,13 +41,13 @@ def by_id(session: Session, dataset_id: str) -> Dataset:
     return session.get_one(Dataset, dataset_id)
 
 
-def find(session: Session, tenant: str, id_or_name: str, *, keep: bool = False) -> Dataset | None:
+def find(session: Session, tenant: str, id_or_name: str, *, lock: bool = False) -> Dataset | None:
     """Return a tenant's data set by id or name.
 
     Args:
-        keep: block its deletion until the end of this transaction, which must be a writing one.
+        lock: block its deletion until the end of this transaction, which must be a writing one.
     """
-    query = _FIND_AND_KEEP if keep else _FIND
+    query = _FIND_AND_LOCK if lock else _FIND
     return session.scalars(query, {"tenant": tenant, "named": id_or_name}).one_or_none()
 
 

@@ -64,7 +64,7 @@ class Executor(Protocol):
 
         `env` is set for all processes of the command on all nodes, and is not secret. The token is
         secret: only the command's own process gets it, from
-        `service.client.attempt_token.own_token`, and no command line or log of the executor has it.
+        `service.client.attempt_token.read_attempt_token`, and no command line or log of the executor has it.
 
         Raises:
             SubmissionRefused: the executor reports that this can never run.

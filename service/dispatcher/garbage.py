@@ -101,7 +101,7 @@ class Garbage:
         assert attempt.finished_at is not None
         storage = self._context.storage
         with self._context.database.read() as session:
-            known = checkpoints.places(session, attempt.job_id, attempt.number)
+            known = checkpoints.uris_of_attempt(session, attempt.job_id, attempt.number)
         # Compare paths below the attempt's folder: the API may write the root differently.
         own = f"/jobs/{attempt.job_id}/attempts/{attempt.number}/"
         if not all(own in uri for uri in known):

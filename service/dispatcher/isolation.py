@@ -12,7 +12,7 @@ from service.db.models import Checkpoint, Dataset
 from service.db.session import AWAY
 from service.dispatcher.context import LeaseLost
 from service.dispatcher.executor import ExecutorUnavailable
-from service.log_records import about
+from service.log_records import log_fields
 from service.runs.repository import RunView
 from service.scheduling.repository import AttemptView
 
@@ -26,7 +26,7 @@ def run_isolated(step: Callable[[Any], None], item: object) -> bool:
         LeaseLost: another dispatcher took over.
         OperationalError: the database does not answer. Other errors of `AWAY` are raised, too.
     """
-    with about(**_fields_of(item)):
+    with log_fields(**_fields_of(item)):
         try:
             step(item)
         except (LeaseLost, *AWAY):

@@ -16,7 +16,7 @@ _PATIENCE_SECONDS = 2.0
 
 
 class DispatcherThread(threading.Thread):
-    """Dispatch jobs to a local Ray, which may still be starting, until `stop`.
+    """Runs a dispatcher for the local Ray, which may still be starting, until `stop`.
 
     Args:
         restarted: what was restarted, so that Ray's previous jobs are gone; `None`: Ray was not restarted.
@@ -47,7 +47,7 @@ class DispatcherThread(threading.Thread):
 
     @property
     def sees_nodes(self) -> bool:
-        """Whether Ray has answered and has a node."""
+        """Whether Ray has answered and reported a node."""
         return self._dispatcher.sees_nodes
 
     def run(self) -> None:
@@ -58,6 +58,6 @@ class DispatcherThread(threading.Thread):
             self._executor.close()
 
     def stop(self) -> None:
-        """Ask the loop to end and wait briefly; a pending call to Ray may take longer."""
+        """Ask the loop to stop, and wait briefly for it; a pending call to Ray may take longer."""
         self._stop_soon.set()
         self.join(_PATIENCE_SECONDS)

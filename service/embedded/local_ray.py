@@ -1,4 +1,4 @@
-"""A private Ray on this machine: loopback only, with its own ports and token, never orphaned."""
+"""A private Ray on this machine, on loopback only, with its own ports and token; it is never orphaned."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _WORKER_VARIABLES = ("DASL_CACHE_DIR", "DASL_CACHE_MAX_BYTES")
 
 
 class LocalRay:
-    """A Ray head node under a subreaper process; it can be started again after it ended.
+    """A Ray head node under a subreaper process, which can be restarted.
 
     Args:
         folder: for the files of Ray's current session, such as its logs.
         log: receives the output of `ray start`. Ray's working directory is its folder, which no other
             user may write to.
-        cpus: how many CPUs Ray offers; `None`: all of the machine. Ray detects GPUs by itself.
+        cpus: number of CPUs that Ray offers; `None`: all of the machine. Ray detects GPUs.
     """
 
     def __init__(self, folder: Path, log: Path, cpus: int | None = None) -> None:
@@ -44,7 +44,7 @@ class LocalRay:
         """Start Ray, which answers at `address` after about ten seconds.
 
         Raises:
-            ValueError: Ray is not installed beside this Python.
+            ValueError: Ray is not installed in this Python environment.
         """
         assert self._guard is None, "Ray is running already"
         folder = _empty_folder(self._folder)

@@ -61,7 +61,7 @@ def serve(settings: Settings, stop: threading.Event, *, cpus: int | None = None)
     """Run everything until `stop` is set.
 
     Args:
-        cpus: how many CPUs the local Ray offers; `None`: all of the machine.
+        cpus: number of CPUs that the local Ray offers; `None`: all of the machine.
 
     Raises:
         ValueError: another process serves this home; the home, the port, the database or the artifact
@@ -187,7 +187,7 @@ def _print_address(url: str, token: str, config: Path, shared: Path) -> None:
         return
     print(f"Token: {token} (also in {config})")
     print(
-        f"{shared} belongs to another server and stays as it is. To use this one with `dasl`: "
+        f"{shared} belongs to another server and is not changed. To use this one with `dasl`: "
         f"export DASL_URL={url} DASL_TOKEN=...",
         flush=True,
     )

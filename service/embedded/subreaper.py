@@ -100,7 +100,7 @@ def guard(command: list[str], grace: float) -> int:
 
 
 def _reap(main: int) -> int | None:
-    """Reap all ended children; return the exit status of the main one if it is among them."""
+    """Reap all ended children; return the exit status of the main process if it is one of them."""
     status = None
     while True:
         try:

@@ -23,7 +23,7 @@ def list_checkpoints(job: OwnJob, session: ReadSession) -> Page[CheckpointView]:
 
 @router.get("/{job_id}/artifacts")
 def list_artifacts(job: OwnJob, session: ReadSession) -> Page[ArtifactView]:
-    """List the files that a job wrote beside its checkpoints."""
+    """List a job's files other than checkpoints, such as plots."""
     rows = repository.artifacts(session, job.id)
     return Page(data=[ArtifactView.model_validate(row) for row in rows])
 

@@ -53,7 +53,7 @@ def submit_job(
     key: IdempotencyKey = None,
 ) -> Response:
     """Queue a job; a request repeated with the same `Idempotency-Key` gets the first answer."""
-    problems = _unreadable(context, caller.tenant, spec)
+    problems = _path_problems(context, caller.tenant, spec)
     return _submitted(*submission.submit(session, caller, spec, key, problems), status=201)
 
 
@@ -62,7 +62,7 @@ def validate_job(
     spec: SpecBody, caller: Reader, context: WithContext, session: ReadSession
 ) -> ValidatedJob:
     """Resolve a spec (no "auto" is left) and estimate its cost, without storing anything."""
-    problems = _unreadable(context, caller.tenant, spec)
+    problems = _path_problems(context, caller.tenant, spec)
     planned = submission.plan(session, caller.tenant, spec, problems)
     return ValidatedJob(
         resolved=planned.resolved.model_dump(mode="json"), estimate=planned.estimate
@@ -111,13 +111,13 @@ def change_job(job: OwnJobToChange, changes: JobPatch, session: WriteSession) ->
 
 @router.post("/{job_id}/cancel", status_code=202)
 def cancel_job(job: OwnJobToChange, session: WriteSession) -> JobView:
-    """Ask for a job to be cancelled; it stops after its current step. 409 once it has ended."""
+    """Request that a job is cancelled; it stops after its current step. 409 once it has ended."""
     return service.cancel(session, job)
 
 
 @router.post("/{job_id}/pause", status_code=202)
 def pause_job(job: OwnJobToChange, session: WriteSession) -> JobView:
-    """Ask for a job to give up its place; it is saved after its current step. 409 once it has ended."""
+    """Request that a job is paused; it saves a checkpoint after its current step. 409 once it has ended."""
     return service.pause(session, job)
 
 
@@ -136,11 +136,11 @@ def clone_job(
     key: IdempotencyKey = None,
     request: CloneRequest | None = None,
 ) -> Response:
-    """Queue a new job that starts from this one's checkpoint, with changed settings."""
+    """Queue a new job that continues from a checkpoint of this job, with changed settings."""
     request = request or CloneRequest()
     with context.database.read() as reading:
         spec = submission.spec_of_clone(reading, caller.tenant, job_id, request.changes)
-    problems = _unreadable(context, caller.tenant, spec)
+    problems = _path_problems(context, caller.tenant, spec)
     find_checkpoint = None
     if request.checkpoint is not None:
         named = None if request.checkpoint == "newest" else request.checkpoint
@@ -167,12 +167,12 @@ def list_evaluations(job: OwnJob, session: ReadSession) -> Page[EvaluationView]:
     return Page(data=[EvaluationView.model_validate(row) for row in rows])
 
 
-def _unreadable(context: Context, tenant: str, spec: JobSpec) -> list[FieldProblem]:
-    return path_checks.unreadable(context.settings, context.database, tenant, spec)
+def _path_problems(context: Context, tenant: str, spec: JobSpec) -> list[FieldProblem]:
+    return path_checks.path_problems(context.settings, context.database, tenant, spec)
 
 
 def _submitted(answer: dict[str, Any], repeated: bool, *, status: int) -> Response:
-    """Answer a submission. A stored answer is not validated: an older DASL may have made it."""
+    """Answer a submission. A stored answer is not validated, as an older version may have written it."""
     headers = {"Location": f"/v1/jobs/{answer['id']}"}
     if repeated:
         headers["Idempotency-Replayed"] = "true"

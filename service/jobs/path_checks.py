@@ -12,7 +12,7 @@ from service.db.session import Database
 from service.settings import Settings
 
 
-def unreadable(
+def path_problems(
     settings: Settings, database: Database, tenant: str, spec: JobSpec
 ) -> list[FieldProblem]:
     """Return the problems with the paths that a spec names.
@@ -82,5 +82,5 @@ def _missing(folder: str) -> str | None:
         return f"cannot be read: {error.strerror}"
 
 
-def _in_roots(settings: Settings, what: str) -> str:
-    return f"{what} in {' or '.join(map(str, settings.dataset_roots))}"
+def _in_roots(settings: Settings, kind: str) -> str:
+    return f"{kind} in {' or '.join(map(str, settings.dataset_roots))}"

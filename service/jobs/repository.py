@@ -66,7 +66,7 @@ def get(session: Session, tenant: str, job_id: str) -> Row[Job, str] | None:
 
 
 def by_id(session: Session, job_id: str) -> Job:
-    """A job that exists, of any tenant."""
+    """Return an existing job of any tenant."""
     return session.get_one(Job, job_id)
 
 
@@ -200,10 +200,9 @@ def metrics(
 
     Args:
         names: the series to read; empty: all.
-        max_points: about how many steps to keep, at least two for each series. Kept are the first and
-            the last step and, for each series, the steps of its minimum and maximum in each of a number
-            of equal stretches. With many series fewer steps are kept, so that all values fit into
-            memory.
+        max_points: approximate number of steps to keep, at least two for each series: the first and the
+            last step and, for each series, the steps of its minimum and maximum in each of several
+            equal stretches. With many series fewer steps are kept, to bound memory.
     """
     conditions = [Metric.job_id == job_id, Metric.step >= from_step]
     if names:

@@ -29,7 +29,7 @@ class EventStream:
     after: int
 
     def poll(self) -> PollResult:
-        """Read the events since the last poll; the stream ends after a terminal job's last event."""
+        """Read the events since the last poll; the stream ends after the last event of a job that has ended."""
         with self.context.database.read() as session:
             # Read the status first: if it is terminal, the events read next are all there are.
             status, last = repository.status_and_last_event(session, self.job_id)
@@ -60,7 +60,7 @@ class LogStream:
     _quiet_since: float = field(default_factory=time.monotonic)
 
     def poll(self) -> PollResult:
-        """Read whole lines since the last poll; the stream ends once a terminal job's log has stopped growing."""
+        """Read whole lines since the last poll; the stream ends once the job has ended and its log has stopped growing."""
         with self.context.database.read() as session:
             status, _ = repository.status_and_last_event(session, self.job_id)
             numbers = [attempt.number for attempt in repository.attempts(session, self.job_id)]

@@ -55,22 +55,22 @@ def plan(
     spec: JobSpec,
     known_problems: Sequence[FieldProblem] = (),
     *,
-    keep: bool = False,
+    lock: bool = False,
 ) -> Plan:
     """Find the data sets of a spec and resolve it.
 
     Args:
         known_problems: problems of the spec that were detected before.
-        keep: lock the data sets against deletion until this writing transaction ends.
+        lock: lock the data sets against deletion until this writing transaction ends.
 
     Raises:
         Problem: 422 naming each field at fault; 409 while a data set is still being ingested.
     """
-    dataset = _ready_dataset(session, tenant, spec.dataset, "dataset", keep)
+    dataset = _ready_dataset(session, tenant, spec.dataset, "dataset", lock)
     evaluate_dataset = None
     if spec.evaluate.dataset is not None:
         name = spec.evaluate.dataset
-        evaluate_dataset = _ready_dataset(session, tenant, name, "evaluate.dataset", keep)
+        evaluate_dataset = _ready_dataset(session, tenant, name, "evaluate.dataset", lock)
         if evaluate_dataset.id == dataset.id:  # once by name, once by id
             raise field_problem(
                 "evaluate.dataset",
@@ -93,8 +93,8 @@ def plan(
     return Plan(resolved, estimate_cost(resolved, facts), dataset, evaluate_dataset)
 
 
-def _ready_dataset(session: Session, tenant: str, name: str, field: str, keep: bool) -> Dataset:
-    dataset = datasets.find(session, tenant, name, keep=keep)
+def _ready_dataset(session: Session, tenant: str, name: str, field: str, lock: bool) -> Dataset:
+    dataset = datasets.find(session, tenant, name, lock=lock)
     if dataset is None:
         raise field_problem(field, "is not registered", name, "id or name of a data set")
     if dataset.state == datasets.FAILED:
@@ -149,7 +149,7 @@ def submit(
         if replay is not None:
             return replay, True
     checkpoint = find_checkpoint() if find_checkpoint is not None else None
-    planned = plan(session, caller.tenant, spec, known_problems, keep=True)
+    planned = plan(session, caller.tenant, spec, known_problems, lock=True)
     if checkpoint is not None:
         _check_branch(session, planned.resolved, checkpoint)
     check_queue(session, caller.token_id, queue_limit)
@@ -256,9 +256,9 @@ def start_of_clone(
     if checkpoint_id is None:
         # Wait for a registration in progress: it may retire the previous checkpoint before this one is visible.
         lock_job(session, job_id)
-        checkpoint = checkpoints.newest_of_job(session, job_id, keep=True)
+        checkpoint = checkpoints.newest_of_job(session, job_id, for_update=True)
     else:
-        checkpoint = checkpoints.get(session, tenant, checkpoint_id, keep=True)
+        checkpoint = checkpoints.get(session, tenant, checkpoint_id, for_update=True)
         if (
             checkpoint is None
             or checkpoint.job_id != job_id

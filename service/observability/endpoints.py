@@ -17,7 +17,7 @@ router = APIRouter(tags=["probes"])
 
 
 class Liveness(BaseModel):
-    """The process answers; with its version."""
+    """State and version of the process."""
 
     status: str
     version: str
@@ -32,7 +32,7 @@ class Readiness(BaseModel):
 
 @router.get("/livez")
 async def live(request: Request) -> Liveness:
-    """Check that the process answers; nothing else is checked."""
+    """Report that the process answers; no dependency is checked."""
     return Liveness(status="ok", version=request.app.version)
 
 

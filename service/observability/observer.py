@@ -32,7 +32,7 @@ class Observer:
         self._state = Probe(self._read_state)
 
     async def checks(self) -> Checks:
-        """Check database, dispatcher and Ray: `ok`, or what is wrong."""
+        """Check database, dispatcher and Ray; each result is `ok` or a reason."""
         try:
             return await self._readiness.result(_PROBE_SECONDS)
         except TimeoutError:
@@ -47,7 +47,7 @@ class Observer:
         try:
             checks, state = await self._state.result(_SCRAPE_SECONDS)
         except (TimeoutError, SQLAlchemyError):
-            # The state of the others is unknown, which is not the same as down.
+            # Dispatcher and Ray are unknown then, which is not the same as down.
             checks, state = {"database": "away"}, None
         up = {component: result == "ok" for component, result in checks.items()}
         return generate_latest(Scrape(self._version, self.process, up, state))

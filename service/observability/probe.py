@@ -12,10 +12,10 @@ Result = TypeVar("Result")
 
 
 class Probe(Generic[Result]):
-    """Run a function in a thread of its own, never twice at a time.
+    """Runs a function in its own thread, one call at a time.
 
-    Callers that arrive during a call share its result. A function that hangs therefore blocks one
-    thread, however many callers time out, and none of the threads that serve requests.
+    Callers that arrive during a call share its result. So a function that hangs blocks a single
+    thread, however many callers time out, and no thread that serves requests.
     """
 
     def __init__(self, function: Callable[[], Result]) -> None:

@@ -27,7 +27,7 @@ from service.scheduling.packing import Demand, Worker
 
 @dataclass(frozen=True)
 class Quota:
-    """Limits on the running jobs of one token; a limit of `None` is no limit."""
+    """Limits on the running jobs of one token; `None` means unlimited."""
 
     max_running_jobs: int | None = None
     max_gpus: int | None = None
@@ -35,7 +35,7 @@ class Quota:
 
 @dataclass(frozen=True)
 class Running:
-    """A job that holds resources now."""
+    """A job that holds resources."""
 
     demand: Demand
     ends_by: datetime
@@ -88,15 +88,15 @@ class _Taken:
     @classmethod
     def by(cls, running: Iterable[Running]) -> _Taken:
         taken = cls()
-        for one in running:
-            taken.change(one, +1)
+        for job in running:
+            taken.change(job, +1)
         return taken
 
-    def change(self, one: Running | Queued, sign: Literal[1, -1]) -> None:
+    def change(self, job: Running | Queued, sign: Literal[1, -1]) -> None:
         """Add or subtract the demand of one job."""
-        self.workers[one.demand.worker] += sign * one.demand.workers
-        self.jobs[one.token_id] += sign
-        self.gpus[one.token_id] += sign * one.demand.gpus
+        self.workers[job.demand.worker] += sign * job.demand.workers
+        self.jobs[job.token_id] += sign
+        self.gpus[job.token_id] += sign * job.demand.gpus
 
 
 @dataclass
@@ -105,7 +105,7 @@ class _Reservation:
 
     job: Queued
     at: datetime
-    beside: Counter[Worker]
+    others: Counter[Worker]
     """Workers that may still run at that time."""
 
 
@@ -154,7 +154,7 @@ class _Round:
                 latest = f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC at the latest"
                 message += f", {latest} (by the max_hours of what runs)"
             return Decision(job, "room", message, starts_by=at)
-        if not self._leaves_the_reserved(job):
+        if not self._fits_beside_reservation(job):
             message = f"Waiting for {job.demand}: free, but reserved for a job before it"
             return Decision(job, "reserved-room", message)
         self._taken.change(job, +1)
@@ -171,39 +171,41 @@ class _Round:
         return False
 
     def _reserve(self, job: Queued) -> _Reservation:
-        beside = _Taken.by(self._running)
-        by_end = sorted(self._running, key=lambda one: one.ends_by)
-        for at, ending in groupby(by_end, key=lambda one: one.ends_by):
-            for one in ending:
-                beside.change(one, -1)
-            if packing.fits(self._cluster.nodes, beside.workers, job.demand):
-                return _Reservation(job, at, beside.workers)
-        raise AssertionError("it fits on the empty cluster")
+        remaining = _Taken.by(self._running)
+        by_end = sorted(self._running, key=lambda other: other.ends_by)
+        for at, ending in groupby(by_end, key=lambda other: other.ends_by):
+            for other in ending:
+                remaining.change(other, -1)
+            if packing.fits(self._cluster.nodes, remaining.workers, job.demand):
+                return _Reservation(job, at, remaining.workers)
+        raise AssertionError("the job fits on the empty cluster")
 
-    def _leaves_the_reserved(self, job: Queued) -> bool:
-        """Whether the reserved job can still start on time if this one starts now."""
+    def _fits_beside_reservation(self, job: Queued) -> bool:
+        """Whether the reserved job can still start on time if `job` starts now."""
         reserved = self._reservation
         if reserved is None:
             return True
-        if job.token_id == reserved.job.token_id and not self._leaves_the_quota(job, reserved.job):
+        if job.token_id == reserved.job.token_id and not self._leaves_quota_for_reservation(
+            job, reserved.job
+        ):
             return False
         if self._now + job.lasts <= reserved.at:
             return True
         if job.demand in self._in_the_way:
             return False
-        beside = reserved.beside + Counter({job.demand.worker: job.demand.workers})
-        if packing.fits(self._cluster.nodes, beside, reserved.job.demand):
-            reserved.beside = beside
+        others = reserved.others + Counter({job.demand.worker: job.demand.workers})
+        if packing.fits(self._cluster.nodes, others, reserved.job.demand):
+            reserved.others = others
             return True
         self._in_the_way.add(job.demand)
         return False
 
-    def _leaves_the_quota(self, job: Queued, reserved: Queued) -> bool:
+    def _leaves_quota_for_reservation(self, job: Queued, reserved: Queued) -> bool:
         # Checked now, not only at the reserved time: an exhausted quota would end the reservation.
         self._taken.change(job, +1)
-        left = _exceeded(self._taken, reserved) is None
+        is_left = _exceeded(self._taken, reserved) is None
         self._taken.change(job, -1)
-        return left
+        return is_left
 
     def _count_use(self) -> tuple[int, int]:
         """Return the numbers of CPUs and GPUs in use."""
@@ -235,12 +237,12 @@ def _exceeded(taken: _Taken, job: Queued) -> str | None:
     if quota.max_running_jobs is not None and jobs >= quota.max_running_jobs:
         return (
             f"Waiting for the quota of its token: max_running_jobs is {quota.max_running_jobs}, "
-            f"and {jobs} run"
+            f"with {jobs} running"
         )
-    wanted = job.demand.gpus
-    if quota.max_gpus is not None and wanted and gpus + wanted > quota.max_gpus:
+    needed = job.demand.gpus
+    if quota.max_gpus is not None and needed and gpus + needed > quota.max_gpus:
         return (
             f"Waiting for the quota of its token: max_gpus is {quota.max_gpus}, {gpus} are in use, "
-            f"and it takes {wanted}"
+            f"and it needs {needed}"
         )
     return None

@@ -17,14 +17,14 @@ def capacity_problems(session: Session, resources: Resources) -> list[FieldProbl
         return []
     nodes = nodes_of(snapshot)
     worker = Worker(resources.cpus_per_worker, resources.gpus_per_worker)
-    places = empty_places(nodes, worker)
-    if places >= resources.workers:
+    room = empty_places(nodes, worker)
+    if room >= resources.workers:
         return []
-    if places:
-        one = Demand(1, worker)
-        message = f"{resources.workers} workers with {one} each: the cluster has room for {places}"
-        wanted = f"at most {places}"
-        return [FieldProblem("resources.workers", message, str(resources.workers), wanted)]
+    if room:
+        size = Demand(1, worker)
+        message = f"{resources.workers} workers with {size} each: the cluster has room for {room}"
+        expected = f"at most {room}"
+        return [FieldProblem("resources.workers", message, str(resources.workers), expected)]
     most_cpus = max(node.total_cpus for node in nodes)
     most_gpus = max(node.total_gpus for node in nodes)
     problems = []
@@ -33,18 +33,18 @@ def capacity_problems(session: Session, resources: Resources) -> list[FieldProbl
     if worker.cpus > most_cpus:
         problems.append(_too_large("CPU", worker.cpus, most_cpus, "any node"))
     if not problems:
-        beside = max(node.total_cpus for node in nodes if node.total_gpus >= worker.gpus)
-        problems.append(_too_large("CPU", worker.cpus, beside, "any node with a GPU"))
+        cpus = max(node.total_cpus for node in nodes if node.total_gpus >= worker.gpus)
+        problems.append(_too_large("CPU", worker.cpus, cpus, "any node with a GPU"))
     return problems
 
 
-def _too_large(kind: str, given: int, most: float, where: str) -> FieldProblem:
+def _too_large(kind: str, requested: int, most: float, nodes: str) -> FieldProblem:
     message = (
-        f"is more than {where} has for a worker: {most:g}" if most else f"no node has a {kind}"
+        f"is more than {nodes} has for a worker: {most:g}" if most else f"no node has a {kind}"
     )
     return FieldProblem(
         f"resources.{kind.lower()}s_per_worker",
         message,
-        str(given),
+        str(requested),
         f"at most {int(most)}" if most else "0",
     )

@@ -89,8 +89,8 @@ def empty_places(nodes: Sequence[Node], worker: Worker) -> int:
     return sum(_places(node.total_cpus, node.total_gpus, worker) for node in nodes)
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
+def _count(number: int, unit: str) -> str:
+    return f"{number} {unit}" + ("" if number == 1 else "s")
 
 
 def _places(cpus: float, gpus: float, worker: Worker) -> int:

@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from pydantic import SecretStr
 
 from service import credentials
-from service.log_records import JsonLines, TextLines, about
+from service.log_records import JsonLines, TextLines, log_fields
 from service.server.app import create_app
 from service.settings import Settings
 
@@ -38,8 +38,8 @@ def failed(error: Exception) -> logging.LogRecord:
 
 def test_json_line_has_fields_and_context() -> None:
     lines = JsonLines(fields={"rank": 1})
-    with about(job="job_x", attempt=2):
-        with about(attempt=3):
+    with log_fields(job="job_x", attempt=2):
+        with log_fields(attempt=3):
             line = lines.format(record("a %s\nb", "ü", fields={"status": 200, "none": None}))
         outside = lines.format(record("later"))
     assert "\n" not in line
@@ -66,7 +66,7 @@ def test_log_line_includes_traceback() -> None:
 
 
 def test_text_line_is_readable() -> None:
-    with about(job="job_x", attempt=2):
+    with log_fields(job="job_x", attempt=2):
         line = TextLines().format(record("gone"))
     assert line.endswith(" WARNING gone [job=job_x attempt=2]")
     assert TextLines().format(record("gone")).endswith(" WARNING gone")
@@ -74,7 +74,7 @@ def test_text_line_is_readable() -> None:
 
 def test_log_context_belongs_to_one_thread() -> None:
     lines = []
-    with about(job="job_x"):
+    with log_fields(job="job_x"):
         thread = threading.Thread(target=lambda: lines.append(JsonLines().format(record("x"))))
         thread.start()
         thread.join()
@@ -96,7 +96,7 @@ def test_log_context_belongs_to_one_thread() -> None:
 )
 def test_log_lines_redact_secrets(kind: type[logging.Formatter], message: str, secret: str) -> None:
     lines = kind(["5a5a5a", ""])  # type: ignore[arg-type]
-    with about(uri=message):
+    with log_fields(uri=message):
         for line in (
             lines.format(record(message)),
             lines.format(record("%s", message)),
@@ -117,11 +117,11 @@ def test_redaction_keeps_harmless_text() -> None:
 def test_configured_process_writes_only_json_lines() -> None:
     script = """
 import logging
-from service.log_records import about, configure
+from service.log_records import log_fields, configure
 logging.basicConfig(format="not mine: %(message)s")
 configure("json", job="job_x", secrets=["hush"])
 logging.getLogger("httpx").info("GET /")
-with about(attempt=1):
+with log_fields(attempt=1):
     logging.getLogger("a.b").info("hush %s", {"x": 1})
 try:
     1 / 0

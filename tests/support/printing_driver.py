@@ -9,7 +9,7 @@ import sys
 
 import workers.rank
 from dasl_core.spec import DatasetFacts, JobSpec, resolve
-from service.client.attempt_token import own_token
+from service.client.attempt_token import read_attempt_token
 from service.protocol import AttemptStart, WorkerDataset
 from workers.driver import run_ranks
 
@@ -48,5 +48,5 @@ if __name__ == "__main__":
         artifacts_uri=f"file://{sys.argv[1]}",
         heartbeat_seconds=2,
     )
-    config: dict[str, object] = {"lines": sys.argv[2], "token": own_token()}
+    config: dict[str, object] = {"lines": sys.argv[2], "token": read_attempt_token()}
     sys.exit(0 if run_ranks(start, config) is None else 1)

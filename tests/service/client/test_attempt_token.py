@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from service.client.attempt_token import METADATA_KEY, RAY_JOB_CONFIG, own_token
+from service.client.attempt_token import METADATA_KEY, RAY_JOB_CONFIG, read_attempt_token
 
 
 @pytest.fixture(autouse=True)
@@ -21,14 +21,14 @@ def metadata(**metadata: str) -> str:
 
 def test_token_is_read_from_the_ray_job_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(RAY_JOB_CONFIG, metadata(job_name="job_x-1", **{METADATA_KEY: "of Ray"}))
-    assert own_token() == "of Ray"
+    assert read_attempt_token() == "of Ray"
 
 
 def test_environment_variable_takes_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DASL_WORKER_TOKEN", "by hand")
-    assert own_token() == "by hand"
+    assert read_attempt_token() == "by hand"
     monkeypatch.setenv(RAY_JOB_CONFIG, metadata(**{METADATA_KEY: "of Ray"}))
-    assert own_token() == "by hand"
+    assert read_attempt_token() == "by hand"
 
 
 @pytest.mark.parametrize("config", [None, "{}", metadata(job_name="job_x-1")])
@@ -38,7 +38,7 @@ def test_missing_token_names_its_sources(
     if config is not None:
         monkeypatch.setenv(RAY_JOB_CONFIG, config)
     with pytest.raises(ValueError, match=r"DASL_WORKER_TOKEN is not set, .* 'dasl_worker_token'"):
-        own_token()
+        read_attempt_token()
 
 
 def test_ray_uses_the_same_variable_name() -> None:

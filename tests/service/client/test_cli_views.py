@@ -55,8 +55,8 @@ def test_plain_view_throttles_progress_but_not_events(
     view = PlainView(every=3600)
     view.show(_snapshot())
     view.show(_snapshot(step=130))
-    view.away("connection refused")
-    view.away("connection refused")
+    view.show_outage("connection refused")
+    view.show_outage("connection refused")
     view.show(_snapshot(status="succeeded", step=140))
     lines = [line.split("  ", 1)[1] for line in capsys.readouterr().out.splitlines()]
     assert [line.split("  ")[:2] for line in lines if line.startswith("epoch")] == [

@@ -76,7 +76,7 @@ class Notes:
         self.events += [event.seq for event in snapshot.events]
         self.on_show(len(self.events))
 
-    def away(self, reason: str) -> None:
+    def show_outage(self, reason: str) -> None:
         self.outages += 1
 
 
@@ -133,8 +133,8 @@ def test_watch_survives_a_server_restart() -> None:
             servers[0].close()
 
     class Restarting(Notes):
-        def away(self, reason: str) -> None:
-            super().away(reason)
+        def show_outage(self, reason: str) -> None:
+            super().show_outage(reason)
             if self.outages == 2:
                 servers.append(ScriptedServer(life, port))
 

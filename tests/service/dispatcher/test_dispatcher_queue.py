@@ -182,7 +182,7 @@ def test_a_quota_keeps_the_jobs_of_one_token(world: World) -> None:
     assert world.status(first) == world.status(other) == JobStatus.STARTING
     assert world.status(second) == JobStatus.QUEUED
     assert world.events(second, "waiting") == [
-        "Waiting for the quota of its token: max_running_jobs is 1, and 1 run"
+        "Waiting for the quota of its token: max_running_jobs is 1, with 1 running"
     ]
     world.worker_starts(first)
     world.worker_finishes(first, "succeeded")
@@ -199,7 +199,7 @@ def test_a_quota_of_gpus(world: World) -> None:
     world.tick()
     assert world.status(jobs[0]) == world.status(without) == JobStatus.STARTING
     assert world.events(jobs[1], "waiting") == [
-        "Waiting for the quota of its token: max_gpus is 3, 2 are in use, and it takes 2"
+        "Waiting for the quota of its token: max_gpus is 3, 2 are in use, and it needs 2"
     ]
     with world.database.write() as session:
         session.get_one(Token, token).max_gpus = 4

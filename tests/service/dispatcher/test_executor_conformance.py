@@ -85,7 +85,9 @@ def test_runs_a_command_with_its_environment(executor: Executor, name: str) -> N
 
 
 def test_a_command_has_its_own_token(executor: Executor, name: str) -> None:
-    script = "from service.client.attempt_token import own_token; print(own_token())"
+    script = (
+        "from service.client.attempt_token import read_attempt_token; print(read_attempt_token())"
+    )
     executor.submit(name, f'{sys.executable} -c "{script}"', {}, token := uuid4().hex)
     assert until(executor, name, ended).state == SubmissionState.SUCCEEDED
     assert token in log_of(executor, name)
