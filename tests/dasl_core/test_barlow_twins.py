@@ -55,7 +55,7 @@ def test_equals_the_papers_formula(samples: int, width: int) -> None:
     assert barlow_twins_loss(z, 0.0051).item() == pytest.approx(expected, rel=1e-9)
 
 
-def test_terms_are_the_papers() -> None:
+def test_terms_equal_the_paper_on_known_correlations() -> None:
     """Check the terms on embeddings with known correlations."""
     orthogonal = torch.tensor([[1, 1], [1, -1], [-1, 1], [-1, -1]], dtype=torch.float64) * 1e4
     assert barlow_twins_loss(torch.stack([orthogonal, orthogonal + 5]), 3).item() == pytest.approx(
@@ -75,7 +75,7 @@ def test_half_precision_is_computed_in_float32() -> None:
     assert loss.item() == pytest.approx(exact, rel=1e-4)
 
 
-def test_forward_gives_the_raw_embeddings_of_each_view() -> None:
+def test_forward_returns_raw_embeddings_per_view() -> None:
     torch.manual_seed(0)
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(12, 6))
     head = deep_head([6, 5, 5, 4], normalized_output=False)
@@ -90,7 +90,7 @@ def test_forward_gives_the_raw_embeddings_of_each_view() -> None:
     assert all(p.grad is not None for p in method.parameters())
 
 
-def test_parts_of_a_batch_give_the_gradient_of_the_whole(pictures: DatasetIndex) -> None:
+def test_micro_batches_give_whole_batch_gradient(pictures: DatasetIndex) -> None:
     """Gradient caching: the statistics are those of the whole batch."""
     spec = resolved(pictures, method={"name": "barlow_twins"}, backbone={"name": "test_vit"})
     torch.manual_seed(0)
@@ -106,7 +106,7 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole(pictures: DatasetIndex)
             torch.testing.assert_close(gradient, whole[name], rtol=0, atol=1e-12)
 
 
-def test_settings_are_the_authors(pictures: DatasetIndex) -> None:
+def test_resolved_settings_are_those_of_the_authors(pictures: DatasetIndex) -> None:
     context = ResolveContext("resnet50", 2048, 224, None, 1_281_167, 2048, 1000)
     authors = Settings().resolve(context)
     assert (authors.projection_dim, authors.hidden_dim) == (8192, 8192)
@@ -130,12 +130,12 @@ def test_settings_are_the_authors(pictures: DatasetIndex) -> None:
 
 
 @pytest.mark.parametrize("shape", [(8, 3), (1, 4, 3), (3, 4, 3)])
-def test_other_than_two_views_are_refused(shape: tuple[int, ...]) -> None:
+def test_loss_refuses_other_than_two_views(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="embeddings must have the shape"):
         barlow_twins_loss(torch.ones(shape), 0.0051)
 
 
-def test_one_sample_is_refused() -> None:
+def test_loss_refuses_one_sample() -> None:
     with pytest.raises(ValueError, match="embeddings must be of at least 2 samples"):
         barlow_twins_loss(torch.ones(2, 1, 3), 0.0051)
 

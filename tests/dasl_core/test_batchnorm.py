@@ -89,13 +89,13 @@ def in_bfloat16() -> tuple[str, float]:
     return str(result.dtype), float(result.float().mean().abs())
 
 
-def test_half_precision_comes_back_as_it_went_in(pool: GlooPool) -> None:
+def test_output_has_input_precision(pool: GlooPool) -> None:
     for dtype, mean in pool.call(2, in_bfloat16):
         assert dtype == "torch.bfloat16"
         assert mean < 0.5
 
 
-def test_one_process_runs_torchs_own_forward() -> None:
+def test_one_process_uses_torch_forward() -> None:
     values = torch.from_numpy(batch("2d"))
     plain, synchronised = (nn.BatchNorm2d(3).double() for _ in range(2))
     synchronize_batchnorm(synchronised, CPU)
@@ -104,7 +104,7 @@ def test_one_process_runs_torchs_own_forward() -> None:
 
 
 @pytest.mark.parametrize("name", ["test_resnet", "resnet10t"])
-def test_a_networks_names_and_functions_stay(name: str) -> None:
+def test_conversion_keeps_parameter_names_and_outputs(name: str) -> None:
     network = timm.create_model(name, num_classes=0).eval()
     names = list(network.state_dict())
     images = torch.rand(2, 3, 32, 32)
@@ -115,7 +115,7 @@ def test_a_networks_names_and_functions_stay(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["test_resnet", "resnet10t"])
-def test_on_a_gpu_torchs_own_layers_take_over_with_the_same_parameters(name: str) -> None:
+def test_gpu_uses_torch_sync_batchnorm_with_same_parameters(name: str) -> None:
     network = timm.create_model(name, num_classes=0)
     names, parameters = list(network.state_dict()), list(network.parameters())
     converted = synchronize_batchnorm(network, torch.device("cuda"))

@@ -62,7 +62,7 @@ def test_equals_lightlys(samples: int, width: int, seed: int) -> None:
     torch.testing.assert_close(byol_loss(p, t), expected, rtol=0, atol=1e-12)
 
 
-def test_is_the_squared_distance_of_directions() -> None:
+def test_loss_is_squared_distance_of_normalized_vectors() -> None:
     p, t = torch.randn(2, 2, 5, 3, dtype=torch.float64)
     total = 0.0
     for prediction, target in ((p[0], t[1]), (p[1], t[0])):
@@ -71,7 +71,7 @@ def test_is_the_squared_distance_of_directions() -> None:
     assert byol_loss(p, t).item() == pytest.approx(total, rel=1e-12)
 
 
-def test_views_are_crossed_and_targets_get_no_gradient() -> None:
+def test_loss_crosses_views_without_gradient_to_targets() -> None:
     p = torch.randn(2, 4, 3, requires_grad=True)
     t = p.detach().clone().requires_grad_()
     assert byol_loss(p, t.flip(0)).item() == pytest.approx(0, abs=1e-6)
@@ -94,7 +94,7 @@ def test_half_precision_is_computed_in_float32() -> None:
 # --- the network and its teacher
 
 
-def test_embeddings_are_raw_predictions_and_targets_the_teachers_projections() -> None:
+def test_forward_returns_raw_predictions_and_teacher_projections() -> None:
     byol, images = method(), views()
     outputs = byol(images)
     assert outputs["embeddings"].shape == outputs["targets"].shape == (2, 7, 4)
@@ -108,14 +108,14 @@ def test_embeddings_are_raw_predictions_and_targets_the_teachers_projections() -
     assert byol.teacher.training
 
 
-def test_a_step_trains_the_student_and_its_predictor_but_not_the_teacher() -> None:
+def test_step_trains_student_and_predictor_only() -> None:
     byol = method()
     byol.loss(byol(views()), step()).backward()
     for name, parameter in byol.named_parameters():
         assert (parameter.grad is None) == name.startswith("teacher."), name
 
 
-def test_the_teacher_follows_after_the_update_alone() -> None:
+def test_teacher_changes_only_in_after_update() -> None:
     byol, images = method(momentum=0.9), views()
     optimizer = torch.optim.SGD(byol.parameters(), lr=0.5)
     before = [p.clone() for p in byol.teacher.parameters()]
@@ -132,13 +132,13 @@ def test_the_teacher_follows_after_the_update_alone() -> None:
 
 
 @pytest.mark.parametrize("keep", ["student", "teacher"])
-def test_the_backbone_that_is_kept(keep: Keep) -> None:
+def test_keep_selects_exported_backbone(keep: Keep) -> None:
     byol = method(keep=keep)
     kept = byol.backbone if keep == "student" else byol.teacher.backbone
     assert byol.representation is kept
 
 
-def test_parts_of_a_batch_give_the_gradient_of_the_whole(
+def test_micro_batches_give_whole_batch_gradient(
     pictures: DatasetIndex,
 ) -> None:
     """Compare in float64, with statistics that do not depend on the batch."""
@@ -156,7 +156,7 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole(
             torch.testing.assert_close(gradient, whole[name], rtol=0, atol=1e-12)
 
 
-def test_teacher_is_updated_once_a_step_with_micro_batches(
+def test_teacher_is_updated_once_per_step_with_micro_batches(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     momenta: list[float] = []
@@ -191,19 +191,19 @@ def given_facts(epochs: int) -> ResolveContext:
     ("epochs", "momentum"),
     [(1, 0.97), (40, 0.97), (70, 0.98), (100, 0.99), (300, 0.99), (1000, 0.996), (9999, 0.996)],
 )
-def test_momentum_follows_the_length_of_the_training(epochs: int, momentum: float) -> None:
+def test_momentum_schedule_spans_training(epochs: int, momentum: float) -> None:
     assert Settings().resolve(given_facts(epochs)).teacher_momentum == pytest.approx(momentum)
     assert Settings(teacher_momentum=0.5).resolve(given_facts(epochs)).teacher_momentum == 0.5
 
 
-def test_heads_grow_with_the_backbone() -> None:
+def test_head_widths_grow_with_backbone() -> None:
     assert Settings().resolve(given_facts(9)).hidden_dim == 1024
     wide = given_facts(9)._replace(features=2048)
     assert Settings().resolve(wide).hidden_dim == 4096  # as in the paper, with a ResNet-50
     assert Settings(hidden_dim=7).resolve(wide).hidden_dim == 7
 
 
-def test_the_recipe_is_the_papers(pictures: DatasetIndex) -> None:
+def test_recipe_is_that_of_the_paper(pictures: DatasetIndex) -> None:
     spec = resolved(
         pictures,
         method={"name": "byol"},

@@ -34,7 +34,7 @@ def test_gradients_and_running_statistics_stay(name: str) -> None:
         assert torch.equal(buffer, same), key
 
 
-def test_activations_of_a_block_are_not_kept() -> None:
+def test_block_activations_are_not_stored() -> None:
     """Count the tensors that autograd saves for the backward."""
 
     def saved(checkpointed: bool) -> int:
@@ -55,7 +55,7 @@ def test_activations_of_a_block_are_not_kept() -> None:
     assert saved(True) < 0.5 * saved(False)
 
 
-def test_a_copy_is_its_own() -> None:
+def test_copied_network_uses_its_own_weights() -> None:
     model = build_backbone(ResolvedBackbone(name="test_resnet", image_size=32, stem="small"))
     checkpoint_blocks(model)
     other = copy.deepcopy(model)

@@ -280,7 +280,7 @@ def test_all_ranks_refuse_invalid_rows_of_one(pool: GlooPool) -> None:
 # --- quality
 
 
-def test_quality_of_a_small_clustering() -> None:
+def test_quality_metrics_of_small_clustering() -> None:
     x = torch.tensor([[1.0, 0.0]] * 3 + [[0.0, 2.0]] + [[0.0, 1.0]]).double()
     found = cluster(x, 2)
     names = found.assignments

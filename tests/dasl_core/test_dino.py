@@ -96,7 +96,7 @@ def test_equals_lightlys(samples: int, width: int, local: int, seed: int) -> Non
     torch.testing.assert_close(ours.grad, reference.grad, rtol=0, atol=1e-12)
 
 
-def test_is_the_mean_over_pairs_of_different_views() -> None:
+def test_loss_is_mean_over_pairs_of_different_views() -> None:
     student = torch.randn(4, 3, 5, dtype=torch.float64)
     targets = torch.randn(2, 3, 5, dtype=torch.float64).softmax(dim=-1)
     terms = [
@@ -136,7 +136,7 @@ def test_steps_with_their_centres_and_temperatures_equal_lightlys() -> None:
     assert dino.center.mean() > 0.5
 
 
-def test_the_teachers_temperature_grows_in_the_first_epochs() -> None:
+def test_teacher_temperature_grows_in_first_epochs() -> None:
     warmup = TemperatureWarmup(0.04, 0.07, 4)
     expected = [0.04, 0.05, 0.06, 0.07, 0.07, 0.07]
     assert [warmup(epoch) for epoch in range(6)] == pytest.approx(expected)
@@ -148,7 +148,7 @@ def test_the_teachers_temperature_grows_in_the_first_epochs() -> None:
 # --- the center
 
 
-def test_the_centre_moves_after_it_was_used() -> None:
+def test_center_is_updated_after_use() -> None:
     dino = method()
     teacher, student = torch.randn(2, 5, K) + 3, torch.randn(2, 5, K)
     targets = F.softmax(teacher / 0.04, dim=-1)  # with the initial center, which is 0
@@ -159,7 +159,7 @@ def test_the_centre_moves_after_it_was_used() -> None:
     torch.testing.assert_close(dino.center, 0.1 * teacher.mean(dim=(0, 1)))
 
 
-def test_the_centre_is_saved() -> None:
+def test_center_is_saved() -> None:
     dino = method()
     dino.loss(outputs_of(torch.randn(2, 5, K), torch.randn(2, 5, K)), step())
     dino.before_update(step())
@@ -170,7 +170,7 @@ def test_the_centre_is_saved() -> None:
 
 
 @pytest.mark.parametrize("broken", [True, False])
-def test_a_step_that_is_left_out_puts_the_centre_back(broken: bool) -> None:
+def test_skipped_step_restores_center(broken: bool) -> None:
     dino = method()
     optimizer = torch.optim.SGD([p for p in dino.parameters() if p.requires_grad], lr=0.1)
     updater = Updater(optimizer, None, [*dino.buffers()], torch.device("cpu"), scaled=False)
@@ -188,7 +188,7 @@ def test_a_step_that_is_left_out_puts_the_centre_back(broken: bool) -> None:
 # --- the network
 
 
-def test_local_crops_go_through_the_student_only_and_a_size_in_one_pass() -> None:
+def test_local_crops_pass_student_only_once_per_size() -> None:
     dino, images = method(), crops(samples=5, local=3)
     outputs = dino(images)
     assert dino.backbone.seen == [(10, 3, 8, 8), (15, 3, 4, 4)]
@@ -201,7 +201,7 @@ def test_local_crops_go_through_the_student_only_and_a_size_in_one_pass() -> Non
         torch.testing.assert_close(outputs["student"][view], own)
 
 
-def test_the_teacher_starts_as_the_student_head_included() -> None:
+def test_teacher_starts_as_copy_of_student_with_head() -> None:
     outputs = method()(crops())
     torch.testing.assert_close(outputs["teacher"], outputs["student"][:2])
     assert not outputs["teacher"].requires_grad
@@ -209,7 +209,7 @@ def test_the_teacher_starts_as_the_student_head_included() -> None:
     assert (outputs["embeddings"].norm(dim=-1) - 1).abs().max() > 1e-3
 
 
-def test_without_local_crops_there_is_one_pass() -> None:
+def test_without_local_crops_student_runs_once() -> None:
     dino = method()
     outputs = dino(crops(local=0))
     assert isinstance(dino.backbone, Pooled)
@@ -217,7 +217,7 @@ def test_without_local_crops_there_is_one_pass() -> None:
     assert torch.isfinite(dino.loss(outputs, step()))
 
 
-def test_the_teacher_follows_head_included() -> None:
+def test_teacher_update_includes_head() -> None:
     dino = method()
     before = {name: p.clone() for name, p in dino.teacher.named_parameters()}
     with torch.no_grad():
@@ -231,13 +231,13 @@ def test_the_teacher_follows_head_included() -> None:
 
 
 @pytest.mark.parametrize("keep", ["student", "teacher"])
-def test_the_backbone_that_is_kept(keep: Any) -> None:
+def test_keep_selects_exported_backbone(keep: Any) -> None:
     dino = method(exported=keep)
     kept = dino.teacher.backbone if keep == "teacher" else dino.backbone
     assert dino.representation is kept
 
 
-def test_parts_of_a_batch_give_gradients_and_centre_of_the_whole(pictures: DatasetIndex) -> None:
+def test_micro_batches_give_whole_batch_gradients_and_center(pictures: DatasetIndex) -> None:
     spec = resolved(pictures, method={"name": "dino"}, backbone={"name": "test_vit"})
     torch.manual_seed(0)
     dino = without_batch_statistics(build_method(spec).double())
@@ -262,7 +262,7 @@ def test_parts_of_a_batch_give_gradients_and_centre_of_the_whole(pictures: Datas
             torch.testing.assert_close(value, whole[name], rtol=0, atol=tolerance)
 
 
-def test_teacher_is_updated_once_a_step_with_micro_batches(
+def test_teacher_is_updated_once_per_step_with_micro_batches(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     momenta: list[float] = []
@@ -282,7 +282,7 @@ def test_teacher_is_updated_once_a_step_with_micro_batches(
 
 
 @pytest.mark.parametrize("batch_norm", [False, True])
-def test_the_head_equals_lightlys(batch_norm: bool) -> None:
+def test_head_equals_lightlys(batch_norm: bool) -> None:
     torch.manual_seed(0)
     ours = DINOHead(6, 16, 8, K, batch_norm=batch_norm).double()
     theirs = DINOProjectionHead(6, 16, 8, K, batch_norm=batch_norm).double()
@@ -300,7 +300,7 @@ def test_the_head_equals_lightlys(batch_norm: bool) -> None:
     torch.testing.assert_close(ours(features), theirs(features))
 
 
-def test_rows_of_the_last_layer_have_length_one() -> None:
+def test_last_layer_rows_have_unit_length() -> None:
     """Compare with torch's weight normalization with g = 1, including gradients."""
     layer, reference = UnitLinear(4, 6), nn.Linear(4, 6, bias=False)
     with torch.no_grad():
@@ -324,7 +324,7 @@ def last_layer(folder: Path) -> Tensor:
     return weight
 
 
-def test_the_last_layer_stays_for_the_first_epoch(
+def test_last_layer_is_frozen_in_first_epoch(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, without_plots: None
 ) -> None:
     spec = resolved(pictures, method={"name": "dino"}, train={"optimizer": {"name": "adamw"}})
@@ -376,7 +376,7 @@ def large(index: DatasetIndex, **changes: Any) -> ResolvedJobSpec:
     return resolved(index, method={"name": "dino"}, backbone={"image_size": 96}, **changes)
 
 
-def test_the_recipe_is_the_papers(pictures: DatasetIndex) -> None:
+def test_recipe_is_that_of_the_paper(pictures: DatasetIndex) -> None:
     spec = large(pictures, train={"batch_size": 8, "optimizer": {"name": "adamw"}})
     views = views_of(spec.method, spec.augment, spec.backbone.image_size)
     assert [view.augment.blur for view in views] == [1.0, 0.1, 0.5, 0.5]
@@ -402,7 +402,7 @@ def facts(**changes: Any) -> ResolveContext:
     return known._replace(**changes)
 
 
-def test_on_imagenet_the_settings_are_the_papers() -> None:
+def test_imagenet_settings_are_those_of_the_paper() -> None:
     found = Settings().resolve(facts())
     assert (found.hidden_dim, found.bottleneck_dim, found.out_dim) == (2048, 256, 65_536)
     assert found.local_size == 96
@@ -416,7 +416,7 @@ def test_on_imagenet_the_settings_are_the_papers() -> None:
     ("images", "outputs"),
     [(10, 1024), (32_767, 1024), (32_768, 2048), (50_000, 2048), (10**7, 65_536)],
 )
-def test_outputs_follow_the_size_of_the_data_set(images: int, outputs: int) -> None:
+def test_number_of_outputs_follows_dataset_size(images: int, outputs: int) -> None:
     assert Settings().resolve(facts(train_images=images)).out_dim == outputs
     assert Settings(out_dim=7).resolve(facts(train_images=images)).out_dim == 7
 
@@ -443,7 +443,7 @@ def test_short_trainings_have_faster_and_sharper_teachers() -> None:
         ((2, 4, 5), (2, 4, 5), 0.0, "temperature must be a finite number above 0"),
     ],
 )
-def test_wrong_arguments_of_the_loss_are_named(
+def test_loss_errors_name_wrong_argument(
     targets: tuple[int, ...], outputs: tuple[int, ...], temperature: float, expected: str
 ) -> None:
     with pytest.raises(ValueError, match=expected):

@@ -26,7 +26,7 @@ def shift(module: nn.Module, by: float) -> None:
             parameter.add_(by)
 
 
-def test_it_starts_as_a_copy_that_owns_its_weights() -> None:
+def test_teacher_starts_as_independent_copy() -> None:
     backbone, head = network()
     teacher = Teacher(backbone, head)
     students = [*backbone.parameters(), *head.parameters()]
@@ -38,7 +38,7 @@ def test_it_starts_as_a_copy_that_owns_its_weights() -> None:
 
 
 @given(st.floats(0, 1), st.integers(1, 4))
-def test_it_follows_by_the_formula_head_included(momentum: float, times: int) -> None:
+def test_update_equals_formula_with_head(momentum: float, times: int) -> None:
     backbone, head = network()
     teacher = Teacher(backbone, head)
     expected = [parameter.double() for parameter in teacher.parameters()]
@@ -57,7 +57,7 @@ def test_it_follows_by_the_formula_head_included(momentum: float, times: int) ->
     assert at == [parameter.data_ptr() for parameter in teacher.parameters()]  # in place
 
 
-def test_batch_statistics_are_its_own() -> None:
+def test_teacher_has_its_own_batch_statistics() -> None:
     backbone, head = network()
     teacher = Teacher(backbone, head).train()
     mean = teacher.backbone.get_buffer("1.running_mean")
@@ -72,7 +72,7 @@ def test_batch_statistics_are_its_own() -> None:
     assert not torch.equal(mean, torch.zeros(4))
 
 
-def test_nothing_is_dropped_in_a_teacher() -> None:
+def test_teacher_has_no_dropout() -> None:
     vit = create_model("test_vit", num_classes=0, drop_path_rate=0.5, proj_drop_rate=0.5)
     images = torch.randn(4, 3, 160, 160)
     teacher = Teacher(vit, nn.Dropout(0.5)).train()
@@ -83,7 +83,7 @@ def test_nothing_is_dropped_in_a_teacher() -> None:
     assert max(paths) == 0.5  # the student's stay
 
 
-def test_momentum_is_the_papers_cosine() -> None:
+def test_momentum_follows_cosine_of_the_paper() -> None:
     assert cosine_momentum(0.97, 0, 100) == pytest.approx(0.97)
     assert cosine_momentum(0.97, 50, 100) == pytest.approx(0.985)
     assert cosine_momentum(0.97, 100, 100) == 1

@@ -44,21 +44,21 @@ def test_angle_is_exact_from_tiny_to_opposite(angle: float) -> None:
         assert cosine != pytest.approx(angle, rel=1e-2, abs=0)  # a cosine would be inaccurate
 
 
-def test_angles_are_averaged_over_rows_whatever_the_norms() -> None:
+def test_mean_angle_does_not_depend_on_norms() -> None:
     before = torch.tensor([[1.0, 0.0], [5.0, 0.0]])
     after = torch.tensor([[0.0, 2.0], [3.0, 0.0]])
     assert angular_update(before, after).item() == pytest.approx(math.pi / 4)
     assert angular_update(before, before) == 0
 
 
-def test_zero_rows_have_no_direction() -> None:
+def test_zero_rows_do_not_count_in_angles() -> None:
     nothing, something = torch.zeros(1, 3), torch.ones(1, 3)
     assert angular_update(nothing, nothing) == 0
     assert angular_update(nothing, something).item() == pytest.approx(math.pi / 2)
 
 
 @pytest.mark.parametrize("norm", [0.5, 1.0, 4.0])
-def test_sgd_turns_an_embedding_by_the_inverse_square_of_its_norm(norm: float) -> None:
+def test_sgd_rotation_is_inverse_to_squared_norm(norm: float) -> None:
     # SEC's observation: the gradient of a cosine loss is orthogonal to the embedding and falls with
     # the norm, and its step rotates a longer vector less.
     generator = torch.Generator().manual_seed(0)

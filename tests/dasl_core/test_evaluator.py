@@ -125,7 +125,7 @@ def test_evaluator_supports_every_precision(
     assert 0 <= metrics["finetune_top1"] <= 1
 
 
-def test_evaluator_metrics_equal_measures(build: Build, pictures: DatasetIndex) -> None:
+def test_evaluator_metrics_equal_metric_functions(build: Build, pictures: DatasetIndex) -> None:
     evaluator = build(pictures, clustering=True)
     network = network_with_a_head().eval()
     metrics = evaluator.backbone(network)

@@ -63,7 +63,7 @@ def test_printed_code_loads_backbones_without_this_project(
         np.testing.assert_allclose(theirs, ours, rtol=1e-6, atol=1e-6, err_msg=kind)
 
 
-def test_what_a_run_hands_over_is_the_backbone_it_trained(
+def test_exported_backbone_is_the_trained_one(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, without_plots: None
 ) -> None:
     spec = resolved(pictures, train={"precision": "fp64"}, dar={"weight": 0.1}, sec={})
@@ -103,7 +103,7 @@ def test_what_a_run_hands_over_is_the_backbone_it_trained(
         assert f"| {name} | {' | '.join(cells)} |" in card
 
 
-def test_nothing_in_a_checkpoint_is_pickled_and_reading_it_unpickles_nothing(
+def test_checkpoint_contains_and_loads_no_pickle(
     pictures: DatasetIndex,
     cache: Path,
     tmp_path: Path,
@@ -138,7 +138,7 @@ def test_nothing_in_a_checkpoint_is_pickled_and_reading_it_unpickles_nothing(
     assert read_checkpoint(folder)[0] == spec
 
 
-def test_pickles_are_found_wherever_they_hide() -> None:
+def test_pickle_detection_finds_nested_pickles() -> None:
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         assert pickles_in(pickle.dumps({"weights": [1.0]}, protocol), "a") == ["a"]
     saved = io.BytesIO()
@@ -151,16 +151,14 @@ def test_pickles_are_found_wherever_they_hide() -> None:
     assert found.endswith("data.pkl")
 
 
-def test_the_card_names_no_regularizer_that_weighs_nothing(
-    pictures: DatasetIndex, tmp_path: Path
-) -> None:
+def test_card_omits_regularizers_of_weight_zero(pictures: DatasetIndex, tmp_path: Path) -> None:
     spec = resolved(pictures, dar={"weight": 0}, sec={"weight": 0})
     export_backbone(build_backbone(spec.backbone), spec, NOTHING_MEASURED, tmp_path)
     header = (tmp_path / "README.md").read_text().split("---\n")[1]
     assert yaml.safe_load(header)["tags"] == ["image-feature-extraction", "timm", "simclr"]
 
 
-def test_the_card_says_what_was_trained_on_and_how(pictures: DatasetIndex, tmp_path: Path) -> None:
+def test_card_describes_data_and_training(pictures: DatasetIndex, tmp_path: Path) -> None:
     spec = resolved(
         pictures,
         dar={"weight": 0.25, "norm": "l2"},
@@ -205,7 +203,7 @@ def test_the_card_says_what_was_trained_on_and_how(pictures: DatasetIndex, tmp_p
     assert "| held out, never trained on | 0.1 of the images" in plain
 
 
-def test_a_folder_that_is_no_checkpoint_is_refused_with_what_it_lacks(
+def test_incomplete_checkpoint_is_refused_with_missing_file(
     pictures: DatasetIndex, tmp_path: Path
 ) -> None:
     with pytest.raises(ExportError, match=r"not the folder of a checkpoint.*backbone\.safetensors"):
@@ -230,7 +228,7 @@ def test_a_folder_that_is_no_checkpoint_is_refused_with_what_it_lacks(
     ("name", "size", "stride"),
     [("resnet18", 32, 8), ("resnet10t", 32, 8), ("resnet50d", 16, 8), ("resnet18", 96, 32)],
 )
-def test_a_small_stem_keeps_the_resolution(name: str, size: int, stride: int) -> None:
+def test_small_stem_keeps_resolution(name: str, size: int, stride: int) -> None:
     stem = "small" if size <= 64 else "standard"
     network = build_backbone(ResolvedBackbone(name=name, image_size=size, stem=stem))
     with torch.no_grad():
@@ -240,7 +238,7 @@ def test_a_small_stem_keeps_the_resolution(name: str, size: int, stride: int) ->
 
 
 @pytest.mark.parametrize("size", [16, 32, 64])
-def test_a_small_vit_sees_eight_by_eight_patches(size: int) -> None:
+def test_small_vit_has_eight_by_eight_patches(size: int) -> None:
     network = build_backbone(ResolvedBackbone(name="test_vit", image_size=size, stem="small"))
     assert network.get_submodule("patch_embed").num_patches == 64
     assert network(torch.rand(2, 3, size, size)).shape == (2, network.num_features)

@@ -73,7 +73,7 @@ def onnx_checkpoints(
     return [(root / k, *checkpoint_of(pictures, k, root / k, onnx=True)) for k in kinds]
 
 
-def test_onnxruntime_gives_the_features_where_there_is_no_torch(
+def test_onnxruntime_computes_same_features_without_torch(
     onnx_checkpoints: list[tuple[Path, ResolvedJobSpec, torch.nn.Module]],
 ) -> None:
     folders = [folder for folder, _, _ in onnx_checkpoints]
@@ -86,7 +86,7 @@ def test_onnxruntime_gives_the_features_where_there_is_no_torch(
         np.testing.assert_allclose(theirs, expected, rtol=1e-4, atol=1e-4, err_msg=folder.name)
 
 
-def test_an_onnx_file_says_what_it_is(
+def test_onnx_file_contains_metadata(
     onnx_checkpoints: list[tuple[Path, ResolvedJobSpec, torch.nn.Module]],
 ) -> None:
     import onnx
@@ -108,7 +108,7 @@ def test_an_onnx_file_says_what_it_is(
         assert names_no_place_of_this_machine(file.read_bytes())
 
 
-def test_a_failed_onnx_costs_no_checkpoint_and_is_told(
+def test_onnx_failure_keeps_checkpoint_and_is_reported(
     pictures: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def other_function(path: Path) -> object:
@@ -128,7 +128,7 @@ def test_a_failed_onnx_costs_no_checkpoint_and_is_told(
         export_checkpoint(tmp_path, "onnx")
 
 
-def test_weights_too_large_for_one_file_lie_beside_it(
+def test_large_onnx_weights_are_stored_in_second_file(
     pictures: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dasl_core.export.onnx_file.LARGEST_SINGLE_FILE", 1_000)
@@ -138,7 +138,7 @@ def test_weights_too_large_for_one_file_lie_beside_it(
     assert names_no_place_of_this_machine(graph.read_bytes())
 
 
-def test_exporting_leaves_the_run_as_it_was(
+def test_export_does_not_change_network_or_random_state(
     pictures: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next step draws the same random numbers with and without ONNX."""
@@ -157,7 +157,7 @@ def test_exporting_leaves_the_run_as_it_was(
 
 
 @pytest.mark.parametrize("onnx", [False, True])
-def test_weights_that_timm_would_not_take_are_told(
+def test_weights_that_timm_refuses_are_reported(
     onnx: bool, pictures: DatasetIndex, tmp_path: Path
 ) -> None:
     """Only the check detects this: without it, no network is built at a checkpoint."""
@@ -167,7 +167,7 @@ def test_weights_that_timm_would_not_take_are_told(
     assert (problem is not None and "do not fit test_vit" in problem) == onnx
 
 
-def test_the_check_is_relative_to_large_features_and_takes_no_nan() -> None:
+def test_onnx_check_is_relative_and_refuses_nan() -> None:
     def scaled(factor: float) -> torch.nn.Module:
         network = torch.nn.Flatten()
         network.register_forward_hook(lambda module, inputs, output: output * factor)
@@ -186,7 +186,7 @@ def test_the_check_is_relative_to_large_features_and_takes_no_nan() -> None:
         off_by(1.0, float("nan"))
 
 
-def test_a_torch_program_needs_only_torch_and_holds_no_pickle(
+def test_torch_program_needs_only_torch_and_contains_no_pickle(
     pictures: DatasetIndex, tmp_path: Path
 ) -> None:
     folders, images, expected = [], [], []
@@ -209,7 +209,7 @@ def test_a_torch_program_needs_only_torch_and_holds_no_pickle(
         np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5, err_msg=folder.name)
 
 
-def test_weights_that_are_not_finite_have_no_further_format(
+def test_non_finite_weights_are_refused_in_every_format(
     pictures: DatasetIndex, tmp_path: Path
 ) -> None:
     folder = tmp_path / "checkpoint"
@@ -222,7 +222,7 @@ def test_weights_that_are_not_finite_have_no_further_format(
             export_checkpoint(folder, format)
 
 
-def test_timm_loads_the_hub_folders_by_itself(pictures: DatasetIndex, tmp_path: Path) -> None:
+def test_timm_loads_hub_folder(pictures: DatasetIndex, tmp_path: Path) -> None:
     folders, images, expected = [], [], []
     for kind in ("vit-small", "vit-large-image-gray", "resnet-standard"):
         spec, network = checkpoint_of(pictures, kind, tmp_path / kind)
@@ -245,7 +245,7 @@ def test_timm_loads_the_hub_folders_by_itself(pictures: DatasetIndex, tmp_path: 
         np.testing.assert_allclose(theirs, ours, rtol=1e-6, atol=1e-6, err_msg=folder.name)
 
 
-def test_timm_prepares_images_as_the_evaluation_does(
+def test_timm_transform_equals_evaluation_preprocessing(
     pictures: DatasetIndex, tmp_path: Path
 ) -> None:
     checkpoint_of(pictures, "vit-small", tmp_path / "checkpoint")
@@ -264,7 +264,7 @@ def test_timm_prepares_images_as_the_evaluation_does(
 
 
 @pytest.mark.parametrize("kind", ["resnet18-small", "deep-stem-small"])
-def test_a_stem_that_timm_has_no_argument_for_is_refused(
+def test_hub_export_refuses_stem_without_timm_argument(
     kind: str, pictures: DatasetIndex, tmp_path: Path
 ) -> None:
     checkpoint_of(pictures, kind, tmp_path / kind)
@@ -300,7 +300,7 @@ def test_damaged_descriptions_are_refused(
 
 
 @pytest.mark.parametrize("format_", ["onnx", "torch-export", "hf"])
-def test_what_was_exported_before_stays_until_the_new_one_is_whole(
+def test_previous_export_stays_until_new_one_is_complete(
     pictures: DatasetIndex, tmp_path: Path, format_: str
 ) -> None:
     checkpoint_of(pictures, "resnet-standard", tmp_path / "checkpoint")
@@ -320,7 +320,7 @@ def test_what_was_exported_before_stays_until_the_new_one_is_whole(
     assert files() == before
 
 
-def test_an_onnx_that_fails_its_check_leaves_the_one_before(
+def test_failed_onnx_check_keeps_previous_file(
     pictures: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint_of(pictures, "resnet-standard", tmp_path / "checkpoint")
@@ -335,9 +335,7 @@ def test_an_onnx_that_fails_its_check_leaves_the_one_before(
     assert (tmp_path / "checkpoint" / "backbone.onnx").read_bytes() == before
 
 
-def test_an_output_that_is_something_else_is_refused(
-    pictures: DatasetIndex, tmp_path: Path
-) -> None:
+def test_existing_output_of_another_kind_is_refused(pictures: DatasetIndex, tmp_path: Path) -> None:
     checkpoint_of(pictures, "resnet-standard", tmp_path / "checkpoint")
     file, folder = tmp_path / "file", tmp_path / "folder.pt2"
     file.write_text("mine")

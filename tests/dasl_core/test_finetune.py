@@ -42,7 +42,7 @@ def small_network(dropout: float = 0.0) -> nn.Module:
     )
 
 
-def test_it_learns_and_leaves_the_network_and_the_random_state_alone() -> None:
+def test_finetune_learns_without_changing_network_or_random_state() -> None:
     network = small_network(dropout=0.1)
     network.get_submodule("0").requires_grad_(False)  # like a teacher's weights
     before = copy.deepcopy(network.state_dict())
@@ -60,7 +60,7 @@ def test_it_learns_and_leaves_the_network_and_the_random_state_alone() -> None:
     assert again == result
 
 
-def test_the_whole_network_is_trained_with_adamw_and_the_given_rates(
+def test_finetune_trains_whole_network_with_adamw_and_layer_rates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Compare with a naive implementation of two steps."""
@@ -95,7 +95,7 @@ def test_the_whole_network_is_trained_with_adamw_and_the_given_rates(
     assert not torch.equal(trained[0].get_parameter("1.weight"), network.get_parameter("1.weight"))
 
 
-def test_the_rate_warms_up_and_falls_to_zero() -> None:
+def test_learning_rate_warms_up_and_falls_to_zero() -> None:
     rates = [_schedule(step, 100) for step in range(100)]
     assert rates[0] == pytest.approx(1 / 11)
     assert rates.index(max(rates)) == 10
@@ -105,7 +105,7 @@ def test_the_rate_warms_up_and_falls_to_zero() -> None:
     assert _schedule(0, 1) == 1
 
 
-def test_what_a_network_exempts_has_no_weight_decay() -> None:
+def test_exempt_weights_have_no_weight_decay() -> None:
     class Positions(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -143,7 +143,7 @@ def test_readers_get_positions_and_steps() -> None:
     assert asked[0][0] != asked[2][0]
 
 
-def test_a_class_that_training_lacks_is_wrong_and_so_is_a_network_that_is_lost() -> None:
+def test_missing_class_and_non_finite_network_count_as_wrong() -> None:
     images, y = pictures(24)
     result = fine_tune(small_network(), images, 5 * y - 3, images, y + 100, epochs=1)
     assert (result.top1, result.top5) == (0, 0)
@@ -194,7 +194,7 @@ def on_some_ranks() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("world", [2, 4])
-def test_ranks_train_as_one_process_with_the_whole_batch(pool: GlooPool, world: int) -> None:
+def test_ranks_finetune_like_one_process(pool: GlooPool, world: int) -> None:
     (alone,) = pool.call(1, on_some_ranks)
     together = pool.call(world, on_some_ranks)
     assert np.abs(alone["head"]).max() > 0.01

@@ -68,7 +68,7 @@ def test_equals_the_formula(
 
 @settings(deadline=None, max_examples=25)
 @given(st.integers(2, 6), st.floats(0.05, 2), st.integers(0, 10**6))
-def test_without_correction_and_hardness_it_is_nt_xent(
+def test_loss_equals_nt_xent_without_correction_and_hardness(
     samples: int, temperature: float, seed: int
 ) -> None:
     embeddings = pairs(samples, 4, seed).requires_grad_()
@@ -81,7 +81,7 @@ def test_without_correction_and_hardness_it_is_nt_xent(
     torch.testing.assert_close(*gradients)
 
 
-def test_ever_harder_negatives_end_at_the_hardest() -> None:
+def test_large_beta_approaches_hardest_negative() -> None:
     embeddings = pairs(5, 4, 0)
     z = torch.nn.functional.normalize(embeddings, dim=-1).flatten(0, 1)
     similar = z @ z.T
@@ -93,12 +93,12 @@ def test_ever_harder_negatives_end_at_the_hardest() -> None:
     torch.testing.assert_close(hard_negative_loss(embeddings, 0.5, 0, 1e5), expected)
 
 
-def test_gradient_is_that_of_finite_differences() -> None:
+def test_gradient_equals_finite_differences() -> None:
     embeddings = pairs(4, 3, 1).requires_grad_()
     assert torch.autograd.gradcheck(lambda e: hard_negative_loss(e, 0.5, 0.05, 1.0), embeddings)
 
 
-def test_where_the_bound_holds_only_positives_have_a_gradient() -> None:
+def test_clamped_estimate_has_gradient_of_positives_only() -> None:
     # No sample is opposite to another, and each equals its positive: the correction removes most negatives.
     embeddings = torch.eye(4, dtype=torch.float64).expand(2, 4, 4).clone().requires_grad_()
     loss = hard_negative_loss(embeddings, 0.2, 0.5, 1.0)
@@ -110,7 +110,7 @@ def test_where_the_bound_holds_only_positives_have_a_gradient() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_small_temperatures_do_not_overflow(dtype: torch.dtype) -> None:
+def test_loss_does_not_overflow_at_small_temperature(dtype: torch.dtype) -> None:
     # exp(1 / 0.02)^(1 + 3) is beyond float32 by far.
     embeddings = pairs(16, 8, 2).to(dtype).requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -122,7 +122,7 @@ def test_small_temperatures_do_not_overflow(dtype: torch.dtype) -> None:
     assert gradient.isfinite().all()
 
 
-def test_forward_gives_raw_embeddings_and_loss_takes_the_settings() -> None:
+def test_forward_returns_raw_embeddings_and_loss_uses_settings() -> None:
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(12, 6))
     method = HCL(backbone, projection_head(6, 5, 4), temperature=0.3, tau_plus=0.2, beta=0.7)
     views = [torch.randn(7, 3, 2, 2) for _ in range(2)]
@@ -146,9 +146,7 @@ def loss_and_gradient(embeddings: np.ndarray, tau_plus: float) -> tuple[float, n
 
 
 @pytest.mark.parametrize("tau_plus", [0.05, 0.6])  # at 0.6 the bound applies to some
-def test_the_bound_and_the_correction_are_of_the_global_batch(
-    pool: GlooPool, tau_plus: float
-) -> None:
+def test_clamp_and_correction_use_global_batch(pool: GlooPool, tau_plus: float) -> None:
     embeddings = pairs(8, 5, 3, alike=1.0).numpy()
     value, reference = loss_and_gradient(embeddings, tau_plus)
     results = pool.call(4, loss_and_gradient, embeddings, tau_plus)

@@ -32,7 +32,7 @@ def clouds(
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
-def test_heads_take_the_steps_of_torchs_sgd(weight_decay: float) -> None:
+def test_head_updates_equal_torch_sgd(weight_decay: float) -> None:
     x, y = (part.double() if part.is_floating_point() else part for part in clouds()[:2])
     rates, steps = (0.1, 3.0, 10.0), 12
     heads = _Heads(x, 8, rates, torch.device("cpu"))
@@ -70,7 +70,7 @@ def test_heads_take_the_steps_of_torchs_sgd(weight_decay: float) -> None:
         assert accuracy.loss[number] == pytest.approx(F.cross_entropy(logits, y).item())
 
 
-def test_probe_is_as_good_as_scikit_learns_softmax_regression() -> None:
+def test_probe_matches_scikit_learn_softmax_regression() -> None:
     train_x, train_y, test_x, test_y = clouds(per_class=60, spread=1.6)
     reference = LogisticRegression(max_iter=2000).fit(train_x.numpy(), train_y.numpy())
     expected = reference.score(test_x.numpy(), test_y.numpy())
@@ -81,7 +81,7 @@ def test_probe_is_as_good_as_scikit_learns_softmax_regression() -> None:
     assert found.top1 < found.top5 <= 1
 
 
-def test_a_sweep_is_as_many_probes() -> None:
+def test_sweep_equals_separate_probes() -> None:
     split = clouds(spread=2)
     rates = (0.01, 0.3, 10.0)
     together = linear_probe(*split, learning_rates=rates, epochs=5, batch_size=50)
@@ -92,7 +92,7 @@ def test_a_sweep_is_as_many_probes() -> None:
     assert len({rate.top1 for rate in together.rates}) > 1
 
 
-def test_the_rate_is_chosen_on_training_samples_that_were_not_trained_on() -> None:
+def test_learning_rate_is_chosen_on_held_out_training_samples() -> None:
     train_x, train_y, test_x, test_y = clouds(spread=2)
     rates = (1e-9, 1.0)
     found = linear_probe(train_x, train_y, test_x, test_y, learning_rates=rates, epochs=10)
@@ -115,7 +115,7 @@ def test_the_rate_is_chosen_on_training_samples_that_were_not_trained_on() -> No
     assert heart.top1 > 0.88
 
 
-def test_the_scale_and_place_of_features_do_not_matter() -> None:
+def test_accuracy_does_not_depend_on_feature_scale_and_offset() -> None:
     train_x, train_y, test_x, test_y = clouds(spread=1.5)
     expected = linear_probe(train_x, train_y, test_x, test_y, epochs=10)
     for scale, shift in ((1e4, 0), (1e-4, 0), (torch.logspace(-3, 3, 16), 0), (1, 100)):
@@ -126,7 +126,7 @@ def test_the_scale_and_place_of_features_do_not_matter() -> None:
         assert found.top1 == pytest.approx(expected.top1, abs=0.01)
 
 
-def test_a_dimension_of_rounding_noise_is_left_out() -> None:
+def test_dimension_of_rounding_noise_is_ignored() -> None:
     x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
     x[:, 1] = 7
     x[:, 2] = 1000 + 1e-4 * x[:, 2]
@@ -142,7 +142,7 @@ def test_a_dimension_of_rounding_noise_is_left_out() -> None:
     assert all(math.isfinite(rate.validation_loss) for rate in found.rates)
 
 
-def test_classes_that_training_lacks_and_fewer_classes_than_five() -> None:
+def test_probe_handles_missing_and_few_classes() -> None:
     train_x, train_y, test_x, test_y = clouds(classes=3, spread=0.1)
     numbers = torch.tensor([4, -2, 90])
     found = linear_probe(train_x, numbers[train_y], test_x, numbers[test_y], epochs=20)

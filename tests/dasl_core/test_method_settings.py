@@ -140,7 +140,7 @@ def spec_of(
 
 
 @pytest.mark.parametrize(("name", "field"), CASES)
-def test_every_setting_of_a_method_changes_what_it_says_and_nothing_else(
+def test_setting_has_exactly_the_stated_effects(
     pictures: DatasetIndex,
     bases: Callable[[str, str], tuple[ResolvedJobSpec, dict[str, Any]]],
     name: str,
@@ -171,7 +171,7 @@ def test_only_existing_settings_are_listed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REGISTRY)
-def test_embeddings_are_as_wide_as_the_setting_says(
+def test_embedding_width_is_that_of_the_setting(
     bases: Callable[[str, str], tuple[ResolvedJobSpec, dict[str, Any]]], name: str
 ) -> None:
     spec, seen = bases(name, "test_resnet")

@@ -140,7 +140,7 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[..., float]]] = {
 @pytest.mark.parametrize("case", CASES)
 @settings(deadline=None, max_examples=25)
 @given(st.integers(2, 5), st.integers(0, 10**6))
-def test_equals_the_formula(case: str, classes: int, seed: int) -> None:
+def test_loss_equals_formula_of_the_paper(case: str, classes: int, seed: int) -> None:
     torch.manual_seed(seed)
     build, naive = CASES[case]
     method = build().double()
@@ -154,7 +154,7 @@ def test_equals_the_formula(case: str, classes: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_length_matters_only_to_raw_npair(case: str) -> None:
+def test_only_raw_npair_depends_on_embedding_length(case: str) -> None:
     method = CASES[case][0]().double()
     x, labels = embeddings_of(8), [0, 0, 1, 1, 2, 2, 3, 3]
     lengths = torch.linspace(0.5, 2, 8, dtype=torch.float64).unsqueeze(1)
@@ -164,9 +164,7 @@ def test_length_matters_only_to_raw_npair(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("labels", [[0, 0, 0, 0], [0, 1, 2, 3]])
-def test_a_batch_without_pairs_or_negatives_has_a_finite_gradient(
-    case: str, labels: list[int]
-) -> None:
+def test_batch_without_pairs_or_negatives_has_finite_gradient(case: str, labels: list[int]) -> None:
     x = embeddings_of(4).requires_grad_()
     loss = loss_of(CASES[case][0](), x, labels)
     (gradient,) = torch.autograd.grad(loss, x)
@@ -175,7 +173,7 @@ def test_a_batch_without_pairs_or_negatives_has_a_finite_gradient(
         assert loss.item() == gradient.abs().sum().item() == 0
 
 
-def test_a_triplet_that_is_far_enough_apart_has_no_gradient_but_counts_in_the_mean() -> None:
+def test_satisfied_triplets_count_in_mean() -> None:
     x = torch.zeros(6, WIDTH, dtype=torch.float64)
     x[:2, 0] = x[2:4, 1] = 1  # squared distance 2: beyond a margin of 1
     x[4:, 1], x[4, 2], x[5, 3] = 1, 0.8, 0.8
@@ -187,7 +185,7 @@ def test_a_triplet_that_is_far_enough_apart_has_no_gradient_but_counts_in_the_me
     assert (expected * triplets) % 1 > 1e-6  # some violate the margin, not all
 
 
-def test_coinciding_embeddings_have_a_finite_gradient() -> None:
+def test_equal_embeddings_have_finite_gradient() -> None:
     for build, _ in CASES.values():
         x = torch.ones(4, WIDTH, dtype=torch.float64, requires_grad=True)
         (gradient,) = torch.autograd.grad(loss_of(build(), x, [0, 0, 1, 1]), x)
@@ -197,7 +195,7 @@ def test_coinciding_embeddings_have_a_finite_gradient() -> None:
 # --- the network and its optimizer
 
 
-def test_forward_gives_raw_embeddings_of_the_one_view() -> None:
+def test_forward_returns_raw_embeddings_of_one_view() -> None:
     method = NPair(*parts())
     view = torch.randn(5, 3, 2, 2)
     embeddings = method([view])["embeddings"]
@@ -219,7 +217,7 @@ def test_half_precision_is_compared_in_float32() -> None:
         )
 
 
-def test_proxies_learn_a_hundred_times_faster(pictures: DatasetIndex) -> None:
+def test_proxy_learning_rate_is_multiplied(pictures: DatasetIndex) -> None:
     spec = resolved(pictures, method={"name": "proxy_anchor", "proxy_lr": 100})
     method = build_method(spec, 3)
     weight, proxies = (method.get_parameter(n) for n in ("head.weight", "criterion.proxies"))
@@ -254,7 +252,7 @@ def gradients(case: str, embeddings: np.ndarray, labels: list[int]) -> dict[str,
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_ranks_compute_the_loss_and_gradient_of_one_process(pool: GlooPool, case: str) -> None:
+def test_ranks_compute_loss_and_gradient_of_one_process(pool: GlooPool, case: str) -> None:
     x, labels = embeddings_of(16).numpy(), [0, 1, 2, 3] * 4
     alone = gradients(case, x, labels)
     assert np.abs(alone["embeddings"]).max() > 1e-3
@@ -267,7 +265,7 @@ def test_ranks_compute_the_loss_and_gradient_of_one_process(pool: GlooPool, case
         np.testing.assert_allclose(total, alone[name], rtol=0, atol=1e-11)
 
 
-def test_labels_of_own_share_alone_are_the_trap(pool: GlooPool) -> None:
+def test_labels_must_be_those_of_all_ranks(pool: GlooPool) -> None:
     x, labels = embeddings_of(16).numpy(), [0, 0, 1, 1] * 4
     alone = gradients("multi-similarity", x, labels)["embeddings"]
     shifted = [
@@ -295,7 +293,7 @@ def test_recipe_is_that_of_supervised_learning(pictures: DatasetIndex, name: str
     assert spec.train.samples_per_class == (2 if name == "npair" else 4)
 
 
-def test_margin_goes_with_the_mining(pictures: DatasetIndex) -> None:
+def test_auto_margin_depends_on_mining(pictures: DatasetIndex) -> None:
     def margin(**changes: Any) -> float:
         method = resolved(pictures, method={"name": "triplet", **changes}).method
         assert isinstance(method, ResolvedTriplet)
@@ -307,13 +305,13 @@ def test_margin_goes_with_the_mining(pictures: DatasetIndex) -> None:
 
 
 @pytest.mark.parametrize("name", SUPERVISED)
-def test_a_built_method_has_the_settings(pictures: DatasetIndex, name: str) -> None:
+def test_built_method_has_settings(pictures: DatasetIndex, name: str) -> None:
     method: Method = build_method(resolved(pictures, method={"name": name}), 3)
     assert isinstance(method, MetricLearning)
     assert method.head.out_features == 8
 
 
-def test_other_methods_do_without_the_package() -> None:
+def test_other_methods_work_without_pytorch_metric_learning() -> None:
     program = (
         "import sys; sys.modules['pytorch_metric_learning'] = None\n"
         "import dasl_core.methods as m; assert 'npair' in m.REGISTRY\n"

@@ -68,7 +68,7 @@ def test_equals_the_authors_and_the_formula(
     assert loss.item() == pytest.approx(naive(q, k, temperature), rel=1e-9, abs=1e-9)
 
 
-def test_the_gradient_is_the_authors_and_keys_get_none() -> None:
+def test_gradient_equals_authors_and_keys_get_none() -> None:
     q, k = torch.randn(2, 2, 5, 4, dtype=torch.float64)
     ours, reference = (q.clone().requires_grad_() for _ in range(2))
     keys = k.clone().requires_grad_()
@@ -98,7 +98,7 @@ def method(**changes: Any) -> MoCoV3:
     )
 
 
-def test_embeddings_are_raw_queries_and_keys_the_momentum_encoders() -> None:
+def test_forward_returns_raw_queries_and_momentum_keys() -> None:
     moco, views = method(), [torch.randn(7, 3, 2, 2) for _ in range(2)]
     outputs = moco(views)
     projections = moco.projector(moco.backbone(torch.cat(views)))
@@ -110,7 +110,7 @@ def test_embeddings_are_raw_queries_and_keys_the_momentum_encoders() -> None:
         assert (parameter.grad is None) == name.startswith("teacher."), name
 
 
-def test_the_momentum_encoder_follows_after_the_update() -> None:
+def test_momentum_encoder_changes_only_in_after_update() -> None:
     moco = method()
     before = [p.clone() for p in moco.teacher.parameters()]
     with torch.no_grad():
@@ -125,7 +125,7 @@ def test_the_momentum_encoder_follows_after_the_update() -> None:
     assert method(exported="teacher").representation is not moco.backbone
 
 
-def test_parts_of_a_batch_give_the_gradient_of_the_whole(pictures: DatasetIndex) -> None:
+def test_micro_batches_give_whole_batch_gradient(pictures: DatasetIndex) -> None:
     """Gradient caching, since a query is compared with the keys of all images."""
     spec = resolved(pictures, method={"name": "moco_v3"}, backbone={"name": "test_vit"})
     torch.manual_seed(0)
@@ -142,7 +142,7 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole(pictures: DatasetIndex)
 
 
 @pytest.mark.parametrize("frozen", [True, False])
-def test_a_vits_first_layer_may_stay_as_it_was_drawn(
+def test_vit_patch_projection_can_be_frozen(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, without_plots: None, frozen: bool
 ) -> None:
     spec = resolved(
@@ -171,7 +171,7 @@ def kinds(head: nn.Module) -> str:
     ("backbone", "projector", "predictor"),
     [("test_vit", "LBRLBRLB", "LBRLB"), ("test_resnet", "LBRLB", "LBRL")],
 )
-def test_heads_are_the_authors(
+def test_heads_are_those_of_the_authors(
     pictures: DatasetIndex, backbone: str, projector: str, predictor: str
 ) -> None:
     spec = resolved(pictures, method={"name": "moco_v3"}, backbone={"name": backbone})

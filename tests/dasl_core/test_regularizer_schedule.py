@@ -9,15 +9,15 @@ import pytest
 from dasl_core.regularizers import weight_at
 
 
-def test_constant_is_the_weight_itself() -> None:
+def test_constant_schedule_is_the_weight() -> None:
     assert [weight_at(0.3, "constant", p) for p in (0.0, 0.37, 1.0)] == [0.3, 0.3, 0.3]
 
 
-def test_linear_grows_from_nothing_at_an_even_pace() -> None:
+def test_linear_schedule_grows_evenly_from_zero() -> None:
     assert [weight_at(2.0, "linear", p) for p in (0.0, 0.25, 1.0)] == [0.0, 0.5, 2.0]
 
 
-def test_cosine_is_half_a_cosine() -> None:
+def test_cosine_schedule_is_half_a_cosine() -> None:
     assert weight_at(2.0, "cosine", 0.0) == 0.0
     assert weight_at(2.0, "cosine", 0.5) == pytest.approx(1.0)
     assert weight_at(2.0, "cosine", 1.0) == 2.0

@@ -38,7 +38,9 @@ def naive(embeddings: Tensor, temperature: float) -> float:
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(2, 6), st.integers(1, 5), st.floats(0.05, 5), st.integers(0, 2**31))
-def test_equals_the_formula(samples: int, width: int, temperature: float, seed: int) -> None:
+def test_loss_equals_formula_of_the_paper(
+    samples: int, width: int, temperature: float, seed: int
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     embeddings = torch.randn(2, samples, width, generator=generator, dtype=torch.float64)
     assert nt_xent(embeddings, temperature).item() == pytest.approx(
@@ -46,12 +48,12 @@ def test_equals_the_formula(samples: int, width: int, temperature: float, seed: 
     )
 
 
-def test_gradient_is_that_of_finite_differences() -> None:
+def test_gradient_equals_finite_differences() -> None:
     embeddings = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda e: nt_xent(e, 0.3), embeddings)
 
 
-def test_order_of_samples_views_and_length_do_not_matter() -> None:
+def test_loss_does_not_depend_on_order_and_length() -> None:
     embeddings = torch.randn(2, 7, 5, dtype=torch.float64)
     loss = nt_xent(embeddings, 0.2)
     scales = torch.rand(2, 7, 1, dtype=torch.float64) + 0.5
@@ -59,7 +61,7 @@ def test_order_of_samples_views_and_length_do_not_matter() -> None:
         torch.testing.assert_close(nt_xent(same, 0.2), loss, rtol=0, atol=1e-12)
 
 
-def test_the_positive_is_the_other_view_of_the_same_sample() -> None:
+def test_positive_is_other_view_of_same_sample() -> None:
     distinct = torch.eye(6, dtype=torch.float64)
     matched = nt_xent(torch.stack([distinct, distinct]), 0.1)
     mismatched = nt_xent(torch.stack([distinct, distinct.roll(1, dims=0)]), 0.1)
@@ -67,7 +69,7 @@ def test_the_positive_is_the_other_view_of_the_same_sample() -> None:
     assert mismatched.item() == pytest.approx(10 + math.log(1 + 10 * math.exp(-10)), rel=1e-9)
 
 
-def test_collapsed_embeddings_cost_the_logarithm_of_the_candidates() -> None:
+def test_collapsed_embeddings_give_log_of_candidates() -> None:
     assert nt_xent(torch.ones(2, 8, 4), 0.2).item() == pytest.approx(math.log(15), rel=1e-6)
 
 
@@ -81,7 +83,7 @@ def test_half_precision_is_computed_in_float32() -> None:
     assert from_single.item() == pytest.approx(exact, rel=1e-5)
 
 
-def test_forward_gives_a_loss_and_raw_embeddings_of_each_view() -> None:
+def test_forward_returns_raw_embeddings_per_view() -> None:
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(12, 6))
     method = SimCLR(backbone, projection_head(6, 5, 4), 0.2)
     views = [torch.randn(7, 3, 2, 2) for _ in range(2)]

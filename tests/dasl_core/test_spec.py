@@ -164,7 +164,7 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
 
 
 @pytest.mark.parametrize(("parts", "field", "given_value", "expected"), BAD)
-def test_every_bad_field_is_named_once_with_what_would_do(
+def test_bad_field_is_named_once_with_remedy(
     parts: dict[str, Any], field: str, given_value: str, expected: str
 ) -> None:
     (problem,) = problems_of({"dataset": "pictures"} | parts)
@@ -177,7 +177,7 @@ def test_every_bad_field_is_named_once_with_what_would_do(
     assert json.loads(json.dumps(problem.as_dict()))["field"] == field
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_errors_are_reported_together() -> None:
     problems = problems_of({"train": {"epochs": 0, "seed": -1}, "nmae": "x"})
     assert {p.field for p in problems} == {"dataset", "train.epochs", "train.seed", "nmae"}
     assert len(problems) == 4
@@ -187,12 +187,12 @@ def test_all_mistakes_are_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("nonsense", [None, [], "text", 5])
-def test_a_spec_that_is_no_mapping(nonsense: Any) -> None:
+def test_spec_that_is_not_a_mapping_is_refused(nonsense: Any) -> None:
     (problem,) = problems_of(nonsense)
     assert problem.field == "(the whole spec)"
 
 
-def test_near_names_are_suggested_and_long_values_cut() -> None:
+def test_similar_names_are_suggested_and_long_values_cut() -> None:
     (problem,) = problems_of({"dataset": "x", "method": {"name": "simlcr"}})
     assert "did you mean 'simclr'?" in problem.message
     (problem,) = problems_of({"dataset": "x", "backbone": {"name": "vit_smal_patch16_224"}})
@@ -213,7 +213,7 @@ def test_near_names_are_suggested_and_long_values_cut() -> None:
     assert len(str(problem)) < 500
 
 
-def test_names_without_end_are_not_compared_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_suggestion_does_not_compare_huge_names(monkeypatch: pytest.MonkeyPatch) -> None:
     compare, compared = difflib.get_close_matches, []
 
     def counted(word: str, known: list[str], **options: Any) -> list[str]:
@@ -234,7 +234,7 @@ def unresolvable(spec: JobSpec, facts: DatasetFacts) -> list[FieldProblem]:
     return raised.value.problems
 
 
-def test_a_batch_larger_than_the_data() -> None:
+def test_batch_larger_than_dataset_is_refused() -> None:
     spec = spec_of(train={"batch_size": 901})
     (problem,) = unresolvable(spec, FACTS)
     assert (problem.field, problem.given) == ("train.batch_size", "901")
@@ -258,7 +258,7 @@ def test_a_batch_larger_than_the_data() -> None:
         ({"train": {"micro_batches": 2000}}, 1000, "train.micro_batches", "2000", "leaves 900"),
     ],
 )
-def test_an_auto_batch_that_cannot_be_filled_names_its_cause(
+def test_auto_batch_error_names_cause(
     parts: dict[str, Any], images: int, field: str, given_value: str, said: str
 ) -> None:
     facts = FACTS.model_copy(update={"num_images": images})
@@ -267,14 +267,14 @@ def test_an_auto_batch_that_cannot_be_filled_names_its_cause(
     assert said in problem.message
 
 
-def test_a_rate_that_the_batch_scales_beyond_bounds_names_the_base() -> None:
+def test_scaled_learning_rate_error_names_base_rate() -> None:
     spec = spec_of(train={"batch_size": 512, "optimizer": {"base_lr": 6000}})
     (problem,) = unresolvable(spec, FACTS)
     assert (problem.field, problem.given) == ("train.optimizer.base_lr", "6000")
     assert problem.expected == "at most 5000 with this batch"
 
 
-def test_a_share_that_holds_nothing_out_is_refused_if_it_was_chosen() -> None:
+def test_explicit_holdout_of_no_images_is_refused() -> None:
     three = FACTS.model_copy(update={"num_images": 3})
     resolve(spec_of(), three)  # the default: the run itself reports it
     chosen = spec_of(evaluate={"holdout": {"fraction": 0.15}})
@@ -285,14 +285,14 @@ def test_a_share_that_holds_nothing_out_is_refused_if_it_was_chosen() -> None:
     resolve(spec_of(evaluate={"dataset": "other"}), three)
 
 
-def test_what_was_settled_for_few_images_can_be_given_again() -> None:
+def test_resolved_spec_of_few_images_is_valid_input() -> None:
     three = FACTS.model_copy(update={"num_images": 3})
     settled = resolve(spec_of(), three)
     again = JobSpec.model_validate_json(settled.model_dump_json())
     assert resolve(again, three) == settled
 
 
-def test_fine_tuning_has_an_image_for_each_worker() -> None:
+def test_finetuning_needs_an_image_per_worker() -> None:
     """Otherwise a valid training would fail after its last epoch."""
     parts = {"train": {"batch_size": 8}, "resources": {"workers": 4}}
     spec = spec_of(**parts, evaluate={"finetune": {"batch_size": 3}})
@@ -309,7 +309,7 @@ def test_fine_tuning_has_an_image_for_each_worker() -> None:
         ({"name": "vit_base_patch32_224", "image_size": 16, "stem": "standard"}, 32, 32),
     ],
 )
-def test_patches_must_fill_the_image(backbone: dict[str, Any], patch: int, such_as: int) -> None:
+def test_patches_must_fill_image(backbone: dict[str, Any], patch: int, such_as: int) -> None:
     (problem,) = unresolvable(spec_of(backbone=backbone), FACTS)
     assert problem.field == "backbone.image_size"
     assert f"divisible by {patch}" in problem.message
@@ -318,7 +318,7 @@ def test_patches_must_fill_the_image(backbone: dict[str, Any], patch: int, such_
 
 
 @pytest.mark.parametrize(("classes", "fraction"), [(None, 0.5), (1, 0.5), (3, 0.1), (3, 0.9)])
-def test_whole_classes_are_held_out_only_of_enough(classes: int | None, fraction: float) -> None:
+def test_class_holdout_needs_enough_classes(classes: int | None, fraction: float) -> None:
     facts = FACTS.model_copy(update={"num_classes": classes})
     spec = spec_of(evaluate={"holdout": {"by": "class", "fraction": fraction}})
     (problem,) = unresolvable(spec, facts)
@@ -333,7 +333,7 @@ def test_whole_classes_are_held_out_only_of_enough(classes: int | None, fraction
         {"train": {"samples_per_class": 2}},
     ],
 )
-def test_what_learns_from_classes_is_left_with_two_of_them(parts: dict[str, Any]) -> None:
+def test_class_holdout_leaves_two_training_classes(parts: dict[str, Any]) -> None:
     facts = FACTS.model_copy(update={"num_classes": 2})
     whole = {"evaluate": {"holdout": {"by": "class", "fraction": 0.5}}}
     (problem,) = unresolvable(spec_of(**parts, **whole), facts)
@@ -350,7 +350,7 @@ def test_what_learns_from_classes_is_left_with_two_of_them(parts: dict[str, Any]
     ],
 )
 @pytest.mark.parametrize("method", ["npair", "triplet", "multi_similarity"])
-def test_a_batch_without_pairs_to_learn_from_is_refused(
+def test_batch_without_pairs_is_refused(
     method: str, train: dict[str, Any], field: str, expected: str
 ) -> None:
     (problem,) = unresolvable(spec_of(method={"name": method}, train=train), FACTS)
@@ -425,9 +425,7 @@ def leaves(value: Any) -> list[Any]:
 
 @settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(specs(), FACTS_OF_ANY_SET)
-def test_resolving_leaves_only_numbers_and_does_so_once(
-    raw: dict[str, Any], facts: DatasetFacts
-) -> None:
+def test_resolve_replaces_auto_and_is_idempotent(raw: dict[str, Any], facts: DatasetFacts) -> None:
     spec = JobSpec.model_validate(raw)
     resolved = resolve(spec, facts)
     assert "auto" not in leaves(resolved.model_dump())
@@ -452,7 +450,7 @@ def test_resolving_leaves_only_numbers_and_does_so_once(
                     assert getattr(getattr(resolved, part), name) == value
 
 
-def test_auto_fits_the_data_and_the_machine() -> None:
+def test_auto_values_fit_dataset_and_machine() -> None:
     small = resolve(spec_of(), FACTS.model_copy(update={"median_size": 40}))
     assert (small.backbone.image_size, small.backbone.stem) == (32, "small")
     assert (small.augment.blur, small.train.precision) == (0, "fp32")
@@ -480,7 +478,7 @@ def test_auto_fits_the_data_and_the_machine() -> None:
 
 @pytest.mark.parametrize("images", [9, 20, 100, 5000])
 @pytest.mark.parametrize("per_class", ["auto", 3])
-def test_an_auto_batch_holds_two_classes_at_least(images: int, per_class: int | str) -> None:
+def test_auto_batch_contains_at_least_two_classes(images: int, per_class: int | str) -> None:
     facts = FACTS.model_copy(update={"num_images": images})
     spec = spec_of(method={"name": "triplet"}, train={"samples_per_class": per_class})
     if images == 9 and per_class == "auto":
@@ -492,7 +490,7 @@ def test_an_auto_batch_holds_two_classes_at_least(images: int, per_class: int | 
     assert train.batch_size >= 2 * train.samples_per_class
 
 
-def test_learning_rate_grows_with_the_batch() -> None:
+def test_learning_rate_scales_with_batch_size() -> None:
     rates = [
         resolve(spec_of(train={"batch_size": batch}), FACTS).train.optimizer.lr
         for batch in (64, 128)
@@ -503,7 +501,7 @@ def test_learning_rate_grows_with_the_batch() -> None:
 # --- schema, files, overrides
 
 
-def test_json_schema_is_published_for_the_spec_and_each_method() -> None:
+def test_json_schema_covers_spec_and_every_method() -> None:
     schema = JobSpec.model_json_schema()
     assert schema["required"] == ["dataset"]
     assert schema["additionalProperties"] is False
@@ -512,7 +510,7 @@ def test_json_schema_is_published_for_the_spec_and_each_method() -> None:
         assert "name" in method.model_json_schema()["properties"]
 
 
-def test_overrides_change_single_fields_of_a_copy() -> None:
+def test_overrides_change_fields_of_a_copy() -> None:
     spec = {"dataset": "x", "train": {"epochs": 1}, "dar": None}
     changed = apply_overrides(
         spec, ["train.epochs=7", "dar.weight=0.1", "method.name=simclr", "sec=null", "tags.a=b=c"]
@@ -529,13 +527,13 @@ def test_overrides_change_single_fields_of_a_copy() -> None:
 
 
 @pytest.mark.parametrize("override", ["epochs", "=5", "dataset.name=x", "train.epochs=[1"])
-def test_an_override_that_is_none_is_refused(override: str) -> None:
+def test_malformed_override_is_refused(override: str) -> None:
     with pytest.raises(ValueError, match="--set"):
         apply_overrides({"dataset": "x"}, [override])
 
 
 @pytest.mark.parametrize("content", [b"- a\n- b", b"a: [", b"\xff\xfe", b"", b"just text"])
-def test_a_file_that_holds_no_spec_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_file_without_spec_is_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "spec.yaml"
     file.write_bytes(content)
     with pytest.raises(ValueError, match=r"spec\.yaml"):
@@ -544,7 +542,7 @@ def test_a_file_that_holds_no_spec_is_refused(tmp_path: Path, content: bytes) ->
         load_spec(tmp_path / "absent.yaml")
 
 
-def test_numbers_as_yaml_writes_them(tmp_path: Path) -> None:
+def test_numbers_in_yaml_notation_are_read(tmp_path: Path) -> None:
     file = tmp_path / "spec.yaml"
     file.write_text("dataset: x\ntrain: {optimizer: {lr: 1e-3}, warmup_epochs: 2}\n")
     spec = JobSpec.model_validate(load_spec(file))  # YAML 1.1 reads 1e-3 as text
@@ -555,7 +553,7 @@ def test_numbers_as_yaml_writes_them(tmp_path: Path) -> None:
 # --- the catalog, and optional imports
 
 
-def test_catalog_has_the_models_of_timm() -> None:
+def test_catalog_contains_models_of_timm() -> None:
     names = {name for module in FAMILIES for name in timm.list_models(module=module)}
     assert BACKBONES.keys() == names
     for module, family in FAMILIES.items():
@@ -566,11 +564,11 @@ def test_catalog_has_the_models_of_timm() -> None:
     "name",
     ["test_vit", "test_resnet", "resnet18", "resnet10t", "vit_small_patch16_224", "resnet50d"],
 )
-def test_catalog_describes_what_timm_builds(name: str) -> None:
+def test_catalog_entry_describes_timm_model(name: str) -> None:
     assert BACKBONES[name].model_dump() == describe(name, BACKBONES[name].family)
 
 
-def test_the_vocabulary_is_read_without_torch_or_numpy() -> None:
+def test_spec_package_imports_neither_torch_nor_numpy() -> None:
     code = (
         "import sys, dasl_core.spec as spec;"
         "spec.resolve(spec.JobSpec(dataset='x'), spec.DatasetFacts(num_images=9, num_classes=None,"
@@ -581,7 +579,7 @@ def test_the_vocabulary_is_read_without_torch_or_numpy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_specs_never_change_once_made() -> None:
+def test_specs_are_immutable() -> None:
     spec = spec_of()
     with pytest.raises(ValidationError):
         spec.priority = 5  # type: ignore[misc]
@@ -602,7 +600,7 @@ def test_specs_never_change_once_made() -> None:
         ({"weight": 2.0, "reduction": "sum"}, 2.0),
     ],
 )
-def test_the_weight_of_dar_goes_with_what_it_weighs(dar: dict[str, Any], weight: float) -> None:
+def test_auto_dar_weight_depends_on_norm_and_difference(dar: dict[str, Any], weight: float) -> None:
     found = resolve(JobSpec.model_validate({"dataset": "x", "dar": dar}), FACTS).dar
     assert found is not None
     assert found.weight == weight
@@ -621,7 +619,7 @@ def test_the_weight_of_dar_goes_with_what_it_weighs(dar: dict[str, Any], weight:
         ),
     ],
 )
-def test_a_dar_that_would_be_no_sensible_run_is_refused(
+def test_contradictory_dar_settings_are_refused(
     dar: dict[str, Any], batch: int, message: str
 ) -> None:
     spec = {"dataset": "x", "dar": dar, "train": {"batch_size": batch}}
@@ -666,7 +664,7 @@ def test_a_dar_that_would_be_no_sensible_run_is_refused(
         ),
     ],
 )
-def test_a_setting_without_effect_is_refused(
+def test_setting_without_effect_is_refused(
     parts: dict[str, Any], field: str, cause: str, instead: str
 ) -> None:
     expected = f"{field}: has no effect with {cause}; remove it or set {instead}"
@@ -675,7 +673,7 @@ def test_a_setting_without_effect_is_refused(
 
 
 @pytest.mark.parametrize("method", ["simclr", "swav"])
-def test_what_resolve_wrote_itself_is_no_setting_without_effect(method: str) -> None:
+def test_resolved_values_are_not_refused_as_without_effect(method: str) -> None:
     spec = {"dataset": "x", "method": {"name": method}, "dar": {}, "sec": {"target": "zero"}}
     spec["train"] = {"optimizer": {"name": "adamw"}}
     resolved = resolve(JobSpec.model_validate(spec), FACTS)
@@ -708,12 +706,12 @@ def test_what_resolve_wrote_itself_is_no_setting_without_effect(method: str) -> 
         ),
     ],
 )
-def test_what_would_not_train_as_meant_is_refused(parts: dict[str, Any], message: str) -> None:
+def test_misleading_combination_is_refused(parts: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         resolve(JobSpec.model_validate({"dataset": "x"} | parts), FACTS)
 
 
-def test_parts_of_an_automatic_batch_hold_two_images() -> None:
+def test_micro_batches_of_auto_batch_contain_two_images() -> None:
     spec = {"dataset": "x", "train": {"micro_batches": 4}, "method": {"name": "npair"}}
     few = FACTS.model_copy(update={"num_images": 20, "num_classes": 4})
     batch = resolve(JobSpec.model_validate(spec), few).train.batch_size
@@ -721,13 +719,13 @@ def test_parts_of_an_automatic_batch_hold_two_images() -> None:
     assert batch >= 8
 
 
-def test_more_triplets_than_memory_holds_are_refused() -> None:
+def test_triplets_beyond_memory_are_refused() -> None:
     spec = {"dataset": "x", "method": {"name": "triplet"}, "train": {"batch_size": 2048}}
     with pytest.raises(SpecError, match=r"train\.batch_size.*triplets.*expected at most 1,024"):
         resolve(JobSpec.model_validate(spec), FACTS)
 
 
-def test_sec_grows_with_self_supervised_methods_only() -> None:
+def test_auto_sec_schedule_grows_only_for_self_supervised_methods() -> None:
     for method, setting, ramp in (
         ("simclr", "auto", True),
         ("npair", "auto", False),
@@ -740,12 +738,12 @@ def test_sec_grows_with_self_supervised_methods_only() -> None:
         assert sec.ramp is ramp
 
 
-def test_clusters_follow_the_number_of_images() -> None:
+def test_auto_clusters_follow_number_of_images() -> None:
     assert [choose_k(n) for n in (2, 5_236, 126_689, 1_281_167)] == [2, 72, 356, 1132]
     assert choose_k(10**9) == 10_000
 
 
-def test_local_crops_of_a_vit_are_whole_patches() -> None:
+def test_auto_local_crops_of_vit_are_whole_patches() -> None:
     spec = {
         "dataset": "x",
         "method": {"name": "dino", "local_size": 50},
@@ -775,7 +773,7 @@ def _unbounded(node: Any, path: str = "") -> Iterator[str]:
             yield from _unbounded(entry, f"{path}/{key}")
 
 
-def test_nothing_of_a_spec_is_without_bounds() -> None:
+def test_every_field_is_bounded() -> None:
     """Unbounded values could overflow in sums, or fill memory and tables."""
     # A validator limits shares of an area to (0, 1].
     areas = ("crop_scale/anyOf/0/prefixItems", "local_scale/prefixItems")
@@ -789,6 +787,6 @@ def test_nothing_of_a_spec_is_without_bounds() -> None:
 
 @pytest.mark.parametrize("batch", [10**9 + 1, 10**110, 10**400])
 @pytest.mark.parametrize("method", ["simclr", "triplet"])
-def test_a_batch_that_overflows_is_refused(method: str, batch: int) -> None:
+def test_batch_that_overflows_is_refused(method: str, batch: int) -> None:
     spec = {"dataset": "pictures", "method": {"name": method}, "train": {"batch_size": batch}}
     assert [problem.field for problem in problems_of(spec)] == ["train.batch_size"]

@@ -15,7 +15,7 @@ def batch(seed: int, rows: int = 8, width: int = 4) -> Tensor:
     return 3 * torch.randn(rows, width, generator=generator, dtype=torch.float64)
 
 
-def test_value_with_momentum_follows_the_recursion() -> None:
+def test_value_with_momentum_follows_recursion() -> None:
     constraint = SphericalEmbeddingConstraint(momentum=0.3)
     mu = 0.0
     for step in range(4):
@@ -26,7 +26,7 @@ def test_value_with_momentum_follows_the_recursion() -> None:
         assert constraint.mean.item() == pytest.approx(mu, rel=1e-14)
 
 
-def test_momentum_one_is_the_squared_ctv_norm_of_the_norms() -> None:
+def test_momentum_one_equals_squared_ctv_norm_of_norms() -> None:
     f = batch(0)
     r = f.norm(dim=1)
     expected = sum((a - b) ** 2 for i, a in enumerate(r) for b in r[:i]) / len(r) ** 2
@@ -36,7 +36,7 @@ def test_momentum_one_is_the_squared_ctv_norm_of_the_norms() -> None:
 
 
 @pytest.mark.parametrize("momentum", [1.0, 0.2])
-def test_gradient_is_radial_and_equals_the_formula(momentum: float) -> None:
+def test_gradient_is_radial_and_equals_formula(momentum: float) -> None:
     constraint = SphericalEmbeddingConstraint(momentum=momentum)
     constraint(batch(1))
     f = batch(2).requires_grad_()
@@ -48,7 +48,7 @@ def test_gradient_is_radial_and_equals_the_formula(momentum: float) -> None:
     assert tangential.abs().max() < 1e-15
 
 
-def test_detaching_the_mean_matters_only_below_momentum_one() -> None:
+def test_detached_mean_matters_only_below_momentum_one() -> None:
     for momentum, matters in ((1.0, False), (0.5, True)):
         f = batch(2).requires_grad_()
         r = f.norm(dim=1)
@@ -62,7 +62,7 @@ def test_detaching_the_mean_matters_only_below_momentum_one() -> None:
         assert torch.allclose(wrong, right) is not matters
 
 
-def test_zero_target_is_the_mean_squared_norm() -> None:
+def test_zero_target_gives_mean_squared_norm() -> None:
     f = batch(0).requires_grad_()
     value = SphericalEmbeddingConstraint("zero")(f)
     torch.testing.assert_close(value, f.square().sum(dim=1).mean())
@@ -73,7 +73,7 @@ def test_zero_target_is_the_mean_squared_norm() -> None:
 # Wrong versions seen in public code.
 
 
-def test_mean_deviation_without_a_square_is_nothing() -> None:
+def test_mean_deviation_without_square_is_zero() -> None:
     f = batch(0).requires_grad_()
     r = f.norm(dim=1)
     wrong = 0.5 * (r - r.mean()).mean()
@@ -83,7 +83,7 @@ def test_mean_deviation_without_a_square_is_nothing() -> None:
     assert SphericalEmbeddingConstraint()(f) > 0.1
 
 
-def test_on_normalised_vectors_it_is_nothing() -> None:
+def test_value_is_zero_on_normalized_vectors() -> None:
     f = batch(0).requires_grad_()
     wrong = SphericalEmbeddingConstraint()(F.normalize(f, dim=1))
     (gradient,) = torch.autograd.grad(wrong, f)
@@ -102,7 +102,7 @@ def test_squared_norms_are_another_loss() -> None:
 
 
 @pytest.mark.parametrize("momentum", [1.0, 0.3])
-def test_a_batch_with_a_nan_does_not_stay_in_the_mean(momentum: float) -> None:
+def test_batch_with_nan_does_not_change_mean(momentum: float) -> None:
     constraint = SphericalEmbeddingConstraint(momentum=momentum)
     broken = batch(0)
     broken[3, 1] = float("nan")
@@ -128,7 +128,7 @@ def test_mean_is_saved_and_restored() -> None:
     assert SphericalEmbeddingConstraint(momentum=0.1)(f) != constraint(f)
 
 
-def test_evaluation_leaves_the_mean_alone() -> None:
+def test_evaluation_mode_does_not_change_mean() -> None:
     constraint = SphericalEmbeddingConstraint(momentum=0.5)
     constraint(batch(0))
     before = constraint.mean.clone()

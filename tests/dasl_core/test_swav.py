@@ -69,13 +69,13 @@ def test_codes_equal_lightlys(
     torch.testing.assert_close(sinkhorn(scores, epsilon, iterations), expected)
 
 
-def test_codes_share_the_prototypes_evenly_and_each_sample_sums_to_one() -> None:
+def test_codes_use_prototypes_evenly_and_sum_to_one() -> None:
     codes = sinkhorn(cosines(2, 24, 6), 0.3, 200)
     torch.testing.assert_close(codes.sum(dim=-1), torch.ones(2, 24, dtype=torch.float64))
     torch.testing.assert_close(codes.sum(dim=-2), torch.full((2, 6), 4.0, dtype=torch.float64))
 
 
-def test_the_sharpest_codes_are_finite_in_float32() -> None:
+def test_sharpest_codes_are_finite_in_float32() -> None:
     # All samples at one prototype, and opposite to another: the state one step before a collapse.
     scores = torch.tensor([1.0, -1.0, 0.0]).repeat(512, 1)
     scores[0] = torch.tensor([-1.0, -1.0, 1.0])
@@ -91,7 +91,7 @@ def codes_of_share(scores: np.ndarray, cuts: list[int]) -> np.ndarray:
     return sinkhorn(own, 0.05, 3).numpy()
 
 
-def test_codes_of_uneven_shares_are_those_of_the_whole(pool: GlooPool) -> None:
+def test_codes_on_uneven_ranks_equal_codes_of_whole_batch(pool: GlooPool) -> None:
     scores = cosines(11, 4)
     expected = sinkhorn(scores, 0.05, 3)
     parts = pool.call(4, codes_of_share, scores.numpy(), [2, 3, 7])
@@ -118,7 +118,7 @@ def test_loss_and_gradient_equal_lightlys(local_crops: int, queued: int) -> None
     torch.testing.assert_close(*(torch.autograd.grad(loss, scores)[0] for loss in (ours, theirs)))
 
 
-def test_loss_is_the_mean_over_pairs_of_views_by_the_formula() -> None:
+def test_loss_equals_formula_over_pairs_of_views() -> None:
     scores, temperature = cosines(4, 3, 5), 0.3
     codes = sinkhorn(scores[:2], 0.05, 3)
     terms = []
@@ -137,7 +137,7 @@ def test_loss_is_the_mean_over_pairs_of_views_by_the_formula() -> None:
     assert swapped_prediction(scores, codes, temperature).item() == pytest.approx(expected)
 
 
-def test_a_methods_loss_is_that_of_its_outputs() -> None:
+def test_method_loss_equals_formula_of_outputs() -> None:
     method = small()
     outputs = outputs_of(method)
     theirs = SwaVLoss()(list(outputs["scores"][:2]), list(outputs["scores"][2:])).squeeze()
@@ -209,7 +209,7 @@ def test_prototypes_are_unit_vectors_before_every_forward() -> None:
     torch.testing.assert_close(method.prototypes.weight.detach(), before)
 
 
-def test_prototypes_are_frozen_for_the_first_epochs() -> None:
+def test_prototypes_are_frozen_in_first_epochs() -> None:
     method = small(freeze_prototypes_epochs=2)  # of four steps each
     for index in (0, 7, 8):
         outputs = outputs_of(method)
@@ -223,7 +223,7 @@ def test_prototypes_are_frozen_for_the_first_epochs() -> None:
 # --- queue
 
 
-def test_the_queue_holds_the_newest_normalised_projections_of_each_view() -> None:
+def test_queue_contains_newest_normalized_projections_per_view() -> None:
     method = small(queue_length=10)
     expected = torch.zeros(2, 10, 4)
     for index in range(3):
@@ -236,7 +236,7 @@ def test_the_queue_holds_the_newest_normalised_projections_of_each_view() -> Non
     assert "queue" in method.state_dict()
 
 
-def test_the_queue_takes_part_once_it_is_full_and_its_epoch_has_come() -> None:
+def test_queue_is_used_once_full_and_after_its_start_epoch() -> None:
     for index, filled, queue_start_epoch, used in (
         (2, 11, 0, False),  # as after a skipped step
         (2, 12, 0, True),
@@ -256,7 +256,7 @@ def test_the_queue_takes_part_once_it_is_full_and_its_epoch_has_come() -> None:
         torch.testing.assert_close(loss, within if used else without)
 
 
-def test_a_batch_larger_than_the_queue_leaves_its_first_samples() -> None:
+def test_queue_keeps_first_samples_of_larger_batch() -> None:
     method = small(queue_length=4)
     outputs = outputs_of(method)
     method.loss(outputs, step_at(0))
@@ -306,7 +306,7 @@ def resolved(images: int, batch: int, epochs: int = 200, **method: Any) -> Any:
     return resolve(spec, facts).method
 
 
-def test_sizes_follow_the_data_set() -> None:
+def test_sizes_follow_dataset() -> None:
     imagenet = resolved(1_281_167, 256)
     # The paper at batch 256: 3,000 prototypes, a queue of 3,840 from epoch 15 on, crops of 96.
     assert (imagenet.prototypes, imagenet.queue_length) == (2830, 3584)
@@ -318,7 +318,7 @@ def test_sizes_follow_the_data_set() -> None:
     assert (given.prototypes, given.queue_length, given.queue_start_epoch) == (5, 3, 9)
 
 
-def test_wrong_arguments_of_the_losses_are_named() -> None:
+def test_loss_errors_name_wrong_argument() -> None:
     scores = torch.zeros(2, 4, 5)
     for epsilon in (0.0, -0.05, float("nan")):
         with pytest.raises(ValueError, match="epsilon must be a finite number above 0"):

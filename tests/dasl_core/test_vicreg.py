@@ -56,7 +56,7 @@ def test_covariances_are_those_of_different_coordinates(samples: int, width: int
     torch.testing.assert_close(correlation_penalty(centred), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_terms_are_the_papers() -> None:
+def test_terms_equal_the_paper_on_known_embeddings() -> None:
     """Check the terms on embeddings for which each can be computed by hand."""
     collapsed = torch.ones(2, 6, 4, dtype=torch.float64)
     # Variance: at zero variance, the root of epsilon is 0.01.
@@ -78,7 +78,7 @@ def test_half_precision_is_computed_in_float32() -> None:
     assert loss.item() == pytest.approx(exact, rel=1e-4)
 
 
-def test_forward_gives_the_raw_embeddings_of_each_view() -> None:
+def test_forward_returns_raw_embeddings_per_view() -> None:
     torch.manual_seed(0)
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(12, 6))
     method = VICReg(
@@ -98,7 +98,7 @@ def test_forward_gives_the_raw_embeddings_of_each_view() -> None:
     assert all(p.grad is not None for p in method.parameters())
 
 
-def test_parts_of_a_batch_give_the_gradient_of_the_whole(pictures: DatasetIndex) -> None:
+def test_micro_batches_give_whole_batch_gradient(pictures: DatasetIndex) -> None:
     """Gradient caching: the statistics are those of the whole batch."""
     spec = resolved(pictures, method={"name": "vicreg"}, backbone={"name": "test_vit"})
     torch.manual_seed(0)
@@ -133,7 +133,7 @@ def test_settings(pictures: DatasetIndex) -> None:
     assert spec.train.optimizer.weight_decay == 1e-6
 
 
-def test_one_sample_has_no_variance() -> None:
+def test_loss_refuses_one_sample() -> None:
     with pytest.raises(ValueError, match="embeddings must be of at least 2 samples"):
         vicreg_loss(torch.ones(2, 1, 3), 25, 25, 1)
 

@@ -37,7 +37,7 @@ def checkpoint(
     return reporter.last_checkpoint
 
 
-def test_a_job_starts_from_our_checkpoint(
+def test_job_starts_from_own_checkpoint(
     pictures: DatasetIndex, cache: Path, checkpoint: Path, tmp_path: Path
 ) -> None:
     for location in (str(checkpoint), checkpoint.as_uri()):
@@ -89,7 +89,7 @@ def refused(location: Path, **changes: Any) -> str:
     return message
 
 
-def test_what_does_not_fit_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+def test_weights_of_other_shapes_are_refused(checkpoint: Path, tmp_path: Path) -> None:
     assert "does not exist" in refused(tmp_path / "nowhere")
     assert "is not a checkpoint" in refused(tmp_path)
     assert "has another network: its timm is" in refused(checkpoint, name="test_vit")
@@ -103,7 +103,7 @@ def test_what_does_not_fit_is_refused(checkpoint: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", [".safetensors", ".pth"])
-def test_a_stem_that_would_discard_weights_is_refused(tmp_path: Path, ending: str) -> None:
+def test_stem_that_discards_weights_is_refused(tmp_path: Path, ending: str) -> None:
     file = tmp_path / f"weights{ending}"
     published = timm.create_model("resnet18")
     if ending == ".pth":
@@ -127,7 +127,7 @@ def test_a_stem_that_would_discard_weights_is_refused(tmp_path: Path, ending: st
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_a_file_of_our_small_stem_fits_the_same_stem(tmp_path: Path, channels: int) -> None:
+def test_file_of_small_stem_loads_into_same_stem(tmp_path: Path, channels: int) -> None:
     changes = {"name": "resnet18", "image_size": 32, "stem": "small", "in_channels": channels}
     ours = build_backbone(backbone(**changes)).state_dict()
     file = tmp_path / "backbone.safetensors"
@@ -142,7 +142,7 @@ def test_a_file_of_our_small_stem_fits_the_same_stem(tmp_path: Path, channels: i
     ("larger", "smaller", "of_it"),
     [("resnet34", "resnet18", "layer1.2."), ("resnet18", "resnet34", "has no layer1.2.")],
 )
-def test_a_file_of_another_network_is_refused(
+def test_file_of_another_network_is_refused(
     tmp_path: Path, larger: str, smaller: str, of_it: str
 ) -> None:
     file = tmp_path / "weights.safetensors"
@@ -152,7 +152,7 @@ def test_a_file_of_another_network_is_refused(
     assert of_it in message
 
 
-def test_a_vit_whose_first_weights_were_jaxs_takes_a_file(tmp_path: Path) -> None:
+def test_vit_with_jax_weights_loads_file(tmp_path: Path) -> None:
     name = "vit_tiny_patch16_224"
     published = timm.create_model(name)
     assert published.pretrained_cfg["custom_load"]
@@ -174,7 +174,7 @@ def test_a_vit_whose_first_weights_were_jaxs_takes_a_file(tmp_path: Path) -> Non
     ],
 )
 @pytest.mark.parametrize("name", ["test_resnet", "test_vit"])
-def test_a_pickle_that_holds_no_weights_is_refused(tmp_path: Path, content: Any, name: str) -> None:
+def test_pickle_without_weights_is_refused(tmp_path: Path, content: Any, name: str) -> None:
     file = tmp_path / "weights.pth"
     torch.save(content, file)
     size = {"test_resnet": 64, "test_vit": 160}[name]
@@ -182,7 +182,7 @@ def test_a_pickle_that_holds_no_weights_is_refused(tmp_path: Path, content: Any,
 
 
 @pytest.mark.parametrize("ending", [".bin", ".pt", ".pth", ".safetensors"])
-def test_an_empty_file_or_one_that_cannot_be_read_is_refused(
+def test_empty_or_unreadable_file_is_refused(
     tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / f"weights{ending}"
@@ -198,7 +198,7 @@ def test_an_empty_file_or_one_that_cannot_be_read_is_refused(
 
 
 @pytest.mark.parametrize("content", ["[]", "null", "5", "{", "[" * 100_000])
-def test_a_checkpoint_with_a_damaged_description_is_refused(
+def test_checkpoint_with_damaged_description_is_refused(
     checkpoint: Path, tmp_path: Path, content: str
 ) -> None:
     (tmp_path / "backbone.safetensors").write_bytes(
@@ -209,7 +209,7 @@ def test_a_checkpoint_with_a_damaged_description_is_refused(
 
 
 @pytest.mark.parametrize("damage", ["missing", "misshapen", "nan"])
-def test_a_checkpoint_with_damaged_weights_is_refused(
+def test_checkpoint_with_damaged_weights_is_refused(
     checkpoint: Path, tmp_path: Path, damage: str
 ) -> None:
     weights = load_file(checkpoint / "backbone.safetensors")
@@ -226,9 +226,7 @@ def test_a_checkpoint_with_damaged_weights_is_refused(
     assert "conv1.0.weight" in message
 
 
-def test_a_checkpoint_that_is_not_as_it_was_written_is_refused(
-    checkpoint: Path, tmp_path: Path
-) -> None:
+def test_checkpoint_with_changed_files_is_refused(checkpoint: Path, tmp_path: Path) -> None:
     checkpoint = Path(shutil.copytree(checkpoint, tmp_path / "copy"))
     digests = {file.name: sha256(file.read_bytes()).hexdigest() for file in checkpoint.iterdir()}
     (checkpoint / "manifest.json").write_text(json.dumps({"sha256": digests}))
@@ -242,7 +240,7 @@ def test_a_checkpoint_that_is_not_as_it_was_written_is_refused(
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
-def test_weights_that_are_not_finite_are_refused(tmp_path: Path, bad: float) -> None:
+def test_non_finite_weights_are_refused(tmp_path: Path, bad: float) -> None:
     weights = timm.create_model("test_resnet").state_dict()
     weights["layer1.0.conv1.weight"][0, 0, 0, 0] = bad
     save_file(weights, tmp_path / "weights.safetensors")
@@ -257,7 +255,7 @@ class Evil:
         return (Path.touch, (Path("opened"),))
 
 
-def test_a_pickle_with_code_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_in_pickle_is_not_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save({"state_dict": Evil()}, tmp_path / "evil.pth")
     message = refused(tmp_path / "evil.pth")
@@ -265,7 +263,7 @@ def test_a_pickle_with_code_is_not_run(tmp_path: Path, monkeypatch: pytest.Monke
     assert not (tmp_path / "opened").exists()
 
 
-def test_what_was_started_from_may_go_afterwards(
+def test_start_checkpoint_can_be_deleted_afterwards(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "weights.safetensors"

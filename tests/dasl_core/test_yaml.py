@@ -28,7 +28,7 @@ def read(folder: Path, text: str) -> dict[str, Any]:
         ("tags: [{b: 1, b: 1}]", "b", 1),
     ],
 )
-def test_a_repeated_key_is_refused(tmp_path: Path, text: str, key: str, line: int) -> None:
+def test_repeated_key_is_refused(tmp_path: Path, text: str, key: str, line: int) -> None:
     with pytest.raises(ValueError, match=rf"(?s)spec\.yaml.*duplicate key {key}.*line {line},"):
         read(tmp_path, text)
 
@@ -51,7 +51,7 @@ def test_aliases_are_refused(tmp_path: Path, text: str) -> None:
         "\n".join(" " * n + "a:" for n in range(500)),
     ],
 )
-def test_what_is_nested_too_deep_is_refused_at_once(tmp_path: Path, text: str) -> None:
+def test_deep_nesting_is_refused_quickly(tmp_path: Path, text: str) -> None:
     began = time.monotonic()
     with pytest.raises(ValueError, match="nested more than 40 levels deep"):
         read(tmp_path, text)
@@ -59,7 +59,7 @@ def test_what_is_nested_too_deep_is_refused_at_once(tmp_path: Path, text: str) -
     assert read(tmp_path, "a: " + "[" * 30 + "]" * 30)
 
 
-def test_numbers_are_those_of_yaml_1_2(tmp_path: Path) -> None:
+def test_numbers_follow_yaml_1_2(tmp_path: Path) -> None:
     text = (
         "{a: 010, b: 1:30, c: 0o10, d: 0x1F, e: 1e-3, f: 1_000, g: -7, h: +2.5, i: .5, j: 3., k: 0,"
         " l: 2024-01, m: 1e3, n: '5', o: -.inf, p: 0b1}"
@@ -86,18 +86,18 @@ def test_numbers_are_those_of_yaml_1_2(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["2024-13-45", "9" * 5000, "!!int x", "? [a]\n: b"])
-def test_a_value_that_none_can_read_names_the_file(tmp_path: Path, value: str) -> None:
+def test_unreadable_value_error_names_file(tmp_path: Path, value: str) -> None:
     with pytest.raises(ValueError, match=r"spec\.yaml"):
         read(tmp_path, f"a: {value}" if "?" not in value else value)
 
 
-def test_an_override_is_read_alike() -> None:
+def test_override_is_parsed_like_a_file() -> None:
     for override in ("a={b: 1, b: 2}", "a=[&x 1, *x]", "a=" + "[" * 3000, "a=2024-13-45"):
         with pytest.raises(ValueError, match="--set a="):
             apply_overrides({}, [override])
 
 
-def test_of_a_value_only_what_is_shown_is_looked_at() -> None:
+def test_error_formats_only_the_shown_part_of_a_value() -> None:
     for value in ("text", 5, [1, "a", {"b": 2.5}], {}, [], {1: [2]}, (1,), b"x"):
         assert shorten(value) == repr(value)
     assert shorten([None, True, False]) == "[null, true, false]"

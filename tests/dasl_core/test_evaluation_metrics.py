@@ -45,7 +45,7 @@ def naive_knn(
 
 @pytest.mark.parametrize("k", [1, 5, 20, 45])
 @pytest.mark.parametrize("temperature", [0.07, 1.0])
-def test_knn_equals_the_naive_vote(k: int, temperature: float) -> None:
+def test_knn_equals_naive_vote(k: int, temperature: float) -> None:
     x, y = clouds(spread=1.2)
     y = 10 * y - 7
     train, test = slice(0, 45), slice(45, 60)
@@ -55,7 +55,7 @@ def test_knn_equals_the_naive_vote(k: int, temperature: float) -> None:
     assert evaluate.knn_accuracy(*arguments, k=k, temperature=temperature) == expected
 
 
-def test_knn_weights_and_not_only_counts() -> None:
+def test_knn_weights_votes_by_similarity() -> None:
     bank = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.1, 1.0]])
     query = torch.tensor([[1.0, 0.05]])
     y = torch.tensor([0, 1, 1])
@@ -65,7 +65,7 @@ def test_knn_weights_and_not_only_counts() -> None:
     assert evaluate.knn_accuracy(bank, y, query, torch.tensor([0]), k=3, temperature=1e-4) == 1.0
 
 
-def test_knn_corner_cases() -> None:
+def test_knn_handles_corner_cases() -> None:
     x, y = clouds()
     assert evaluate.knn_accuracy(x, y, x[:5], y[:5], k=1000) == evaluate.knn_accuracy(
         x, y, x[:5], y[:5], k=60
@@ -88,7 +88,7 @@ def test_knn_equals_scikit_learn(k: int) -> None:
     assert found == pytest.approx(expected, abs=1e-9)
 
 
-def test_knn_of_a_class_with_fewer_members_than_k_and_of_equal_votes() -> None:
+def test_knn_handles_small_classes_and_ties() -> None:
     # The only member of class 7 is so near that it outweighs 9 others.
     bank = torch.cat([torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]]).repeat(9, 1)])
     y = torch.tensor([7] + [3] * 9)
@@ -110,7 +110,7 @@ def naive_recall(x: Tensor, y: Tensor, k: int) -> float:
     return hits / len(x)
 
 
-def test_recall_equals_the_naive_search_and_scikit_learn() -> None:
+def test_recall_equals_naive_search_and_scikit_learn() -> None:
     x, y = clouds(classes=8, per_class=4, spread=1.5)
     y[0] = 99  # the only one of its class: always missed
     ks = (1, 2, 4, 8)
@@ -123,7 +123,7 @@ def test_recall_equals_the_naive_search_and_scikit_learn() -> None:
         evaluate.recall_at_k(x, y, 5)  # type: ignore[arg-type]
 
 
-def test_a_query_never_finds_itself_even_when_all_others_are_opposite() -> None:
+def test_recall_excludes_query_itself() -> None:
     # With 0 rather than -inf at its own position, the query would win over negative similarities.
     x = torch.tensor([[1.0, 0.0], [-1.0, 0.1], [-1.0, -0.1]])
     y = torch.tensor([0, 0, 1])
@@ -134,7 +134,7 @@ AXES = torch.cat([torch.eye(3), -torch.eye(3)])
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=2, max_size=14))
-def test_recall_of_ties_goes_by_position(rows: list[tuple[int, int]]) -> None:
+def test_recall_breaks_ties_by_position(rows: list[tuple[int, int]]) -> None:
     # Similarities are exactly -1, 0 or 1, so nearly all of them tie.
     x = AXES[[axis for axis, _ in rows]]
     y = torch.tensor([label for _, label in rows])
@@ -145,7 +145,7 @@ def test_recall_of_ties_goes_by_position(rows: list[tuple[int, int]]) -> None:
         assert found == pytest.approx(hits.double().mean().item())
 
 
-def test_recall_at_large_k() -> None:
+def test_recall_accepts_k_beyond_number_of_rows() -> None:
     x, y = clouds(classes=60, per_class=20, spread=3, seed=5)
     ks = (1, 10, 100, 1000)
     recall = evaluate.recall_at_k(x, y, ks)
@@ -156,7 +156,9 @@ def test_recall_at_large_k() -> None:
 
 
 @pytest.mark.parametrize("tile_entries", [1, 100, 1 << 24])
-def test_tiles_change_nothing(tile_entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_do_not_depend_on_tile_size(
+    tile_entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x, y = clouds(spread=1.2)
 
     def figures() -> list[object]:
@@ -199,7 +201,7 @@ LABELLINGS = st.lists(st.tuples(st.integers(-2, 4), st.integers(0, 5)), min_size
 
 
 @given(LABELLINGS)
-def test_pairwise_f1_equals_scikit_learns_pair_counts(rows: list[tuple[int, int]]) -> None:
+def test_pairwise_f1_equals_scikit_learn_pair_counts(rows: list[tuple[int, int]]) -> None:
     clusters, classes = np.array(rows).T
     (_, wrong), (missed, right) = reference.pair_confusion_matrix(classes, clusters).tolist()
     precision, recall = evaluate.pairwise_precision_recall(clusters, classes)
@@ -212,7 +214,7 @@ def test_pairwise_f1_equals_scikit_learns_pair_counts(rows: list[tuple[int, int]
     assert evaluate.pairwise_f1(clusters, classes) == pytest.approx(expected)
 
 
-def test_pairwise_f1_counts_more_pairs_than_float32_and_int32_hold() -> None:
+def test_pairwise_f1_is_exact_beyond_float32_and_int32() -> None:
     classes = torch.arange(300_000) % 3
     classes[0] = 1
     clusters = torch.zeros(300_000, dtype=torch.int64)
@@ -222,7 +224,7 @@ def test_pairwise_f1_counts_more_pairs_than_float32_and_int32_hold() -> None:
     assert evaluate.pairwise_f1(clusters, classes) == 2 * right / (found + right)
 
 
-def test_clustering_metrics_are_those_of_one_k_means() -> None:
+def test_clustering_metrics_come_from_one_kmeans() -> None:
     x, y = clouds(classes=6, spread=1.2, seed=2)
     clusters, _ = evaluate.kmeans(F.normalize(x, dim=1), 6, seed=5)
     metrics = evaluate.clustering_metrics(x, y, seed=5)
@@ -235,7 +237,7 @@ def test_clustering_metrics_are_those_of_one_k_means() -> None:
     assert metrics.keys() == {"nmi", "pairwise_f1", "pairwise_precision", "pairwise_recall"}
 
 
-def test_nmi_of_clear_and_of_shuffled_classes() -> None:
+def test_nmi_is_high_for_clear_and_low_for_shuffled_classes() -> None:
     x, y = clouds(classes=10, spread=0.05, seed=3)
     assert evaluate.nmi(x, y) == pytest.approx(1)
     assert evaluate.nmi(x, y) == evaluate.nmi(x.numpy(), y.numpy())
@@ -244,7 +246,7 @@ def test_nmi_of_clear_and_of_shuffled_classes() -> None:
     assert evaluate.nmi(torch.ones(6, 3), torch.tensor([0, 0, 1, 1, 2, 2])) < 0.9
 
 
-def test_kmeans_is_as_good_as_scikit_learn_and_repeatable() -> None:
+def test_kmeans_matches_scikit_learn_and_is_repeatable() -> None:
     x, _ = clouds(classes=12, per_class=40, spread=0.8)
 
     def inertia(cluster: Tensor, centres: Tensor) -> float:
@@ -259,7 +261,7 @@ def test_kmeans_is_as_good_as_scikit_learn_and_repeatable() -> None:
     assert len(cluster.unique()) == 12
 
 
-def test_kmeans_corner_cases() -> None:
+def test_kmeans_handles_corner_cases() -> None:
     x = torch.tensor([[0.0], [0.0], [0.0], [5.0]])
     cluster, _ = evaluate.kmeans(x, 2)
     assert cluster[0] == cluster[1] == cluster[2] != cluster[3]
@@ -269,7 +271,7 @@ def test_kmeans_corner_cases() -> None:
         evaluate.kmeans(x, 5)
 
 
-def test_effective_rank() -> None:
+def test_effective_rank_equals_definition() -> None:
     assert evaluate.effective_rank(torch.eye(7)) == pytest.approx(7)
     assert evaluate.effective_rank(torch.ones(9, 4)) == pytest.approx(1, abs=1e-6)
     assert evaluate.effective_rank(torch.zeros(9, 4)) == 0
@@ -282,13 +284,13 @@ def test_effective_rank() -> None:
             assert evaluate.effective_rank(scale * x) == pytest.approx(expected, rel=1e-6)
 
 
-def test_effective_rank_of_a_subspace_is_at_most_its_dimension() -> None:
+def test_effective_rank_is_at_most_subspace_dimension() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(500, 3, generator=generator) @ torch.randn(3, 64, generator=generator)
     assert 2 < evaluate.effective_rank(x) < 3.001
 
 
-def test_alignment_and_uniformity_equal_their_definitions() -> None:
+def test_alignment_and_uniformity_equal_definitions() -> None:
     a, b = clouds(seed=1)[0], clouds(seed=2)[0]
     unit_a, unit_b = F.normalize(a, dim=1), F.normalize(b, dim=1)
     expected = (unit_a - unit_b).norm(dim=1).square().mean().item()
@@ -299,7 +301,7 @@ def test_alignment_and_uniformity_equal_their_definitions() -> None:
     assert evaluate.uniformity(torch.ones(5, 3)) == pytest.approx(0, abs=1e-6)
 
 
-def test_dimension_std_and_mean_norm() -> None:
+def test_dimension_std_and_mean_norm_equal_definitions() -> None:
     x = torch.randn(4000, 64, generator=torch.Generator().manual_seed(0))
     assert evaluate.dimension_std(x) == pytest.approx(1 / 8, rel=0.02)
     assert evaluate.dimension_std(torch.ones(5, 64)) == pytest.approx(0, abs=1e-7)
@@ -307,7 +309,7 @@ def test_dimension_std_and_mean_norm() -> None:
 
 
 @pytest.mark.parametrize("by", ["class", "instance"])
-def test_inter_class_distances(by: str) -> None:
+def test_inter_class_distances_equal_definition(by: str) -> None:
     x, y = clouds(per_class=40)
     y = y if by == "class" else torch.arange(len(y))
     unit = F.normalize(x.double(), dim=1)
@@ -332,7 +334,7 @@ def test_inter_class_distances(by: str) -> None:
     assert figures["log_factor"] == pytest.approx(torch.log(1 + distances).max().item(), rel=1e-6)
 
 
-def test_inter_class_distances_near_a_collapse_and_at_an_equidistant_simplex() -> None:
+def test_inter_class_distances_near_collapse_and_of_simplex() -> None:
     simplex = evaluate.inter_class_distances(torch.eye(6), torch.arange(6))
     assert simplex["mean"] == simplex["max"] == pytest.approx(math.sqrt(2))
     assert simplex["max_difference"] == pytest.approx(0, abs=1e-12)
@@ -347,7 +349,7 @@ def test_inter_class_distances_near_a_collapse_and_at_an_equidistant_simplex() -
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_rows_of_zeros_are_one_point(dtype: torch.dtype) -> None:
+def test_zero_rows_count_as_one_point(dtype: torch.dtype) -> None:
     zeros = torch.zeros(6, 4, dtype=dtype)
     assert evaluate.uniformity(zeros) == 0
     collapsed = evaluate.inter_class_distances(zeros, torch.arange(6))
@@ -371,7 +373,7 @@ def test_rows_of_zeros_are_one_point(dtype: torch.dtype) -> None:
         (1e-300, torch.float64),
     ],
 )
-def test_huge_and_tiny_features_are_measured_like_others(scale: float, dtype: torch.dtype) -> None:
+def test_metrics_do_not_depend_on_feature_scale(scale: float, dtype: torch.dtype) -> None:
     x, y = clouds(spread=1.2)
     x = x.to(dtype) / 10
     scaled = x * scale
@@ -387,7 +389,7 @@ def test_huge_and_tiny_features_are_measured_like_others(scale: float, dtype: to
         assert evaluate.mean_norm(scaled) == pytest.approx(scale * evaluate.mean_norm(x), rel=1e-4)
 
 
-def test_large_arrays_are_read_where_they_lie_and_read_only_ones_are_read_too() -> None:
+def test_metrics_read_arrays_without_copy_and_read_only() -> None:
     array = clouds()[0].numpy()
     assert tensors.feature_matrix(array, "x").data_ptr() == array.ctypes.data
     frozen = array.copy()
@@ -396,7 +398,7 @@ def test_large_arrays_are_read_where_they_lie_and_read_only_ones_are_read_too() 
         assert evaluate.uniformity(other) == evaluate.uniformity(array)
 
 
-def test_measures_are_exact_within_a_run_that_allows_less() -> None:
+def test_metrics_are_exact_despite_reduced_precision_settings() -> None:
     x, y = clouds(spread=1.2)
     expected = evaluate.uniformity(x), evaluate.knn_accuracy(x[:40], y[:40], x[40:], y[40:])
     allowed = torch.get_float32_matmul_precision()
@@ -411,7 +413,7 @@ def test_measures_are_exact_within_a_run_that_allows_less() -> None:
     assert found == expected
 
 
-def test_invalid_arguments_are_named() -> None:
+def test_errors_name_invalid_argument() -> None:
     x, y = clouds()
     for call, expected in (
         (lambda: evaluate.knn_accuracy(x, y, x[:, :3], y), "test_x must have as many columns"),
