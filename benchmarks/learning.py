@@ -34,7 +34,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import machine, write_results
-from dasl_core.train.reporter import NullReporter, Subject
+from dasl_core.train.reporter import NullReporter
+from dasl_core.vocabulary import Subject
 from examples.emoji import unpack_emoji
 
 RESULTS = Path(__file__).parent / "results" / "learning.json"

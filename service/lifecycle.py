@@ -28,10 +28,10 @@ from service.states import (
     LIVE_ATTEMPT,
     TERMINAL,
     TRANSITIONS,
+    AttemptOutcome,
     AttemptState,
     Desired,
     JobStatus,
-    Outcome,
     StaleAttempt,
 )
 
@@ -63,7 +63,7 @@ class Retry(StrEnum):
 class Ending:
     """How an attempt ended."""
 
-    outcome: Outcome
+    outcome: AttemptOutcome
     error: Data | None = None
     """`{type, message, ...}` of a failed or lost attempt."""
     retry: Retry = Retry.LIMITED

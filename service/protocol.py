@@ -17,10 +17,9 @@ from pydantic import (
 )
 
 from dasl_core.spec import DatasetFacts, ResolvedJobSpec
+from dasl_core.vocabulary import Desired, Outcome, Subject
 
-Desired = Literal["run", "pause", "cancel"]
-Outcome = Literal["succeeded", "failed", "cancelled", "paused"]
-Subject = Literal["raw", "untrained", "backbone"]
+IngestOutcome = Literal["ready", "failed"]
 
 # A plain name in a flat folder, which every file system, shell and client accepts.
 FILE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$"
@@ -225,7 +224,7 @@ class IngestStart(WorkerAnswer):
 class IngestReport(WorkerRequest):
     """How an ingest run ended."""
 
-    state: Literal["ready", "failed"]
+    state: IngestOutcome
     facts: DatasetFacts | None = None
     report: dict[str, Any] | None = None
     index_uri: Uri | None = None

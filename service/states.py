@@ -1,9 +1,11 @@
-"""States of jobs and attempts, and the transitions between them. Imports neither FastAPI nor SQL."""
+"""States of jobs, attempts and data sets, and a job's transitions. Imports neither FastAPI nor SQL."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from typing import Literal
+
+from dasl_core.vocabulary import Outcome
 
 
 class JobStatus(StrEnum):
@@ -22,7 +24,7 @@ class JobStatus(StrEnum):
 
 
 class Desired(StrEnum):
-    """Status of a job that a person requested."""
+    """Status of a job that a person requested; the words are those of `dasl_core.vocabulary`."""
 
     RUN = "run"
     PAUSE = "pause"
@@ -42,7 +44,16 @@ class AttemptState(StrEnum):
     LOST = "lost"
 
 
-Outcome = Literal["succeeded", "failed", "cancelled", "paused", "lost"]
+class DatasetState(StrEnum):
+    """State of a data set."""
+
+    PENDING = "pending"
+    INGESTING = "ingesting"
+    READY = "ready"
+    FAILED = "failed"
+
+
+AttemptOutcome = Literal[Outcome, "lost"]
 
 _S = JobStatus
 

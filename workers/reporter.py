@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from dasl_core.spec.headlines import in_a_line
-from dasl_core.train.reporter import Desired, Phase, Subject, progress_line
+from dasl_core.train.reporter import progress_line
+from dasl_core.vocabulary import Desired, Phase, Subject
 from service.client.worker import WorkerClient
 from workers.artifacts import upload, upload_folder
 from workers.report_queue import CALL_PATIENCE_SECONDS, Points, Report, ReportQueue

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dasl_core.standalone.run_dir import METRICS, RunDirectory
-from dasl_core.train.reporter import Desired, Phase, Subject, progress_line
+from dasl_core.train.reporter import progress_line
+from dasl_core.vocabulary import Desired, Phase, Subject
 
 
 class ConsoleReporter:

@@ -29,10 +29,11 @@ from dasl_core.train.progress import Progress, RunLength
 from dasl_core.train.pseudo_labels import PseudoLabels
 from dasl_core.train.reporter import Reporter
 from dasl_core.train.step_metrics import StepMetrics
-from dasl_core.train.trainer import Outcome, Trainer
+from dasl_core.train.trainer import Trainer
 from dasl_core.train.update import Updater
 from dasl_core.train.validation import Validator
 from dasl_core.train.views import ViewMaker, views_of
+from dasl_core.vocabulary import TrainingOutcome
 
 CPU = torch.device("cpu")
 
@@ -64,7 +65,7 @@ def pretrain(
     evaluate_on: DatasetIndex | None = None,
     device: torch.device = CPU,
     threads: int = 1,
-) -> Outcome:
+) -> TrainingOutcome:
     """Run a resolved spec to its end, from the first step or from a checkpoint.
 
     Every rank of the process group must call this; without a group, this process is the only rank.

@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-Desired = Literal["run", "cancel", "pause"]
-Subject = Literal["raw", "untrained", "backbone"]
-Phase = Literal["reading", "baselines", "training", "final"]
+from dasl_core.vocabulary import Desired, Phase, Subject
 
 
 def progress_line(progress: Mapping[str, Any]) -> str:

@@ -1,7 +1,6 @@
 """The training loop and its step."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -21,13 +20,12 @@ from dasl_core.train.gradients import GradientComputer, total
 from dasl_core.train.optim import set_schedules
 from dasl_core.train.progress import Progress, RunLength
 from dasl_core.train.pseudo_labels import PseudoLabels
-from dasl_core.train.reporter import Desired, Reporter
+from dasl_core.train.reporter import Reporter
 from dasl_core.train.step_metrics import StepMetrics
 from dasl_core.train.update import Updater
 from dasl_core.train.validation import Validator
 from dasl_core.train.views import ViewMaker
-
-Outcome = Literal["succeeded", "cancelled", "paused"]
+from dasl_core.vocabulary import Desired, TrainingOutcome
 
 # Images whose embeddings are compared before and after an update, at each report.
 PROBE_IMAGES = 32
@@ -67,7 +65,7 @@ class Trainer:
         """Batches of the training images."""
         return self.data.loader
 
-    def train(self) -> Outcome:
+    def train(self) -> TrainingOutcome:
         """Run epochs of steps, with evaluations and checkpoints between epochs.
 
         Raises:

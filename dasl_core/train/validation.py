@@ -14,8 +14,9 @@ from dasl_core.train.data import TrainingData
 from dasl_core.train.divergence import DivergenceGuard
 from dasl_core.train.evaluation import Evaluator
 from dasl_core.train.progress import Progress, RunLength
-from dasl_core.train.reporter import Reporter, Subject
+from dasl_core.train.reporter import Reporter
 from dasl_core.train.step_metrics import StepMetrics
+from dasl_core.vocabulary import Subject
 
 
 @dataclass(frozen=True)

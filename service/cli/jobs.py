@@ -20,6 +20,7 @@ from service.cli.output import (
     say,
 )
 from service.cli.show import epochs
+from service.states import JobStatus
 
 
 def register(app: typer.Typer) -> None:
@@ -157,7 +158,9 @@ def cancel(job: JobId, as_json: AsJson = False) -> None:
     """Cancel a job. A running job stops after its current step and saves a checkpoint."""
     with connect() as client:
         record = client.jobs.cancel(job)
-    text = "is cancelled" if record.status == "cancelled" else "stops after its current step"
+    text = (
+        "is cancelled" if record.status == JobStatus.CANCELLED else "stops after its current step"
+    )
     print_result(record, f"Job {record.id} {text}.", as_json)
 
 
@@ -165,7 +168,7 @@ def pause(job: JobId, as_json: AsJson = False) -> None:
     """Pause a job. A running job stops after its current step, saves a checkpoint and frees its CPUs and GPUs."""
     with connect() as client:
         record = client.jobs.pause(job)
-    paused = record.status == "paused"
+    paused = record.status == JobStatus.PAUSED
     text = "is paused" if paused else "pauses after its current step"
     print_result(record, f"Job {record.id} {text}.", as_json)
     if not as_json:
@@ -271,7 +274,7 @@ def _watch(job_id: str, as_json: bool) -> None:
                 f"Cancel it: dasl cancel {job_id}"
             )
             raise typer.Exit(130) from interrupt
-        if job.status != "succeeded":
+        if job.status != JobStatus.SUCCEEDED:
             print_failure(client, job)
             raise typer.Exit(1)
 

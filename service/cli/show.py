@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from dasl_core.vocabulary import Subject
 from service.cli.inputs import JobId, connect
 from service.cli.output import (
     AsJson,
@@ -20,12 +21,11 @@ from service.cli.output import (
     print_table,
     say,
 )
+from service.states import Desired, JobStatus
 
 if TYPE_CHECKING:
     from service.client import Client
     from service.client.models import Evaluation, Job
-
-_SUBJECTS = ("raw", "untrained", "backbone")
 
 
 def register(app: typer.Typer) -> None:
@@ -79,7 +79,7 @@ def evaluations(job: JobId, as_json: AsJson = False) -> None:
         note("There are no evaluations yet.")
         return
     newest = {evaluation.subject: evaluation for evaluation in records}
-    columns = [newest[subject] for subject in _SUBJECTS if subject in newest]
+    columns = [newest[subject] for subject in get_args(Subject) if subject in newest]
     names = list(dict.fromkeys(name for column in columns for name in column.metrics))
     rows = [[name, *(number(_metric(column, name)) for column in columns)] for name in names]
     headers = [f"{column.subject}, step {column.step}".upper() for column in columns]
@@ -88,7 +88,10 @@ def evaluations(job: JobId, as_json: AsJson = False) -> None:
 
 def _status(job: Job) -> str:
     """Return the status, with a pause or cancel request that has not taken effect yet."""
-    effects = {"pause": ("pausing", "paused"), "cancel": ("cancelling", "cancelled")}
+    effects: dict[str, tuple[JobStatus, JobStatus]] = {
+        Desired.PAUSE: (JobStatus.PAUSING, JobStatus.PAUSED),
+        Desired.CANCEL: (JobStatus.CANCELLING, JobStatus.CANCELLED),
+    }
     pending = job.desired in effects and job.status not in effects[job.desired] and not job.done
     return f"{job.status} ({job.desired} requested)" if pending else str(job.status)
 
@@ -103,7 +106,7 @@ def facts(job: Job, origin: str | None = None) -> list[tuple[str, object]]:
     method, backbone = (spec.get(section, {}).get("name") for section in ("method", "backbone"))
     # Progress without a step is only a heartbeat before the first step.
     progress = job.progress if job.progress and job.progress.step is not None else None
-    active = job.status in ("running", "pausing", "cancelling")
+    active = job.status in (JobStatus.RUNNING, JobStatus.PAUSING, JobStatus.CANCELLING)
     return [
         ("id", job.id),
         ("name", job.name),
@@ -147,7 +150,7 @@ def _show(client: Client, job: Job) -> None:
     from dasl_core.spec.headlines import HEADLINES
 
     print_facts(facts(job, _origin(client, job)))
-    if job.status == "queued":
+    if job.status == JobStatus.QUEUED:
         entry = next((each for each in client.cluster().queue if each.id == job.id), None)
         if entry is not None and entry.reason:
             say(f"\n{entry.reason}")

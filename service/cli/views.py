@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from service.cli.output import clean, duration, number, plain, print_json_line, say
+from service.states import JobStatus
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -20,16 +21,16 @@ if TYPE_CHECKING:
     from service.client.models import Event, Job
 
 _BARS = "▁▂▃▄▅▆▇█"
-_STYLES = {
-    "queued": "yellow",
-    "starting": "yellow",
-    "retry_wait": "yellow",
-    "pausing": "magenta",
-    "paused": "magenta",
-    "running": "cyan",
-    "succeeded": "green",
-    "failed": "red",
-    "cancelled": "magenta",
+_STYLES: dict[str, str] = {
+    JobStatus.QUEUED: "yellow",
+    JobStatus.STARTING: "yellow",
+    JobStatus.RETRY_WAIT: "yellow",
+    JobStatus.PAUSING: "magenta",
+    JobStatus.PAUSED: "magenta",
+    JobStatus.RUNNING: "cyan",
+    JobStatus.SUCCEEDED: "green",
+    JobStatus.FAILED: "red",
+    JobStatus.CANCELLED: "magenta",
 }
 _EVENTS_SHOWN = 5
 
@@ -197,7 +198,7 @@ def outcome_line(job: Job) -> str:
     if job.started_at is not None and job.finished_at is not None:
         took = f" after {duration((job.finished_at - job.started_at).total_seconds())}"
     next_command = f". Download the backbone with: dasl download {job.id}"
-    return f"{job.status}{took}{next_command if job.status == 'succeeded' else ''}"
+    return f"{job.status}{took}{next_command if job.status == JobStatus.SUCCEEDED else ''}"
 
 
 def sparkline(values: Sequence[float], width: int = 40) -> str:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from service.cli.output import note
 from service.client import ApiError, Client, ConnectionFailed
-from service.client.models import TERMINAL_STATUSES, Evaluation, Event, Job
+from service.client.models import Evaluation, Event, Job
 from service.client.waiting import OUTAGE_SECONDS
 
 HISTORY_POINTS = 60
@@ -111,7 +111,7 @@ def watch_job(
         else:
             last_answer = time.monotonic()
             view.show(snapshot)
-            if snapshot.job.status in TERMINAL_STATUSES:
+            if snapshot.job.done:
                 return snapshot.job
         time.sleep(poll)
 

@@ -10,6 +10,7 @@ from service.client.errors import DatasetFailed
 from service.client.models import Dataset
 from service.client.transport import Transport, path_to
 from service.client.waiting import OUTAGE_SECONDS, wait_until
+from service.states import DatasetState
 
 
 class Datasets:
@@ -72,7 +73,7 @@ class Datasets:
             poll=poll,
             name=f"Ingest of {dataset_id}",
         )
-        if dataset.state == "failed":
+        if dataset.state == DatasetState.FAILED:
             raise DatasetFailed(dataset)
         return dataset
 

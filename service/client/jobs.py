@@ -25,6 +25,7 @@ from service.client.models import (
 from service.client.sse import ServerSentEvent, parse
 from service.client.transport import Params, Transport, path_to
 from service.client.waiting import OUTAGE_SECONDS, wait_until
+from service.states import JobStatus
 
 Spec = JobSpec | Mapping[str, Any] | str | os.PathLike[str]
 """A spec, an equivalent mapping, or the path of a YAML or JSON file."""
@@ -159,7 +160,7 @@ class Jobs:
             poll=poll,
             name=f"Job {job_id}",
         )
-        if job.status != "succeeded":
+        if job.status != JobStatus.SUCCEEDED:
             raise JobFailed(job)
         return job
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
+from service.states import TERMINAL, DatasetState
+
 if TYPE_CHECKING:
     from service.client.datasets import Datasets
     from service.client.jobs import Jobs
-
-TERMINAL_STATUSES = frozenset({"succeeded", "failed", "cancelled"})
 
 
 class Record(BaseModel):
@@ -82,7 +82,7 @@ class Job(Record):
     @property
     def done(self) -> bool:
         """Whether the job has ended: succeeded, failed or cancelled."""
-        return self.status in TERMINAL_STATUSES
+        return self.status in TERMINAL
 
     def refresh(self) -> Job:
         """Return the current state of the job."""
@@ -122,7 +122,7 @@ class Event(Record):
     @property
     def ends_job(self) -> bool:
         """Whether this is the job's last event."""
-        return self.type == "status" and (self.data or {}).get("to") in TERMINAL_STATUSES
+        return self.type == "status" and (self.data or {}).get("to") in TERMINAL
 
 
 class Metrics(Record):
@@ -227,7 +227,7 @@ class Dataset(Record):
     @property
     def done(self) -> bool:
         """Whether ingest has ended."""
-        return self.state in {"ready", "failed"}
+        return self.state in (DatasetState.READY, DatasetState.FAILED)
 
     @property
     def error_message(self) -> str:

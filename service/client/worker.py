@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from dasl_core.spec.errors import field_problems
+from dasl_core.vocabulary import Desired, Outcome, Subject
 from service.client.config import resolve_connection
 from service.client.errors import ApiError
 from service.client.transport import Transport
@@ -21,16 +22,14 @@ from service.protocol import (
     AttemptStart,
     CheckpointReport,
     DamageReport,
-    Desired,
     EvaluationReport,
     EventReport,
     FinishReport,
     Heartbeat,
+    IngestOutcome,
     IngestReport,
     IngestStart,
     MetricBatch,
-    Outcome,
-    Subject,
     WorkerRequest,
 )
 
@@ -208,7 +207,7 @@ class WorkerClient:
         self,
         dataset: str,
         *,
-        state: Literal["ready", "failed"],
+        state: IngestOutcome,
         facts: Mapping[str, Any] | None = None,
         report: Mapping[str, Any] | None = None,
         index_uri: str | None = None,

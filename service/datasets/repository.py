@@ -12,9 +12,8 @@ from sqlalchemy.orm import Session
 from service.db.models import Dataset, IngestRun, Job
 from service.runs import repository as runs
 from service.runs.repository import RunView
-from service.states import LIVE_ATTEMPT, TERMINAL, AttemptState
+from service.states import LIVE_ATTEMPT, TERMINAL, AttemptState, DatasetState
 
-PENDING, INGESTING, READY, FAILED = "pending", "ingesting", "ready", "failed"
 _REMOVED = "removed"
 """State of a deleted data set whose ingest run and files are gone, too."""
 
@@ -101,10 +100,12 @@ def awaiting_ingest(session: Session, max_concurrent: int) -> Sequence[str]:
     Args:
         max_concurrent: limit of running ingests; those of deleted data sets count until they are stopped.
     """
-    busy = session.scalars(select(func.count()).where(Dataset.state == INGESTING)).one()
+    busy = session.scalars(
+        select(func.count()).where(Dataset.state == DatasetState.INGESTING)
+    ).one()
     return session.scalars(
         select(Dataset.id)
-        .where(Dataset.state == PENDING, Dataset.deleted_at.is_(None))
+        .where(Dataset.state == DatasetState.PENDING, Dataset.deleted_at.is_(None))
         .order_by(Dataset.id)
         .limit(max(0, max_concurrent - busy))
     ).all()
@@ -117,7 +118,7 @@ def ingesting(session: Session) -> list[RunView]:
         .join(Dataset, Dataset.id == IngestRun.owner)
         .where(
             IngestRun.state.in_(LIVE_ATTEMPT),
-            Dataset.state == INGESTING,
+            Dataset.state == DatasetState.INGESTING,
             Dataset.deleted_at.is_(None),
         )
         .order_by(IngestRun.owner)
@@ -130,7 +131,7 @@ def without_ingest_run(session: Session) -> Sequence[str]:
     run = select(IngestRun).where(IngestRun.owner == Dataset.id, IngestRun.state.in_(LIVE_ATTEMPT))
     return session.scalars(
         select(Dataset.id).where(
-            Dataset.state == INGESTING, Dataset.deleted_at.is_(None), ~run.exists()
+            Dataset.state == DatasetState.INGESTING, Dataset.deleted_at.is_(None), ~run.exists()
         )
     ).all()
 
@@ -139,8 +140,8 @@ def ingest_again(session: Session, dataset_id: str) -> None:
     """Move ingesting -> pending, for a data set of `without_ingest_run`."""
     session.execute(
         update(Dataset)
-        .where(Dataset.id == dataset_id, Dataset.state == INGESTING)
-        .values(state=PENDING)
+        .where(Dataset.id == dataset_id, Dataset.state == DatasetState.INGESTING)
+        .values(state=DatasetState.PENDING)
         .execution_options(synchronize_session=False)
     )
 
@@ -177,8 +178,12 @@ def begin_ingest(session: Session, dataset_id: str, token_hash: str) -> IngestRu
     """Move pending -> ingesting; return the new ingest run, or `None` if too late."""
     moved = session.execute(
         update(Dataset)
-        .where(Dataset.id == dataset_id, Dataset.state == PENDING, Dataset.deleted_at.is_(None))
-        .values(state=INGESTING)
+        .where(
+            Dataset.id == dataset_id,
+            Dataset.state == DatasetState.PENDING,
+            Dataset.deleted_at.is_(None),
+        )
+        .values(state=DatasetState.INGESTING)
         .returning(Dataset.id)
         .execution_options(synchronize_session=False)
     ).scalar()
@@ -196,7 +201,7 @@ def end_ingest(session: Session, dataset_id: str, number: int, state: str, **col
         number: the run that ended; the end of an earlier run is discarded.
         columns: `facts`, `report`, `index_uri`, `error`.
     """
-    assert state in (READY, FAILED, PENDING)
+    assert state in (DatasetState.READY, DatasetState.FAILED, DatasetState.PENDING)
     run = select(IngestRun).where(
         IngestRun.owner == dataset_id,
         IngestRun.number == number,
@@ -206,7 +211,7 @@ def end_ingest(session: Session, dataset_id: str, number: int, state: str, **col
         update(Dataset)
         .where(
             Dataset.id == dataset_id,
-            Dataset.state == INGESTING,
+            Dataset.state == DatasetState.INGESTING,
             Dataset.deleted_at.is_(None),
             run.exists(),
         )
@@ -216,7 +221,7 @@ def end_ingest(session: Session, dataset_id: str, number: int, state: str, **col
     ).scalar()
     if moved is None:
         return False
-    over = AttemptState.SUCCEEDED if state == READY else AttemptState.FAILED
+    over = AttemptState.SUCCEEDED if state == DatasetState.READY else AttemptState.FAILED
     runs.move(session, IngestRun, dataset_id, number, over, error=columns.get("error"))
     runs.settle(session, IngestRun, dataset_id, number)
     return True

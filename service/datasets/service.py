@@ -14,6 +14,7 @@ from service.datasets import repository
 from service.datasets.schemas import DatasetRequest
 from service.db.models import Dataset
 from service.settings import Settings
+from service.states import DatasetState
 
 
 def check_folder(uri: str, settings: Settings) -> None:
@@ -52,7 +53,7 @@ def register(session: Session, tenant: str, request: DatasetRequest) -> Dataset:
         tenant=tenant,
         name=request.name,
         uri=request.uri,
-        state=repository.PENDING,
+        state=DatasetState.PENDING,
         attempt=0,
         created_at=datetime.now(UTC),
     )
@@ -61,7 +62,7 @@ def register(session: Session, tenant: str, request: DatasetRequest) -> Dataset:
         if existing is None:
             continue  # It was deleted in between.
         detail = f"The data set {request.name!r} exists: {existing.id}, {existing.uri}"
-        if existing.state == repository.FAILED:
+        if existing.state == DatasetState.FAILED:
             reason = (existing.error or {}).get("message", "see its report")
             detail += (
                 f". It could not be ingested: {reason}. Remove it to reuse the name "

@@ -20,6 +20,7 @@ from service.dispatcher.log_copier import last_lines
 from service.dispatcher.watcher import Missing
 from service.lifecycle import Ending, Retry
 from service.runs.repository import RunView
+from service.states import DatasetState
 
 _MAX_RUNS = 2
 # Each uses all cores of Ray's head.
@@ -87,5 +88,5 @@ class IngestPolicy:
     def end(self, session: Session, run: RunView, ending: Ending) -> None:
         """See `RunPolicy.end`."""
         repeats = ending.retry != Retry.NEVER and run.number < _MAX_RUNS
-        state = datasets.PENDING if repeats else datasets.FAILED
+        state = DatasetState.PENDING if repeats else DatasetState.FAILED
         datasets.end_ingest(session, run.owner, run.number, state, error=ending.error)

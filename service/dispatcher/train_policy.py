@@ -27,7 +27,7 @@ from service.scheduling import repository as scheduling
 from service.scheduling.repository import AttemptView
 from service.states import AttemptState, Desired
 
-_OUTCOME_OF_STOP: dict[Desired, states.Outcome] = {
+_OUTCOME_OF_STOP: dict[Desired, states.AttemptOutcome] = {
     Desired.CANCEL: "cancelled",
     Desired.PAUSE: "paused",
 }

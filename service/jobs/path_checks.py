@@ -10,6 +10,7 @@ from service.datasets import repository as datasets
 from service.db.models import Dataset
 from service.db.session import Database
 from service.settings import Settings
+from service.states import DatasetState
 
 
 def path_problems(
@@ -28,7 +29,7 @@ def path_problems(
             if name is not None
         }
     for field, dataset in by_field.items():
-        if dataset is not None and dataset.state == datasets.READY:
+        if dataset is not None and dataset.state == DatasetState.READY:
             problems += _of_folder(settings, field, str(names[field]), dataset)
     return problems
 

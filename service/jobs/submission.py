@@ -35,6 +35,7 @@ from service.db.models import Checkpoint, Dataset, Job
 from service.jobs import repository, service
 from service.jobs.schemas import JobView
 from service.scheduling import capacity
+from service.states import DatasetState
 from service.tokens import repository as tokens
 from service.tokens.service import check_queue
 
@@ -97,12 +98,12 @@ def _ready_dataset(session: Session, tenant: str, name: str, field: str, lock: b
     dataset = datasets.find(session, tenant, name, lock=lock)
     if dataset is None:
         raise field_problem(field, "is not registered", name, "id or name of a data set")
-    if dataset.state == datasets.FAILED:
+    if dataset.state == DatasetState.FAILED:
         reason = (dataset.error or {}).get("message", "see its report")
         raise field_problem(
             field, f"could not be ingested: {reason}", name, "a data set that is ready"
         )
-    if dataset.state != datasets.READY:
+    if dataset.state != DatasetState.READY:
         problem = FieldProblem(
             field, f"is {dataset.state}; submit again when it is ready", name, "a ready data set"
         )

@@ -6,16 +6,17 @@ from datetime import UTC, datetime
 
 from sqlalchemy.orm import Session
 
+from dasl_core.vocabulary import Desired
 from service import credentials
 from service.api.problems import field_problem
 from service.artifacts.storage import Storage
 from service.datasets import repository as datasets
 from service.db.models import IngestRun
-from service.protocol import Desired, ErrorReport, IngestReport, IngestStart
+from service.protocol import ErrorReport, IngestReport, IngestStart
 from service.runs import liveness
 from service.runs import repository as runs
 from service.settings import Settings
-from service.states import AttemptState, StaleAttempt
+from service.states import AttemptState, DatasetState, StaleAttempt
 from service.worker_api.paths import check_below
 
 
@@ -81,5 +82,5 @@ class IngestSession:
             raise StaleAttempt(f"the ingest of {dataset_id} is over")
 
     def _check_not_over(self) -> None:
-        if self.dataset.state != datasets.INGESTING:
+        if self.dataset.state != DatasetState.INGESTING:
             raise StaleAttempt(f"the ingest of {self.dataset.id} is over")

@@ -17,8 +17,8 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.data.split import split
 from dasl_core.methods import REGISTRY, Outputs
 from dasl_core.methods.simclr import SimCLR
-from dasl_core.train.reporter import Desired
 from dasl_core.train.serialization import load_state
+from dasl_core.vocabulary import Desired
 from tests.support.training_world import Recorder, assert_same, ingest, resolved, run
 
 pytestmark = pytest.mark.usefixtures("without_plots")

@@ -16,10 +16,10 @@ import torch.distributed as dist
 from dasl_core.data.index import DatasetIndex
 from dasl_core.spec import ResolvedJobSpec
 from dasl_core.train.build import RunFiles, build_trainer
-from dasl_core.train.reporter import Desired, NullReporter
+from dasl_core.train.reporter import NullReporter
 from dasl_core.train.serialization import load_state
-from dasl_core.train.trainer import Outcome
 from dasl_core.train.validation import Validator
+from dasl_core.vocabulary import Desired, TrainingOutcome
 from tests.support.gloo_pool import GlooPool
 from tests.support.training_world import Recorder, assert_same, resolved, run
 
@@ -44,7 +44,7 @@ def recorded(
     kept: Path,
     stop: int | None = None,
     resume: Path | None = None,
-) -> tuple[Outcome, list[float]]:
+) -> tuple[TrainingOutcome, list[float]]:
     """Run with checkpoints in `kept`; return the outcome and, on rank 0, the losses.
 
     `stop`: number of steps of this process before it stops.

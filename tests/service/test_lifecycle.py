@@ -130,7 +130,7 @@ class JobMachine(RuleBasedStateMachine):
         outcome=st.sampled_from(["succeeded", "failed", "cancelled", "paused", "lost"]),
         retryable=st.booleans(),
     )
-    def finish(self, back: int, outcome: states.Outcome, retryable: bool) -> None:
+    def finish(self, back: int, outcome: states.AttemptOutcome, retryable: bool) -> None:
         error = {"type": "x", "message": "broke"} if outcome in ("failed", "lost") else None
         before, desired = self._status(), read_history(self.database, self.job_id)[0].desired
         with self.database.write() as session:

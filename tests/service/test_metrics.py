@@ -33,7 +33,7 @@ def value(series: Series, name: str, **labels: str) -> float:
     return series[name, frozenset(labels.items())]
 
 
-def finish(api: Api, job_id: str, outcome: states.Outcome) -> None:
+def finish(api: Api, job_id: str, outcome: states.AttemptOutcome) -> None:
     with api.database.write() as session:
         number = api.client.get(f"/v1/jobs/{job_id}").json()["attempt"]
         ending = lifecycle.Ending(outcome, {"type": outcome})

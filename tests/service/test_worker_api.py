@@ -10,6 +10,7 @@ import pytest
 from service import credentials, lifecycle
 from service.datasets import repository as datasets
 from service.db.models import Attempt, IngestRun
+from service.states import DatasetState
 from tests.support.api_under_test import Api, Worker, refused
 
 SHA = "0" * 64
@@ -481,7 +482,7 @@ def test_report_of_another_kind_of_run_names_the_fields(api: Api, ingest: Ingest
 def test_superseded_ingest_run_is_refused(ingest: IngestWorker) -> None:
     api, dataset = ingest.api, ingest.dataset_id
     with api.database.write() as session:
-        assert datasets.end_ingest(session, dataset, 1, datasets.PENDING)
+        assert datasets.end_ingest(session, dataset, 1, DatasetState.PENDING)
     number, headers = api.ingest(dataset)
     assert number == 2
     for action in ("start", "heartbeat"):

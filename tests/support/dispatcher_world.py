@@ -161,7 +161,7 @@ class World:
     def worker_finishes(
         self,
         job_id: str,
-        outcome: states.Outcome,
+        outcome: states.AttemptOutcome,
         number: int = 1,
         *,
         error: dict[str, Any] | None = None,

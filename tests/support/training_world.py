@@ -19,8 +19,8 @@ from dasl_core.data.ingest import ingest_folder
 from dasl_core.export import export_backbone
 from dasl_core.spec import METHODS, JobSpec, ResolvedJobSpec, resolve
 from dasl_core.train.build import RunFiles, pretrain
-from dasl_core.train.reporter import Desired, NullReporter, Phase, Subject
-from dasl_core.train.trainer import Outcome
+from dasl_core.train.reporter import NullReporter
+from dasl_core.vocabulary import Desired, Phase, Subject, TrainingOutcome
 
 
 def picture_folder(
@@ -164,7 +164,7 @@ def run(
     onnx: bool = False,
     branch: bool = False,
     **arguments: Any,
-) -> Outcome:
+) -> TrainingOutcome:
     """Run `pretrain` with a scratch folder that is removed afterwards.
 
     `onnx`: write ONNX with the last checkpoint, as in production; it takes longer than a tiny run.

@@ -13,7 +13,7 @@ from service.dispatcher import loop
 from service.dispatcher.executor import Submission
 from service.scheduling import repository as scheduling
 from service.scheduling.nodes import Node
-from service.states import JobStatus
+from service.states import DatasetState, JobStatus
 from tests.support.dispatcher_world import World
 
 
@@ -362,7 +362,7 @@ def test_few_ingests_run_at_a_time(world: World) -> None:
     world.tick()
     assert world.executor.submitted[2:] == [f"{dataset}-1" for dataset in waiting[:2]]
     with world.database.write() as session:
-        assert datasets.end_ingest(session, waiting[0], 1, datasets.READY)
+        assert datasets.end_ingest(session, waiting[0], 1, DatasetState.READY)
     world.tick()
     assert world.executor.submitted[4:] == [f"{waiting[2]}-1"]
 
@@ -377,7 +377,7 @@ def test_of_a_deleted_data_set_neither_run_nor_index_stays(world: World) -> None
         indexes[dataset] = folder / "index.json.gz"
         indexes[dataset].write_bytes(b"of an earlier run")
     with world.database.write() as session:
-        assert datasets.end_ingest(session, ready, 1, datasets.READY)
+        assert datasets.end_ingest(session, ready, 1, DatasetState.READY)
         for dataset in (ready, reading, waiting):
             session.get_one(Dataset, dataset).deleted_at = world.now()
     world.tick()

@@ -16,8 +16,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from dasl_core.vocabulary import Desired, Outcome
 from service.client.worker import WorkerClient
-from service.protocol import AttemptStart, Desired, Outcome
+from service.protocol import AttemptStart
 from tests.chaos.history import FINAL_WEIGHTS
 from workers import driver
 from workers.artifacts import download
