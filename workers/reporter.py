@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dasl_core.spec.headlines import in_a_line
+from dasl_core.headlines import headline
 from dasl_core.train.reporter import progress_line
 from dasl_core.vocabulary import Desired, Phase, Subject
 from service.client.worker import WorkerClient
@@ -76,8 +76,8 @@ class ApiReporter:
     def evaluation(
         self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]
     ) -> None:
-        headline = in_a_line(metrics) or "no headline metrics"
-        logger.info("evaluated %s at step %d: %s", subject, step, headline)
+        shown = headline(metrics) or "no headline metrics"
+        logger.info("evaluated %s at step %d: %s", subject, step, shown)
         self._queue.put(
             lambda patience: self._client.evaluation(
                 step=step, epoch=epoch, subject=subject, metrics=metrics, patience=patience

@@ -7,6 +7,8 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
+from dasl_core.text import cut
+
 Auto = Literal["auto"]
 Narrowed = TypeVar("Narrowed", bound="SpecModel")
 
@@ -67,8 +69,8 @@ def shorten(value: Any, limit: int = 80) -> str:
     for piece in _pieces(value, limit):
         text += piece
         if len(text) > limit:
-            return text[: limit - 3] + "..."
-    return text
+            break
+    return cut(text, limit)
 
 
 def _pieces(value: Any, limit: int) -> Iterator[str]:

@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from dasl_core.spec.base import shorten
 from dasl_core.spec.methods import METHODS
 from dasl_core.spec.problems import FieldProblem
+from dasl_core.text import cut
 
 # Users correct a few at a time, and comparing a hundred thousand unknown keys with all known ones would
 # be a denial of service.
@@ -60,8 +61,7 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 def shorten_name(key: object) -> str:
     """Return a key for use in a field's path: on one line, and cut as `shorten` cuts values."""
-    text = repr(str(key)[: _LONGEST_NAME + 1])[1:-1]
-    return text if len(text) <= _LONGEST_NAME else text[: _LONGEST_NAME - 3] + "..."
+    return cut(repr(str(key)[: _LONGEST_NAME + 1])[1:-1], _LONGEST_NAME)
 
 
 def _translate(detail: ErrorDetails, model: type[BaseModel] | None) -> FieldProblem:

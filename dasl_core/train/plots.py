@@ -14,14 +14,14 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from dasl_core.data.image_set import ImageSet
+from dasl_core.headlines import ACCURACIES, PLOTTED
 
 logger = logging.getLogger(__name__)
 
 QUERIES, NEIGHBORS = 8, 7
 LARGEST_LOSS = 1e100
 TRAINED, BASELINE, MISS = "#1f6feb", "#8b949e", "#cf222e"
-METRICS = ("recall_at_1", "knn_top1", "effective_rank")
-TITLES = {"recall_at_1": "R@1, held-out", "knn_top1": "k-NN top-1, held-out"}
+TITLES = {accuracy.metric: f"{accuracy.title}, held-out" for accuracy in ACCURACIES}
 
 
 def draw_curves(
@@ -41,7 +41,7 @@ def draw_curves(
 def _draw_curves(
     epoch_losses: list[float], evaluations: list[dict[str, Any]], title: str, path: Path
 ) -> None:
-    names = [n for n in METRICS if any(n in e["metrics"] for e in evaluations)][:2]
+    names = [n for n in PLOTTED if any(n in e["metrics"] for e in evaluations)][:2]
     figure = Figure(figsize=(5 * (1 + len(names)), 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, 1 + len(names), squeeze=False)[0]

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dasl_core.distributed import mean_over_ranks
+from dasl_core.headlines import ACCURACIES
 from dasl_core.regularizers import norm_distribution
 from dasl_core.train.collapse import CollapseAlarm
 from dasl_core.train.progress import Progress, RunLength
@@ -97,8 +98,7 @@ class StepMetrics:
                 "loss": self._latest["loss"],
                 "images_per_second": speed,
                 "eta_seconds": (total - step) * self.length.batch_size / speed,
-                "knn": metrics.get("knn_top1"),
-                "recall_at_1": metrics.get("recall_at_1"),
+                **{accuracy.field: metrics.get(accuracy.metric) for accuracy in ACCURACIES},
             }
         )
 

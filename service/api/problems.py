@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException
 from dasl_core.spec import FieldProblem, SpecError
 from dasl_core.spec.errors import translate
 from dasl_core.spec.versions import UnreadableSpec
+from dasl_core.text import cut
 from service.db.session import AWAY
 from service.states import StaleAttempt
 
@@ -112,7 +113,7 @@ def field_problem(
     field: str, message: str, given: object = "", expected: str = "", *, status: int = 422
 ) -> Problem:
     """A problem with one field of the request."""
-    error = FieldProblem(field, message, _shorten(given), expected)
+    error = FieldProblem(field, message, _shown(given), expected)
     return Problem(status, "validation", f"{field}: {message}", errors=[error])
 
 
@@ -124,7 +125,7 @@ def spec_problem(problems: Sequence[FieldProblem]) -> Problem:
 
 def not_found(kind: str, name: str) -> Problem:
     """A 404 problem, the same for a missing object and for another tenant's."""
-    return Problem(404, "not-found", f"No {kind} {_shorten(name)}")
+    return Problem(404, "not-found", f"No {kind} {_shown(name)}")
 
 
 def install(app: FastAPI) -> None:
@@ -202,7 +203,6 @@ def _title(kind: str) -> str:
     return kind.replace("-", " ").capitalize()
 
 
-def _shorten(value: object, limit: int = 80) -> str:
+def _shown(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, default=str)
-    text = text.encode("utf-8", "replace").decode()
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    return cut(text.encode("utf-8", "replace").decode())

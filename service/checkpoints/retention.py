@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
+from dasl_core.headlines import ACCURACIES, number_of
 from dasl_core.spec import Checkpoints
 from dasl_core.spec.versions import UnreadableSpec
 from service.api.problems import Problem
@@ -15,9 +16,6 @@ from service.checkpoints import repository
 from service.db.models import Checkpoint, Job
 
 logger = logging.getLogger(__name__)
-
-# Metrics that rank checkpoints, in order of preference.
-BEST_BY = ("knn_top1", "recall_at_1")
 
 
 def retire(session: Session, job: Job) -> None:
@@ -50,10 +48,10 @@ def obsolete_checkpoints(
 
 def rank(checkpoint: Checkpoint) -> tuple[float, int]:
     """Sort key: the newest metric at the time of the checkpoint, then the step."""
-    for name in BEST_BY:
-        value = checkpoint.metrics.get(name)
-        if isinstance(value, int | float):
-            return float(value), checkpoint.step
+    for accuracy in ACCURACIES:
+        value = number_of(checkpoint.metrics, accuracy.metric)
+        if value is not None:
+            return value, checkpoint.step
     return -math.inf, checkpoint.step
 
 

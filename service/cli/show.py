@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from dasl_core.headlines import HEADLINES, number_of
 from dasl_core.vocabulary import Subject
 from service.cli.inputs import JobId, connect
 from service.cli.output import (
@@ -25,7 +26,7 @@ from service.states import Desired, JobStatus
 
 if TYPE_CHECKING:
     from service.client import Client
-    from service.client.models import Evaluation, Job
+    from service.client.models import Job
 
 
 def register(app: typer.Typer) -> None:
@@ -81,7 +82,9 @@ def evaluations(job: JobId, as_json: AsJson = False) -> None:
     newest = {evaluation.subject: evaluation for evaluation in records}
     columns = [newest[subject] for subject in get_args(Subject) if subject in newest]
     names = list(dict.fromkeys(name for column in columns for name in column.metrics))
-    rows = [[name, *(number(_metric(column, name)) for column in columns)] for name in names]
+    rows = [
+        [name, *(number(number_of(column.metrics, name)) for column in columns)] for name in names
+    ]
     headers = [f"{column.subject}, step {column.step}".upper() for column in columns]
     print_table(["METRIC", *headers], rows)
 
@@ -146,9 +149,6 @@ def _origin(client: Client, job: Job) -> str | None:
 
 
 def _show(client: Client, job: Job) -> None:
-    # Imported here: the spec package takes longer to import than other commands take to run.
-    from dasl_core.spec.headlines import HEADLINES
-
     print_facts(facts(job, _origin(client, job)))
     if job.status == JobStatus.QUEUED:
         entry = next((each for each in client.cluster().queue if each.id == job.id), None)
@@ -168,11 +168,14 @@ def _show(client: Client, job: Job) -> None:
         ]
         print_table(["ATTEMPT", "STATE", "ERROR", "MESSAGE"], rows)
     records = client.jobs.evaluations(job.id)
-    names = [name for name in HEADLINES if any(_metric(e, name) is not None for e in records)]
+    names = [
+        name for name in HEADLINES if any(number_of(e.metrics, name) is not None for e in records)
+    ]
     if names:
         say()
         metrics = [
-            [e.subject, e.step, *(number(_metric(e, name), 3) for name in names)] for e in records
+            [e.subject, e.step, *(number(number_of(e.metrics, name), 3) for name in names)]
+            for e in records
         ]
         print_table(["EVALUATED", "STEP", *names], metrics)
         say(f"All metrics: dasl evaluations {job.id}")
@@ -184,11 +187,6 @@ def _show(client: Client, job: Job) -> None:
         say(f"\n{job.error.type}: {job.error.message}")
         for line in job.error.log_lines():
             say(f"  {clean(line)}")
-
-
-def _metric(evaluation: Evaluation, name: str) -> float | None:
-    value = evaluation.metrics.get(name)
-    return value if isinstance(value, int | float) else None
 
 
 def epochs(job: Job) -> str | None:

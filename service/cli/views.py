@@ -66,7 +66,7 @@ class PlainView:
             self._away = False
         for event in snapshot.events:
             say(_stamped(_event_line(event), event.at))
-        line = progress_line(snapshot)
+        line = snapshot_line(snapshot)
         due = job.done or time.monotonic() - self._printed_at >= self._every
         if line and line != self._line and due:
             say(_stamped(line, job.finished_at))
@@ -93,7 +93,7 @@ class JsonView:
             print_json_line({"event": plain(event)})
         progress = plain(snapshot.job.progress) if snapshot.job.progress else None
         if progress and progress != self._progress:
-            metrics = {"knn": snapshot.knn, "recall_at_1": snapshot.recall}
+            metrics = {each.field: value for each, value in snapshot.accuracies.items()}
             print_json_line({"progress": {**progress, **metrics}})
             self._progress = progress
         if snapshot.job.done:
@@ -157,8 +157,8 @@ def draw(snapshot: Snapshot, events: Sequence[Event], remark: str = "") -> Rende
         loss = Text(number(progress.loss).ljust(8))
         loss.append(sparkline(snapshot.losses), style="cyan")
         grid.add_row("loss", loss)
-        grid.add_row("k-NN", _share(snapshot.knn))
-        grid.add_row("R@1", _share(snapshot.recall))
+        for accuracy, value in snapshot.accuracies.items():
+            grid.add_row(accuracy.label, _share(value))
         grid.add_row("time left", "-" if job.done else duration(progress.eta_seconds))
         parts += ["", ProgressBar(total=progress.total_steps or 1, completed=progress.step or 0)]
     if events:
@@ -171,7 +171,7 @@ def draw(snapshot: Snapshot, events: Sequence[Event], remark: str = "") -> Rende
     return Panel(Group(*parts), title=title, title_align="left", width=78)
 
 
-def progress_line(snapshot: Snapshot) -> str:
+def snapshot_line(snapshot: Snapshot) -> str:
     """Format the progress: `epoch 3/100  step 12/400  812 images/s  loss 4.12  k-NN 41.2%  R@1 31.0%  3 min 10 s left`."""
     progress = snapshot.job.progress
     if progress is None or progress.step is None:
@@ -183,10 +183,11 @@ def progress_line(snapshot: Snapshot) -> str:
     if progress.images_per_second is not None:
         parts.append(f"{_rate(progress.images_per_second)} images/s")
     parts.append(f"loss {number(progress.loss)}")
-    if snapshot.knn is not None:
-        parts.append(f"k-NN {_share(snapshot.knn)}")
-    if snapshot.recall is not None:
-        parts.append(f"R@1 {_share(snapshot.recall)}")
+    parts += [
+        f"{accuracy.label} {_share(value)}"
+        for accuracy, value in snapshot.accuracies.items()
+        if value is not None
+    ]
     if progress.eta_seconds is not None and not snapshot.job.done:
         parts.append(f"{duration(progress.eta_seconds)} left")
     return "  ".join(parts)

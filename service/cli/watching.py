@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from dasl_core.headlines import ACCURACIES, Accuracy, number_of
 from service.cli.output import note
 from service.client import ApiError, Client, ConnectionFailed
 from service.client.models import Evaluation, Event, Job
@@ -26,17 +27,16 @@ class Snapshot:
     evaluation: Evaluation | None = None
 
     @property
-    def knn(self) -> float | None:
-        """Latest k-NN accuracy of the trained backbone."""
-        value = _metric(self.evaluation, "knn_top1")
-        if value is None and self.job.progress is not None:
-            value = self.job.progress.knn
-        return value
-
-    @property
-    def recall(self) -> float | None:
-        """Latest R@1 of the trained backbone."""
-        return _metric(self.evaluation, "recall_at_1")
+    def accuracies(self) -> dict[Accuracy, float | None]:
+        """Latest accuracies of the trained backbone; None means not known yet."""
+        metrics = self.evaluation.metrics if self.evaluation is not None else {}
+        progress = dict(self.job.progress or ())
+        return {
+            accuracy: number_of(
+                {accuracy.metric: progress.get(accuracy.field), **metrics}, accuracy.metric
+            )
+            for accuracy in ACCURACIES
+        }
 
 
 class View(Protocol):
@@ -130,8 +130,3 @@ def print_failure(client: Client, job: Job) -> None:
     for line in lines:
         note(f"  {line}")
     note(f"Job {job.id} {job.status}: {job.error.message}")
-
-
-def _metric(evaluation: Evaluation | None, name: str) -> float | None:
-    value = evaluation.metrics.get(name) if evaluation is not None else None
-    return float(value) if isinstance(value, int | float) else None

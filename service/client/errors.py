@@ -1,7 +1,6 @@
 """Errors of the SDK, each with a message that contains the remedy.
 
-Only the standard library is imported, so that the command line can use these errors without importing
-httpx and pydantic.
+Neither httpx nor pydantic is imported, so that the command line can use these errors without them.
 """
 
 from __future__ import annotations
@@ -9,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from dasl_core.text import cut
 
 STALE_ATTEMPT = "stale-attempt"
 """Last part of the problem `type` with which the worker API refuses a superseded attempt."""
@@ -148,4 +149,4 @@ def _field_errors(raw: object) -> list[FieldError]:
 
 def _short(value: object, limit: int = 200) -> str:
     text = "" if value is None else str(value)
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    return cut(text, limit)

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 from sqlalchemy.orm import Session
 
+from dasl_core.headlines import headline
 from dasl_core.spec import versions
-from dasl_core.spec.headlines import in_a_line
 from service import ids, lifecycle
 from service.api.problems import field_problem
 from service.artifacts.storage import Storage
@@ -112,7 +112,7 @@ class AttemptSession:
         )
         repository.add_evaluation(self.session, evaluation)
         # The message may be shortened: the event's data holds all metrics.
-        figures = in_a_line(report.metrics)
+        figures = headline(report.metrics)
         message = f"Evaluated {report.subject} at step {report.step}"
         message += f": {figures}" if figures else ""
         lifecycle.append_event(

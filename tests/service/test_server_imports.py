@@ -7,7 +7,8 @@ PROGRAM = """
 import sys
 import service.server.app
 heavy = {"torch", "torchvision", "timm", "numpy", "ray", "dasl_core.train", "workers"}
-core = {n for n in sys.modules if n.startswith("dasl_core.") and not n.startswith("dasl_core.spec")}
+shared = {"headlines", "spec", "text", "vocabulary"}
+core = {n for n in sys.modules if n.startswith("dasl_core.") and n.split(".")[1] not in shared}
 print(sorted((heavy & set(sys.modules)) | core))
 """
 

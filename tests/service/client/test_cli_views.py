@@ -11,7 +11,7 @@ from rich.console import Console
 
 from service.cli.output import clean, duration, size
 from service.cli.show import facts
-from service.cli.views import JsonView, PlainView, draw, progress_line, sparkline
+from service.cli.views import JsonView, PlainView, draw, snapshot_line, sparkline
 from service.cli.watching import Snapshot
 from service.client.models import Evaluation, Event, Job
 
@@ -43,10 +43,19 @@ def _snapshot(status: str = "running", name: str = "n", **progress: object) -> S
     return Snapshot(job, [event], [5.0, 4.5, 4.2], evaluation)
 
 
-def test_progress_line() -> None:
-    assert progress_line(_snapshot()) == (
+def test_snapshot_line() -> None:
+    assert snapshot_line(_snapshot()) == (
         "epoch 3/100  step 120/4000  812 images/s  loss 4.123  k-NN 41.2%  R@1 31.0%  3 min 10 s left"
     )
+
+
+def test_accuracies_before_an_evaluation_is_fetched_are_those_of_the_progress() -> None:
+    snapshot = _snapshot(knn=0.25, recall_at_1=None)
+    accuracies = Snapshot(snapshot.job).accuracies
+    assert {each.field: value for each, value in accuracies.items()} == {
+        "knn": 0.25,
+        "recall_at_1": None,
+    }
 
 
 def test_plain_view_throttles_progress_but_not_events(
@@ -99,7 +108,7 @@ def test_panel_before_the_first_step() -> None:
     console = Console(file=io.StringIO(), width=100)
     console.print(draw(snapshot, []))
     assert "queued" in console.file.getvalue()  # type: ignore[attr-defined]
-    assert progress_line(snapshot) == ""
+    assert snapshot_line(snapshot) == ""
 
 
 def test_sparkline() -> None:
