@@ -10,6 +10,7 @@ import torch
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.train.validation import Validator
+from tests.support.exports import Reader
 from tests.support.gloo_pool import GlooPool
 from tests.support.training_world import ingest, picture_folder
 
@@ -19,6 +20,13 @@ def pool() -> Iterator[GlooPool]:
     """Four processes that can form a process group."""
     with GlooPool(4) as pool:
         yield pool
+
+
+@pytest.fixture(scope="session")
+def reader() -> Iterator[Reader]:
+    """A process that loads exported backbones without this project."""
+    with Reader() as reader:
+        yield reader
 
 
 @pytest.fixture(scope="session")

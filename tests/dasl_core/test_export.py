@@ -24,21 +24,23 @@ from dasl_core.spec import BACKBONES, ResolvedBackbone
 from dasl_core.train.serialization import load_state
 from tests.support.exports import (
     BACKBONE_KINDS,
+    Reader,
     code_of,
-    features_read_elsewhere,
     images_for,
     pickles_in,
     shake,
 )
 from tests.support.training_world import Recorder, resolved, run
 
+# With test_export_formats.py, for the same reader.
+pytestmark = pytest.mark.xdist_group("exports")
 REPOSITORY = Path(__file__).parents[2]
 NOTHING_MEASURED = {"step": 1, "epoch": 1.0, "evaluations": []}
 
 
 @pytest.mark.parametrize("source", ["card", "README.md", "docs/checkpoints.md"])
 def test_printed_code_loads_backbones_without_this_project(
-    pictures: DatasetIndex, tmp_path: Path, source: str
+    pictures: DatasetIndex, reader: Reader, tmp_path: Path, source: str
 ) -> None:
     folders, images, expected, kinds = [], [], [], []
     for kind, backbone in BACKBONE_KINDS.items():
@@ -58,13 +60,13 @@ def test_printed_code_loads_backbones_without_this_project(
     if source != "card":  # its first Python block loads a backbone
         pages[0].mkdir()
         shutil.copy(REPOSITORY / source, pages[0] / "README.md")
-    features = features_read_elsewhere(folders, [code_of(page) for page in pages], images)
+    features = reader.features(folders, [code_of(page) for page in pages], images)
     for kind, ours, theirs in zip(kinds, expected, features, strict=True):
         np.testing.assert_allclose(theirs, ours, rtol=1e-6, atol=1e-6, err_msg=kind)
 
 
 def test_exported_backbone_is_the_trained_one(
-    pictures: DatasetIndex, cache: Path, tmp_path: Path, without_plots: None
+    pictures: DatasetIndex, cache: Path, reader: Reader, tmp_path: Path, without_plots: None
 ) -> None:
     spec = resolved(pictures, train={"precision": "fp64"}, dar={"weight": 0.1}, sec={})
     reporter = Recorder(tmp_path)
@@ -77,7 +79,7 @@ def test_exported_backbone_is_the_trained_one(
     images = images_for(spec)
     with torch.no_grad():
         expected = network.eval()(torch.from_numpy(images).double()).numpy()
-    (features,) = features_read_elsewhere([folder], [code_of(folder)], [images])
+    (features,) = reader.features([folder], [code_of(folder)], [images])
     np.testing.assert_allclose(features, expected, rtol=1e-5, atol=1e-5)
     weights = load_file(folder / "backbone.safetensors")
     assert {value.dtype.name for value in weights.values()} == {"float32", "int64"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from dasl_core.models.backbone import build_backbone
 from dasl_core.spec import ResolvedBackbone, ResolvedJobSpec
 from tests.support.exports import (
     BACKBONE_KINDS,
+    Reader,
     code_of,
-    features_read_elsewhere,
     images_for,
     pickles_in,
     shake,
@@ -37,6 +38,9 @@ MEASURED = {
         {"step": 9, "epoch": 3.0, "subject": "backbone", "metrics": {"knn_top1": 0.75}}
     ],
 }
+# One group, whose worker alone makes the checkpoints and starts the reader.
+pytestmark = pytest.mark.xdist_group("exports")
+Exported = tuple[Path, ResolvedJobSpec, torch.nn.Module]
 TINY = ResolvedBackbone(name="test_resnet", image_size=16, stem="standard")
 
 
@@ -66,28 +70,29 @@ def names_no_place_of_this_machine(data: bytes) -> bool:
 @pytest.fixture(scope="module")
 def onnx_checkpoints(
     pictures: DatasetIndex, tmp_path_factory: pytest.TempPathFactory
-) -> list[tuple[Path, ResolvedJobSpec, torch.nn.Module]]:
+) -> list[Exported]:
     """Checkpoints with ONNX: a plain and a deep small stem, a ViT with its own patch size, gray images."""
     root = tmp_path_factory.mktemp("onnx")
-    kinds = ("resnet18-small", "resnet-small-gray", "vit-small", "vit-large-image-gray")
+    kinds = ("resnet-small-gray", "resnet18-small", "vit-small", "vit-large-image-gray")
     return [(root / k, *checkpoint_of(pictures, k, root / k, onnx=True)) for k in kinds]
 
 
 def test_onnxruntime_computes_same_features_without_torch(
-    onnx_checkpoints: list[tuple[Path, ResolvedJobSpec, torch.nn.Module]],
+    onnx_checkpoints: list[Exported],
 ) -> None:
     folders = [folder for folder, _, _ in onnx_checkpoints]
     images = [images_for(spec, 5) for _, spec, _ in onnx_checkpoints]
     codes = [code_of(folder, block=1) for folder in folders]
     absent = "dasl_core,service,workers,torch,timm"
-    features = features_read_elsewhere(folders, codes, images, absent)
+    with Reader(absent) as reader:
+        features = reader.features(folders, codes, images)
     for (folder, _, network), given, theirs in zip(onnx_checkpoints, images, features, strict=True):
         expected = features_of(network, given)
         np.testing.assert_allclose(theirs, expected, rtol=1e-4, atol=1e-4, err_msg=folder.name)
 
 
 def test_onnx_file_contains_metadata(
-    onnx_checkpoints: list[tuple[Path, ResolvedJobSpec, torch.nn.Module]],
+    onnx_checkpoints: list[Exported],
 ) -> None:
     import onnx
 
@@ -112,10 +117,10 @@ def test_onnx_failure_keeps_checkpoint_and_is_reported(
     pictures: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def other_function(path: Path) -> object:
-        return lambda images: torch.zeros(len(images), 64) + 1e-3
+        return lambda images: torch.zeros(len(images), 96) + 1e-3
 
     monkeypatch.setattr("dasl_core.export.onnx_file._runtime", other_function)
-    spec = resolved(pictures, backbone=BACKBONE_KINDS["vit-small"])
+    spec = resolved(pictures)
     network = build_backbone(spec.backbone)
     problem = export_backbone(network, spec, MEASURED, tmp_path, onnx=True)
     assert problem is not None
@@ -132,7 +137,7 @@ def test_large_onnx_weights_are_stored_in_second_file(
     pictures: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dasl_core.export.onnx_file.LARGEST_SINGLE_FILE", 1_000)
-    checkpoint_of(pictures, "vit-small", tmp_path / "checkpoint", onnx=True)
+    checkpoint_of(pictures, "resnet-small-gray", tmp_path / "checkpoint", onnx=True)
     graph, weights = (tmp_path / "checkpoint" / f"backbone.onnx{end}" for end in ("", ".data"))
     assert graph.stat().st_size < weights.stat().st_size
     assert names_no_place_of_this_machine(graph.read_bytes())
@@ -204,7 +209,8 @@ def test_torch_program_needs_only_torch_and_contains_no_pickle(
         expected.append(features_of(network, images[-1]))
     code = "import torch\nmodel = torch.export.load('backbone.pt2').module()\n"
     absent = "dasl_core,service,workers,timm"
-    features = features_read_elsewhere(folders, [code, code], images, absent)
+    with Reader(absent) as reader:
+        features = reader.features(folders, [code, code], images)
     for folder, ours, theirs in zip(folders, expected, features, strict=True):
         np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5, err_msg=folder.name)
 
@@ -222,7 +228,7 @@ def test_non_finite_weights_are_refused_in_every_format(
             export_checkpoint(folder, format)
 
 
-def test_timm_loads_hub_folder(pictures: DatasetIndex, tmp_path: Path) -> None:
+def test_timm_loads_hub_folder(pictures: DatasetIndex, reader: Reader, tmp_path: Path) -> None:
     folders, images, expected = [], [], []
     for kind in ("vit-small", "vit-large-image-gray", "resnet-standard"):
         spec, network = checkpoint_of(pictures, kind, tmp_path / kind)
@@ -240,7 +246,7 @@ def test_timm_loads_hub_folder(pictures: DatasetIndex, tmp_path: Path) -> None:
         own = tuned.state_dict()
         for name, tensor in network.state_dict().items():
             assert torch.equal(own[name], tensor), name
-    features = features_read_elsewhere(folders, [code_of(folder) for folder in folders], images)
+    features = reader.features(folders, [code_of(folder) for folder in folders], images)
     for folder, ours, theirs in zip(folders, expected, features, strict=True):
         np.testing.assert_allclose(theirs, ours, rtol=1e-6, atol=1e-6, err_msg=folder.name)
 
@@ -301,10 +307,14 @@ def test_damaged_descriptions_are_refused(
 
 @pytest.mark.parametrize("format_", ["onnx", "torch-export", "hf"])
 def test_previous_export_stays_until_new_one_is_complete(
-    pictures: DatasetIndex, tmp_path: Path, format_: str
+    onnx_checkpoints: list[Exported], pictures: DatasetIndex, tmp_path: Path, format_: str
 ) -> None:
-    checkpoint_of(pictures, "resnet-standard", tmp_path / "checkpoint")
-    target = export_checkpoint(tmp_path / "checkpoint", format_)
+    if format_ == "onnx":
+        shutil.copytree(onnx_checkpoints[0][0], tmp_path / "checkpoint")
+        target = tmp_path / "checkpoint" / "backbone.onnx"
+    else:
+        checkpoint_of(pictures, "resnet-standard", tmp_path / "checkpoint")
+        target = export_checkpoint(tmp_path / "checkpoint", format_)
 
     def files() -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -321,10 +331,10 @@ def test_previous_export_stays_until_new_one_is_complete(
 
 
 def test_failed_onnx_check_keeps_previous_file(
-    pictures: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    onnx_checkpoints: list[Exported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoint_of(pictures, "resnet-standard", tmp_path / "checkpoint")
-    before = export_checkpoint(tmp_path / "checkpoint", "onnx").read_bytes()
+    shutil.copytree(onnx_checkpoints[0][0], tmp_path / "checkpoint")
+    before = (tmp_path / "checkpoint" / "backbone.onnx").read_bytes()
 
     def broken(path: Path) -> Any:
         raise OSError(5, "Input/output error")

@@ -1,11 +1,13 @@
 """Run each folder's `code.py` and save the features it computes of `images.npy`.
 
-Run with `-I`, which ignores PYTHONPATH. Arguments: names of modules, separated by commas, that must not be
-imported, as if they were not installed; then the folders.
+Run with `-I`, which ignores PYTHONPATH. Its argument names the modules, separated by commas, that must not be
+imported, as if they were not installed. Each line of standard input is a JSON list of folders, and is answered
+with a line on standard output.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import sys
@@ -16,16 +18,23 @@ for name in absent:
 
 import numpy  # noqa: E402
 
-for folder in sys.argv[2:]:
-    os.chdir(folder)
-    images = numpy.load("images.npy")
-    variables = runpy.run_path("code.py", {"images": images})
-    if "features" not in variables:
-        import torch
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # what the code prints is no answer
 
-        torch.set_num_threads(1)
-        with torch.no_grad():
-            variables["features"] = variables["model"](torch.from_numpy(images)).numpy()
-    numpy.save("features.npy", variables["features"])
-loaded = [name for name, module in sys.modules.items() if module and name.split(".")[0] in absent]
-assert not loaded, loaded
+for line in sys.stdin:
+    for folder in json.loads(line):
+        os.chdir(folder)
+        images = numpy.load("images.npy")
+        variables = runpy.run_path("code.py", {"images": images})
+        if "features" not in variables:
+            import torch
+
+            torch.set_num_threads(1)
+            with torch.no_grad():
+                variables["features"] = variables["model"](torch.from_numpy(images)).numpy()
+        numpy.save("features.npy", variables["features"])
+    loaded = [
+        name for name, module in sys.modules.items() if module and name.split(".")[0] in absent
+    ]
+    assert not loaded, loaded
+    print("done", file=answers, flush=True)

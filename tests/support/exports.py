@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import pickle
 import pickletools
 import re
@@ -12,7 +13,7 @@ import warnings
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -49,23 +50,41 @@ def code_of(folder: Path, block: int = 0) -> str:
     )
 
 
-def features_read_elsewhere(
-    folders: Sequence[Path],
-    codes: Sequence[str],
-    images: Sequence[np.ndarray],
-    absent: str = "dasl_core,service,workers",
-) -> list[np.ndarray]:
-    """Compute each folder's features with its code, in a new process without `absent` modules."""
-    for folder, code, its_images in zip(folders, codes, images, strict=True):
-        (folder / "code.py").write_text(code)
-        np.save(folder / "images.npy", its_images)
-    done = subprocess.run(
-        [sys.executable, "-I", READER, absent, *map(str, folders)],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return [np.load(folder / "features.npy") for folder in folders]
+class Reader:
+    """A Python process that computes features with the code of model cards, without `absent` modules.
+
+    It reads many folders, because starting it and importing timm takes seconds.
+    """
+
+    def __init__(self, absent: str = "dasl_core,service,workers") -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", READER, absent],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def features(
+        self, folders: Sequence[Path], codes: Sequence[str], images: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        """Compute the features of each folder's images with its code."""
+        for folder, code, its_images in zip(folders, codes, images, strict=True):
+            (folder / "code.py").write_text(code)
+            np.save(folder / "images.npy", its_images)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps([str(folder) for folder in folders]), file=self._process.stdin, flush=True)
+        answer = self._process.stdout.readline()
+        assert answer == "done\n", "the reader failed: see its standard error"
+        return [np.load(folder / "features.npy") for folder in folders]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()  # this ends the process
+        self._process.wait(30)
 
 
 def shake(network: torch.nn.Module) -> torch.nn.Module:
