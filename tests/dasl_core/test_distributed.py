@@ -35,6 +35,8 @@ from tests.support.training_world import Recorder, resolved, run, settings
 TOLERANCE = 1e-10
 # The method whose whole runs also draw their plots.
 DRAWN = "simclr"
+# Whole runs of these methods multiply rounding errors if BatchNorm sees 1 x 1 pixels at the last stage.
+NEED_LARGER_MAPS = ("npair", "proxy_anchor", "triplet")
 # Checks of every method on 1, 2 and 4 ranks; checks that do not depend on the method run on SimCLR only.
 EVERY_METHOD: dict[str, dict[str, Any]] = {
     "alone": {},
@@ -289,10 +291,14 @@ def one_step(
     return terms, gradients
 
 
-def method_spec(index: DatasetIndex, method: str, workers: int, **changes: Any) -> dict[str, Any]:
+def method_spec(
+    index: DatasetIndex, method: str, workers: int, *, stem: str = "standard", **changes: Any
+) -> dict[str, Any]:
+    """A spec in float64, by default with the stem that takes a third of the small one's time."""
     spec = resolved(
         index,
         method={"name": method},
+        backbone={"stem": stem},
         train={"precision": "fp64", "optimizer": {"name": "sgd", "lr": 0.05}},
         resources={"workers": workers},
         **changes,
@@ -360,8 +366,10 @@ def test_run_on_two_ranks_equals_run_on_one(
     pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path, method: str
 ) -> None:
     changes = {"dar": {"weight": 0.1}, "sec": {"weight": 0.5, "momentum": 0.5}}
-    one = whole_run(method_spec(pictures, method, 1, **changes), pictures, cache, tmp_path / "1")
-    spec = method_spec(pictures, method, 2, **changes)
+    stem = "small" if method in NEED_LARGER_MAPS else "standard"
+    spec = method_spec(pictures, method, 1, stem=stem, **changes)
+    one = whole_run(spec, pictures, cache, tmp_path / "1")
+    spec = method_spec(pictures, method, 2, stem=stem, **changes)
     two = pool.call(2, whole_run, spec, pictures, cache, tmp_path / "2")[0]
 
     assert one["losses"].keys() == {f"loss_{method}", "loss_dar", "loss_sec", "loss"}
