@@ -21,6 +21,7 @@ import typer
 import yaml
 from safetensors.torch import load_file
 
+from dasl_core.export import export_backbone
 from dasl_core.standalone import main as standalone
 from dasl_core.standalone.ranks import leave_ranks
 from dasl_core.standalone.run_dir import RunDirectory
@@ -41,6 +42,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # One thread for a run in this process, as with a launcher that puts one rank on each core.
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(os.cpu_count()))
     return tmp_path
+
+
+@pytest.fixture
+def without_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write no ONNX with the last checkpoint, which takes longer than a tiny run itself."""
+
+    def export(*arguments: Any, **_: Any) -> str | None:
+        return export_backbone(*arguments)
+
+    monkeypatch.setattr("dasl_core.train.checkpointing.export_backbone", export)
 
 
 def write_spec(folder: Path, **changes: Any) -> None:
@@ -96,7 +107,7 @@ def test_command_line_trains_on_folder(folder: Path) -> None:
     ]
 
 
-@pytest.mark.usefixtures("without_plots")
+@pytest.mark.usefixtures("without_plots", "without_onnx")
 def test_resume_continues_from_newest_checkpoint(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +138,7 @@ def test_resume_continues_from_newest_checkpoint(
     assert all(torch.equal(expected[name], resumed[name]) for name in expected)
 
 
-@pytest.mark.usefixtures("without_plots")
+@pytest.mark.usefixtures("without_plots", "without_onnx")
 def test_output_of_earlier_run_is_refused_without_resume(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,7 +186,7 @@ class Interrupting(io.RawIOBase):
         return len(line)
 
 
-@pytest.mark.usefixtures("without_plots")
+@pytest.mark.usefixtures("without_plots", "without_onnx")
 def test_ctrl_c_during_print_saves(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The handler must not use `print`: Python's buffer refuses a second writer."""
     reader = Interrupting()
@@ -186,14 +197,14 @@ def test_ctrl_c_during_print_saves(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert list((folder / "out" / "checkpoints").iterdir())
 
 
-@pytest.mark.usefixtures("without_plots")
+@pytest.mark.usefixtures("without_plots", "without_onnx")
 def test_file_names_are_escaped(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "pictures" / "class-0" / "a\x1b[2J\nepoch 9.png").write_bytes(b"no image")
     assert train(folder, "train.epochs=1") == 0
     assert r"Skipped class-0/a\x1b[2J\nepoch 9.png: " in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("without_plots")
+@pytest.mark.usefixtures("without_plots", "without_onnx")
 def test_failed_final_checkpoint_names_its_step(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -206,7 +217,7 @@ def test_failed_final_checkpoint_names_its_step(
     assert "The checkpoint of step 3 could not be written: [Errno 28] No space left" in told
 
 
-@pytest.mark.usefixtures("without_plots")
+@pytest.mark.usefixtures("without_plots", "without_onnx")
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_closed_terminal_does_not_end_run(
     folder: Path, monkeypatch: pytest.MonkeyPatch, stream: str
@@ -223,7 +234,7 @@ def test_closed_terminal_does_not_end_run(
     assert weights(folder / "out")
 
 
-@pytest.mark.usefixtures("without_plots")
+@pytest.mark.usefixtures("without_plots", "without_onnx")
 def test_metrics_are_written_after_full_disk(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -241,7 +252,7 @@ def test_metrics_are_written_after_full_disk(
     assert [point["step"] for point in points] == list(range(1, 10))
 
 
-@pytest.mark.usefixtures("without_plots")
+@pytest.mark.usefixtures("without_plots", "without_onnx")
 @pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_saves_checkpoint_that_resumes(
     folder: Path,
@@ -267,7 +278,7 @@ def test_signal_saves_checkpoint_that_resumes(
     assert all(torch.equal(expected[name], resumed[name]) for name in expected)
 
 
-@pytest.mark.usefixtures("without_plots")
+@pytest.mark.usefixtures("without_plots", "without_onnx")
 def test_ignored_signal_stays_ignored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with nohup, or a shell's background jobs."""
     step = Trainer.step
@@ -291,7 +302,7 @@ def handled(number: signal.Signals, handler: Any) -> Iterator[None]:
         signal.signal(number, before)
 
 
-@pytest.mark.usefixtures("without_plots")
+@pytest.mark.usefixtures("without_plots", "without_onnx")
 def test_resume_skips_damaged_checkpoint(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(folder) == 0
     expected = weights(folder / "out")
@@ -328,7 +339,7 @@ BAD: list[tuple[list[str], str]] = [
 
 
 @pytest.mark.parametrize(("overrides", "message"), BAD)
-@pytest.mark.usefixtures("without_plots")
+@pytest.mark.usefixtures("without_plots", "without_onnx")
 def test_invalid_run_prints_one_line(
     folder: Path, capsys: pytest.CaptureFixture[str], overrides: list[str], message: str
 ) -> None:
@@ -374,7 +385,7 @@ def test_options_are_those_of_dasl_train() -> None:
     assert ours - {"-h", "--help"} == theirs - {"--help"}
 
 
-@pytest.mark.usefixtures("without_plots")
+@pytest.mark.usefixtures("without_plots", "without_onnx")
 def test_resources_come_from_machine(folder: Path) -> None:
     """Also if the batch is not divisible by the number of workers in the spec."""
     write_spec(folder, resources={"workers": 3, "max_hours": 1})
