@@ -93,6 +93,8 @@ def draws(spec: dict[str, Any], index: DatasetIndex, cache: Path, scratch: Path)
     """The first random draws of a network, and one of its first weights."""
     files = RunFiles(cache=cache, scratch=scratch)
     this = build_trainer(ResolvedJobSpec.model_validate(spec), index, NullReporter(), files)
+    if dist.is_initialized():
+        dist.barrier()  # a fast rank must not disconnect while another one creates its groups
     this.close()
     weight = next(this.method.parameters()).detach().flatten()[:4]
     return np.stack([torch.rand(4, dtype=torch.float64).numpy(), weight.numpy()])
