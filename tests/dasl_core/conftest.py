@@ -15,6 +15,14 @@ from tests.support.gloo_pool import GlooPool
 from tests.support.training_world import ingest, picture_folder
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # One worker runs all tests with a pool, because starting a second pool takes ten seconds.
+    for item in items:
+        if "pool" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("pool"))
+
+
 @pytest.fixture(scope="session")
 def pool() -> Iterator[GlooPool]:
     """Four processes that can form a process group."""
