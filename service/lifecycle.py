@@ -81,9 +81,9 @@ def enqueue(session: Session, job: Job) -> None:
     job.status, job.desired = JobStatus.QUEUED, Desired.RUN
     job.attempt = job.restarts = 0
     job.next_event = 2
-    given = {column.key: getattr(job, column.key) for column in _JOBS.columns}
+    values = {column.key: getattr(job, column.key) for column in _JOBS.columns}
     # Columns without a value get their default.
-    row = {name: value for name, value in given.items() if value is not None}
+    row = {name: value for name, value in values.items() if value is not None}
     session.execute(_ADD_JOB, row)
     data = {"from": None, "to": JobStatus.QUEUED, "attempt": 0}
     _add_event(session, job.id, 1, job.created_at, "status", "Job queued", data)
@@ -132,9 +132,9 @@ def resume_from_another(
     session.flush()
     message = f"Checkpoint {checkpoint_id} is damaged: {damage}"
     if resume is None:
-        message += ". The training starts anew"
+        message += ". The training starts from scratch"
     elif instead != checkpoint_id:
-        message += f". The attempt goes on from step {resume.step} (checkpoint {instead})"
+        message += f". The attempt resumes from step {resume.step} (checkpoint {instead})"
     data = {"id": checkpoint_id, "damage": damage, "resume_checkpoint_id": instead}
     append_event(session, job.id, "checkpoint_damaged", message, data)
 
@@ -150,17 +150,17 @@ def _progress_at(job: Job, resume: Checkpoint | None) -> Data | None:
     """Return a job's progress at the resume point, which may be behind the previous attempt's end."""
     if resume is None:
         return None
-    known = _place(job)
-    if known.get("step") != resume.step:
-        known.pop("loss", None)
-    return {**known, "step": resume.step, "epoch": resume.epoch}
+    progress = _lasting_progress(job)
+    if progress.get("step") != resume.step:
+        progress.pop("loss", None)
+    return {**progress, "step": resume.step, "epoch": resume.epoch}
 
 
-def _place(job: Job) -> Data:
+def _lasting_progress(job: Job) -> Data:
     """Return the part of a job's progress that stays valid until a newer report."""
-    known = job.progress or {}
+    progress = job.progress or {}
     names = ("step", "total_steps", "epoch", "epochs", "loss")
-    return {name: known[name] for name in names if name in known}
+    return {name: progress[name] for name in names if name in progress}
 
 
 def mark_running(session: Session, job_id: str, number: int) -> None:
@@ -201,8 +201,8 @@ def finish_attempt(session: Session, job_id: str, number: int, ending: Ending) -
             _move(session, job, JobStatus.RUNNING, f"Attempt {number} is running")
         return _end(session, job, JobStatus.SUCCEEDED, "Job succeeded", error=None)
     if outcome == "paused" and job.desired == Desired.PAUSE:
-        lost = ". It had to be stopped: what it did after its last checkpoint comes again"
-        return _pause(session, job, "Job paused" + (lost if ending.forced else ""))
+        repeats = ". It had to be killed and will repeat the steps after its last checkpoint"
+        return _pause(session, job, "Job paused" + (repeats if ending.forced else ""))
     if job.desired == Desired.CANCEL or outcome == "cancelled":
         if job.status != JobStatus.CANCELLING:
             _move(session, job, JobStatus.CANCELLING, "Job is being cancelled")
@@ -227,7 +227,7 @@ def _retry_or_fail(session: Session, job: Job, ending: Ending) -> JobStatus | No
     if job.desired == Desired.PAUSE:
         return _pause(session, job, f"{ended}. Job paused", {"error": error}, restarts=restarts)
     delay = timedelta()
-    message = f"{ended}. It is taken up again"
+    message = f"{ended}. It is retried without using up a restart"
     if retry != Retry.FREE:
         delay = retry_delay(job.restarts)
         message = f"{ended}. Restart {restarts} of {limit} in {delay.total_seconds():g} s"
@@ -255,8 +255,8 @@ def _is_repeated(session: Session, job: Job, error: Data) -> bool:
     """Whether the previous attempt failed with the same error, and this one made no progress."""
     job_id, number = job.id, job.attempt
     before = session.get(Attempt, (job_id, number - 1))
-    known = (before.error if before is not None else None) or {}
-    if any(known.get(key) != error.get(key) for key in ("type", "message")):
+    previous = (before.error if before is not None else None) or {}
+    if any(previous.get(key) != error.get(key) for key in ("type", "message")):
         return False
     return _last_step(session, job_id, number) <= _last_step(session, job_id, number - 1)
 
@@ -374,7 +374,7 @@ def record_heartbeat(job: Job, attempt: Attempt, progress: Data) -> None:
     if not progress and attempt.progress_reported_at is not None:
         return
     # Keep the previous values of missing fields, as before the first step.
-    merged = {**_place(job), **progress}
+    merged = {**_lasting_progress(job), **progress}
     # Without reports nothing is known about progress, so a long silence is not a standstill.
     silent = last_report is None or not timedelta() <= now - last_report < liveness.SILENCE
     if silent or (progress and merged != job.progress):

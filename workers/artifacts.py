@@ -54,7 +54,7 @@ def upload_folder(folder: Path, uri: str) -> list[dict[str, Any]]:
             if not pauses or error.errno in (errno.ENOSPC, errno.EDQUOT):
                 _remove(uri)
                 raise
-            logger.warning("%s could not be written and is tried again: %s", uri, error)
+            logger.warning("%s could not be written; trying again: %s", uri, error)
             time.sleep(pauses.pop(0))
 
 
@@ -63,7 +63,7 @@ def _remove(uri: str) -> None:
     try:
         system.rm(target, recursive=True)
     except OSError as error:  # the cause of the failed copy may make this fail too
-        logger.warning("what was written of %s is left there: %s", uri, error)
+        logger.warning("the incomplete files of %s cannot be removed: %s", uri, error)
 
 
 def download(uri: str, files: Sequence[FileEntry], folder: Path) -> None:

@@ -115,7 +115,7 @@ def _check_weights(pretrained: str | None, roots: Sequence[str]) -> None:
     path = local_path(pretrained)
     try:
         # One by one: the manifest is not opened before it is known to be allowed.
-        allowed = all(is_allowed(place, roots) for place in _opened(path))
+        allowed = all(is_allowed(opened, roots) for opened in _opened(path))
     except (OSError, ValueError) as error:
         raise ValueError(f"backbone.pretrained: {path} cannot be read: {error}") from error
     if not allowed:

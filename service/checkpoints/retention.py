@@ -18,7 +18,7 @@ from service.db.models import Checkpoint, Job
 logger = logging.getLogger(__name__)
 
 
-def retire(session: Session, job: Job) -> None:
+def mark_obsolete(session: Session, job: Job) -> None:
     """Mark the checkpoints that the job's `checkpoints` setting no longer keeps."""
     try:
         policy = job.resolved_spec.checkpoints

@@ -23,9 +23,9 @@ from service.states import LIVE_ATTEMPT
 
 logger = logging.getLogger(__name__)
 
-_AT_ONCE = 20
+_BATCH_SIZE = 20
 # A failed removal must not block the others.
-_AFTER_TROUBLE = timedelta(minutes=5)
+_RETRY_AFTER = timedelta(minutes=5)
 
 
 class Garbage:
@@ -49,11 +49,11 @@ class Garbage:
 
     def marked(self, session: Session) -> Sequence[Checkpoint]:
         """Return a batch of marked checkpoints, without those whose removal failed recently."""
-        return checkpoints.to_delete(session, _AT_ONCE, without=self._tried())
+        return checkpoints.to_delete(session, _BATCH_SIZE, without=self._recently_failed())
 
     def deleted(self, session: Session) -> Sequence[Dataset]:
         """Return a batch of deleted data sets, without those whose removal failed recently."""
-        return datasets.deleted(session, _AT_ONCE, without=self._tried())
+        return datasets.deleted(session, _BATCH_SIZE, without=self._recently_failed())
 
     def remove(self, checkpoint: Checkpoint) -> None:
         """Remove the files of a marked checkpoint."""
@@ -61,7 +61,7 @@ class Garbage:
         try:
             self._context.storage.remove(checkpoint.uri)
         except (OSError, ValueError) as error:
-            logger.warning("The files of %s stay for now: %s", checkpoint.id, error)
+            logger.warning("The files of %s cannot be removed now: %s", checkpoint.id, error)
             return
         with self._context.write() as session:
             checkpoints.mark_deleted(session, checkpoint.id)
@@ -80,16 +80,16 @@ class Garbage:
         try:
             self._context.storage.remove(self._context.storage.dataset_uri(dataset.id))
         except OSError as error:
-            logger.warning("The index of %s stays for now: %s", dataset.id, error)
+            logger.warning("The index of %s cannot be removed now: %s", dataset.id, error)
             return
         with self._context.write() as session:
             datasets.mark_removed(session, dataset.id)
         del self._tried_at[dataset.id]
 
-    def _tried(self) -> Collection[str]:
+    def _recently_failed(self) -> Collection[str]:
         now = self._context.clock()
         self._tried_at = {
-            id: at for id, at in self._tried_at.items() if not passed(at, now, _AFTER_TROUBLE)
+            id: at for id, at in self._tried_at.items() if not passed(at, now, _RETRY_AFTER)
         }
         return self._tried_at.keys()
 
@@ -101,19 +101,23 @@ class Garbage:
         assert attempt.finished_at is not None
         storage = self._context.storage
         with self._context.database.read() as session:
-            known = checkpoints.uris_of_attempt(session, attempt.job_id, attempt.number)
+            uris = checkpoints.uris_of_attempt(session, attempt.job_id, attempt.number)
         # Compare paths below the attempt's folder: the API may write the root differently.
         own = f"/jobs/{attempt.job_id}/attempts/{attempt.number}/"
-        if not all(own in uri for uri in known):
-            logger.warning("Checkpoints of %s lie elsewhere: all stays", attempt.submission_id)
+        if not all(own in uri for uri in uris):
+            logger.warning(
+                "Checkpoints of %s are in another store: none is removed", attempt.submission_id
+            )
             return
-        registered = [uri.partition(own)[2] + "/" for uri in known]
+        registered = [uri.partition(own)[2] + "/" for uri in uris]
         try:
             for uri in storage.folders(storage.checkpoints_uri(attempt.job_id, attempt.number)):
                 folder = uri.partition(own)[2] + "/"
-                if not any(place.startswith(folder) for place in registered):
-                    logger.info("Nobody registered %s: it is removed", uri)
+                if not any(path.startswith(folder) for path in registered):
+                    logger.info("%s was not registered and is removed", uri)
                     storage.remove(uri)
         except Exception as error:  # noqa: BLE001
             # Stores raise arbitrary exceptions, and an ended attempt must not hold its resources for that.
-            logger.warning("What %s left behind stays: %s", attempt.submission_id, error)
+            logger.warning(
+                "Unregistered checkpoints of %s cannot be removed: %s", attempt.submission_id, error
+            )

@@ -23,7 +23,7 @@ _BLOCK = 4 << 20
 _INTERVAL = timedelta(seconds=2)
 # Copying may take this share of the time: slow copies are made less often.
 _SHARE = 0.05
-_AFTER_TROUBLE = timedelta(seconds=30)
+_RETRY_AFTER = timedelta(seconds=30)
 
 
 class LogCopier:
@@ -46,7 +46,7 @@ class LogCopier:
         self._executor, self._storage = executor, storage
         self._clock, self._limit = clock, limit
         self._in_charge = in_charge
-        self._looked: dict[str, tuple[datetime, timedelta]] = {}
+        self._last_copies: dict[str, tuple[datetime, timedelta]] = {}
         """When each log was last copied, and the pause before its next copy."""
 
     def follow(self, job_id: str, number: int, submission_id: str) -> None:
@@ -55,8 +55,8 @@ class LogCopier:
         A log that cannot be read or stored is only warned about: its attempt must still be watched.
         """
         now = self._clock()
-        looked_at, pause = self._looked.get(submission_id, (None, _INTERVAL))
-        if not passed(looked_at, now, pause):
+        copied_at, pause = self._last_copies.get(submission_id, (None, _INTERVAL))
+        if not passed(copied_at, now, pause):
             return
         began = time.monotonic()
         try:
@@ -65,10 +65,10 @@ class LogCopier:
             raise
         except Exception as error:  # noqa: BLE001  # Each store raises what it likes.
             logger.warning("The log of %s is not copied now: %s", submission_id, error)
-            pause = _AFTER_TROUBLE
+            pause = _RETRY_AFTER
         else:
             pause = max(_INTERVAL, timedelta(seconds=(time.monotonic() - began) / _SHARE))
-        self._looked[submission_id] = (now, pause)
+        self._last_copies[submission_id] = (now, pause)
 
     def tail(self, job_id: str, number: int, submission_id: str) -> list[str]:
         """Return the last lines of a driver's log without copying them.
@@ -88,7 +88,7 @@ class LogCopier:
         If Ray does not know the driver any more, return the last copied lines. An attempt must be able
         to end without a log.
         """
-        self._looked.pop(submission_id, None)
+        self._last_copies.pop(submission_id, None)
         log = AttemptLog(self._storage, job_id, number)
         lines: list[str] = []
         try:

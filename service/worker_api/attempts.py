@@ -99,9 +99,9 @@ class AttemptSession:
     def evaluation(self, report: EvaluationReport) -> None:
         """Store the metrics of an evaluation; a repeated subject and step is a repeated request."""
         job_id, number = self.job.id, self.attempt.number
-        known = repository.evaluation(self.session, job_id, number, report.step, report.subject)
-        if known is not None:
-            known.epoch, known.metrics = report.epoch, report.metrics
+        stored = repository.evaluation(self.session, job_id, number, report.step, report.subject)
+        if stored is not None:
+            stored.epoch, stored.metrics = report.epoch, report.metrics
             return
         evaluation = Evaluation(
             id=ids.new_id("eval"),
@@ -112,9 +112,9 @@ class AttemptSession:
         )
         repository.add_evaluation(self.session, evaluation)
         # The message may be shortened: the event's data holds all metrics.
-        figures = headline(report.metrics)
+        summary = headline(report.metrics)
         message = f"Evaluated {report.subject} at step {report.step}"
-        message += f": {figures}" if figures else ""
+        message += f": {summary}" if summary else ""
         lifecycle.append_event(
             self.session, job_id, "evaluation", message, report.model_dump(mode="json")
         )
@@ -137,9 +137,9 @@ class AttemptSession:
         check_below(uri, storage.attempt_uri(job_id, number))
         if len({entry.name for entry in report.files}) < len(report.files):
             raise field_problem("files", "names a file twice")
-        known = checkpoints.by_uri(self.session, uri)
-        if known is not None:
-            return known.id
+        registered = checkpoints.by_uri(self.session, uri)
+        if registered is not None:
+            return registered.id
         checkpoint = Checkpoint(
             id=ids.new_id("ckpt"),
             job_id=job_id,
@@ -165,19 +165,19 @@ class AttemptSession:
         }
         message = f"{kind} {checkpoint.id} at step {report.step}"
         lifecycle.append_event(self.session, job_id, "checkpoint", message, data)
-        retention.retire(self.session, self.job)
+        retention.mark_obsolete(self.session, self.job)
         return checkpoint.id
 
     def artifact(self, report: ArtifactReport, storage: Storage) -> None:
         """Register a file; a file of the same name is replaced."""
         job_id, number = self.job.id, self.attempt.number
         check_below(report.uri, storage.attempt_uri(job_id, number))
-        known = checkpoints.artifact(self.session, job_id, report.name)
+        before = checkpoints.artifact(self.session, job_id, report.name)
         artifact = Artifact(
             job_id=job_id, attempt=number, created_at=datetime.now(UTC), **report.model_dump()
         )
         checkpoints.save_artifact(self.session, artifact)
-        if known is None or known.sha256 != report.sha256:
+        if before is None or before.sha256 != report.sha256:
             data = {"name": report.name, "size": report.size}
             message = f"Artifact {report.name}"
             lifecycle.append_event(self.session, job_id, "artifact", message, data)

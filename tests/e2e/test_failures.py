@@ -88,7 +88,7 @@ def test_kills_a_pause_and_a_damaged_checkpoint_change_nothing_in_the_end(
     assert moves[pause - 1 : pause + 3] == ["running", "pausing", "paused", "queued"]
     [event] = [event for event in events if event.type == "checkpoint_damaged"]
     assert f"{damaged.id} is damaged: the sha256 of training_state" in event.message
-    assert f"goes on from step {paused.step} (checkpoint {paused.id})" in event.message
+    assert f"resumes from step {paused.step} (checkpoint {paused.id})" in event.message
     checkpoints = client.jobs.checkpoints(job.id)
     assert [(c.step, c.attempt) for c in checkpoints] == [
         (STEPS, 1),

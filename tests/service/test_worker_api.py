@@ -324,7 +324,7 @@ def test_damaged_checkpoint_is_replaced_by_the_previous_one(api: Api) -> None:
     assert second.post("start").json() == answer.json()
     [event] = damage_events(api, second)
     assert event["message"] == (
-        f"Checkpoint {ids[1]} is damaged: a is missing. The attempt goes on from "
+        f"Checkpoint {ids[1]} is damaged: a is missing. The attempt resumes from "
         f"step 10 (checkpoint {ids[0]})"
     )
     progress = api.client.get(f"/v1/jobs/{first.job_id}").json()["progress"]
@@ -346,7 +346,9 @@ def test_damaged_checkpoint_is_replaced_by_the_previous_one(api: Api) -> None:
     # Without an intact checkpoint the training starts from scratch.
     answer = third.post("damaged-checkpoint", checkpoint_id=ids[0], damage="b is missing")
     assert answer.json()["resume"] is None
-    assert damage_events(api, third)[-1]["message"].endswith("is missing. The training starts anew")
+    assert damage_events(api, third)[-1]["message"].endswith(
+        "is missing. The training starts from scratch"
+    )
     assert job(api, third)["restarts"] == 2, "a damaged checkpoint uses up no restart"
 
 

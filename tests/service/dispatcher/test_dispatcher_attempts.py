@@ -197,8 +197,11 @@ def test_a_restart_of_the_service_uses_up_no_restart_of_a_job(world: World) -> N
     world.tick(10)
     assert world.executor.submitted == [f"{job}-1", f"{job}-2"]
     assert world.job(job).restarts == 0
-    told = "Attempt 1 lost: The service, or its machine, was stopped while the attempt ran. It is taken up again"
-    assert told in world.events(job)
+    message = (
+        "Attempt 1 lost: The service, or its machine, was stopped while the attempt ran. "
+        "It is retried without using up a restart"
+    )
+    assert message in world.events(job)
 
 
 def test_cancel_lets_a_running_job_stop_by_itself_and_then_stops_it(world: World) -> None:
@@ -292,7 +295,7 @@ def test_a_job_that_does_not_pause_by_itself_is_stopped_and_paused(world: World)
         assert world.status(job) == JobStatus.PAUSED
         assert world.job(job).error is None
         assert world.events(job)[-1] == (
-            "Job paused. It had to be stopped: what it did after its last checkpoint comes again"
+            "Job paused. It had to be killed and will repeat the steps after its last checkpoint"
         )
         world.resume(job)
 
