@@ -161,7 +161,7 @@ def test_missing_class_and_non_finite_network_count_as_wrong() -> None:
 
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
-def test_it_learns_in_half_precision(precision: torch.dtype) -> None:
+def test_finetune_learns_in_half_precision(precision: torch.dtype) -> None:
     result = fine_tune(
         small_network(),
         *pictures(),

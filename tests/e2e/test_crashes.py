@@ -40,7 +40,7 @@ OPTIONS = ("--seed", "14", "--width", "2", "--mean-wait", "3")
         pytest.param(8, ("--database", "postgresql", "--standin"), id="postgresql"),
     ],
 )
-def test_kill_9_at_random_points_loses_nothing_and_does_nothing_twice(
+def test_random_kills_lose_and_repeat_nothing(
     tmp_path: Path, kills: int, options: tuple[str, ...]
 ) -> None:
     words = ("--kills", str(kills), *OPTIONS, *options)
@@ -51,7 +51,7 @@ def test_kill_9_at_random_points_loses_nothing_and_does_nothing_twice(
     assert result["attempts"]["succeeded"] == result["jobs"]
 
 
-def test_a_dispatcher_that_is_killed_costs_no_step(tmp_path: Path) -> None:
+def test_killed_dispatcher_loses_no_step(tmp_path: Path) -> None:
     words = ("--only", "dispatcher", "--standin")
     result = run(tmp_path, "tests.chaos.recovery", *words)["dispatcher"]["result"]
     # The time until adoption is not checked, because the machine may be busy; the command measures it.

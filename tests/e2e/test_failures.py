@@ -43,7 +43,7 @@ def weights(checkpoints: Sequence[Checkpoint]) -> dict[str, str]:
     return {file.name: file.sha256 for file in final.files if file.name.endswith(".safetensors")}
 
 
-def test_kills_a_pause_and_a_damaged_checkpoint_change_nothing_in_the_end(
+def test_kills_pause_and_damaged_checkpoint_do_not_change_result(
     served: Served, client: Client, main_job: Job
 ) -> None:
     job = client.jobs.submit(spec(served.dataset, name="disturbed"))
@@ -106,7 +106,7 @@ def test_kills_a_pause_and_a_damaged_checkpoint_change_nothing_in_the_end(
     assert (again.step, again.values) == (undisturbed.step, undisturbed.values)
 
 
-def test_a_clone_goes_on_with_changed_settings(
+def test_clone_continues_with_changed_settings(
     served: Served, client: Client, main_job: Job
 ) -> None:
     assert main_job.resolved is not None
@@ -121,7 +121,7 @@ def test_a_clone_goes_on_with_changed_settings(
     assert (checkpoint.final, checkpoint.step) == (True, newest.step + STEPS)
 
 
-def test_a_run_that_diverges_fails_at_once_and_says_why(served: Served, client: Client) -> None:
+def test_diverging_run_fails_with_its_cause(served: Served, client: Client) -> None:
     train = {
         "epochs": 3,
         "batch_size": 8,
@@ -144,7 +144,7 @@ def test_a_run_that_diverges_fails_at_once_and_says_why(served: Served, client: 
     assert len(job.error.log_lines()) <= 50
 
 
-def test_cancel_stops_at_a_step_and_keeps_what_was_reached(
+def test_cancel_stops_after_a_step_and_saves_it(
     served: Served, client: Client, tmp_path: Path
 ) -> None:
     train = {"epochs": 100_000, "batch_size": 8, "checkpoint_every_epochs": 100_000}
@@ -167,7 +167,7 @@ def test_cancel_stops_at_a_step_and_keeps_what_was_reached(
     until(lambda: not served.drivers(job.id) or None, "the driver's end")
 
 
-def test_folders_that_are_no_data_sets(client: Client, tmp_path: Path) -> None:
+def test_folders_without_usable_images_are_refused(client: Client, tmp_path: Path) -> None:
     with pytest.raises(ApiError, match="does not exist on the server") as refused:
         client.datasets.add(tmp_path / "nowhere", "nowhere")
     assert refused.value.status == 422
@@ -184,14 +184,14 @@ def test_folders_that_are_no_data_sets(client: Client, tmp_path: Path) -> None:
         client.jobs.submit(spec("texts"))
 
 
-def test_a_batch_larger_than_the_data_set_is_refused(served: Served, client: Client) -> None:
+def test_batch_larger_than_dataset_is_refused(served: Served, client: Client) -> None:
     with pytest.raises(ApiError, match="323 images") as refused:
         client.jobs.submit(spec(served.dataset, train={"batch_size": 512}))
     assert refused.value.status == 422
     assert [error.field for error in refused.value.errors] == ["train.batch_size"]
 
 
-def test_a_job_larger_than_the_cluster_is_refused(served: Served, client: Client) -> None:
+def test_job_larger_than_cluster_is_refused(served: Served, client: Client) -> None:
     workers = int(client.cluster().total_cpus) + 1
     train = {"epochs": 1, "batch_size": 2 * workers}
     message = f"{workers} workers with 1 CPU each: the cluster has room for {workers - 1}"

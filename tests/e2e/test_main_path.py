@@ -72,7 +72,7 @@ def test_broken_images_are_listed_with_reasons(pictures: Dataset, images: Images
     assert pictures.facts == {"num_images": images.usable, "num_classes": 4, "median_size": 24}
 
 
-def test_what_the_api_tells_of_a_job_agrees(client: Client, main_job: Job) -> None:
+def test_api_answers_about_a_job_agree(client: Client, main_job: Job) -> None:
     job = main_job
     total = EPOCHS * STEPS
     assert (job.status, job.attempt, job.restarts, job.error) == ("succeeded", 1, 0, None)
@@ -116,7 +116,7 @@ def test_what_the_api_tells_of_a_job_agrees(client: Client, main_job: Job) -> No
     assert "heartbeat" not in log, "a line for each would drown what people look for"
 
 
-def test_a_checkpoint_downloads_whole_and_in_parts(
+def test_checkpoint_downloads_whole_and_by_range(
     served: Served, final: Checkpoint, downloaded: Path, main_job: Job, client: Client
 ) -> None:
     names = {file.name for file in final.files}
@@ -146,7 +146,7 @@ def test_a_checkpoint_downloads_whole_and_in_parts(
     np.testing.assert_allclose(said["epoch_losses"], means)
 
 
-def test_timm_alone_loads_it_and_gives_the_same_features(
+def test_timm_loads_checkpoint_with_same_features(
     downloaded: Path, main_job: Job, images: Images, tmp_path: Path
 ) -> None:
     spec = ResolvedJobSpec.model_validate(main_job.resolved)
@@ -176,7 +176,7 @@ def test_timm_alone_loads_it_and_gives_the_same_features(
     np.testing.assert_allclose(loaded, features, rtol=0, atol=1e-6)
 
 
-def test_pictures_are_artifacts_of_the_job(client: Client, main_job: Job, tmp_path: Path) -> None:
+def test_plots_are_artifacts_of_the_job(client: Client, main_job: Job, tmp_path: Path) -> None:
     artifacts = client.jobs.artifacts(main_job.id)
     assert {artifact.name for artifact in artifacts} == {"curves.png", "neighbours.png"}
     for artifact in artifacts:

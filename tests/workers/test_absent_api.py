@@ -22,7 +22,7 @@ def home() -> Iterator[Home]:
 
 
 @pytest.mark.parametrize("driver", ["driver", "ingest"])
-def test_a_driver_waits_for_an_api_that_is_away(
+def test_driver_waits_for_unreachable_api(
     home: Home, monkeypatch: pytest.MonkeyPatch, driver: str
 ) -> None:
     home.down()

@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def test_a_store_that_fails_is_tried_again(
+def test_failed_upload_is_retried(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = tmp_path / "store"
@@ -44,7 +44,7 @@ def test_a_store_that_fails_is_tried_again(
     assert (back / "weights").read_bytes() == b"weights"
 
 
-def test_one_that_goes_on_failing_is_an_error_and_leaves_nothing(
+def test_persistent_upload_failure_raises_and_leaves_nothing(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = tmp_path / "store"
@@ -55,7 +55,7 @@ def test_one_that_goes_on_failing_is_an_error_and_leaves_nothing(
     assert not store.exists()
 
 
-def test_a_full_disk_is_told_at_once_and_left_as_it_was(
+def test_full_disk_raises_at_once_and_leaves_nothing(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = tmp_path / "store"

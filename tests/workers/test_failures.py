@@ -48,7 +48,9 @@ from workers.failures import (
         (ControllerError(RuntimeError("no device")), False, True),
     ],
 )
-def test_what_may_be_met_again(error: Exception, hopeless: bool, surroundings: bool) -> None:
+def test_errors_are_classified_as_retryable(
+    error: Exception, hopeless: bool, surroundings: bool
+) -> None:
     assert isinstance(error, NON_RETRYABLE) == hopeless
     assert is_infrastructure_error(error) == surroundings
 
@@ -85,7 +87,7 @@ RuntimeError: no device"""
         ),
     ],
 )
-def test_what_people_are_told_is_a_line(error: Exception, kind: str, message: str) -> None:
+def test_described_error_has_type_and_message(error: Exception, kind: str, message: str) -> None:
     told = describe(unwrap(error))
     assert (told["type"], told["message"]) == (kind, message)
 
@@ -98,7 +100,7 @@ def test_what_people_are_told_is_a_line(error: Exception, kind: str, message: st
         (MemoryError("Unable to allocate 4. TiB"), "its node"),
     ],
 )
-def test_too_little_memory_is_told_with_what_needs_less(error: Exception, whose: str) -> None:
+def test_out_of_memory_message_names_remedies(error: Exception, whose: str) -> None:
     told = describe(error)
     assert told["type"] == "out-of-memory"
     assert f"the memory of {whose}." in told["message"]
@@ -106,7 +108,7 @@ def test_too_little_memory_is_told_with_what_needs_less(error: Exception, whose:
     assert str(error) in told["traceback"], "the figures are there"
 
 
-def test_a_failure_is_told_in_words_that_the_api_takes() -> None:
+def test_described_error_is_a_valid_report() -> None:
     """A refused report would look like a driver without one, and the attempt would be retried in vain."""
     told = describe(ValueError("no weights at " + "/a" * 30_000 + "\0\udcff"))
     report = ErrorReport.model_validate(told)
@@ -117,7 +119,7 @@ def test_a_failure_is_told_in_words_that_the_api_takes() -> None:
     assert not {"\0", "\udcff"} & set(told["traceback"])
 
 
-def test_a_rank_that_was_killed_is_told_with_its_number() -> None:
+def test_killed_rank_is_reported_with_its_number() -> None:
     text = "The actor died unexpectedly.\n\tpid: 7\nThe actor is dead because its worker has died."
     died = WorkerHealthCheckFailedError(
         "A worker health check failed.", RayActorError(error_msg=text)
@@ -138,7 +140,7 @@ def test_a_rank_that_was_killed_is_told_with_its_number() -> None:
     assert cause_of({}) is None
 
 
-def test_torchs_allocator_of_the_cpu_tells_of_memory_too() -> None:
+def test_cpu_allocator_error_counts_as_out_of_memory() -> None:
     with pytest.raises(RuntimeError) as raised:
         torch.empty(10**15)
     assert describe(raised.value)["type"] == "out-of-memory"
@@ -159,7 +161,7 @@ class SlowApi:
 
 
 @pytest.mark.parametrize("over", [True, False])
-def test_a_heartbeat_that_fails_when_all_is_over_is_no_news(
+def test_heartbeat_failure_after_the_end_is_not_logged(
     over: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     api = SlowApi()

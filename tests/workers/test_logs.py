@@ -33,7 +33,7 @@ def a_rank() -> None:
     ids=["driver", "ingest", "rank"],
 )
 @pytest.mark.parametrize("style", ["json", "text"])
-def test_the_token_is_a_secret_of_the_log(
+def test_log_masks_token(
     monkeypatch: pytest.MonkeyPatch,
     begin: Callable[[], object],
     command: list[str] | None,
@@ -54,7 +54,7 @@ def test_the_token_is_a_secret_of_the_log(
     assert configured.value.args == ("hush-hush", "of-ray")
 
 
-def test_text_is_dated_names_the_rank_and_has_no_secret(
+def test_text_log_has_time_and_rank_and_masks_token(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("DASL_LOG_FORMAT", raising=False)

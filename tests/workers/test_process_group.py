@@ -30,7 +30,7 @@ def is_heard(address: str, port: int) -> bool:
     return True
 
 
-def test_it_listens_on_the_nodes_own_address_alone() -> None:
+def test_store_listens_on_node_address_only() -> None:
     address, port = process_group.open_store(TIMEOUT)
     TCPStore(address, port, timeout=TIMEOUT).set("from", "another rank")
     assert process_group._store is not None
@@ -38,7 +38,7 @@ def test_it_listens_on_the_nodes_own_address_alone() -> None:
     assert not is_heard("127.0.0.2", port)
 
 
-def test_a_node_that_has_not_the_address_it_is_known_by_listens_on_all(
+def test_store_listens_on_all_addresses_if_node_lacks_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     create = socket.create_server

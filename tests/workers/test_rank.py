@@ -32,7 +32,7 @@ def images(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_data_set_may_be_registered_through_a_link(images: Path, tmp_path: Path) -> None:
+def test_dataset_may_be_registered_through_a_link(images: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(images)
     scratch = tmp_path / "scratch"
@@ -40,7 +40,7 @@ def test_a_data_set_may_be_registered_through_a_link(images: Path, tmp_path: Pat
     assert len(_index(registered(link, link, tmp_path), [], scratch)) == 2
 
 
-def test_the_index_of_another_folder_is_refused(images: Path, tmp_path: Path) -> None:
+def test_index_of_another_folder_is_refused(images: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     scratch = tmp_path / "scratch"
@@ -49,7 +49,7 @@ def test_the_index_of_another_folder_is_refused(images: Path, tmp_path: Path) ->
         _index(registered(other, images, tmp_path), [], scratch)
 
 
-def test_a_folder_that_now_leads_out_of_the_roots_is_refused(images: Path, tmp_path: Path) -> None:
+def test_folder_that_became_link_out_of_roots_is_refused(images: Path, tmp_path: Path) -> None:
     data, scratch = tmp_path / "data", tmp_path / "scratch"
     data.mkdir()
     scratch.mkdir()
@@ -66,7 +66,7 @@ def test_a_folder_that_now_leads_out_of_the_roots_is_refused(images: Path, tmp_p
     assert index.path(0).exists()
 
 
-def test_weights_that_lead_out_of_the_roots_are_refused(tmp_path: Path) -> None:
+def test_weights_outside_roots_are_refused(tmp_path: Path) -> None:
     data, secret = tmp_path / "data", tmp_path / "secret"
     for folder in (data / "checkpoint", secret):
         folder.mkdir(parents=True)
@@ -84,7 +84,7 @@ def test_weights_that_lead_out_of_the_roots_are_refused(tmp_path: Path) -> None:
             _check_weights(str(out), roots)
 
 
-def test_a_manifest_does_not_lead_out_of_the_roots(tmp_path: Path) -> None:
+def test_manifest_outside_roots_is_refused(tmp_path: Path) -> None:
     checkpoint, secret = tmp_path / "data" / "checkpoint", tmp_path / "secret"
     checkpoint.mkdir(parents=True)
     for name in ("backbone.safetensors", "model.json"):

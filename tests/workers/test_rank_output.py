@@ -39,9 +39,7 @@ def until(ask: Callable[[], T | None], ray: LocalRay) -> T:
         time.sleep(0.2)
 
 
-def test_every_line_of_every_rank_is_in_the_drivers_log(
-    tmp_path: Path, local_ray: LocalRay
-) -> None:
+def test_driver_log_contains_every_line_of_every_rank(tmp_path: Path, local_ray: LocalRay) -> None:
     executor = RayExecutor(local_ray.address, local_ray.token)
     command = f"{sys.executable} {DRIVER} {tmp_path} {LINES}"
     executor.submit("job_x-1", command, ENVIRONMENT, "hush-hush")

@@ -155,7 +155,7 @@ def wait_until_over(reporter: ApiReporter) -> None:
     until(reporter._queue._is_over)
 
 
-def test_two_checkpoints_of_one_step_have_a_place_each(
+def test_two_checkpoints_of_one_step_have_separate_folders(
     home: Home, reporter: ApiReporter, folder: Path
 ) -> None:
     """The checkpoint is saved before the final evaluation, and again with its metrics."""
@@ -171,9 +171,7 @@ def test_two_checkpoints_of_one_step_have_a_place_each(
     assert places == ["step-000000002", "step-000000003", "step-000000003-final"]
 
 
-def test_reports_arrive_in_the_order_they_were_made(
-    home: Home, reporter: ApiReporter, folder: Path
-) -> None:
+def test_reports_arrive_in_order(home: Home, reporter: ApiReporter, folder: Path) -> None:
     with reporter:
         reporter.metrics(points(1, 2))
         reporter.evaluation(2, 0.5, "backbone", {"knn": 0.5})
@@ -199,7 +197,7 @@ def test_reports_arrive_in_the_order_they_were_made(
     assert [file["name"] for file in checkpoint["files"]] == ["state.pt"]
 
 
-def test_the_log_tells_what_a_person_watches(
+def test_log_contains_progress_and_phases(
     home: Home,
     reporter: ApiReporter,
     folder: Path,
@@ -229,7 +227,7 @@ def test_the_log_tells_what_a_person_watches(
     ].items()
 
 
-def test_an_outage_delays_reports_and_loses_none(
+def test_outage_delays_reports_and_loses_none(
     home: Home, reporter: ApiReporter, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with reporter:
@@ -250,7 +248,7 @@ def test_an_outage_delays_reports_and_loses_none(
         assert [what for what, _ in home.reports][-2:] == ["evaluations", "checkpoints"]
 
 
-def test_a_nan_met_in_an_outage_is_told_once_after_it(
+def test_nan_during_outage_is_reported_once_afterwards(
     home: Home, reporter: ApiReporter, caplog: pytest.LogCaptureFixture
 ) -> None:
     home.refusals["events"] = (500, {})
@@ -264,7 +262,7 @@ def test_a_nan_met_in_an_outage_is_told_once_after_it(
     assert steps(home) == [1, 2]
 
 
-def test_flush_waits_until_all_has_arrived(home: Home, reporter: ApiReporter) -> None:
+def test_flush_waits_until_all_reports_have_arrived(home: Home, reporter: ApiReporter) -> None:
     home.refusals["events"] = (500, {"detail": "in trouble"})
     flushed = threading.Event()
 
@@ -286,7 +284,7 @@ def test_flush_waits_until_all_has_arrived(home: Home, reporter: ApiReporter) ->
         assert [what for what, _ in home.reports] == ["events"]
 
 
-def test_flush_gives_up_on_an_api_that_stays_away(
+def test_flush_gives_up_on_unreachable_api(
     home: Home, reporter: ApiReporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report_queue, "FLUSH_SECONDS", 0.2)
@@ -299,7 +297,7 @@ def test_flush_gives_up_on_an_api_that_stays_away(
 
 
 @pytest.mark.parametrize("door", ["heartbeat", "events"])
-def test_a_stale_attempt_stops_and_is_not_waited_for(
+def test_superseded_attempt_stops_without_waiting(
     home: Home, reporter: ApiReporter, door: str
 ) -> None:
     home.refusals[door] = STALE
@@ -314,13 +312,13 @@ def test_a_stale_attempt_stops_and_is_not_waited_for(
     assert time.monotonic() - left < DEADLINE / 2
 
 
-def test_what_a_person_wants_comes_with_the_heartbeat(home: Home, reporter: ApiReporter) -> None:
+def test_heartbeat_answer_sets_desired_state(home: Home, reporter: ApiReporter) -> None:
     home.answers["heartbeat"] = {"desired": "cancel"}
     with reporter:
         until(lambda: reporter.desired() == "cancel")
 
 
-def test_reports_queued_when_the_run_fails_still_arrive(
+def test_reports_queued_before_failure_arrive(
     home: Home, reporter: ApiReporter, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     home.down()
@@ -340,7 +338,7 @@ def test_reports_queued_when_the_run_fails_still_arrive(
     assert [what for what, _ in home.reports] == ["metrics", "checkpoints"]
 
 
-def test_leaving_by_an_error_does_not_wait_for_ever(
+def test_exit_after_error_does_not_wait_forever(
     home: Home,
     reporter: ApiReporter,
     monkeypatch: pytest.MonkeyPatch,
@@ -361,7 +359,7 @@ def test_leaving_by_an_error_does_not_wait_for_ever(
     assert "did not arrive" in caplog.text
 
 
-def test_a_refused_checkpoint_ends_the_run(home: Home, reporter: ApiReporter, folder: Path) -> None:
+def test_refused_checkpoint_ends_run(home: Home, reporter: ApiReporter, folder: Path) -> None:
     home.refusals["checkpoints"] = REFUSED
     with reporter:
         reporter.checkpoint(folder, 2, 1.0, {}, final=True)
@@ -389,7 +387,7 @@ def test_other_refused_reports_are_logged_and_dropped(
     assert caplog.text.count("the API refused a report") == 4
 
 
-def test_a_report_that_cannot_be_made_ends_the_run(home: Home, reporter: ApiReporter) -> None:
+def test_invalid_report_ends_run(home: Home, reporter: ApiReporter) -> None:
     with reporter:
         reporter.event("note", "no JSON", {"thing": object()})
         reporter.event("note", "said after it", {})
@@ -400,7 +398,7 @@ def test_a_report_that_cannot_be_made_ends_the_run(home: Home, reporter: ApiRepo
     assert [body["message"] for _, body in home.reports] == ["said after it"]
 
 
-def test_a_heartbeat_answer_without_sense_ends_the_run(home: Home, reporter: ApiReporter) -> None:
+def test_invalid_heartbeat_answer_ends_run(home: Home, reporter: ApiReporter) -> None:
     home.answers["heartbeat"] = {}
     with reporter:
         wait_until_over(reporter)
@@ -408,7 +406,7 @@ def test_a_heartbeat_answer_without_sense_ends_the_run(home: Home, reporter: Api
             reporter.desired()
 
 
-def test_a_long_outage_does_not_fill_the_memory(
+def test_long_outage_does_not_fill_memory(
     home: Home, reporter: ApiReporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report_queue, "METRIC_POINTS_KEPT", 100)

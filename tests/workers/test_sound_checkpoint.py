@@ -90,7 +90,7 @@ def sound(client: WorkerClient, answer: dict[str, Any]) -> int | None:
 
 
 @pytest.mark.parametrize("refusal", [None, (500, {}), (422, {"detail": "not like this"})])
-def test_that_ranks_are_started_is_told_and_nothing_depends_on_it(
+def test_start_of_ranks_is_announced_best_effort(
     client: WorkerClient,
     home: Home,
     monkeypatch: pytest.MonkeyPatch,
@@ -110,14 +110,14 @@ def test_that_ranks_are_started_is_told_and_nothing_depends_on_it(
         announce(client, 1)
 
 
-def test_one_that_is_sound_is_taken(client: WorkerClient, home: Home, store: Store) -> None:
+def test_undamaged_checkpoint_is_used(client: WorkerClient, home: Home, store: Store) -> None:
     assert sound(client, store.start(2)) == 2
     assert sound(client, store.start(None)) is None
     assert home.reports == []
 
 
 @pytest.mark.parametrize("how", ["changed", "cut", "missing"])
-def test_one_that_is_damaged_is_told_and_the_one_before_it_taken(
+def test_damaged_checkpoint_is_reported_and_previous_one_used(
     client: WorkerClient, home: Home, store: Store, how: str
 ) -> None:
     file = store.folder / "2" / "state"
@@ -136,9 +136,7 @@ def test_one_that_is_damaged_is_told_and_the_one_before_it_taken(
     assert home.reports == [("damaged-checkpoint", report)]
 
 
-def test_a_clone_whose_start_is_damaged_cannot_be_run(
-    client: WorkerClient, home: Home, store: Store
-) -> None:
+def test_clone_of_damaged_checkpoint_fails(client: WorkerClient, home: Home, store: Store) -> None:
     (store.folder / "2" / "model").unlink()
     home.answers["damaged-checkpoint"] = store.start(2, branch=True)
     with pytest.raises(ValueError, match="ckpt_2 that this job was cloned from is damaged"):
@@ -146,7 +144,7 @@ def test_a_clone_whose_start_is_damaged_cannot_be_run(
     assert len(home.reports) == 1, "the service is told all the same"
 
 
-def test_a_store_that_is_not_there_costs_no_checkpoint(
+def test_missing_store_does_not_mark_checkpoint_damaged(
     client: WorkerClient, home: Home, store: Store
 ) -> None:
     away = store.folder.rename(store.folder.with_name("unmounted"))

@@ -207,7 +207,7 @@ def play(world: Simulation, jobs: Sequence[Arrival]) -> list[Decision]:
 
 @settings(deadline=None)
 @given(clusters, arrivals(st.none()), st.integers(0, 2**31))
-def test_nothing_is_oversubscribed_and_every_promise_kept(
+def test_admission_never_oversubscribes_and_keeps_reservations(
     sizes: list[tuple[int, int]], jobs: list[Arrival], whim: int
 ) -> None:
     world = Simulation(sizes, whim=whim)
@@ -250,7 +250,7 @@ def test_quotas_hold_and_keep_only_their_own_jobs(
     demands,
     st.integers(0, 2**31),
 )
-def test_a_large_job_gets_its_turn_however_many_small_ones_come(
+def test_large_job_starts_despite_stream_of_small_jobs(
     sizes: list[tuple[int, int]],
     kinds: list[tuple[Demand, int, int]],
     large: Demand,
@@ -285,7 +285,7 @@ def test_a_large_job_gets_its_turn_however_many_small_ones_come(
 
 @settings(deadline=None)
 @given(clusters, demands, st.integers(1, 30), st.integers(2, 12))
-def test_among_equals_the_first_one_comes_first(
+def test_equal_jobs_start_in_order_of_submission(
     sizes: list[tuple[int, int]], demand: Demand, limit: int, count: int
 ) -> None:
     world = Simulation(sizes)
@@ -310,7 +310,7 @@ def told(cpus: int, busy: Sequence[Running], queue: Sequence[Queued]) -> dict[st
     return {one.job.job_id: one.waits_for or "starts" for one in decisions}
 
 
-def test_what_fits_beside_the_reserved_room_does_not_wait_for_days() -> None:
+def test_job_that_fits_beside_reservation_starts() -> None:
     # With these limits no job surely ends before the reserved time, in 23 hours.
     queue = [queued("large", 6, 24), queued("a", 1, 24), queued("b", 1, 24), queued("c", 1, 24)]
     assert told(8, [running(4, 23)], queue) == {
@@ -321,7 +321,7 @@ def test_what_fits_beside_the_reserved_room_does_not_wait_for_days() -> None:
     }
 
 
-def test_what_ends_before_the_reserved_moment_takes_its_room_until_then() -> None:
+def test_job_that_ends_before_reservation_uses_reserved_room() -> None:
     queue = [queued("large", 8, 24), queued("short", 4, 2), queued("long", 1, 24)]
     expected = {"large": "room", "short": "starts", "long": "room"}
     assert told(8, [running(4, 3)], queue) == expected
@@ -329,7 +329,7 @@ def test_what_ends_before_the_reserved_moment_takes_its_room_until_then() -> Non
     assert told(8, [running(4, 3)], queue)["long"] == "reserved-room"
 
 
-def test_what_is_about_to_stop_is_waited_for() -> None:
+def test_reservation_waits_for_stopping_jobs() -> None:
     # The stopping job frees its CPUs at any moment, so no other job may take the rest meanwhile.
     queue = [queued("large", 4, 24), queued("small", 1, 0.1)]
     assert told(4, [running(3, 0)], queue) == {"large": "room", "small": "reserved-room"}
@@ -339,7 +339,7 @@ def test_what_is_about_to_stop_is_waited_for() -> None:
     assert decision.message == f"Waiting for 4 CPUs: 3 of 4 CPUs are in use. {kept}"
 
 
-def test_free_room_in_pieces_is_told_as_such() -> None:
+def test_fragmented_room_is_reported_as_reason() -> None:
     cluster = Cluster(tuple(Node("n", "10.0.0.1", 4, 0, 0, 0) for _ in range(2)))
     (decision,) = decide(cluster, [running(1, 1), running(1, 2)], [queued("whole", 4, 1)], BEGAN)
     assert decision.message == (
@@ -349,13 +349,13 @@ def test_free_room_in_pieces_is_told_as_such() -> None:
     )
 
 
-def test_a_quota_keeps_a_job_and_others_overtake_it() -> None:
+def test_jobs_overtake_job_held_by_quota() -> None:
     quota = Quota(max_running_jobs=1)
     queue = [queued("kept", 4, 24, token_id="t", quota=quota), queued("next", 2, 24)]
     assert told(4, [running(1, 24, "t")], queue) == {"kept": "quota", "next": "starts"}
 
 
-def test_a_job_does_not_use_up_the_quota_that_the_reserved_one_needs() -> None:
+def test_backfill_leaves_quota_of_reserved_job() -> None:
     quota = Quota(max_running_jobs=2)
     own = {"token_id": "t", "quota": quota}
     queue = [queued("large", 4, 24, **own), queued("own", 1, 1, **own), queued("other", 1, 1)]

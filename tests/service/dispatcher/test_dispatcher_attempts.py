@@ -19,7 +19,7 @@ from service.states import AttemptState, JobStatus
 from tests.support.dispatcher_world import World
 
 
-def test_a_job_is_started_with_its_own_token(world: World) -> None:
+def test_job_starts_with_its_own_token(world: World) -> None:
     job = world.add_job()
     world.tick()
     assert world.status(job) == JobStatus.STARTING
@@ -33,7 +33,7 @@ def test_a_job_is_started_with_its_own_token(world: World) -> None:
     assert world.executor.submitted == [f"{job}-1"]
 
 
-def test_a_job_that_reports_success_succeeds_and_its_log_is_kept(world: World) -> None:
+def test_reported_success_ends_job_and_keeps_log(world: World) -> None:
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
@@ -46,7 +46,7 @@ def test_a_job_that_reports_success_succeeds_and_its_log_is_kept(world: World) -
     assert world.log(job) == f"driver {job} 1\nthe last word\n"
 
 
-def test_a_killed_driver_is_replaced_from_the_newest_checkpoint(world: World) -> None:
+def test_killed_driver_is_replaced_from_newest_checkpoint(world: World) -> None:
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
@@ -66,7 +66,7 @@ def test_a_killed_driver_is_replaced_from_the_newest_checkpoint(world: World) ->
     assert world.job(job).restarts == 1
 
 
-def test_a_job_that_keeps_failing_fails_with_its_last_words(world: World) -> None:
+def test_repeatedly_failing_job_fails_with_end_of_log(world: World) -> None:
     job = world.add_job(max_restarts=1)
     world.tick()
     world.worker_starts(job)
@@ -83,7 +83,7 @@ def test_a_job_that_keeps_failing_fails_with_its_last_words(world: World) -> Non
     assert error["log_tail"] == [f"driver {job} 2", "ValueError: twice"]
 
 
-def test_an_error_that_the_worker_reports_gets_the_log_beside_it(world: World) -> None:
+def test_reported_error_includes_end_of_log(world: World) -> None:
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
@@ -95,7 +95,7 @@ def test_an_error_that_the_worker_reports_gets_the_log_beside_it(world: World) -
     assert world.job(job).error == {**error, "log_tail": [f"driver {job} 1", "bye"]}
 
 
-def test_only_the_last_fifty_lines_go_into_an_error(world: World) -> None:
+def test_error_includes_last_fifty_lines(world: World) -> None:
     job = world.add_job(max_restarts=0)
     world.tick()
     world.executor.end(f"{job}-1", 1, "|".join(str(line) for line in range(100)))
@@ -105,7 +105,7 @@ def test_only_the_last_fifty_lines_go_into_an_error(world: World) -> None:
     assert error["log_tail"] == [str(line) for line in range(50, 100)]
 
 
-def test_a_driver_that_ends_without_a_word_has_failed(world: World) -> None:
+def test_driver_that_ends_without_report_has_failed(world: World) -> None:
     job = world.add_job(max_restarts=0)
     world.tick()
     world.worker_starts(job)
@@ -116,7 +116,7 @@ def test_a_driver_that_ends_without_a_word_has_failed(world: World) -> None:
     assert error["message"] == "The training driver ended without reporting a result"
 
 
-def test_an_executor_that_is_away_kills_nothing(world: World) -> None:
+def test_unavailable_executor_ends_no_attempt(world: World) -> None:
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
@@ -139,7 +139,7 @@ def test_silence_alone_kills_nothing(world: World) -> None:
     assert world.status(job) == JobStatus.RUNNING
 
 
-def test_an_attempt_that_ray_forgot_is_lost_after_the_lease(world: World) -> None:
+def test_attempt_unknown_to_ray_is_lost_after_lease(world: World) -> None:
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
@@ -152,7 +152,7 @@ def test_an_attempt_that_ray_forgot_is_lost_after_the_lease(world: World) -> Non
     assert world.attempt(job).state == AttemptState.LOST
 
 
-def test_an_attempt_of_a_cluster_that_was_replaced_is_lost_at_once(world: World) -> None:
+def test_attempt_of_replaced_cluster_is_lost_at_once(world: World) -> None:
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
@@ -165,7 +165,7 @@ def test_an_attempt_of_a_cluster_that_was_replaced_is_lost_at_once(world: World)
     assert world.executor.submitted == [f"{job}-1", f"{job}-2"]
 
 
-def test_what_takes_room_is_counted_once(world: World) -> None:
+def test_used_room_is_counted_once(world: World) -> None:
     def cpus() -> int:
         with world.database.read() as session:
             return sum(one.demand.cpus for one in scheduling.resources_in_use(session, world.now()))
@@ -185,7 +185,7 @@ def test_what_takes_room_is_counted_once(world: World) -> None:
     assert cpus() == 0
 
 
-def test_a_restart_of_the_service_uses_up_no_restart_of_a_job(world: World) -> None:
+def test_service_restart_does_not_count_as_job_restart(world: World) -> None:
     job = world.add_job(max_restarts=0)
     world.tick()
     world.worker_starts(job)
@@ -204,7 +204,7 @@ def test_a_restart_of_the_service_uses_up_no_restart_of_a_job(world: World) -> N
     assert message in world.events(job)
 
 
-def test_cancel_lets_a_running_job_stop_by_itself_and_then_stops_it(world: World) -> None:
+def test_cancel_waits_for_running_job_and_then_stops_it(world: World) -> None:
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
@@ -220,7 +220,7 @@ def test_cancel_lets_a_running_job_stop_by_itself_and_then_stops_it(world: World
     assert world.job(job).error is None
 
 
-def test_cancel_during_start_up_stops_at_once(world: World) -> None:
+def test_cancel_during_start_stops_at_once(world: World) -> None:
     job = world.add_job()
     world.tick()
     world.cancel(job)
@@ -230,7 +230,7 @@ def test_cancel_during_start_up_stops_at_once(world: World) -> None:
     assert not world.executor.is_running(f"{job}-1")
 
 
-def test_a_cancelled_job_that_reports_itself_leaves_no_driver(world: World) -> None:
+def test_cancelled_job_leaves_no_driver(world: World) -> None:
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
@@ -244,7 +244,7 @@ def test_a_cancelled_job_that_reports_itself_leaves_no_driver(world: World) -> N
     assert not world.executor.is_running(f"{job}-1")
 
 
-def test_a_paused_job_gives_up_its_place_and_goes_on_from_where_it_was(world: World) -> None:
+def test_paused_job_frees_room_and_resumes_from_its_checkpoint(world: World) -> None:
     job, other = world.add_job(workers=2), world.add_job(workers=2)
     world.tick()
     world.worker_starts(job)
@@ -271,7 +271,7 @@ def test_a_paused_job_gives_up_its_place_and_goes_on_from_where_it_was(world: Wo
     assert world.job(job).restarts == 0
 
 
-def test_a_job_that_does_not_pause_by_itself_is_stopped_and_paused(world: World) -> None:
+def test_job_that_does_not_pause_is_stopped_and_paused(world: World) -> None:
     job = world.add_job()
     for cycle in (1, 2):  # the second time, the first request must not count
         world.tick()
@@ -301,7 +301,7 @@ def test_a_job_that_does_not_pause_by_itself_is_stopped_and_paused(world: World)
 
 
 @pytest.mark.parametrize("state", ["queued", "starting", "retrying"])
-def test_pause_where_nothing_runs_yet(world: World, state: str) -> None:
+def test_pause_before_start_is_immediate(world: World, state: str) -> None:
     job = world.add_job()
     if state != "queued":
         world.tick()
@@ -318,7 +318,7 @@ def test_pause_where_nothing_runs_yet(world: World, state: str) -> None:
     assert world.status(job) == JobStatus.CANCELLED
 
 
-def test_a_job_that_dies_while_it_pauses_is_paused(world: World) -> None:
+def test_job_that_fails_while_pausing_is_paused(world: World) -> None:
     job = world.add_job(max_restarts=1)
     for number, status in ((1, JobStatus.PAUSED), (2, JobStatus.FAILED)):
         world.tick()
@@ -332,7 +332,7 @@ def test_a_job_that_dies_while_it_pauses_is_paused(world: World) -> None:
 
 
 @pytest.mark.parametrize("spelled", ["file://{}", "{}", "/another/mount{}"])
-def test_what_a_killed_attempt_wrote_and_nobody_registered_goes(world: World, spelled: str) -> None:
+def test_unregistered_files_of_killed_attempt_are_removed(world: World, spelled: str) -> None:
     """The API names the artifacts' URI, and may see them at a different place."""
     job = world.add_job()
     world.tick()
@@ -353,7 +353,7 @@ def test_what_a_killed_attempt_wrote_and_nobody_registered_goes(world: World, sp
     assert sorted(path.name for path in folder.iterdir()) == ["deep", "step-3"]
 
 
-def test_checkpoints_that_lie_elsewhere_keep_all_of_their_attempt(world: World) -> None:
+def test_checkpoints_at_other_paths_keep_their_attempt_files(world: World) -> None:
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
@@ -367,7 +367,7 @@ def test_checkpoints_that_lie_elsewhere_keep_all_of_their_attempt(world: World) 
     assert folder.exists()
 
 
-def test_a_checkpoint_that_cannot_be_removed_stops_nobody(
+def test_undeletable_checkpoint_does_not_stop_dispatcher(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """There are more of them than one round handles; a removable one is removed, and jobs start."""
@@ -410,7 +410,7 @@ def test_a_checkpoint_that_cannot_be_removed_stops_nobody(
     assert caplog.text.count("/before/0 is not below") == 2, "but now and then"
 
 
-def test_what_no_database_stores_keeps_no_attempt_from_its_end(world: World) -> None:
+def test_unstorable_characters_do_not_prevent_end_of_attempt(world: World) -> None:
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
@@ -423,7 +423,7 @@ def test_what_no_database_stores_keeps_no_attempt_from_its_end(world: World) -> 
     assert error["log_tail"][-1] == "before\ufffdafter"
 
 
-def test_a_job_that_never_begins_ends_at_its_hours(world: World) -> None:
+def test_job_that_never_starts_ends_at_time_limit(world: World) -> None:
     """The driver hangs before its first request."""
     job = world.add_job(max_hours=1.0)
     world.tick()
@@ -435,7 +435,7 @@ def test_a_job_that_never_begins_ends_at_its_hours(world: World) -> None:
     assert not world.executor.is_running(f"{job}-1")
 
 
-def test_a_clock_that_is_set_back_blinds_nobody(world: World) -> None:
+def test_clock_set_back_does_not_hide_killed_driver(world: World) -> None:
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
@@ -446,7 +446,7 @@ def test_a_clock_that_is_set_back_blinds_nobody(world: World) -> None:
     assert world.status(job) == JobStatus.RETRY_WAIT
 
 
-def test_a_clock_that_is_set_back_holds_up_no_lost_attempt(world: World) -> None:
+def test_clock_set_back_does_not_delay_lost_attempt(world: World) -> None:
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
@@ -459,7 +459,7 @@ def test_a_clock_that_is_set_back_holds_up_no_lost_attempt(world: World) -> None
     assert world.job(job).restarts == 0
 
 
-def test_a_clock_that_is_set_back_holds_up_nothing_else(world: World) -> None:
+def test_clock_set_back_does_not_delay_other_work(world: World) -> None:
     """A lease from the future, a retry, and the grace period of a cancelled job must not block."""
     first, second = world.add_job(), world.add_job()
     world.tick()
@@ -477,7 +477,7 @@ def test_a_clock_that_is_set_back_holds_up_nothing_else(world: World) -> None:
     assert world.status(second) == JobStatus.CANCELLED
 
 
-def test_a_training_that_cannot_reach_the_api_goes_on(world: World) -> None:
+def test_training_without_api_continues(world: World) -> None:
     """The silence exceeds the limit for hangs, but silence does not prove a hang."""
     job = world.add_job()
     world.tick()
@@ -491,7 +491,7 @@ def test_a_training_that_cannot_reach_the_api_goes_on(world: World) -> None:
     assert world.status(job) == JobStatus.RUNNING
 
 
-def test_an_attempt_that_hangs_is_ended_and_followed_by_another(world: World) -> None:
+def test_hanging_attempt_is_ended_and_retried(world: World) -> None:
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
@@ -519,7 +519,7 @@ def stands_still(
         world.worker_beats(job, progress=progress)
 
 
-def test_a_training_whose_rank_cannot_reach_the_api_goes_on(world: World) -> None:
+def test_training_whose_rank_cannot_reach_api_continues(world: World) -> None:
     """The driver, on another node, reaches the API but does not know the progress."""
     job = world.add_job()
     world.tick()
@@ -529,7 +529,7 @@ def test_a_training_whose_rank_cannot_reach_the_api_goes_on(world: World) -> Non
     assert world.status(job) == JobStatus.RUNNING
 
 
-def test_a_driver_whose_ranks_never_come_up_hangs(world: World) -> None:
+def test_driver_whose_ranks_never_start_counts_as_hanging(world: World) -> None:
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
@@ -545,7 +545,7 @@ def test_a_driver_whose_ranks_never_come_up_hangs(world: World) -> None:
     ],
 )
 @pytest.mark.parametrize("known", [None, {"step": 1}], ids=["as it starts", "as it trains"])
-def test_a_silence_is_no_time_without_progress(
+def test_outage_does_not_count_as_time_without_progress(
     world: World, known: dict[str, Any] | None, first_word: dict[str, Any] | None
 ) -> None:
     """After an API outage or sleep of the machine, the first heartbeat must not end the attempt."""
@@ -563,7 +563,7 @@ def test_a_silence_is_no_time_without_progress(
     assert world.status(job) == JobStatus.RETRY_WAIT
 
 
-def test_time_in_which_the_machine_slept_is_none_of_a_jobs_hours(world: World) -> None:
+def test_suspended_time_does_not_count_to_time_limit(world: World) -> None:
     job = world.add_job(max_hours=1.0)
     world.tick()
     world.worker_starts(job)
@@ -577,7 +577,7 @@ def test_time_in_which_the_machine_slept_is_none_of_a_jobs_hours(world: World) -
 
 
 @pytest.mark.parametrize("ends", ["by itself", "after its report"])
-def test_a_log_that_takes_longer_than_the_lease_holds_up_nobody(
+def test_slow_log_copy_does_not_delay_dispatcher(
     world: World, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
     """Ray's head sends the whole log again for each part."""
@@ -600,7 +600,7 @@ def test_a_log_that_takes_longer_than_the_lease_holds_up_nobody(
     assert world.status(other) == JobStatus.STARTING
 
 
-def test_a_slow_log_keeps_the_lease(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_log_copy_keeps_lease(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise two dispatchers would alternate, and neither would reach the log's end."""
     job = world.add_job()
     world.tick()
@@ -624,7 +624,7 @@ def test_a_slow_log_keeps_the_lease(world: World, monkeypatch: pytest.MonkeyPatc
     assert world.status(job) == JobStatus.RETRY_WAIT
 
 
-def test_attempts_are_seen_off_however_long_nobody_was_there(
+def test_attempts_are_finalized_after_long_downtime(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = world.add_job()
@@ -644,7 +644,7 @@ def test_attempts_are_seen_off_however_long_nobody_was_there(
     assert asked == []
 
 
-def test_a_pause_that_hangs_ends_too(world: World) -> None:
+def test_hanging_pause_ends(world: World) -> None:
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
@@ -655,7 +655,7 @@ def test_a_pause_that_hangs_ends_too(world: World) -> None:
     assert not world.executor.is_running(f"{job}-1")
 
 
-def test_a_job_ends_at_its_hours(world: World) -> None:
+def test_job_ends_at_time_limit(world: World) -> None:
     job = world.add_job(max_hours=1.0)
     world.tick()
     world.worker_starts(job)
@@ -669,7 +669,7 @@ def test_a_job_ends_at_its_hours(world: World) -> None:
     assert not world.executor.is_running(f"{job}-1")
 
 
-def test_only_the_time_of_its_attempts_counts_for_a_jobs_hours(world: World) -> None:
+def test_only_time_of_attempts_counts_to_time_limit(world: World) -> None:
     job = world.add_job(max_hours=1.0)
     world.tick()
     world.worker_starts(job)
@@ -687,7 +687,9 @@ def test_only_the_time_of_its_attempts_counts_for_a_jobs_hours(world: World) -> 
     assert world.status(job) == JobStatus.FAILED
 
 
-def test_what_ray_refuses_fails_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submission_refused_by_ray_fails_job_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from service.dispatcher.executor import SubmissionRefused
 
     def refuse(*_: object) -> None:
@@ -700,9 +702,7 @@ def test_what_ray_refuses_fails_at_once(world: World, monkeypatch: pytest.Monkey
     assert world.events(job)[-1] == "Job failed: Ray refuses the job: no such thing"
 
 
-def test_a_store_that_raises_what_it_likes_holds_no_room(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_store_does_not_hold_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     class StoreError(Exception):
         pass
 

@@ -74,7 +74,7 @@ def run_until_death(world: World, at: int) -> bool:
 # A round with a job to start, a killed one, one to cancel, one to retry, and a dataset has about 50
 # moments.
 @pytest.mark.parametrize("first", range(0, 60, 10))
-def test_whatever_moment_it_dies_at(world: World, first: int) -> None:
+def test_dispatcher_recovers_from_crash_at_every_point(world: World, first: int) -> None:
     for at in range(first, first + 10):
         world.executor.nodes[0] = type(world.executor.nodes[0])("n", "127.0.0.1", 8, 0, 0, 0)
         killed, cancelled, finished = (world.add_job(max_restarts=1) for _ in range(3))
@@ -131,7 +131,7 @@ def test_whatever_moment_it_dies_at(world: World, first: int) -> None:
             return
 
 
-def test_what_ray_takes_too_late_is_not_the_attempt_that_counts(
+def test_late_submission_is_not_the_current_attempt(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A dispatcher is suspended between its commit and its call, and another one takes over."""

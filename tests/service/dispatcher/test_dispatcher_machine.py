@@ -295,7 +295,7 @@ def story(world: World, api: Api) -> type[Story]:
     return OfThisWorld
 
 
-def test_nothing_is_lost_whatever_happens(story: type[Story]) -> None:
+def test_random_events_lose_no_job(story: type[Story]) -> None:
     run_state_machine_as_test(
         story,
         settings=settings(

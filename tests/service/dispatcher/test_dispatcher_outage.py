@@ -27,7 +27,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_database_that_goes_and_comes_back(
+def test_dispatcher_continues_after_database_outage(
     world: World, database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -51,7 +51,7 @@ def test_a_database_that_goes_and_comes_back(
     assert world.dispatcher.sees_nodes
 
 
-def test_one_that_is_stopped_while_it_is_away_ends(
+def test_dispatcher_stops_during_database_outage(
     world: World, database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     stop = threading.Event()
@@ -64,7 +64,7 @@ def test_one_that_is_stopped_while_it_is_away_ends(
         assert not thread.is_alive()
 
 
-def test_an_outage_within_a_round_ends_the_round_and_loses_nothing(
+def test_outage_within_round_loses_nothing(
     world: World,
     database_url: str,
     caplog: pytest.LogCaptureFixture,

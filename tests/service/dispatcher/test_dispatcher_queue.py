@@ -17,7 +17,7 @@ from service.states import DatasetState, JobStatus
 from tests.support.dispatcher_world import World
 
 
-def test_a_job_starts_only_when_all_its_workers_fit(world: World) -> None:
+def test_job_starts_only_when_all_workers_fit(world: World) -> None:
     first, second = world.add_job(workers=1), world.add_job(workers=2)
     for _ in range(3):
         world.tick()
@@ -39,7 +39,7 @@ def test_a_job_starts_only_when_all_its_workers_fit(world: World) -> None:
     assert world.status(second) == JobStatus.STARTING
 
 
-def test_it_says_so_once_also_after_a_restart(world: World) -> None:
+def test_waiting_event_is_written_once_despite_restart(world: World) -> None:
     world.add_job(workers=2)
     waiting = world.add_job()
     world.tick()
@@ -48,7 +48,7 @@ def test_it_says_so_once_also_after_a_restart(world: World) -> None:
     assert len(world.events(waiting, "waiting")) == 1
 
 
-def test_priority_comes_first_and_then_who_came_first(world: World) -> None:
+def test_queue_orders_by_priority_and_submission(world: World) -> None:
     low = world.add_job(workers=2)
     older, newer = (world.add_job(workers=2, priority=5) for _ in range(2))
     for job in (older, newer, low):
@@ -60,7 +60,7 @@ def test_priority_comes_first_and_then_who_came_first(world: World) -> None:
         assert world.status(job) == JobStatus.CANCELLED
 
 
-def test_a_small_job_does_not_delay_a_large_one(world: World) -> None:
+def test_small_job_does_not_delay_large_one(world: World) -> None:
     first = world.add_job(max_hours=2)
     world.tick()
     large, small = world.add_job(workers=2), world.add_job(max_hours=2)
@@ -80,7 +80,7 @@ def test_a_small_job_does_not_delay_a_large_one(world: World) -> None:
     assert world.status(small) == JobStatus.QUEUED
 
 
-def test_small_jobs_run_beside_the_room_of_a_large_one(world: World) -> None:
+def test_small_jobs_run_beside_reservation_of_large_one(world: World) -> None:
     world.executor.nodes = [Node("n", "127.0.0.1", 4, 0, 0, 0)]
     world.add_job(cpus_per_worker=2)
     world.tick()
@@ -91,7 +91,7 @@ def test_small_jobs_run_beside_the_room_of_a_large_one(world: World) -> None:
     assert [world.status(job) for job in small] == [JobStatus.STARTING, JobStatus.QUEUED]
 
 
-def test_time_that_a_job_took_before_counts(world: World) -> None:
+def test_earlier_attempts_count_in_expected_duration(world: World) -> None:
     first = world.add_job(max_hours=10)
     world.tick()
     world.worker_starts(first)
@@ -110,7 +110,7 @@ def test_time_that_a_job_took_before_counts(world: World) -> None:
     assert world.status(shorter) == JobStatus.STARTING
 
 
-def test_room_of_a_job_that_is_about_to_stop_is_not_given_away(world: World) -> None:
+def test_room_of_stopping_job_is_not_reused_early(world: World) -> None:
     first = world.add_job(max_hours=10)
     world.tick()
     world.worker_starts(first)
@@ -125,7 +125,7 @@ def test_room_of_a_job_that_is_about_to_stop_is_not_given_away(world: World) -> 
     assert world.status(large) == JobStatus.STARTING
 
 
-def test_a_driver_that_lingers_takes_room_and_no_quota(world: World) -> None:
+def test_lingering_driver_uses_room_but_no_quota(world: World) -> None:
     token = world.add_token(max_running_jobs=1)
     first, second = (world.add_job(token_id=token) for _ in range(2))
     third = world.add_job()
@@ -142,7 +142,7 @@ def test_a_driver_that_lingers_takes_room_and_no_quota(world: World) -> None:
     assert world.status(another) == JobStatus.QUEUED
 
 
-def test_a_changed_priority_counts_in_the_next_round(world: World) -> None:
+def test_changed_priority_applies_in_next_round(world: World) -> None:
     world.add_job(workers=2)
     first, second = world.add_job(workers=2), world.add_job(workers=2)
     world.tick()
@@ -173,7 +173,7 @@ def test_several_jobs_run_side_by_side(world: World) -> None:
     assert [world.status(job) for job in jobs] == starts
 
 
-def test_a_quota_keeps_the_jobs_of_one_token(world: World) -> None:
+def test_quota_limits_running_jobs_of_a_token(world: World) -> None:
     token = world.add_token(max_running_jobs=1)
     first, second = world.add_job(token_id=token), world.add_job(token_id=token, priority=-1)
     other = world.add_job(priority=-2)
@@ -191,7 +191,7 @@ def test_a_quota_keeps_the_jobs_of_one_token(world: World) -> None:
     assert world.status(second) == JobStatus.STARTING
 
 
-def test_a_quota_of_gpus(world: World) -> None:
+def test_gpu_quota_limits_jobs_of_a_token(world: World) -> None:
     world.executor.nodes = [Node("n", "127.0.0.1", 8, 4, 0, 0)]
     token = world.add_token(max_gpus=3)
     jobs = [world.add_job(token_id=token, workers=2, gpus_per_worker=1) for _ in range(2)]
@@ -207,7 +207,7 @@ def test_a_quota_of_gpus(world: World) -> None:
     assert world.status(jobs[1]) == JobStatus.STARTING
 
 
-def test_it_says_so_when_a_job_waits_for_something_else(world: World) -> None:
+def test_changed_reason_for_waiting_is_reported(world: World) -> None:
     token = world.add_token(max_running_jobs=0)
     job = world.add_job(token_id=token, workers=2)
     world.tick()
@@ -221,7 +221,7 @@ def test_it_says_so_when_a_job_waits_for_something_else(world: World) -> None:
     assert room.startswith("Waiting for 2 CPUs: 1 of 2 CPUs are in use")
 
 
-def test_a_job_that_could_never_fit_holds_up_nobody(world: World) -> None:
+def test_job_that_can_never_fit_does_not_block_queue(world: World) -> None:
     huge, small = world.add_job(workers=3), world.add_job()
     world.tick()
     assert world.status(small) == JobStatus.STARTING
@@ -232,14 +232,14 @@ def test_a_job_that_could_never_fit_holds_up_nobody(world: World) -> None:
     ]
 
 
-def test_a_worker_must_fit_on_one_node(world: World) -> None:
+def test_worker_must_fit_on_one_node(world: World) -> None:
     world.executor.nodes = [Node(f"n{i}", "10.0.0.1", 2, 0, 0, 0) for i in range(2)]
     wide = world.add_job(workers=1, cpus_per_worker=4)
     world.tick()
     assert world.status(wide) == JobStatus.QUEUED
 
 
-def test_nothing_starts_on_a_cluster_without_nodes(world: World) -> None:
+def test_no_job_starts_on_empty_cluster(world: World) -> None:
     world.executor.nodes = []
     job = world.add_job()
     world.tick()
@@ -250,7 +250,7 @@ def test_nothing_starts_on_a_cluster_without_nodes(world: World) -> None:
     assert not seen.alive
 
 
-def test_the_cluster_is_shown(world: World) -> None:
+def test_cluster_snapshot_is_stored(world: World) -> None:
     world.tick()
     with world.database.read() as session:
         seen = scheduling.snapshot(session)
@@ -264,7 +264,7 @@ def test_the_cluster_is_shown(world: World) -> None:
     assert not seen.alive
 
 
-def test_only_the_holder_of_the_lease_works(world: World) -> None:
+def test_only_lease_holder_works(world: World) -> None:
     world.tick()
     first = world.dispatcher
     world.restart("second")
@@ -279,7 +279,7 @@ def test_only_the_holder_of_the_lease_works(world: World) -> None:
     assert world.executor.submitted == [f"{job}-1"]
 
 
-def test_what_a_former_holder_wants_to_write_is_discarded(world: World) -> None:
+def test_writes_of_former_lease_holder_are_discarded(world: World) -> None:
     world.tick()
     first = world.dispatcher
     world.ahead += timedelta(seconds=29)
@@ -299,7 +299,7 @@ def test_what_a_former_holder_wants_to_write_is_discarded(world: World) -> None:
     assert world.status(job) == JobStatus.STARTING
 
 
-def test_a_data_set_is_ingested_and_tried_twice(world: World) -> None:
+def test_failed_ingest_is_retried_once(world: World) -> None:
     dataset = world.add_dataset()
     world.tick()
     assert world.dataset(dataset).state == "ingesting"
@@ -317,7 +317,7 @@ def test_a_data_set_is_ingested_and_tried_twice(world: World) -> None:
     assert failed.error["log_tail"][-1] == "MemoryError again"
 
 
-def test_an_ingest_that_ray_forgot_is_handed_in_again(world: World) -> None:
+def test_ingest_unknown_to_ray_is_submitted_again(world: World) -> None:
     dataset = world.add_dataset()
     world.tick()
     world.executor.lose_everything()
@@ -327,7 +327,7 @@ def test_an_ingest_that_ray_forgot_is_handed_in_again(world: World) -> None:
     assert world.executor.is_running(f"{dataset}-1")
 
 
-def test_a_job_that_is_tried_again_keeps_its_room(world: World) -> None:
+def test_retried_job_keeps_its_room(world: World) -> None:
     """The retried job was first, and the younger one may take a day."""
     world.executor.nodes[0] = Node("n", "127.0.0.1", 2, 0, 0, 0)
     first = world.add_job(workers=2)
@@ -351,7 +351,7 @@ def test_a_job_that_is_tried_again_keeps_its_room(world: World) -> None:
     assert world.executor.submitted[-1] == f"{younger}-1"
 
 
-def test_few_ingests_run_at_a_time(world: World) -> None:
+def test_number_of_concurrent_ingests_is_limited(world: World) -> None:
     """All ingests run on Ray's head and use no resources that admission counts."""
     waiting = [world.add_dataset() for _ in range(5)]
     world.tick()
@@ -367,7 +367,7 @@ def test_few_ingests_run_at_a_time(world: World) -> None:
     assert world.executor.submitted[4:] == [f"{waiting[2]}-1"]
 
 
-def test_of_a_deleted_data_set_neither_run_nor_index_stays(world: World) -> None:
+def test_deleted_dataset_leaves_neither_run_nor_index(world: World) -> None:
     ready, reading, waiting, next_one = (world.add_dataset() for _ in range(4))
     world.tick()
     indexes = {}
@@ -394,7 +394,7 @@ def test_of_a_deleted_data_set_neither_run_nor_index_stays(world: World) -> None
     assert states == {"removed"}
 
 
-def test_an_ingest_that_hangs_makes_room_in_the_end(world: World) -> None:
+def test_hanging_ingest_is_ended(world: World) -> None:
     hanging = [world.add_dataset() for _ in range(2)]
     waiting = world.add_dataset()
     world.tick()
@@ -412,9 +412,7 @@ def test_an_ingest_that_hangs_makes_room_in_the_end(world: World) -> None:
     assert world.executor.submitted[-1] == f"{waiting}-1"
 
 
-def test_a_ray_that_answers_slowly_keeps_nobody_from_starting(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_ray_does_not_prevent_starts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Status requests for all running jobs take longer than a lease."""
     world.executor.nodes[0] = Node("n", "127.0.0.1", 13, 0, 0, 0)
     for job in [world.add_job() for _ in range(12)]:

@@ -72,7 +72,7 @@ def log_of(executor: Executor, name: str) -> list[str]:
     return executor.logs(name, 0, 1_000_000).data.decode().splitlines()
 
 
-def test_runs_a_command_with_its_environment(executor: Executor, name: str) -> None:
+def test_submit_runs_command_with_environment(executor: Executor, name: str) -> None:
     executor.submit(
         name,
         f"{sys.executable} -c \"import os; print(os.environ['WORD'])\"",
@@ -84,7 +84,7 @@ def test_runs_a_command_with_its_environment(executor: Executor, name: str) -> N
     assert "ünder" in log_of(executor, name)
 
 
-def test_a_command_has_its_own_token(executor: Executor, name: str) -> None:
+def test_command_has_its_own_token(executor: Executor, name: str) -> None:
     script = (
         "from service.client.attempt_token import read_attempt_token; print(read_attempt_token())"
     )
@@ -138,7 +138,7 @@ print(json.dumps(ray.get(look.remote())), flush=True)
 @pytest.mark.slow
 @pytest.mark.xdist_group("ray")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_ray_shows_the_token_to_nobody(local_ray: LocalRay, name: str, tmp_path: Path) -> None:
+def test_ray_does_not_show_token(local_ray: LocalRay, name: str, tmp_path: Path) -> None:
     (tmp_path / "driver.py").write_text(ASKS_A_TASK)
     executor, token = RayExecutor(local_ray.address, local_ray.token), uuid4().hex
     with Onlooker(token) as onlooker:
@@ -162,7 +162,7 @@ def test_ray_shows_the_token_to_nobody(local_ray: LocalRay, name: str, tmp_path:
     assert token not in str(environment)
 
 
-def test_tells_how_a_command_failed(executor: Executor, name: str) -> None:
+def test_status_has_exit_code_of_failed_command(executor: Executor, name: str) -> None:
     executor.submit(name, "echo on stdout; echo on stderr >&2; exit 3", {}, TOKEN)
     run = until(executor, name, ended)
     assert (run.state, run.exit_code) == (SubmissionState.FAILED, 3)
@@ -170,16 +170,14 @@ def test_tells_how_a_command_failed(executor: Executor, name: str) -> None:
     assert lines.index("on stdout") < lines.index("on stderr")
 
 
-def test_tells_that_a_command_was_killed(executor: Executor, name: str) -> None:
+def test_status_of_killed_command_is_failed(executor: Executor, name: str) -> None:
     executor.submit(name, "kill -9 $$", {}, TOKEN)
     run = until(executor, name, ended)
     assert run.state == SubmissionState.FAILED
     assert run.exit_code in (-9, 137)
 
 
-def test_one_id_runs_once_however_often_it_is_submitted(
-    executor: Executor, name: str, tmp_path: Path
-) -> None:
+def test_repeated_submission_runs_once(executor: Executor, name: str, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     with ThreadPoolExecutor(4) as pool:
         submissions = [
@@ -192,7 +190,7 @@ def test_one_id_runs_once_however_often_it_is_submitted(
     assert ran.read_text() == "x\n"
 
 
-def test_knows_nothing_of_what_was_never_submitted(executor: Executor, name: str) -> None:
+def test_unknown_submission_has_no_status_and_no_log(executor: Executor, name: str) -> None:
     assert executor.status(name) is None
     assert executor.logs(name, 0, 10) == LogPiece(b"", 0)
     executor.stop(name)
@@ -212,7 +210,7 @@ def test_logs_grow_while_it_runs_and_stop_ends_it(executor: Executor, name: str)
 
 
 @pytest.mark.parametrize("way", ["agent", "head"])
-def test_logs_come_in_parts_byte_by_byte(executor: Executor, name: str, way: str) -> None:
+def test_logs_are_read_by_byte_range(executor: Executor, name: str, way: str) -> None:
     # Bytes of no encoding, all kinds of line ends, and more than one answer's block.
     script = "import sys; [sys.stdout.buffer.write(b'\\xff\\r\\n%d\\r' % n) for n in range(60_000)]"
     executor.submit(name, f'{sys.executable} -c "{script}"', {}, TOKEN)
@@ -236,14 +234,14 @@ def test_logs_come_in_parts_byte_by_byte(executor: Executor, name: str, way: str
     assert executor.logs(name, size + 9, 7) == LogPiece(b"", size)
 
 
-def test_shows_the_cluster(executor: Executor) -> None:
+def test_cluster_lists_nodes(executor: Executor) -> None:
     cluster = executor.cluster()
     assert len(cluster.nodes) == 1
     assert (cluster.total_cpus, cluster.used_cpus) == (2, 0)
     assert cluster.used_gpus <= cluster.total_gpus
 
 
-def test_nobody_answers() -> None:
+def test_unreachable_ray_raises_executor_unavailable() -> None:
     executor = RayExecutor("http://127.0.0.1:9", None)
     with pytest.raises(ExecutorUnavailable, match=r"does not answer at http://127\.0\.0\.1:9"):
         executor.status("job_x-1")
@@ -252,6 +250,6 @@ def test_nobody_answers() -> None:
 @pytest.mark.slow
 @pytest.mark.xdist_group("ray")
 @pytest.mark.parametrize("token", [None, "not-the-token"])
-def test_ray_asks_for_its_token(local_ray: LocalRay, token: str | None) -> None:
+def test_ray_requires_token(local_ray: LocalRay, token: str | None) -> None:
     with pytest.raises(ExecutorUnavailable, match="RAY_AUTH_TOKEN"):
         RayExecutor(local_ray.address, token).submit("job_x-1", "true", {}, TOKEN)

@@ -131,19 +131,21 @@ def fail(history: History) -> None:
         (fail, "ended as failed"),
     ],
 )
-def test_what_is_wrong_is_found(
+def test_every_violation_is_found(
     history: History, what: Callable[[History], None], told: str
 ) -> None:
     what(history)
     assert any(told in wrong for wrong in history.wrong()), history.wrong()
 
 
-def test_a_job_that_is_lost_or_that_nobody_asked_for(history: History) -> None:
+def test_lost_and_unknown_jobs_are_found(history: History) -> None:
     assert history.wrong(one=history.job, two="job_x") == ["job_x: accepted as two, and lost"]
     assert any("was never submitted" in wrong for wrong in history.wrong(two="job_x"))
 
 
-def test_jobs_of_one_kind_end_alike(history: History, world: World, tmp_path: Path) -> None:
+def test_different_final_weights_of_one_kind_are_found(
+    history: History, world: World, tmp_path: Path
+) -> None:
     first = history.job
     history.folder = tmp_path / "others"
     history.job = world.add_job()

@@ -60,7 +60,7 @@ def copying(tmp_path: Path) -> Iterator[Copying]:
     made.executor.close()
 
 
-def test_only_what_is_new_is_read_also_after_a_restart(copying: Copying) -> None:
+def test_only_new_bytes_are_read_even_after_restart(copying: Copying) -> None:
     assert copying.follow() == b""
     copying.write("one\ntwo\nhal")
     assert copying.follow() == b"one\ntwo\n"
@@ -84,7 +84,7 @@ def test_bytes_that_are_no_text_are_kept(copying: Copying) -> None:
     assert copying.finish()[0] == "\ufffd\ufffd"
 
 
-def test_a_log_that_grows_for_ever_is_bounded(copying: Copying) -> None:
+def test_growing_log_is_bounded(copying: Copying) -> None:
     line = "{:098}\n"
     for number in range(1000):
         copying.write(line.format(number))
@@ -101,7 +101,7 @@ def test_a_log_that_grows_for_ever_is_bounded(copying: Copying) -> None:
     assert [int(text) for text in lines] == list(range(950, 1000))
 
 
-def test_a_driver_that_writes_faster_is_not_read_whole(
+def test_fast_writer_is_not_read_completely(
     copying: Copying, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_copier, "_BLOCK", 2000)
@@ -116,7 +116,7 @@ def test_a_driver_that_writes_faster_is_not_read_whole(
     assert [int(text) for text in lines] == list(range(99_950, 100_000))
 
 
-def test_a_line_without_an_end_is_not_waited_for(
+def test_unfinished_line_is_copied_at_block_size(
     copying: Copying, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_copier, "_BLOCK", 100)

@@ -35,7 +35,7 @@ def placed(draw: st.DrawFn, alike: bool = False) -> tuple[list[Node], list[Node]
 
 
 @given(placed(), workers)
-def test_there_is_room_however_the_others_sit(
+def test_estimated_room_exists_for_any_placement_of_others(
     world: tuple[list[Node], list[Node], list[Worker]], worker: Worker
 ) -> None:
     nodes, left, there = world
@@ -43,7 +43,7 @@ def test_there_is_room_however_the_others_sit(
 
 
 @given(placed(alike=True))
-def test_among_workers_that_are_alike_it_is_exact(
+def test_packing_is_exact_for_equal_workers(
     world: tuple[list[Node], list[Node], list[Worker]],
 ) -> None:
     nodes, left, there = world
@@ -89,7 +89,7 @@ def test_places(nodes: list[Node], there: dict[Worker, int], worker: Worker, pla
     assert sure_places(nodes, Counter(there), worker) == places
 
 
-def test_all_workers_of_a_job_must_fit() -> None:
+def test_job_needs_room_for_all_workers() -> None:
     nodes = [node(4), node(4)]
     assert fits(nodes, Counter(), Demand(2, Worker(3, 0)))
     assert not fits(nodes, Counter(), Demand(3, Worker(3, 0)))

@@ -153,7 +153,7 @@ def checkpoints(client: httpx.Client, job: str) -> list[dict[str, Any]]:
     return data
 
 
-def test_a_second_start_goes_on_where_the_first_was_killed(home: Home) -> None:
+def test_second_start_resumes_jobs_of_killed_service(home: Home) -> None:
     # First service: a dataset is ingested, and a job runs and saves a checkpoint.
     first = home.serve()
     url = until(lambda: first.line("DASL serves at "), "the API")
@@ -243,7 +243,7 @@ def test_a_second_start_goes_on_where_the_first_was_killed(home: Home) -> None:
     assert "Traceback" not in second.text(), second.text()
 
 
-def test_livez_answers_before_ray_is_there_and_sigterm_ends_it_then(home: Home) -> None:
+def test_livez_answers_and_sigterm_stops_before_ray_runs(home: Home) -> None:
     port = free_port()
     served = home.serve(DASL_PORT=str(port))
 
@@ -262,7 +262,7 @@ def test_livez_answers_before_ray_is_there_and_sigterm_ends_it_then(home: Home) 
     assert served.left() == []
 
 
-def test_a_ray_that_dies_is_started_again(home: Home) -> None:
+def test_ray_is_restarted_after_its_death(home: Home) -> None:
     served = home.serve()
     until(lambda: served.line("Ready"), "Ray's start")
     served.look()
