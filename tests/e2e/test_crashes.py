@@ -28,26 +28,27 @@ def run(folder: Path, *command: str) -> Any:
     return json.loads(output.read_text())
 
 
-OPTIONS = ("--seed", "14", "--width", "2", "--mean-wait", "3")
+# With this seed four kills hit each kind of process once. A job at a time is enough for a real Ray, where
+# an attempt costs half a minute of CPU time.
+OPTIONS = ("--kills", "4", "--seed", "14", "--mean-wait", "3")
 
 
-# With a stand-in for Ray a kill costs little, so there can be more of them.
 @pytest.mark.parametrize(
-    ("kills", "options"),
+    "options",
     [
-        pytest.param(4, ("--database", "sqlite"), id="ray", marks=pytest.mark.xdist_group("ray")),
-        pytest.param(8, ("--database", "sqlite", "--standin"), id="sqlite"),
-        pytest.param(8, ("--database", "postgresql", "--standin"), id="postgresql"),
+        pytest.param(
+            ("--database", "sqlite", "--width", "1"),
+            id="ray",
+            marks=pytest.mark.xdist_group("ray"),
+        ),
+        pytest.param(("--database", "sqlite", "--width", "2", "--standin"), id="sqlite"),
+        pytest.param(("--database", "postgresql", "--width", "2", "--standin"), id="postgresql"),
     ],
 )
-def test_random_kills_lose_and_repeat_nothing(
-    tmp_path: Path, kills: int, options: tuple[str, ...]
-) -> None:
-    words = ("--kills", str(kills), *OPTIONS, *options)
-    result = run(tmp_path, "tests.chaos.crashes", *words)["runs"][0]["result"]
+def test_random_kills_lose_and_repeat_nothing(tmp_path: Path, options: tuple[str, ...]) -> None:
+    result = run(tmp_path, "tests.chaos.crashes", *OPTIONS, *options)["runs"][0]["result"]
     assert result["violations"] == []
-    assert result["kills"] == kills
-    assert set(result["kills_by_target"]) == {"api", "dispatcher", "driver", "worker"}
+    assert result["kills_by_target"] == {"api": 1, "dispatcher": 1, "driver": 1, "worker": 1}
     assert result["attempts"]["succeeded"] == result["jobs"]
 
 
