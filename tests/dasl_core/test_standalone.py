@@ -406,6 +406,7 @@ def test_batch_must_be_divisible_by_ranks(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_onnx")
 def test_torchrun_on_two_ranks_equals_one(folder: Path) -> None:
     changes: dict[str, Any] = {
         "train": {"precision": "fp64"},
