@@ -65,11 +65,11 @@ class SphericalEmbeddingConstraint(nn.Module):
     def _target_norm(self, norms: Tensor) -> Tensor:
         batch_mean = norms.double().mean()
         rho = self.momentum if self.training else 0.0
-        moved = (1 - rho) * self.mean + rho * batch_mean
+        updated = (1 - rho) * self.mean + rho * batch_mean
         # torch.where instead of a branch: a branch would wait for the device in every step.
-        target_norm = torch.where(self.initialized, moved, batch_mean)
+        target_norm = torch.where(self.initialized, updated, batch_mean)
         if self.training:
-            # A batch with a NaN, which the training may skip, must not enter the average.
+            # A NaN in a batch, whose step the training may skip, must not enter the average.
             usable = batch_mean.isfinite()
             self.mean.copy_(torch.where(usable, target_norm, self.mean))
             self.initialized.logical_or_(usable)

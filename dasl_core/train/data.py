@@ -13,7 +13,7 @@ from dasl_core.data.image_set import ImageSet
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import Canvases, EpochLoader
 from dasl_core.data.split import split
-from dasl_core.data.unreadable import notice, refusal, too_many
+from dasl_core.data.unreadable import too_many, unreadable_error, unreadable_event
 from dasl_core.distributed import gather_objects
 from dasl_core.spec import ResolvedBackbone, ResolvedDAR, ResolvedEvaluate, ResolvedTrain
 from dasl_core.train.reporter import Reporter
@@ -108,19 +108,19 @@ class TrainingData:
     def check_images(self, reporter: Reporter, control: dist.ProcessGroup | None) -> None:
         """Report images that can no longer be read; fail when there are too many.
 
-        Each rank knows only those that it read itself, so ranks exchange them and decide alike.
+        Each rank knows only those that it read itself, so the ranks exchange them, and all of them decide alike.
 
         Raises:
             ValueError: too many images of a data set cannot be read.
         """
         for name, canvases in self.sets.items():
             unreadable: dict[int, str] = {}
-            for of_rank in gather_objects(dict(canvases.unreadable), control):
-                unreadable |= of_rank
+            for found_by_rank in gather_objects(dict(canvases.unreadable), control):
+                unreadable |= found_by_rank
             if too_many(len(unreadable), len(canvases.index)):
-                raise ValueError(refusal(name, canvases.index, unreadable))
+                raise ValueError(unreadable_error(name, canvases.index, unreadable))
             if unreadable and name not in self.unreadable:
-                message, data = notice(name, canvases.index, unreadable)
+                message, data = unreadable_event(name, canvases.index, unreadable)
                 reporter.event("images_unreadable", message, data)
             if unreadable:
                 self.unreadable[name] = len(unreadable)

@@ -1,4 +1,4 @@
-"""Keyset pagination, newest first: ids sort by their time of creation."""
+"""Keyset pagination, newest first, by ids, which are ordered by time of creation."""
 
 from __future__ import annotations
 
@@ -40,11 +40,19 @@ class Page(BaseModel, Generic[Item]):
 
 
 def page(
-    rows: Sequence[Row], limit: int, show: Callable[[Row], Item], key: Callable[[Row], str]
+    rows: Sequence[Row], limit: int, to_item: Callable[[Row], Item], key: Callable[[Row], str]
 ) -> Page[Item]:
-    """Build a page of at most `limit` rows from a query of up to `limit + 1` rows."""
+    """Build a page of at most `limit` rows.
+
+    Args:
+        rows: up to `limit + 1`; the additional one shows that there is a next page.
+        to_item: converts a row to the item of the response.
+        key: the id by which the rows are ordered.
+    """
     shown = rows[:limit]
-    more = len(rows) > limit
+    has_more = len(rows) > limit
     return Page(
-        data=[show(row) for row in shown], has_more=more, next=key(shown[-1]) if more else None
+        data=[to_item(row) for row in shown],
+        has_more=has_more,
+        next=key(shown[-1]) if has_more else None,
     )

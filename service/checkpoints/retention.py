@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def mark_obsolete(session: Session, job: Job) -> None:
-    """Mark the checkpoints that the job's `checkpoints` setting no longer keeps."""
+    """Mark for deletion the checkpoints that the job's `checkpoints` settings no longer keep."""
     try:
         policy = job.resolved_spec.checkpoints
     except UnreadableSpec as error:
@@ -38,7 +38,7 @@ def mark_obsolete(session: Session, job: Job) -> None:
 def obsolete_checkpoints(
     policy: Checkpoints, newest_first: Sequence[Checkpoint]
 ) -> list[Checkpoint]:
-    """Checkpoints to delete: those not among the newest or the best, not pinned and not final."""
+    """Select the checkpoints that are neither among the newest or the best, nor pinned, nor final."""
     assert policy.keep_last is not None
     older = list(newest_first[policy.keep_last :])
     ranked = sorted(older, key=rank, reverse=True)
@@ -68,7 +68,7 @@ def delete(session: Session, job: Job, checkpoint: Checkpoint) -> None:
     if checkpoint.pinned:
         reason = "it is pinned"
     elif job.finished_at is None and newest is not None and newest.id == checkpoint.id:
-        reason = "its job resumes from it"
+        reason = "its job would resume from it"
     elif repository.in_use(session, {checkpoint.id}):
         reason = "an attempt or a clone resumes from it"
     if reason is not None:

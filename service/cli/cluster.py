@@ -56,7 +56,6 @@ def cluster(as_json: AsJson = False) -> None:
 
 def _usage(total: float, allocated: float | None, used: float) -> str:
     """Describe a resource. Ray places workers some seconds after resources are allocated to their job."""
-    allocation = (
-        "" if allocated is None else f"{allocated:g} allocated to jobs, "
-    )  # an older server
+    # An older server does not report allocations.
+    allocation = "" if allocated is None else f"{allocated:g} allocated to jobs, "
     return f"{total:g} in total, {allocation}{used:g} used by workers"

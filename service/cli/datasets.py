@@ -44,6 +44,7 @@ def add(
     path: Annotated[
         str,
         typer.Argument(
+            metavar="FOLDER",
             callback=folder,
             help="Folder of images, as the server sees it. Subfolders are classes.",
         ),

@@ -60,6 +60,7 @@ def download(
     checkpoint: Annotated[
         str,
         typer.Argument(
+            metavar="CHECKPOINT|JOB",
             callback=id_or_name,
             help="Id of a checkpoint; or of a job, for its final or newest checkpoint.",
         ),

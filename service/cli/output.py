@@ -115,14 +115,14 @@ def duration(seconds: float | None) -> str:
     """Format a duration: `42 s`, `3 min 07 s`, `2 h 05 min`, `3 d 04 h`."""
     if seconds is None:
         return "-"
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600:02d} h"
+    total = max(0, round(seconds))
+    if total < 60:
+        return f"{total} s"
+    if total < 3600:
+        return f"{total // 60} min {total % 60:02d} s"
+    if total < 86400:
+        return f"{total // 3600} h {total % 3600 // 60:02d} min"
+    return f"{total // 86400} d {total % 86400 // 3600:02d} h"
 
 
 def size(count: int | None) -> str:
@@ -138,7 +138,7 @@ def size(count: int | None) -> str:
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """Format a number with some significant digits; a missing one as a dash."""
+    """Format a number with `digits` significant digits; None as a dash."""
     return "-" if value is None else f"{value:.{digits}g}"
 
 

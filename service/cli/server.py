@@ -52,7 +52,7 @@ def upgrade(as_json: AsJson = False) -> None:
 
 
 def admin_token(
-    name: Annotated[str, typer.Argument(callback=utf8, help="Name of the token.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", callback=utf8, help="Name of the token.")],
     tenant: Annotated[
         str,
         typer.Option(

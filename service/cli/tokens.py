@@ -59,7 +59,7 @@ def register(app: typer.Typer) -> None:
 
 
 def create(
-    name: Annotated[str, typer.Argument(help="Name of the token.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the token.")],
     scope: Scopes = ["read", "submit"],  # noqa: B006  typer copies it
     max_queued_jobs: MaxQueuedJobs = None,
     max_running_jobs: MaxRunningJobs = None,

@@ -12,14 +12,14 @@ from service.dispatcher.train_policy import Restarted
 from service.embedded.local_ray import LocalRay
 from service.settings import Settings
 
-_PATIENCE_SECONDS = 2.0
+_JOIN_SECONDS = 2.0
 
 
 class DispatcherThread(threading.Thread):
     """Runs a dispatcher for the local Ray, which may still be starting, until `stop`.
 
     Args:
-        restarted: what was restarted, so that Ray's previous jobs are gone; `None`: Ray was not restarted.
+        restarted: what was restarted; Ray's previous jobs are gone then. `None`: Ray kept running.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class DispatcherThread(threading.Thread):
         )
         if restarted is not None:
             self._dispatcher.cluster_was_restarted(restarted)
-        self._stop_soon = threading.Event()
+        self._stop_event = threading.Event()
 
     @property
     def sees_nodes(self) -> bool:
@@ -53,11 +53,11 @@ class DispatcherThread(threading.Thread):
     def run(self) -> None:
         """See `threading.Thread.run`."""
         try:
-            self._dispatcher.run(self._stop_soon)
+            self._dispatcher.run(self._stop_event)
         finally:
             self._executor.close()
 
     def stop(self) -> None:
         """Ask the loop to stop, and wait briefly for it; a pending call to Ray may take longer."""
-        self._stop_soon.set()
-        self.join(_PATIENCE_SECONDS)
+        self._stop_event.set()
+        self.join(_JOIN_SECONDS)

@@ -218,7 +218,7 @@ def test_too_many_unreadable_images_fail_run_at_start(
 
 def test_missing_folder_fails_run(index: DatasetIndex, tmp_path: Path) -> None:
     shutil.rmtree(index.root)
-    with pytest.raises(ValueError, match="the folder of the data set 'pictures' is gone"):
+    with pytest.raises(ValueError, match="of the data set 'pictures' is missing, with"):
         run(resolved(index), index, tmp_path / "cache", Recorder(tmp_path / "out"))
 
 
@@ -240,4 +240,4 @@ def test_all_ranks_fail_when_one_lacks_images(
     index.root.rename(tmp_path / "unmounted")
     errors = pool.call(2, refused, index, caches, tmp_path / "out")
     assert errors[0] == errors[1]
-    assert "is gone" in errors[0]
+    assert "is missing, with" in errors[0]

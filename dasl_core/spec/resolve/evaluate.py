@@ -16,22 +16,22 @@ def check_evaluate(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProbl
             problems.append(
                 FieldProblem(
                     "evaluate.holdout.by",
-                    f"cannot hold out {evaluate.holdout.fraction:g} of the data set's "
-                    f"{classes or 'no'} classes",
+                    f"cannot hold out {evaluate.holdout.fraction:g} of the classes: the data set has "
+                    f"{classes or 'none'}",
                     "'class'",
                     "'image', or a data set with a folder for each of two or more classes",
                 )
             )
     holdout = evaluate.holdout
-    # The default fraction may round to 0 on few images: the run warns of it.
-    chosen = evaluate.dataset is None and holdout.fraction != Holdout().fraction
-    if chosen and holdout.by == "image" and round(facts.num_images * holdout.fraction) == 0:
+    # The default fraction may round to 0 images: the run then reports it in an event.
+    is_explicit = evaluate.dataset is None and holdout.fraction != Holdout().fraction
+    if is_explicit and holdout.by == "image" and round(facts.num_images * holdout.fraction) == 0:
         problems.append(
             FieldProblem(
                 "evaluate.holdout.fraction",
                 f"holds out none of the data set's {facts.num_images} images",
                 f"{holdout.fraction:g}",
-                f"more than {0.5 / facts.num_images:.3g}, or no fraction to hold nothing out",
+                f"more than {0.5 / facts.num_images:.3g}",
             )
         )
     finetune, workers = evaluate.finetune, spec.resources.workers
