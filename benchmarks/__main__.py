@@ -8,7 +8,7 @@ import sys
 BENCHMARKS = (
     "benchmarks.ctv",
     "benchmarks.regularizers",
-    "benchmarks.measures",
+    "benchmarks.metrics",
     "benchmarks.startup",
 )
 

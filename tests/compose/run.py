@@ -23,11 +23,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 
@@ -36,8 +36,7 @@ from examples.emoji import unpack_emoji
 from service.client import Client, DaslError
 from service.client.models import Checkpoint, Job
 from tests.support.exports import code_of
-
-T = TypeVar("T")
+from tests.support.polling import until
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "dasl-compose-test"
@@ -52,17 +51,6 @@ SPEC: dict[str, Any] = {
 }
 # Training must progress by so many steps before each kill.
 STEPS_BETWEEN_KILLS = 6
-PATIENCE_SECONDS = 600
-
-
-def until(poll: Callable[[], T | None], what: str) -> T:
-    """Poll until there is a result that is not None, and return it."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while (result := poll()) is None:
-        if time.monotonic() > deadline:
-            raise SystemExit(f"{what}: not within {PATIENCE_SECONDS} s")
-        time.sleep(0.5)
-    return result
 
 
 def check(holds: bool, what: str) -> None:

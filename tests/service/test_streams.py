@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from service.artifacts.attempt_log import AttemptLog
 from service.client.sse import ServerSentEvent, parse
 from service.jobs import streams
 from tests.support.api_under_test import Api, Worker, refused
+from tests.support.polling import wait_for
 
 STREAM = {"Accept": "text/event-stream"}
 
@@ -29,7 +29,7 @@ def live(api: Api) -> Iterator[httpx.Client]:
     server = uvicorn.Server(uvicorn.Config(api.client.app, port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
-    eventually(lambda: server.started)
+    wait_for(lambda: server.started)
     port = server.servers[0].sockets[0].getsockname()[1]
     headers = {"Authorization": api.client.headers["authorization"]}
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=20) as client:
@@ -38,13 +38,6 @@ def live(api: Api) -> Iterator[httpx.Client]:
     api.context.closing.set()
     thread.join(20)
     assert not thread.is_alive()
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 @contextmanager
@@ -118,7 +111,7 @@ def test_idle_stream_sends_heartbeats_and_holds_no_connection(api: Api, live: ht
         lines = answer.iter_lines()
         assert any(line.startswith(": ") for line in lines)
         # The stream holds a connection only while it polls.
-        eventually(lambda: api.database.engine.pool.checkedout() == 0)  # type: ignore[attr-defined]
+        wait_for(lambda: api.database.engine.pool.checkedout() == 0)  # type: ignore[attr-defined]
 
 
 def test_event_stream_sends_backlog_in_batches(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,6 +240,6 @@ def test_streams_per_token_are_limited(
             refused(live.get(path, headers=STREAM), 429, None, "too-many-streams")
             other = live.get("/v1/jobs", headers=api.token("read"))
             assert other.status_code == 200
-    eventually(lambda: sum(api.context.streams.values()) == 0)
+    wait_for(lambda: sum(api.context.streams.values()) == 0)
     with following(live, path) as again:
         next(again)

@@ -30,3 +30,12 @@ def until(
             raise TimeoutError(f"waited {seconds:g} s for {what}")
         time.sleep(pause)
     return result
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+    """Poll until `condition` holds, often: within one process.
+
+    Raises:
+        TimeoutError: it did not hold for `seconds`.
+    """
+    until(lambda: condition() or None, "a condition", seconds, pause=0.005)

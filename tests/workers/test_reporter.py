@@ -16,6 +16,7 @@ import pytest
 
 from service.client import ApiError, StaleAttempt
 from service.client.worker import WorkerClient
+from tests.support.polling import wait_for
 from workers import report_queue
 from workers import reporter as reporter_module
 from workers.reporter import ApiReporter
@@ -143,16 +144,9 @@ def steps(home: Home) -> list[int]:
     return [p["step"] for what, body in home.reports if what == "metrics" for p in body["points"]]
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def wait_until_over(reporter: ApiReporter) -> None:
     """Wait until `desired` raises."""
-    until(reporter._queue._is_over)
+    wait_for(reporter._queue._is_over)
 
 
 def test_two_checkpoints_of_one_step_have_separate_folders(
@@ -241,7 +235,7 @@ def test_outage_delays_reports_and_loses_none(
             assert time.monotonic() - started < 0.5  # no request, no lock held over one
         reporter.evaluation(39, 1.0, "backbone", {"knn": 0.5})
         reporter.checkpoint(folder, 39, 1.0, {}, final=False)
-        until(lambda: caplog.text.count("does not answer") >= 3)
+        wait_for(lambda: caplog.text.count("does not answer") >= 3)
         home.up()
         reporter.flush()
         assert steps(home) == list(range(1, 40))
@@ -255,7 +249,7 @@ def test_nan_during_outage_is_reported_once_afterwards(
     with reporter:
         reporter.metrics([{"step": 1, "time": 0.0, "values": {"loss": float("nan"), "lr": 0.1}}])
         reporter.metrics([{"step": 2, "time": 0.0, "values": {"loss": float("nan"), "lr": 0.1}}])
-        until(lambda: "the API has a problem" in caplog.text)
+        wait_for(lambda: "the API has a problem" in caplog.text)
         del home.refusals["events"]
         reporter.flush()
     assert [body["type"] for what, body in home.reports if what == "events"] == ["nan"]
@@ -315,7 +309,7 @@ def test_superseded_attempt_stops_without_waiting(
 def test_heartbeat_answer_sets_desired_state(home: Home, reporter: ApiReporter) -> None:
     home.answers["heartbeat"] = {"desired": "cancel"}
     with reporter:
-        until(lambda: reporter.desired() == "cancel")
+        wait_for(lambda: reporter.desired() == "cancel")
 
 
 def test_reports_queued_before_failure_arrive(
@@ -328,7 +322,7 @@ def test_reports_queued_before_failure_arrive(
         with reporter:
             reporter.metrics(points(1, 2))
             reporter.checkpoint(folder, 2, 1.0, {}, final=False)
-            until(lambda: "does not answer" in caplog.text)
+            wait_for(lambda: "does not answer" in caplog.text)
             back.start()
             raise ZeroDivisionError
 

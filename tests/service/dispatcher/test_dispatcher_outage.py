@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
 
@@ -16,15 +14,9 @@ from service.dispatcher.executor import Submission
 from service.states import JobStatus
 from tests.support.database_outage import database_outage
 from tests.support.dispatcher_world import World
+from tests.support.polling import wait_for
 
 DEADLINE_SECONDS = 60.0
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_dispatcher_continues_after_database_outage(

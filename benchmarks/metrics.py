@@ -1,4 +1,4 @@
-"""Time and memory of the evaluation metrics: ``python -m benchmarks.measures``.
+"""Time and memory of the evaluation metrics: ``python -m benchmarks.metrics``.
 
 Each case runs in its own process, which creates features, runs a small case first (to start threads
 and load code) and then measures the case itself: seconds, and the increase of peak memory beyond the
@@ -26,7 +26,7 @@ from benchmarks.memory import in_fresh_process, peak_bytes, synchronize
 from dasl_core import evaluate
 
 LIMIT_BYTES = 512 << 20
-RESULTS = Path(__file__).parent / "results" / "measures.json"
+RESULTS = Path(__file__).parent / "results" / "metrics.json"
 Size = tuple[int, int, int]
 Step = Callable[[], object]
 
@@ -47,7 +47,7 @@ def main() -> int:
 
     cases = [arguments.only] if arguments.only else list(CASES)
     results = [
-        in_fresh_process("benchmarks.measures", name, arguments, return_memory=False)
+        in_fresh_process("benchmarks.metrics", name, arguments, return_memory=False)
         for name in cases
     ]
     show(results)
