@@ -35,6 +35,14 @@ def max_bytes() -> int:
     return int(value) if value else MAX_BYTES
 
 
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Wait for the lock of this file among all processes of the machine, and hold it within the block."""
+    with open(file, "a", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 class CacheFolder:
     """The cache folder of one data set, which is not evicted while this is open.
 
@@ -65,7 +73,8 @@ class CacheFolder:
             OSError: there is no room.
         """
         most = max_bytes()
-        with _exclusive(self.path.parent):
+        # Sizes must not change between counting and reserving.
+        with locked(self.path.parent / _ROOM):
             folders = {folder: _size(folder) for folder in _folders(self.path.parent)}
             for folder in sorted(folders, key=_used_at):
                 if size + sum(folders.values()) <= most:
@@ -124,14 +133,6 @@ def _remove(folder: Path) -> bool:
             if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
                 raise
     return True
-
-
-@contextmanager
-def _exclusive(root: Path) -> Iterator[None]:
-    """Lock all cache folders: sizes must not change between counting and reserving."""
-    with open(root / _ROOM, "a", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _exists_as(file: IO[str], path: Path) -> bool:

@@ -5,7 +5,6 @@ the training resolution, and placed into the upper left of a square. Random crop
 device from pixels finer than they need, with a bilinear filter that reduces by at most two.
 """
 
-import fcntl
 import hashlib
 import io
 import itertools
@@ -23,7 +22,7 @@ from PIL import Image
 from torch import Tensor
 
 from dasl_core.atomic import write_atomically
-from dasl_core.data.cache import CacheFolder
+from dasl_core.data.cache import CacheFolder, locked
 from dasl_core.data.decode import decode_image
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.sampler import class_balanced_order
@@ -180,8 +179,7 @@ class Canvases:
         self._folder = CacheFolder(cache)
         target = self._cache_file(cache)
         # One rank on this machine, among all jobs on this data set, builds; the others wait.
-        with open(target.with_suffix(".lock"), "w", encoding="utf-8") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(target.with_suffix(".lock")):
             if self._is_intact(target):
                 self._repair_cache(target)
             elif too_many(len(self._missing()), len(self.index)):
