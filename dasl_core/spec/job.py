@@ -70,6 +70,10 @@ class Resources(SpecModel):
     )
 
 
+NOT_ITS_DATASET = "must differ from `dataset`: the model would be evaluated on its training images"
+ANOTHER_DATASET = "another data set, or null to hold images out"
+
+
 class JobSpec(SpecModel):
     """A pretraining job. Unknown keys are refused; every error names its field."""
 
@@ -125,12 +129,7 @@ class JobSpec(SpecModel):
     @model_validator(mode="after")
     def _check_evaluation_dataset(self) -> Self:
         if self.evaluate.dataset == self.dataset:
-            raise problem(
-                "must differ from `dataset`: the model would be evaluated on its training images",
-                self.dataset,
-                "another data set, or null to hold images out",
-                field="evaluate.dataset",
-            )
+            raise problem(NOT_ITS_DATASET, self.dataset, ANOTHER_DATASET, field="evaluate.dataset")
         return self
 
     @model_validator(mode="after")

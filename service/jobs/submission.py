@@ -25,6 +25,7 @@ from dasl_core.spec import (
 )
 from dasl_core.spec import estimate as estimate_cost
 from dasl_core.spec import resolve as resolve_spec
+from dasl_core.spec.job import ANOTHER_DATASET, NOT_ITS_DATASET
 from service import ids, lifecycle
 from service.api.auth import Caller
 from service.api.problems import Problem, field_problem, spec_problem
@@ -73,12 +74,7 @@ def plan(
         name = spec.evaluate.dataset
         evaluate_dataset = _ready_dataset(session, tenant, name, "evaluate.dataset", lock)
         if evaluate_dataset.id == dataset.id:  # once by name, once by id
-            raise field_problem(
-                "evaluate.dataset",
-                "must differ from `dataset`: the model would be evaluated on its training images",
-                name,
-                "another data set, or null to hold images out",
-            )
+            raise field_problem("evaluate.dataset", NOT_ITS_DATASET, name, ANOTHER_DATASET)
     facts = DatasetFacts.model_validate(dataset.facts)
     problems = [*known_problems, *capacity.capacity_problems(session, spec.resources)]
     try:
