@@ -11,9 +11,9 @@ import stat
 from io import BufferedReader
 from pathlib import Path
 
+from dasl_core.vocabulary import FILE_NAME
+
 MANIFEST = "manifest.json"
-# Names of checkpoint files: no folders, no hidden files, no paths that lead elsewhere.
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*")
 
 
 def digests_of(checkpoint: Path) -> dict[str, str]:
@@ -27,7 +27,7 @@ def digests_of(checkpoint: Path) -> dict[str, str]:
         content = file.read()
     try:
         listed = json.loads(content)["sha256"].items()
-        if not all(_PLAIN_NAME.fullmatch(name) for name, _ in listed):
+        if not all(re.fullmatch(FILE_NAME, name) for name, _ in listed):
             raise ValueError("a name leads elsewhere")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{checkpoint / MANIFEST} is damaged") from error

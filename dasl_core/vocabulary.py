@@ -14,6 +14,11 @@ Outcome = Literal["succeeded", "failed", "cancelled", "paused"]
 TrainingOutcome = Literal["succeeded", "cancelled", "paused"]
 """How a training ends that raises no error."""
 
+FILE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$"
+"""Name of a file of a checkpoint or artifact: flat and not hidden, so it leads nowhere else, and nothing in it is
+special to a terminal or shell."""
+LONGEST_FILE_NAME = 200
+
 Phase = Literal["reading", "baselines", "training", "final"]
 """Part of a training that may take long."""
 

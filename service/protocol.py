@@ -17,13 +17,13 @@ from pydantic import (
 )
 
 from dasl_core.spec import DatasetFacts, ResolvedJobSpec
-from dasl_core.vocabulary import Desired, Outcome, Subject
+from dasl_core.vocabulary import FILE_NAME, LONGEST_FILE_NAME, Desired, Outcome, Subject
 
 IngestOutcome = Literal["ready", "failed"]
 
-# A plain name in a flat folder, which every file system, shell and client accepts.
-FILE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$"
-FileName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=FILE_NAME)]
+FileName = Annotated[
+    str, StringConstraints(min_length=1, max_length=LONGEST_FILE_NAME, pattern=FILE_NAME)
+]
 Size = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 

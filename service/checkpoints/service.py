@@ -6,13 +6,13 @@ import re
 
 from sqlalchemy.orm import Session
 
+from dasl_core.vocabulary import FILE_NAME, LONGEST_FILE_NAME
 from service import ids
 from service.api.problems import Problem, field_problem, not_found
 from service.api.ranged_file import StoredFile
 from service.checkpoints import repository, retention
 from service.db.locks import lock_job
 from service.db.models import Checkpoint
-from service.protocol import FILE_NAME
 
 
 def get(session: Session, tenant: str, checkpoint_id: str) -> Checkpoint:
@@ -91,6 +91,6 @@ def artifact(session: Session, job_id: str, name: str) -> StoredFile:
 
 
 def _check_name(name: str) -> None:
-    if not re.fullmatch(FILE_NAME, name) or len(name) > 200:
+    if not re.fullmatch(FILE_NAME, name) or len(name) > LONGEST_FILE_NAME:
         problem = field_problem("name", "is not a plain file name", name, "a name without folders")
         raise Problem(422, "unsafe-name", str(problem.detail), errors=problem.errors)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 
+from dasl_core.vocabulary import FILE_NAME, LONGEST_FILE_NAME
 from service.client.errors import ApiError, ConnectionFailed, DownloadFailed
 from service.client.transport import BUSY, Transport
 
@@ -18,9 +19,6 @@ OnBytes = Callable[[str, int, int | None], None]
 """Progress callback: file name, bytes received so far, and total size if known."""
 
 _ATTEMPTS_WITHOUT_PROGRESS = 5
-# No separators, drive letters, leading dots (`..`, hidden files), or characters that are special to a
-# terminal or shell.
-_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}")
 
 
 def safe_name(name: str) -> str:
@@ -29,7 +27,7 @@ def safe_name(name: str) -> str:
     Raises:
         DownloadFailed: it is not a plain file name.
     """
-    if not _SAFE_NAME.fullmatch(name):
+    if not re.fullmatch(FILE_NAME, name) or len(name) > LONGEST_FILE_NAME:
         raise DownloadFailed(f"The server sent {name!r}, which is not a plain file name.")
     return name
 
