@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 import fsspec
 
@@ -21,24 +21,19 @@ CHUNK = 1 << 20
 UPLOAD_PAUSES = (1.0, 2.0)
 
 
-def upload(file: Path, uri: str) -> dict[str, Any]:
-    """Copy one file to `uri` and return its manifest entry: name, size, sha256."""
+def upload(file: Path, uri: str) -> FileEntry:
+    """Copy one file to `uri` and return its manifest entry."""
     system, target = fsspec.core.url_to_fs(uri)
     system.makedirs(os.path.dirname(target), exist_ok=True)
-    digest = hashlib.sha256()
-    size = 0
     with open(file, "rb") as source, system.open(target, "wb") as sink:
-        while chunk := source.read(CHUNK):
-            digest.update(chunk)
-            size += len(chunk)
-            sink.write(chunk)
+        size, sha256 = _copy(source, sink)
         sink.flush()
         if hasattr(sink, "fileno"):  # a registered file on a local disk must survive a power loss
             os.fsync(sink.fileno())
-    return {"name": file.name, "size": size, "sha256": digest.hexdigest()}
+    return FileEntry(name=file.name, size=size, sha256=sha256)
 
 
-def upload_folder(folder: Path, uri: str) -> list[dict[str, Any]]:
+def upload_folder(folder: Path, uri: str) -> list[FileEntry]:
     """Copy the files of a flat folder below `uri` and return the manifest.
 
     A failed store is retried after `UPLOAD_PAUSES`; a full disk is not retried.
@@ -73,13 +68,10 @@ def download(uri: str, files: Sequence[FileEntry], folder: Path) -> None:
         OSError: a file is missing or differs from the registered one.
     """
     for file in files:
-        digest = hashlib.sha256()
         target = folder / Path(file.name).name
         with fsspec.open(f"{uri}/{file.name}", "rb") as source, open(target, "wb") as sink:
-            while chunk := source.read(CHUNK):
-                digest.update(chunk)
-                sink.write(chunk)
-        if digest.hexdigest() != file.sha256:
+            _, sha256 = _copy(source, sink)
+        if sha256 != file.sha256:
             raise OSError(f"{uri}/{file.name} is damaged: its sha256 is not the registered one")
 
 
@@ -90,16 +82,26 @@ def find_damage(uri: str, files: Sequence[FileEntry]) -> str | None:
         OSError: the store cannot be read, so the state of the files is unknown.
     """
     for file in files:
-        digest = hashlib.sha256()
         try:
             with fsspec.open(f"{uri}/{file.name}", "rb") as source:
-                while chunk := source.read(CHUNK):
-                    digest.update(chunk)
+                _, sha256 = _copy(source)
         except FileNotFoundError:
             return f"{file.name} is missing"
-        if digest.hexdigest() != file.sha256:
+        if sha256 != file.sha256:
             return f"the sha256 of {file.name} is not the registered one"
     return None
+
+
+def _copy(source: BinaryIO, sink: BinaryIO | None = None) -> tuple[int, str]:
+    """Read a file, and write it to `sink` if there is one; return its size and sha256."""
+    digest = hashlib.sha256()
+    size = 0
+    while chunk := source.read(CHUNK):
+        digest.update(chunk)
+        size += len(chunk)
+        if sink is not None:
+            sink.write(chunk)
+    return size, digest.hexdigest()
 
 
 def exists(uri: str) -> bool:

@@ -92,7 +92,7 @@ class ApiReporter:
             uri += "-final"
         files = upload_folder(folder, uri)
         self._saved_step = step
-        size = sum(entry["size"] for entry in files) / 1e6
+        size = sum(entry.size for entry in files) / 1e6
         logger.info("checkpoint of step %d is written, %.1f MB", step, size)
         self._queue.put(
             lambda patience: self._client.checkpoint(
@@ -113,7 +113,7 @@ class ApiReporter:
         content_type = CONTENT_TYPES.get(file.suffix, "application/octet-stream")
         self._queue.put(
             lambda patience: self._client.artifact(
-                **entry, uri=uri, content_type=content_type, patience=patience
+                **entry.model_dump(), uri=uri, content_type=content_type, patience=patience
             )
         )
 

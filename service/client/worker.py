@@ -24,6 +24,7 @@ from service.protocol import (
     DamageReport,
     EvaluationReport,
     EventReport,
+    FileEntry,
     FinishReport,
     Heartbeat,
     IngestOutcome,
@@ -134,7 +135,7 @@ class WorkerClient:
         step: int,
         epoch: float,
         uri: str,
-        files: Sequence[Mapping[str, Any]],
+        files: Sequence[FileEntry],
         metrics: Mapping[str, Any] | None = None,
         final: bool = False,
         patience: float | None = None,
@@ -142,16 +143,13 @@ class WorkerClient:
         """Register a completely written checkpoint and return its id.
 
         Once registered, it can be downloaded, and the next attempt can resume from it.
-
-        Args:
-            files: `{name, size, sha256}` of each file.
         """
         report = _report(
             CheckpointReport,
             step=step,
             epoch=epoch,
             uri=uri,
-            files=[dict(file) for file in files],
+            files=list(files),
             metrics=_finite(metrics or {}),
             final=final,
         )

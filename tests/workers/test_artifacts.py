@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from service.protocol import FileEntry
 from workers import artifacts
 
 
@@ -39,8 +38,7 @@ def test_failed_upload_is_retried(
     assert waits == [1.0, 2.0]
     back = tmp_path / "back"
     back.mkdir()
-    files = [FileEntry.model_validate(entry) for entry in manifest]
-    artifacts.download(f"file://{store}", files, back)
+    artifacts.download(f"file://{store}", manifest, back)
     assert (back / "weights").read_bytes() == b"weights"
 
 

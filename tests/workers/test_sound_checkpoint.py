@@ -49,7 +49,7 @@ class Store:
         for name in ("model", "state"):
             (written / name).write_text(f"{name} of step {step}")
         uri = f"file://{self.folder}/{step}"
-        files = upload_folder(written, uri)
+        files = [entry.model_dump() for entry in upload_folder(written, uri)]
         return {
             "checkpoint_id": f"ckpt_{step}",
             "uri": uri,

@@ -17,6 +17,7 @@ from service import lifecycle
 from service.cli.app import app
 from service.client import ApiError, Client, DatasetFailed, StaleAttempt, WorkerClient
 from service.client.models import Dataset, Event
+from service.protocol import FileEntry
 from tests.support.api_server import Service, running_service, write_files
 
 SPEC: dict[str, Any] = {
@@ -86,7 +87,7 @@ def _train(worker: WorkerClient) -> str:
     worker.event("note", "half way")
     for step, final in ((9, False), (18, True)):
         uri = f"{start.artifacts_uri}/checkpoints/{step}"
-        files = write_files(uri, FILES)
+        files = [FileEntry.model_validate(entry) for entry in write_files(uri, FILES)]
         checkpoint = worker.checkpoint(step=step, epoch=step / 9, uri=uri, files=files, final=final)
         again = worker.checkpoint(step=step, epoch=step / 9, uri=uri, files=files, final=final)
         assert checkpoint == again
