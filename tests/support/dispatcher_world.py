@@ -104,8 +104,8 @@ class World:
 
     def dataset_id(self) -> str:
         with self.database.read() as session:
-            found = session.scalars(select(Dataset.id).where(Dataset.state == "ready")).first()
-        return found or self.add_dataset("ready")
+            dataset_id = session.scalars(select(Dataset.id).where(Dataset.state == "ready")).first()
+        return dataset_id or self.add_dataset("ready")
 
     def add_dataset(self, state: str = "pending") -> str:
         dataset = Dataset(

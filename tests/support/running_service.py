@@ -50,7 +50,7 @@ class Served:
         for pid in (self.pid, *descendants(self.pid)):
             with suppress(OSError):  # The process ended, or the file was closed.
                 sockets |= {os.readlink(file) for file in Path(f"/proc/{pid}/fd").iterdir()}
-        found = []
+        addresses = []
         for table, loopback in (
             ("tcp", r"......7F"),
             ("tcp6", r"0{24}01000000|0{16}FFFF0000......7F"),
@@ -59,8 +59,8 @@ class Served:
                 _, local, _, state, *_, inode = line.split()[:10]
                 mine = state == LISTENS and f"socket:[{inode}]" in sockets
                 if mine and not re.fullmatch(loopback, local.partition(":")[0]):
-                    found.append(local)
-        return found
+                    addresses.append(local)
+        return addresses
 
     def drivers(self, job: str) -> list[int]:
         """Return the processes of a job's training driver."""

@@ -43,10 +43,10 @@ def answer_json(value: object, status: int = 200, **headers: str) -> Answer:
 
 def answer_range(content: bytes, request: Request) -> Answer:
     """Answer with `content` as a server with Range support does."""
-    asked = re.fullmatch(r"bytes=(\d+)-", request.headers.get("range", ""))
-    if asked is None:
+    byte_range = re.fullmatch(r"bytes=(\d+)-", request.headers.get("range", ""))
+    if byte_range is None:
         return Answer(content)
-    start = int(asked[1])
+    start = int(byte_range[1])
     if start >= len(content):
         return Answer(b"", 416)
     span = f"bytes {start}-{len(content) - 1}/{len(content)}"
@@ -61,7 +61,7 @@ class ScriptedServer:
         self._connections: list[socket.socket] = []
         outer = self
 
-        class Door(BaseHTTPRequestHandler):
+        class RequestHandler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def setup(self) -> None:
@@ -91,7 +91,7 @@ class ScriptedServer:
             def log_message(self, format: str, *args: object) -> None:
                 """Tests read `requests` instead."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), Door)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), RequestHandler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = Thread(target=self._server.serve_forever, args=(0.02,))

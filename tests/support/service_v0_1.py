@@ -91,20 +91,20 @@ def relocate(engine: Engine, service: OldService) -> None:
 
 def answers(client: TestClient, admin_token: str, token: str) -> dict[str, Any]:
     """Return the answers of all list and get endpoints by path; for files, their SHA-256."""
-    found: dict[str, Any] = {}
+    answers_by_path: dict[str, Any] = {}
     reader = {"Authorization": f"Bearer {token}"}
     admin = {"Authorization": f"Bearer {admin_token}"}
 
     def get(path: str, headers: dict[str, str] = reader) -> Any:
         answer = client.get(path, headers=headers)
         body = answer.json() if "json" in answer.headers.get("content-type", "") else answer.text
-        found[path] = {"status": answer.status_code, "body": body}
+        answers_by_path[path] = {"status": answer.status_code, "body": body}
         return body
 
     def get_file(path: str) -> None:
         answer = client.get(path, headers=reader)
         digest = hashlib.sha256(answer.content).hexdigest()
-        found[path] = {"status": answer.status_code, "sha256": digest}
+        answers_by_path[path] = {"status": answer.status_code, "sha256": digest}
 
     jobs = get("/v1/jobs?limit=100")["data"]
     get("/v1/jobs?limit=2")
@@ -131,7 +131,7 @@ def answers(client: TestClient, admin_token: str, token: str) -> dict[str, Any]:
     for waiting in cluster["queue"]:
         waiting.pop("starts_by", None)  # depends on the current time
         waiting.pop("reason", None)
-    return found
+    return answers_by_path
 
 
 def differences(old: object, new: object, where: str = "") -> Iterator[str]:

@@ -170,8 +170,8 @@ def run(
     `onnx`: write ONNX with the last checkpoint, as in production; it takes longer than a tiny run.
     """
 
-    def without_onnx(*given: Any, **_: Any) -> str | None:
-        return export_backbone(*given)
+    def without_onnx(*arguments: Any, **_: Any) -> str | None:
+        return export_backbone(*arguments)
 
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         if not onnx:

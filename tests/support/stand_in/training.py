@@ -50,7 +50,7 @@ def train(config: dict[str, Any]) -> None:
     client = WorkerClient(config["url"], config["token"], run=config["run"])
     total = spec.train.epochs * STEPS_AN_EPOCH
     every = int(spec.train.checkpoint_every_epochs) * STEPS_AN_EPOCH
-    parent, seen = os.getppid(), time.monotonic()
+    parent, parent_alive_at = os.getppid(), time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="dasl-") as scratch,
         ApiReporter(client, start.artifacts_uri, start.heartbeat_seconds) as reporter,
@@ -63,8 +63,8 @@ def train(config: dict[str, Any]) -> None:
             weights = hashlib.sha256(f"{weights} {spec.train.seed}".encode()).hexdigest()
             time.sleep(_STEP_SECONDS)
             if os.getppid() == parent:
-                seen = time.monotonic()
-            elif time.monotonic() - seen > _ORPHANED_FOR_SECONDS:
+                parent_alive_at = time.monotonic()
+            elif time.monotonic() - parent_alive_at > _ORPHANED_FOR_SECONDS:
                 os._exit(1)
             value = int(weights[:8], 16) / 2**32
             points.append({"step": step, "time": time.time(), "values": {"loss": value}})
