@@ -1,7 +1,7 @@
 """Liveness of runs: when a process of a run last reported, and how long the run is known to have run.
 
-Liveness and progress are two rules with a time each. `heartbeat_at` is the last request of any process: a
-run that Ray does not know is lost after a lease without one. `progressed_at` is the last change of the
+Liveness and progress are two rules with a time each. `heartbeat_at` is the last heartbeat of any process:
+an attempt that Ray does not know is lost after a lease without one. `progressed_at` is the last change of the
 reported progress: an attempt hangs if its reports have shown no change for `DASL_HANG_SECONDS`. That rule
 also needs `progress_reported_at`, the last report: with the two other times alone, a rank 0 that repeats
 the same step would look like one that cannot reach the API while the driver's heartbeats arrive.
