@@ -296,12 +296,10 @@ def story(world: World, api: Api) -> type[Story]:
 
 
 def test_random_events_lose_no_job(story: type[Story]) -> None:
-    # The sequences are the same on both databases, and PostgreSQL takes longer for each.
-    postgresql = story.api.database.engine.dialect.name == "postgresql"
     run_state_machine_as_test(
         story,
         settings=settings(
-            max_examples=20 if postgresql else 40,
+            max_examples=40,
             stateful_step_count=30,
             deadline=None,
             derandomize=True,
