@@ -3,8 +3,8 @@
 from typing import Any
 
 from ray.train.torch import TorchTrainer
-from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
-from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+
+_UNNEEDED = frozenset({"DatasetsCallback", "PlacementGroupCleanerCallback"})
 
 
 class LeanTrainer(TorchTrainer):  # type: ignore[misc]  # Ray's class has no types
@@ -12,9 +12,11 @@ class LeanTrainer(TorchTrainer):  # type: ignore[misc]  # Ray's class has no typ
 
     One would distribute Ray datasets, which DASL does not use. The other would free the resources of the
     ranks after the death of Ray Train's controller; the driver ends then, and Ray frees them.
+
+    Ray has no setting for it. The callbacks are recognized by name, so a Ray without them only starts its
+    helpers again.
     """
 
     def _create_default_callbacks(self) -> list[Any]:
-        unneeded = (DatasetsCallback, PlacementGroupCleanerCallback)
         callbacks = super()._create_default_callbacks()
-        return [callback for callback in callbacks if not isinstance(callback, unneeded)]
+        return [each for each in callbacks if type(each).__name__ not in _UNNEEDED]
