@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,19 +24,11 @@ class GlooPool:
 
     def __init__(self, ranks: int) -> None:
         # Processes are forked from a server that has imported everything, so imports cost time only once.
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["dasl_core.train.build"])
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["dasl_core.train.build"])
         self._folder = tempfile.TemporaryDirectory()
         self._calls = 0
-        self._pipes: list[Connection] = []
-        self._processes = []
-        for _ in range(ranks):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs,), daemon=True)
-            process.start()
-            theirs.close()
-            self._pipes.append(ours)
-            self._processes.append(process)
+        self._ranks = [self._start() for _ in range(ranks)]
 
     def call(self, world: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         """Run `function(*arguments)` on `world` ranks; return the results, which may contain arrays.
@@ -44,15 +37,35 @@ class GlooPool:
         """
         self._calls += 1
         meeting = Path(self._folder.name) / str(self._calls)
-        for rank, pipe in enumerate(self._pipes[:world]):
+        for rank, (_, pipe) in enumerate(self._ranks[:world]):
             pipe.send((function, arguments, rank, world, f"file://{meeting}"))
-        results = []
-        for rank, pipe in enumerate(self._pipes[:world]):
-            assert pipe.poll(ANSWER_SECONDS), f"rank {rank} of {world} did not answer"
-            result, error = pipe.recv()
+        # All answers are read before one fails the test: the next call must not find any of them.
+        answers = [self._receive(rank) for rank in range(world)]
+        for rank, (_, error) in enumerate(answers):
             assert error is None, f"rank {rank} of {world} failed:\n{error}"
-            results.append(result)
-        return results
+        return [result for result, _ in answers]
+
+    def _start(self) -> tuple[BaseProcess, Connection]:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
+        process.start()
+        theirs.close()
+        return process, ours
+
+    def _receive(self, rank: int) -> tuple[Any, str | None]:
+        """Return a rank's result and error; replace a rank that died or does not answer."""
+        process, pipe = self._ranks[rank]
+        try:
+            if pipe.poll(ANSWER_SECONDS):
+                result, error = pipe.recv()
+                return result, error
+            problem = f"no answer in {ANSWER_SECONDS} s"
+        except EOFError:
+            problem = "its process died"
+        process.kill()
+        pipe.close()
+        self._ranks[rank] = self._start()
+        return None, problem
 
     def __enter__(self) -> GlooPool:
         return self
@@ -63,9 +76,9 @@ class GlooPool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for pipe in self._pipes:
+        for _, pipe in self._ranks:
             pipe.close()  # this ends the process
-        for process in self._processes:
+        for process, _ in self._ranks:
             process.join(10)
             process.kill()
         self._folder.cleanup()
