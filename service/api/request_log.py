@@ -22,6 +22,8 @@ _WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 # Requested every few seconds, and covered by the metrics.
 _QUIET = ("/livez", "/readyz", "/metrics", "/worker/")
+LOGGED_IDS = "dasl.logged_ids"
+"""Key of the request's ASGI scope for ids that its path does not spell out, by path parameter."""
 
 
 class RequestLog:
@@ -101,7 +103,8 @@ class _RequestContext(Mapping[str, object]):
     def __getitem__(self, name: str) -> object:
         if name == "request":
             return self._id
-        value = self._scope.get("path_params", {}).get(self._PARAMETERS[name])
+        ids = {**self._scope.get("path_params", {}), **self._scope.get(LOGGED_IDS, {})}
+        value = ids.get(self._PARAMETERS[name])
         # A path may contain anything, such as a line break followed by a forged record.
         return value if value is None or _WELL_FORMED.fullmatch(str(value)) else "malformed"
 

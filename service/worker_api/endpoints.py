@@ -6,12 +6,15 @@ A request from a finished or superseded run gets 409 `stale-attempt`. The paths 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Request, Response
 
 from service.api.auth import WorkerToken
-from service.api.transaction import RelaxedWriteSession, Route, WithContext, WriteSession
+from service.api.request_log import LOGGED_IDS
+from service.api.transaction import Context, RelaxedWriteSession, Route, WithContext, WriteSession
+from service.db.models import Attempt
 from service.protocol import (
     ArtifactReport,
     AttemptStart,
@@ -59,7 +62,15 @@ routers = (runs, attempts, ingests)
 
 
 def _authenticate(request: Request, token: WorkerToken, context: WithContext) -> RunKey:
-    path = request.path_params
+    run = _run_of_token(request.path_params, token, context)
+    if run.kind is Attempt:
+        request.scope[LOGGED_IDS] = {"job_id": run.owner, "number": str(run.number)}
+    else:
+        request.scope[LOGGED_IDS] = {"dataset_id": run.owner}
+    return run
+
+
+def _run_of_token(path: Mapping[str, str], token: str, context: Context) -> RunKey:
     with context.database.autocommit() as session:
         if "run_id" in path:
             return service.check_run_token(session, token, path["run_id"])
