@@ -93,7 +93,7 @@ def test_run_without_held_out_images_reports_it(tmp_path: Path) -> None:
     run(resolved(index, train={"batch_size": 2}), index, tmp_path / "cache", reporter)
     ((kind, message, data),) = reporter.events
     assert (kind, data) == ("nothing_held_out", {"images": 3, "fraction": 0.1})
-    assert "evaluate.holdout.fraction 0.1 of 3 images is none" in message
+    assert "evaluate.holdout.fraction: 0.1 of 3 images rounds to 0" in message
     assert reporter.evaluations == []
 
 
