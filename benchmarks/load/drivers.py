@@ -50,7 +50,7 @@ class Drivers:
 
     async def drive(self, job_id: str, number: int, token: str) -> None:
         """Simulate one attempt from its first request to its last."""
-        door = f"/worker/v1/jobs/{job_id}/attempts/{number}"
+        door = f"/worker/v1/runs/{job_id}-{number}"
 
         async def say(kind: str, due: float, body: object) -> tuple[int, bytes]:
             return await self._sender.send(
