@@ -52,7 +52,7 @@ class Queued:
     attempt: int
     """Number of its last attempt; 0 if it never ran."""
     demand: Demand
-    lasts: timedelta
+    max_runtime: timedelta
     """The longest time that it may run."""
     token_id: str | None = None
     quota: Quota = Quota()
@@ -73,7 +73,7 @@ class Decision:
 
     @property
     def starts(self) -> bool:
-        """Whether it starts now."""
+        """Whether the job starts now."""
         return self.waits_for is None
 
 
@@ -86,7 +86,7 @@ class _Taken:
     gpus: Counter[str | None] = field(default_factory=Counter)
 
     @classmethod
-    def by(cls, running: Iterable[Running]) -> _Taken:
+    def of(cls, running: Iterable[Running]) -> _Taken:
         taken = cls()
         for job in running:
             taken.change(job, +1)
@@ -124,13 +124,13 @@ class _Round:
     def __init__(self, cluster: Cluster, running: Sequence[Running], now: datetime) -> None:
         self._cluster, self._now = cluster, now
         self._running = list(running)
-        self._taken = _Taken.by(running)
+        self._taken = _Taken.of(running)
         self._reservation: _Reservation | None = None
-        # Most of a thousand jobs are alike. Room only shrinks during a round, so a demand that did not
-        # fit once need not be tried again.
+        # Most jobs of a long queue have equal demands. Room only shrinks during a round, so a demand that
+        # did not fit once need not be tried again.
         self._places = cache(lambda worker: packing.empty_places(cluster.nodes, worker))
-        self._too_large: set[Demand] = set()
-        self._in_the_way: set[Demand] = set()
+        self._does_not_fit: set[Demand] = set()
+        self._delays_reserved: set[Demand] = set()
         self._in_use = self._count_use()
         self._total = cluster.total_cpus, cluster.total_gpus
 
@@ -149,29 +149,30 @@ class _Round:
                 return Decision(job, "room", message)
             self._reservation = self._reserve(job)
             at = self._reservation.at
-            message += ". Room is kept for it: it starts as soon as enough of that ends"
+            message += ". Room is kept for it: it starts as soon as enough running jobs end"
             if at > self._now:
                 latest = f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC at the latest"
-                message += f", {latest} (by the max_hours of what runs)"
+                message += f", {latest} (by the max_hours of the running jobs)"
             return Decision(job, "room", message, starts_by=at)
         if not self._fits_beside_reservation(job):
-            message = f"Waiting for {job.demand}: free, but reserved for a job before it"
+            message = f"Waiting for {job.demand}: free, but reserved for an earlier job"
             return Decision(job, "reserved-room", message)
         self._taken.change(job, +1)
         self._in_use = self._count_use()
-        self._running.append(Running(job.demand, self._now + job.lasts, job.token_id))
+        self._running.append(Running(job.demand, self._now + job.max_runtime, job.token_id))
         return Decision(job)
 
     def _fits(self, demand: Demand) -> bool:
-        if demand in self._too_large:
+        if demand in self._does_not_fit:
             return False
         if packing.fits(self._cluster.nodes, self._taken.workers, demand):
             return True
-        self._too_large.add(demand)
+        self._does_not_fit.add(demand)
         return False
 
     def _reserve(self, job: Queued) -> _Reservation:
-        remaining = _Taken.by(self._running)
+        """Return a reservation at the earliest time at which the job is certain to fit."""
+        remaining = _Taken.of(self._running)
         by_end = sorted(self._running, key=lambda other: other.ends_by)
         for at, ending in groupby(by_end, key=lambda other: other.ends_by):
             for other in ending:
@@ -189,15 +190,15 @@ class _Round:
             job, reserved.job
         ):
             return False
-        if self._now + job.lasts <= reserved.at:
+        if self._now + job.max_runtime <= reserved.at:
             return True
-        if job.demand in self._in_the_way:
+        if job.demand in self._delays_reserved:
             return False
         others = reserved.others + Counter({job.demand.worker: job.demand.workers})
         if packing.fits(self._cluster.nodes, others, reserved.job.demand):
             reserved.others = others
             return True
-        self._in_the_way.add(job.demand)
+        self._delays_reserved.add(job.demand)
         return False
 
     def _leaves_quota_for_reservation(self, job: Queued, reserved: Queued) -> bool:

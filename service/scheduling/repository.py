@@ -98,7 +98,7 @@ def queued(session: Session) -> list[Queued]:
             job_id,
             attempt,
             resources[job_id].demand,
-            lasts=max(timedelta(), resources[job_id].limit - used.get(job_id, timedelta())),
+            max_runtime=max(timedelta(), resources[job_id].limit - used.get(job_id, timedelta())),
             token_id=token_id,
             quota=Quota(max_running_jobs, max_gpus),
         )

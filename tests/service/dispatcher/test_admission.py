@@ -107,7 +107,7 @@ class Simulation:
             left[on][0] -= worker.cpus
             left[on][1] -= worker.gpus
             nodes.append(on)
-        running = Running(job.demand, self.now + job.lasts, job.token_id)
+        running = Running(job.demand, self.now + job.max_runtime, job.token_id)
         self.placed.append(Placed(running, nodes, self.now + self.takes[job.job_id]))
         self.started[job.job_id] = self.now
 
@@ -145,7 +145,7 @@ def check_what_waits(
     for decision in decisions:
         job = decision.job
         taken = workers_of(running)
-        alone = Running(job.demand, world.now + job.lasts, job.token_id)
+        alone = Running(job.demand, world.now + job.max_runtime, job.token_id)
         fits = packing.fits(world.cluster.nodes, taken, job.demand)
         if decision.starts:
             assert fits
@@ -335,7 +335,7 @@ def test_reservation_waits_for_stopping_jobs() -> None:
     assert told(4, [running(3, 0)], queue) == {"large": "room", "small": "reserved-room"}
     cluster = Cluster((Node("n", "10.0.0.1", 4, 0, 0, 0),))
     (decision, _) = decide(cluster, [running(3, 0)], queue, BEGAN)
-    kept = "Room is kept for it: it starts as soon as enough of that ends"
+    kept = "Room is kept for it: it starts as soon as enough running jobs end"
     assert decision.message == f"Waiting for 4 CPUs: 3 of 4 CPUs are in use. {kept}"
 
 
@@ -344,8 +344,8 @@ def test_fragmented_room_is_reported_as_reason() -> None:
     (decision,) = decide(cluster, [running(1, 1), running(1, 2)], [queued("whole", 4, 1)], BEGAN)
     assert decision.message == (
         "Waiting for 4 CPUs: 2 of 8 CPUs are in use, and no node may have enough of the rest. "
-        "Room is kept for it: it starts as soon as enough of that ends, "
-        "2026-01-01 01:00 UTC at the latest (by the max_hours of what runs)"
+        "Room is kept for it: it starts as soon as enough running jobs end, "
+        "2026-01-01 01:00 UTC at the latest (by the max_hours of the running jobs)"
     )
 
 

@@ -27,8 +27,8 @@ def test_job_starts_only_when_all_workers_fit(world: World) -> None:
     until = world.attempt(first).created_at + timedelta(hours=24)
     assert told == (
         "Waiting for 2 CPUs: 1 of 2 CPUs are in use. "
-        "Room is kept for it: it starts as soon as enough of that ends, "
-        f"{until:%Y-%m-%d %H:%M} UTC at the latest (by the max_hours of what runs)"
+        "Room is kept for it: it starts as soon as enough running jobs end, "
+        f"{until:%Y-%m-%d %H:%M} UTC at the latest (by the max_hours of the running jobs)"
     )
     world.worker_starts(first)
     world.worker_finishes(first, "succeeded")
@@ -69,7 +69,7 @@ def test_small_job_does_not_delay_large_one(world: World) -> None:
     assert world.status(large) == world.status(small) == JobStatus.QUEUED
     assert world.status(short) == JobStatus.STARTING
     assert world.events(small, "waiting") == [
-        "Waiting for 1 CPU: free, but reserved for a job before it"
+        "Waiting for 1 CPU: free, but reserved for an earlier job"
     ]
     for job in (short, first):
         world.worker_starts(job)
