@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from torch import Tensor, nn
 
-from dasl_core.distributed import rank, world_size
+from dasl_core.distributed import world_size
 from dasl_core.spec import ResolvedBackbone
 
 Outputs = dict[str, Tensor]
@@ -56,10 +56,6 @@ class Step:
 
         labels = None if self.labels is None else cut(self.labels)
         return Step(self.index, self.total, self.per_epoch, cut(self.indices), labels)
-
-    def local_share(self, values: Tensor) -> Tensor:
-        """This rank's share of values of the global batch."""
-        return values.chunk(world_size())[rank()]
 
 
 class Method(nn.Module, ABC):
