@@ -19,7 +19,7 @@ class SpecModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     def narrow(self, to: type[Narrowed], **chosen: Any) -> Narrowed:
-        """Return these settings as the subclass `to`, with the values of its narrower fields."""
+        """Return these settings as the subclass `to`, with `chosen` values for its narrower fields."""
         return to.model_validate({**dict(self), **chosen})
 
     @model_validator(mode="before")
@@ -54,6 +54,7 @@ def _types(annotation: Any) -> Iterator[type]:
 
 
 def _without_booleans(value: Any) -> Any:
+    """Replace booleans by "true" and "false", which pydantic refuses as numbers."""
     if isinstance(value, bool):
         return str(value).lower()
     return [_without_booleans(each) for each in value] if isinstance(value, list) else value

@@ -128,8 +128,8 @@ class SEC(SpecModel):
     weight: Weight = Field(
         0.5,
         description=(
-            "The factor eta. The authors multiply their contrastive loss by temperature/0.07, this "
-            "project does not: divide an eta of theirs at temperature 0.5 by 7.14."
+            "The factor eta. The authors multiply their contrastive loss by temperature/0.07. Here, "
+            "`simclr` has no such factor: divide their eta by it, which is 7.14 at temperature 0.5."
         ),
     )
     target: Literal["mean", "zero"] = Field(

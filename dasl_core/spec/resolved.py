@@ -45,12 +45,13 @@ class ResolvedAugment(Augment):
     solarize: Probability | PerView
 
     def of_view(self, view: int) -> "ViewAugment":
-        """The augmentations of one view, counted from 0."""
+        """Return the augmentations of one view, counted from 0."""
 
-        def of_this(values: float | tuple[float, ...]) -> float:
+        def pick(values: float | tuple[float, ...]) -> float:
+            # Further views have the last value.
             return values[min(view, len(values) - 1)] if isinstance(values, tuple) else values
 
-        return self.narrow(ViewAugment, blur=of_this(self.blur), solarize=of_this(self.solarize))
+        return self.narrow(ViewAugment, blur=pick(self.blur), solarize=pick(self.solarize))
 
 
 class ViewAugment(ResolvedAugment):

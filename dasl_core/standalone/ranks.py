@@ -13,13 +13,16 @@ from dasl_core.distributed import rank
 from dasl_core.spec import JobSpec
 
 # Rank 0 may decode millions of images while the others wait.
-PATIENCE = timedelta(days=7)
+_RANK_0_TIMEOUT = timedelta(days=7)
 
 T = TypeVar("T")
 
 
 def with_resources_of_this_machine(spec: JobSpec) -> JobSpec:
-    """Set the launcher's number of ranks, a GPU per rank if there is one, and its share of CPU cores.
+    """Return the spec with resources of this machine instead of its own.
+
+    These are the launcher's number of ranks, one GPU per rank if there is one, and equal shares of the
+    CPU cores.
 
     Raises:
         ValidationError: the batch cannot be divided by the number of ranks.
@@ -37,7 +40,7 @@ def with_resources_of_this_machine(spec: JobSpec) -> JobSpec:
 
 
 def join_ranks(spec: JobSpec) -> torch.device:
-    """Join the process group, if there are several ranks; returns this rank's device."""
+    """Join the process group, if there are several ranks; return this rank's device."""
     device = torch.device("cpu")
     if spec.resources.gpus_per_worker:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
@@ -55,7 +58,8 @@ def on_rank_0(function: Callable[[], T]) -> T:
     """
     if not dist.is_initialized():
         return function()
-    group = dist.new_group(backend="gloo", timeout=PATIENCE)
+    # The default group has a shorter timeout, and NCCL would need a GPU for the pickled result.
+    group = dist.new_group(backend="gloo", timeout=_RANK_0_TIMEOUT)
     assert isinstance(group, dist.ProcessGroup), "every rank is in the group of all"
     shared: list[T | str | None] = [None, None]
     if rank() == 0:

@@ -9,7 +9,7 @@ from dasl_core.spec import Clip
 class Updater:
     """Applies gradients, and skips a step whose gradients are not finite.
 
-    Gradients are averaged over ranks before, so every rank decides alike.
+    Gradients are averaged over ranks before, so all ranks make the same decision.
 
     Args:
         clip: of the unscaled gradients; None leaves them as they are.
@@ -19,7 +19,7 @@ class Updater:
 
     Attributes:
         overflowed: whether the last step was skipped because the loss scale is still too large for
-            float16: a normal step of the search for it.
+            float16. This is normal while the scaler searches for a scale.
     """
 
     def __init__(
@@ -63,9 +63,8 @@ class Updater:
             elif self.clip is not None:
                 torch.nn.utils.clip_grads_with_norm_(self.weights, self.clip.norm, norm)
             self.scaler.step(self.optimizer)
-        else:
-            if self.buffers:
-                torch._foreach_copy_(self.buffers, self._snapshot)
+        elif self.buffers:
+            torch._foreach_copy_(self.buffers, self._snapshot)
         if self.scaler.is_enabled():
             self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
@@ -76,6 +75,6 @@ class Updater:
 def clip_each(gradients: list[Tensor], limit: float) -> None:
     """Clip the norm of each gradient separately, as DINO's code does."""
     norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients])
-    factors = (limit / (norms + 1e-6)).clamp(max=1)  # without a wait for the device
+    factors = (limit / (norms + 1e-6)).clamp(max=1)  # no synchronization with the device
     for gradient, factor in zip(gradients, factors, strict=True):
         gradient.mul_(factor)

@@ -72,7 +72,7 @@ def admin_token(
         from sqlalchemy.exc import SQLAlchemyError
 
         from dasl_core.spec import field_problems
-        from service.db.session import Database, in_a_line
+        from service.db.session import Database, first_line
         from service.embedded.bootstrap_token import new_admin_token
         from service.settings import read_settings
         from service.tokens.schemas import TenantName, TokenName
@@ -87,7 +87,7 @@ def admin_token(
     try:
         token = new_admin_token(Database(read_settings().database_url), name, tenant)
     except (ValueError, SQLAlchemyError) as error:
-        raise fail(f"{in_a_line(error)}. Create the tables with: dasl db upgrade") from error
+        raise fail(f"{first_line(error)}. Create the tables with: dasl db upgrade") from error
     if as_json:
         print_json({"name": name, "tenant": tenant, "scopes": ["admin"], "token": token})
     else:

@@ -75,12 +75,12 @@ class ApiError(DaslError):
         self.title = str(self.problem.get("title") or f"HTTP {status}")
         self.detail = str(self.problem.get("detail") or "")
         self.errors = _field_errors(self.problem.get("errors"))
-        super().__init__(self._sentence())
+        super().__init__(self._text())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.status, self.problem)
 
-    def _sentence(self) -> str:
+    def _text(self) -> str:
         # A detail that only repeats the fields' messages is left out.
         redundant = bool(self.errors) and all(error.reason in self.detail for error in self.errors)
         if redundant and len(self.errors) == 1:

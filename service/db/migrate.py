@@ -11,7 +11,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.db.session import in_a_line, make_engine
+from service.db.session import first_line, make_engine
 
 # An arbitrary number that nothing else in this database uses: "DASL" in ASCII.
 _ADVISORY_LOCK = 0x4441534C
@@ -38,7 +38,7 @@ def upgrade(url: str) -> None:
     except SQLAlchemyError as error:
         masked = engine.url.render_as_string(hide_password=True)
         raise ValueError(
-            f"The database {masked} (DASL_DATABASE_URL) cannot be brought up to date: {in_a_line(error)}"
+            f"The database {masked} (DASL_DATABASE_URL) cannot be brought up to date: {first_line(error)}"
         ) from error
     finally:
         engine.dispose()

@@ -38,8 +38,8 @@ _SYNC_MODE = "dasl_sync_mode"
 _USED_AT, _TRUSTED_SECONDS = "dasl_used_at", 1.0
 
 
-def in_a_line(error: Exception) -> str:
-    """Return the database's message, without the statement and the link that SQLAlchemy adds."""
+def first_line(error: Exception) -> str:
+    """Return the database's message: its first line, without the statement and link of SQLAlchemy."""
     return str(getattr(error, "orig", None) or error).strip().splitlines()[0]
 
 

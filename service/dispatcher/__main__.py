@@ -39,8 +39,8 @@ def main() -> int:
     try:
         Storage(settings.artifacts_uri).check_writable()
     except ValueError as error:
-        # Start all the same: the problem may go away, and live attempts must be watched.
-        logger.error("%s: attempts will fail", error)
+        # Start nevertheless: the problem may be temporary, and running attempts must be watched.
+        logger.error("%s. Attempts will fail until this is corrected.", error)
     Dispatcher(settings, database, executor, holder=holder).run(stop)
     return 0
 

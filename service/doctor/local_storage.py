@@ -65,7 +65,7 @@ def _database(configured_url: str) -> Finding:
     from sqlalchemy.exc import SQLAlchemyError
 
     from service.db import migrate
-    from service.db.session import Database, in_a_line
+    from service.db.session import Database, first_line
 
     try:
         url = make_url(configured_url)
@@ -85,7 +85,7 @@ def _database(configured_url: str) -> Finding:
         remedy = (
             "Start the database or correct DASL_DATABASE_URL; `dasl db upgrade` creates the tables"
         )
-        return Finding("database", "fail", in_a_line(error), remedy)
+        return Finding("database", "fail", first_line(error), remedy)
     if behind:
         return Finding("database", "fail", f"{shown} {behind}", "dasl db upgrade")
     return Finding("database", "ok", f"{shown} has the tables of this version")

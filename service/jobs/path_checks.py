@@ -20,7 +20,7 @@ def path_problems(
 
     No transaction is open while paths are checked, as a file system may hang.
     """
-    problems = _of_weights(settings, spec.backbone.pretrained)
+    problems = _weights_problems(settings, spec.backbone.pretrained)
     names = {"dataset": spec.dataset, "evaluate.dataset": spec.evaluate.dataset}
     with database.autocommit() as session:
         by_field = {
@@ -30,11 +30,11 @@ def path_problems(
         }
     for field, dataset in by_field.items():
         if dataset is not None and dataset.state == DatasetState.READY:
-            problems += _of_folder(settings, field, str(names[field]), dataset)
+            problems += _folder_problems(settings, field, str(names[field]), dataset)
     return problems
 
 
-def _of_weights(settings: Settings, pretrained: str | None) -> list[FieldProblem]:
+def _weights_problems(settings: Settings, pretrained: str | None) -> list[FieldProblem]:
     if pretrained is None:
         return []
     field, expected = "backbone.pretrained", "an absolute path, or a file:// URI, as workers see it"
@@ -49,7 +49,7 @@ def _of_weights(settings: Settings, pretrained: str | None) -> list[FieldProblem
     try:
         if not path.exists():
             return [FieldProblem(field, "does not exist on the server", pretrained, expected)]
-        # A folder is taken for a DASL checkpoint.
+        # A folder is assumed to be a DASL checkpoint, which the worker checks.
         if not path.is_dir() and path.suffix not in WEIGHTS_ENDINGS:
             endings = ", ".join(WEIGHTS_ENDINGS)
             return [
@@ -60,13 +60,15 @@ def _of_weights(settings: Settings, pretrained: str | None) -> list[FieldProblem
     return []
 
 
-def _of_folder(settings: Settings, field: str, name: str, dataset: Dataset) -> list[FieldProblem]:
+def _folder_problems(
+    settings: Settings, field: str, name: str, dataset: Dataset
+) -> list[FieldProblem]:
     if not is_allowed(dataset.uri, settings.dataset_roots, resolve_links=settings.check_paths):
         message = f"was ingested, but its folder {dataset.uri} {OUTSIDE}"
         return [FieldProblem(field, message, name, _in_roots(settings, "a data set"))]
-    missing = _missing(dataset.uri) if settings.check_paths else None
-    if missing is not None:
-        message = f"was ingested, but its folder {dataset.uri} {missing}"
+    reason = _why_unreadable(dataset.uri) if settings.check_paths else None
+    if reason is not None:
+        message = f"was ingested, but its folder {dataset.uri} {reason}"
         expected = (
             "a data set whose folder the server can read: mount it again, or delete the data set "
             "and register it again"
@@ -75,8 +77,8 @@ def _of_folder(settings: Settings, field: str, name: str, dataset: Dataset) -> l
     return []
 
 
-def _missing(folder: str) -> str | None:
-    """The problem with a folder that cannot be read; `None` if it can."""
+def _why_unreadable(folder: str) -> str | None:
+    """Return why a folder cannot be read; `None` if it can."""
     try:
         return None if Path(folder).is_dir() else "is no longer there"
     except OSError as error:

@@ -23,7 +23,7 @@ _CHECK_EVERY_SECONDS = 0.5
 
 
 def main() -> int:
-    """Serve with the settings of the environment; returns the exit status."""
+    """Serve with the settings of the environment; return the exit status."""
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

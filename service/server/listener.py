@@ -36,7 +36,7 @@ def bind_listener(settings: Settings) -> Iterator[socket.socket]:
 
 
 def warn_if_exposed(settings: Settings) -> None:
-    """Warn if other machines can reach the port, and about what this allows."""
+    """Log warnings about what other machines can do, if they can reach the port."""
     if _is_loopback(settings.host):
         return
     logger.warning(
