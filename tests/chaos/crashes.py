@@ -174,7 +174,7 @@ def main() -> int:
 
 
 def keep(output: Path, run: dict[str, Any]) -> None:
-    """Add a run to those of other seeds, and sum them up."""
+    """Add a run to those of other seeds in a results file, with totals."""
     runs = json.loads(output.read_text())["runs"] if output.exists() else []
     runs = [each for each in runs if each["result"]["seed"] != run["result"]["seed"]] + [run]
     runs.sort(key=lambda each: int(each["result"]["seed"]))
@@ -214,7 +214,7 @@ def crash(
     minutes: float,
     standin: bool,
 ) -> dict[str, Any]:
-    """Kill `kills` times, wait for all jobs, and return counts and violations.
+    """Kill `kills` processes, wait for all jobs, and return counts and violations.
 
     Args:
         mean_wait: seconds between two kills; each wait is drawn evenly from 0 to twice that.

@@ -256,7 +256,7 @@ def last_step(client: Client, job: Job) -> int:
 
 
 def _restart(stop: Callable[[], None], start: Callable[[], None]) -> float:
-    """Wait some seconds, then cause an outage of about two; return its duration."""
+    """Wait 5 s, cause an outage of about 2 s, and wait again; return its duration."""
     time.sleep(5)
     began = time.monotonic()
     stop()
@@ -281,7 +281,7 @@ def _lease_holder(database: Database) -> str:
 
 
 def _last_round(database: Database) -> float:
-    """The time of a dispatcher's last poll of Ray, with which each round starts."""
+    """Return the time of the dispatcher's last poll of Ray, with which a round starts."""
     with database.read() as session:
         return session.get_one(ClusterSnapshot, 1).at.timestamp()
 

@@ -1,4 +1,4 @@
-"""Run each folder's `code.py` and save the features it computes of `images.npy`.
+"""Run the `code.py` of given folders and save the features that it computes from `images.npy`.
 
 Run with `-I`, which ignores PYTHONPATH. Its argument names the modules, separated by commas, that must not be
 imported, as if they were not installed. Each line of standard input is a JSON list of folders, and is answered

@@ -25,7 +25,7 @@ def without_batch_statistics(method: Method) -> Method:
 def micro_batch_gradients(
     method: Method, views: Sequence[Tensor], micro_batches: int, step: Step | None = None
 ) -> tuple[dict[str, Tensor], Tensor, Outputs]:
-    """Return gradients by parameter name, loss and outputs of one batch in so many micro-batches."""
+    """Return a batch's gradients by parameter name, loss and outputs, computed in micro-batches."""
     method.zero_grad(set_to_none=True)
     computer = GradientComputer(
         method,

@@ -19,7 +19,9 @@ def until(
     *,
     pause: float = 0.2,
 ) -> T:
-    """Call `poll` until it returns something other than None. Fast polls slow a service down.
+    """Call `poll` until it returns something other than None, and return that.
+
+    The pause is long because frequent polls slow a service down.
 
     Raises:
         TimeoutError: it returned None for `seconds`.
@@ -33,7 +35,7 @@ def until(
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
-    """Poll until `condition` holds, often: within one process.
+    """Poll `condition` frequently until it holds; for conditions within one process.
 
     Raises:
         TimeoutError: it did not hold for `seconds`.

@@ -45,7 +45,7 @@ def training(ancestor: int) -> list[TrainingProcess]:
 
 
 def part_of(words: list[str]) -> Part | None:
-    """Return the part in a training of a process with this command line; None if it has none."""
+    """Return the part that a process with this command line has in a training; None for others."""
     if words[0].startswith("ray::RayTrain") or "--rank" in words:
         return "rank"
     if "workers.driver" in words or "tests.support.stand_in.training" in words:

@@ -89,7 +89,7 @@ class ScriptedServer:
             do_GET = do_POST = do_PATCH = do_DELETE = _serve
 
             def log_message(self, format: str, *args: object) -> None:
-                """Tests read `requests` instead."""
+                """Log nothing; tests read `requests`."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", port), RequestHandler)
         self._server.daemon_threads = True

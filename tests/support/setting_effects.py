@@ -41,7 +41,7 @@ class SettingEffects:
 
     Attributes:
         others: another value of each setting.
-        loss: the loss of the last step of a history, by the settings.
+        loss: function of settings, method and history; returns the loss of the last step.
         base: values to compare with besides `training_world.SMALL`, for settings whose default would
             leave another one without effect.
     """
