@@ -195,6 +195,28 @@ def test_cancel_stops_after_a_step_and_saves_it(
     until(lambda: not served.drivers(job.id) or None, "the driver's end")
 
 
+def test_death_of_ray_trains_controller_ends_ranks_and_frees_their_cpus(
+    served: Served, client: Client
+) -> None:
+    train = {"epochs": 100_000, "batch_size": 8, "checkpoint_every_epochs": 100_000}
+    evaluate = {"every_epochs": 50_000}
+    resources = {"workers": 1, "max_restarts": 0}
+    job = client.jobs.submit(
+        spec(served.dataset, train=train, evaluate=evaluate, resources=resources)
+    )
+    until(lambda: client.jobs.metrics(job.id).step or None, "the first step")
+    [controller] = [
+        pid
+        for pid, words in served.processes().items()
+        if words[0].startswith("ray::TrainController")
+    ]
+    os.kill(controller, signal.SIGKILL)
+    job = until(lambda: ((now := job.refresh()).done and now) or None, "the end")
+    assert (job.status, job.restarts) == ("failed", 0)
+    until(lambda: not (served.ranks() or served.drivers(job.id)) or None, "the processes' end")
+    until(lambda: client.cluster().used_cpus == 0 or None, "free CPUs")
+
+
 def test_folders_without_usable_images_are_refused(client: Client, tmp_path: Path) -> None:
     with pytest.raises(ApiError, match="does not exist on the server") as refused:
         client.datasets.add(tmp_path / "nowhere", "nowhere")
