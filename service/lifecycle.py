@@ -376,7 +376,7 @@ def record_heartbeat(job: Job, attempt: Attempt, progress: Data) -> None:
     # Keep the previous values of missing fields, as before the first step.
     merged = {**_lasting_progress(job), **progress}
     # Without reports nothing is known about progress, so a long silence is not a standstill.
-    silent = last_report is None or not timedelta() <= now - last_report < liveness.SILENCE
+    silent = last_report is None or not timedelta() <= now - last_report < liveness.MAX_SILENCE
     if silent or (progress and merged != job.progress):
         attempt.progressed_at = now
     if progress:

@@ -91,7 +91,7 @@ def in_use(session: Session, ids: Collection[str]) -> set[str]:
     """
     if not ids:
         return set()
-    # Few attempts are unsettled, and the column is indexed.
+    # Few attempts are not finalized, and the column is indexed.
     attempts = select(Attempt.resume_checkpoint_id).where(
         Attempt.resume_checkpoint_id.in_(ids), ~Attempt.settled, Attempt.finished_at.is_(None)
     )

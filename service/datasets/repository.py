@@ -171,7 +171,7 @@ def mark_removed(session: Session, dataset_id: str) -> None:
     run = runs.newest(session, IngestRun, dataset_id)
     if run is not None:
         runs.move(session, IngestRun, dataset_id, run.number, AttemptState.CANCELLED)
-        runs.settle(session, IngestRun, dataset_id, run.number)
+        runs.mark_finalized(session, IngestRun, dataset_id, run.number)
 
 
 def begin_ingest(session: Session, dataset_id: str, token_hash: str) -> IngestRun | None:
@@ -223,5 +223,5 @@ def end_ingest(session: Session, dataset_id: str, number: int, state: str, **col
         return False
     over = AttemptState.SUCCEEDED if state == DatasetState.READY else AttemptState.FAILED
     runs.move(session, IngestRun, dataset_id, number, over, error=columns.get("error"))
-    runs.settle(session, IngestRun, dataset_id, number)
+    runs.mark_finalized(session, IngestRun, dataset_id, number)
     return True

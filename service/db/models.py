@@ -222,7 +222,7 @@ class Run(Base):
     progressed_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
-    # Confirmed runtime: each gap between heartbeats counts for at most `service.runs.liveness.SILENCE`.
+    # Confirmed runtime: each gap between heartbeats counts for at most `service.runs.liveness.MAX_SILENCE`.
     ran_seconds: Mapped[float] = mapped_column(default=0.0, server_default=text("0"))
     error: Mapped[Object | None]
     resume_checkpoint_id: Mapped[str | None] = mapped_column(String(40))

@@ -49,7 +49,10 @@ class Finalizer:
         self._logs.follow(attempt.job_id, attempt.number, attempt.submission_id)
 
     def finalize(self, attempt: AttemptView) -> None:
-        """Copy the rest of an ended attempt's log and settle it; stop its driver if it still runs."""
+        """Copy the rest of an ended attempt's log and mark the attempt as finalized.
+
+        A driver that still runs is stopped first, after a grace period.
+        """
         assert attempt.finished_at is not None
         run = self._context.executor.status(attempt.submission_id)
         if run is not None and not run.state.ended:
@@ -63,5 +66,5 @@ class Finalizer:
                 lifecycle.attach_log_tail(session, attempt.job_id, attempt.number, lines)
         self._garbage.sweep_attempt(attempt)
         with self._context.write() as session:
-            runs.settle(session, Attempt, attempt.job_id, attempt.number)
+            runs.mark_finalized(session, Attempt, attempt.job_id, attempt.number)
         self._context.forget(attempt.submission_id)

@@ -1,7 +1,7 @@
 """Rules for ingest runs of data sets.
 
-An ingest run only reads images and reports on them, so running one twice is harmless; its token decides
-which report counts. If Ray does not know a run, it is therefore submitted again.
+A run that Ray does not know is submitted again. Running it twice is harmless: it only reads images, and
+the API accepts only the report with the newest token.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from service.dispatcher.context import DispatcherContext
 from service.dispatcher.driver_errors import driver_ended
 from service.dispatcher.executor import Submission
 from service.dispatcher.log_copier import last_lines
-from service.dispatcher.watcher import Missing
+from service.dispatcher.watcher import MissingAction, RunPolicy
 from service.lifecycle import Ending, Retry
 from service.runs.repository import RunView
 from service.states import DatasetState
@@ -28,8 +28,8 @@ _MAX_CONCURRENT = 2
 _TIME_LIMIT = timedelta(hours=24)
 
 
-class IngestPolicy:
-    """Rules for ingest runs: a `RunPolicy`."""
+class IngestPolicy(RunPolicy[RunView]):
+    """Rules for ingest runs of data sets."""
 
     noun = "ingest"
     finalized = False
@@ -51,42 +51,38 @@ class IngestPolicy:
                 datasets.ingest_again(session, dataset_id)
 
     def live(self, session: Session) -> Sequence[RunView]:
-        """See `RunPolicy.live`."""
         return datasets.ingesting(session)
 
     def create(self, session: Session, owner: str, token_hash: str) -> IngestRun | None:
-        """See `RunPolicy.create`."""
         return datasets.begin_ingest(session, owner, token_hash)
 
     def command(self, run: RunView) -> str:
-        """See `RunPolicy.command`."""
         return self._context.entrypoints.ingest.format(run=run.submission_id, dataset=run.owner)
 
-    def missing(self, run: RunView) -> Ending | Missing:
-        """See `RunPolicy.missing`."""
-        return Missing.SUBMIT
+    def on_missing(self, run: RunView) -> Ending | MissingAction:
+        return MissingAction.SUBMIT
 
-    def ended(self, run: RunView, submission: Submission) -> Ending:
-        """See `RunPolicy.ended`."""
+    def on_driver_ended(self, run: RunView, submission: Submission) -> Ending:
         lines = last_lines(self._context.executor, run.submission_id)
         return Ending("failed", driver_ended("ingest", submission, lines))
 
     def enforce(self, run: RunView) -> Ending | None:
-        """See `RunPolicy.enforce`. A hanging ingest must not block others."""
-        # Measured from this dispatcher's first check of the run.
+        """Return the ending of an ingest that takes too long: it must not block other ingests.
+
+        The time is measured from this dispatcher's first check of the run.
+        """
         now = self._context.clock()
-        # Ended runs are not checked again, so old entries are dropped.
+        # Drop the entries of ended runs, which are not checked again.
         self._first_checked_at = {
             id: at for id, at in self._first_checked_at.items() if now - at < 2 * _TIME_LIMIT
         }
         if now - self._first_checked_at.setdefault(run.submission_id, now) <= _TIME_LIMIT:
             return None
         hours = _TIME_LIMIT / timedelta(hours=1)
-        message = f"The ingest took longer than {hours:g} hours: do the images' disks answer?"
+        message = f"The ingest took longer than {hours:g} hours. Check that the disk with the images responds"
         return Ending("failed", {"type": "too-long", "message": message}, Retry.NEVER)
 
     def end(self, session: Session, run: RunView, ending: Ending) -> None:
-        """See `RunPolicy.end`."""
-        repeats = ending.retry != Retry.NEVER and run.number < _MAX_RUNS
-        state = DatasetState.PENDING if repeats else DatasetState.FAILED
+        retried = ending.retry != Retry.NEVER and run.number < _MAX_RUNS
+        state = DatasetState.PENDING if retried else DatasetState.FAILED
         datasets.end_ingest(session, run.owner, run.number, state, error=ending.error)

@@ -1,8 +1,8 @@
-"""The dispatcher's round: one `tick` checks everything once and leaves a consistent state.
+"""Main loop of the dispatcher: each `tick` checks all runs once and admits queued jobs.
 
-Only the holder of the lease acts. A round recovers and adopts first and starts new work last, so
-that the next round, of any dispatcher, repairs a crash at any point. No network call is made inside
-a transaction.
+Only the holder of the lease acts. A round checks existing runs before it starts new ones. After a
+crash at any point, the next round, of this or another dispatcher, recovers from the state in the
+database. No network call is made inside a transaction.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _GARBAGE_INTERVAL_SECONDS = 1.0
 _POLL_CLUSTER_EVERY = timedelta(seconds=2)
 # Ray's head may share its cores with training, so it is polled less often than the queue.
 _WATCH_EVERY = timedelta(seconds=1)
-# Limit of one transaction, so that other transactions do not wait long.
+# Bounds the duration of a transaction, during which other writers wait.
 _WAITS_PER_TRANSACTION = 100
 
 
@@ -56,7 +56,8 @@ class Dispatcher:
 
     Args:
         holder: the name of this dispatcher in the lease. A dispatcher that is certain to be the only
-            one (by a lock on its home) keeps its name over restarts, and so never waits for a lease.
+            one (by a lock on its home) uses the same name after a restart, and so need not wait until
+            its earlier lease expires.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Dispatcher:
         self._train, self._ingest = TrainPolicy(self._context, logs), IngestPolicy(self._context)
         self._attempts = RunWatcher(self._context, self._train)
         self._ingests = RunWatcher(self._context, self._ingest)
-        # Every kind of run has a watcher here.
+        # One watcher for each kind of run.
         self._watchers: Sequence[RunWatcher[Any]] = (self._attempts, self._ingests)
         self._outage = Outage()
         finalizer = Finalizer(self._context, logs, garbage)
@@ -98,17 +99,18 @@ class Dispatcher:
             "logs": Loop(finalizer.round, _LOG_INTERVAL_SECONDS, self._outage),
             "garbage": Loop(garbage.round, _GARBAGE_INTERVAL_SECONDS, self._outage),
         }
-        """Loops that use slow stores; each has a thread beside the main loop."""
+        """Loops that use slow stores; each runs in its own thread."""
         self._cluster: Cluster | None = None
         self._cluster_polled_at: datetime | None = None
         self._watched_at: datetime | None = None
         self._recorded_waits: set[tuple[str, int, str]] = set()
 
     def cluster_was_restarted(self, restarted: Restarted) -> None:
-        """Treat earlier attempts that Ray does not know as lost at once: the cluster is new.
+        """Treat earlier attempts that Ray does not know as lost at once, because the cluster is new.
 
-        If the whole service was restarted, this uses up no restart of a job. If Ray died under a running
-        service it does: a job may have been the cause.
+        Args:
+            restarted: if the whole service was restarted, the lost attempts use up no restart of their
+                jobs. If only Ray was, they do, because a job may have been the cause.
         """
         self._train.restarted = restarted
         self._cluster_polled_at = self._watched_at = None
@@ -121,9 +123,11 @@ class Dispatcher:
 
     def run(self, stop: threading.Event, *, interval: float = 0.25) -> None:
         """Run all loops until `stop` is set; then release the lease."""
-        over = threading.Event()
+        background_stop = threading.Event()
         threads = [
-            threading.Thread(target=loop.run, args=(over,), name=f"dispatcher-{name}", daemon=True)
+            threading.Thread(
+                target=loop.run, args=(background_stop,), name=f"dispatcher-{name}", daemon=True
+            )
             for name, loop in self.background.items()
         ]
         for thread in threads:
@@ -131,7 +135,7 @@ class Dispatcher:
         try:
             Loop(self._main_round, interval, self._outage).run(stop)
         finally:
-            over.set()
+            background_stop.set()
             for thread in threads:
                 thread.join()
         Loop(self._release_lease, interval, self._outage).run_once()
@@ -161,12 +165,12 @@ class Dispatcher:
             self._watched_at = now
             self._watch()
         with self._context.database.read() as session:
-            due = repository.due_retries(session, now)
-            awaiting = self._ingest.due(session)
-        for job_id in due:
+            retries = repository.due_retries(session, now)
+            dataset_ids = self._ingest.due(session)
+        for job_id in retries:
             with self._context.write() as session:
                 lifecycle.requeue(session, job_id)
-        for dataset_id in awaiting:
+        for dataset_id in dataset_ids:
             self._run_step(self._ingests.start, dataset_id)
         self._admit()
 
@@ -187,7 +191,7 @@ class Dispatcher:
         # Each step calls Ray, and together they may take longer than a lease.
         self._context.keep_lease()
         if not run_isolated(step, item):
-            # Check at once whether all of Ray is unreachable: the rest of the round is then skipped.
+            # If all of Ray is unreachable, the rest of the round is skipped.
             self._cluster_polled_at = None
             self._poll_cluster()
 
@@ -246,7 +250,7 @@ class Dispatcher:
         self._record_waits([decision for decision in decisions if not decision.starts])
 
     def _record_waits(self, waiting: list[Decision]) -> None:
-        """Add an event for what each job waits for: once per reason and attempt."""
+        """Add an event to each waiting job with the reason; once per reason and attempt."""
         waits = {
             (decision.job.job_id, decision.job.attempt + 1, str(decision.waits_for)): decision
             for decision in waiting

@@ -1,7 +1,7 @@
 """Rules for attempts of jobs.
 
-If Ray does not know an attempt, the attempt is lost and the job gets a new one: a previous dispatcher
-may have been only stalled, and may still submit the old attempt.
+An attempt that Ray does not know is lost, and the job gets a new one. The lost attempt is not submitted
+again, because a stalled earlier dispatcher may still submit it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.driver_errors import driver_ended
 from service.dispatcher.executor import Submission, SubmissionState
 from service.dispatcher.log_copier import LogCopier
-from service.dispatcher.watcher import Missing
+from service.dispatcher.watcher import MissingAction, RunPolicy
 from service.lifecycle import Ending, Retry
 from service.runs import liveness
 from service.runs.repository import RunView
@@ -27,7 +27,7 @@ from service.scheduling import repository as scheduling
 from service.scheduling.repository import AttemptView
 from service.states import AttemptState, Desired
 
-_OUTCOME_OF_STOP: dict[Desired, states.AttemptOutcome] = {
+_STOP_OUTCOMES: dict[Desired, states.AttemptOutcome] = {
     Desired.CANCEL: "cancelled",
     Desired.PAUSE: "paused",
 }
@@ -36,8 +36,8 @@ Restarted = Literal["service", "ray"]
 """What was restarted, so that Ray lost all submissions: the whole service, or Ray alone."""
 
 
-class TrainPolicy:
-    """Rules for attempts: a `RunPolicy`."""
+class TrainPolicy(RunPolicy[AttemptView]):
+    """Rules for attempts of jobs."""
 
     noun = "job"
     finalized = True
@@ -48,62 +48,56 @@ class TrainPolicy:
         """Set if Ray is known to have lost all submissions of earlier dispatchers."""
 
     def live(self, session: Session) -> Sequence[AttemptView]:
-        """See `RunPolicy.live`."""
         return scheduling.live_attempts(session)
 
     def create(self, session: Session, owner: str, token_hash: str) -> Attempt | None:
-        """See `RunPolicy.create`."""
         return lifecycle.start_attempt(session, owner, token_hash)
 
     def command(self, run: RunView) -> str:
-        """See `RunPolicy.command`."""
         return self._context.entrypoints.job.format(
             run=run.submission_id, job=run.owner, attempt=run.number
         )
 
-    def missing(self, run: AttemptView) -> Ending | Missing:
-        """See `RunPolicy.missing`."""
+    def on_missing(self, run: AttemptView) -> Ending | MissingAction:
         if run.state != AttemptState.CREATED:
-            return self._lost(run)
+            return self._check_lost(run)
         if run.desired != Desired.RUN:
-            return Ending(_OUTCOME_OF_STOP[run.desired])
+            return Ending(_STOP_OUTCOMES[run.desired])
         if run.submission_id not in self._context.tokens:
-            # Only a hash of its token is left. The earlier dispatcher may still submit it: the API
-            # then answers its driver that the attempt is over.
+            # The token is lost with the earlier dispatcher. If that still submits the attempt, the API
+            # refuses the requests of its driver.
             message = "The dispatcher was restarted before Ray accepted the attempt"
             return Ending("lost", {"type": "attempt-lost", "message": message}, Retry.FREE)
-        return self._exceeds_hours(run) or Missing.SUBMIT
+        return self._check_time_limit(run) or MissingAction.SUBMIT
 
-    def ended(self, run: AttemptView, submission: Submission) -> Ending:
-        """See `RunPolicy.ended`."""
+    def on_driver_ended(self, run: AttemptView, submission: Submission) -> Ending:
         forced = run.state == AttemptState.RUNNING
         if submission.state == SubmissionState.STOPPED and run.desired != Desired.RUN:
-            return Ending(_OUTCOME_OF_STOP[run.desired], forced=forced)
+            return Ending(_STOP_OUTCOMES[run.desired], forced=forced)
         lines = self._logs.tail(run.job_id, run.number, run.submission_id)
         error = driver_ended("training driver", submission, lines)
         return Ending("failed", error, forced=forced)
 
     def enforce(self, run: AttemptView) -> Ending | None:
-        """See `RunPolicy.enforce`."""
         if run.desired != Desired.RUN:
             self._stop_if_due(run)
-            return self._hangs(run)
-        return self._exceeds_hours(run) or self._hangs(run)
+            return self._check_hang(run)
+        return self._check_time_limit(run) or self._check_hang(run)
 
     def end(self, session: Session, run: RunView, ending: Ending) -> None:
-        """See `RunPolicy.end`."""
         lifecycle.finish_attempt(session, run.owner, run.number, ending)
 
-    def _lost(self, attempt: AttemptView) -> Ending | Missing:
-        # After a crash of Ray's head its workers may run for another minute: the next attempt may
-        # start only after they were silent for the length of a lease.
+    def _check_lost(self, attempt: AttemptView) -> Ending | MissingAction:
+        """Return the ending of an attempt that Ray has forgotten, once its processes are silent."""
+        # After a crash of Ray's head, its workers may run for another minute. The next attempt may
+        # start only after a lease without a heartbeat.
         last_heartbeat = attempt.heartbeat_at or attempt.created_at
-        ours = attempt.submission_id in self._context.submitted
-        restarted = None if ours else self.restarted
+        submitted_here = attempt.submission_id in self._context.submitted
+        restarted = None if submitted_here else self.restarted
         silent = passed(last_heartbeat, self._context.clock(), self._context.lease)
         if restarted is None and not silent:
-            return Missing.WAIT
-        message = "Ray does not know the attempt any more; it was probably restarted"
+            return MissingAction.WAIT
+        message = "Ray no longer knows the attempt; Ray was probably restarted"
         if restarted == "service":
             message = "The service, or its machine, was stopped while the attempt ran"
         error = {
@@ -116,46 +110,48 @@ class TrainPolicy:
         return Ending("lost", error, retry)
 
     def _stop_if_due(self, attempt: AttemptView) -> None:
-        """Stop an attempt's driver if its ranks did not stop by themselves in time.
+        """Stop an attempt's driver if its ranks did not stop in time.
 
-        The ranks learn from the API that a stop is desired, and stop after a step.
+        The ranks receive the request to stop from the API and stop after a step.
         """
         with self._context.write() as session:
             lifecycle.start_stopping(session, attempt.job_id)
         with self._context.database.read() as session:
             requested_at = repository.stop_requested_at(session, attempt.job_id, attempt.desired)
         grace = timedelta(seconds=self._context.settings.cancel_grace_seconds)
-        # Before its first report a driver has nothing to save.
+        # A driver that has not reported yet has nothing to save.
         has_reported = attempt.state != AttemptState.SUBMITTED
         if not has_reported or passed(requested_at, self._context.clock(), grace):
             self._context.stop(attempt.submission_id)
 
-    def _exceeds_hours(self, attempt: AttemptView) -> Ending | None:
+    def _check_time_limit(self, attempt: AttemptView) -> Ending | None:
         """Return the ending of an attempt whose job exceeded its time limit."""
         now = self._context.clock()
         if now - (attempt.job_started_at or attempt.created_at) < attempt.limit:
             return None
         # Only confirmed runtime counts: no pauses, and no time in which the service was off or its
         # machine slept. Without a heartbeat, the time since creation counts.
-        took = now - attempt.created_at
+        runtime = now - attempt.created_at
         if attempt.heartbeat_at is not None:
             silent = max(now - attempt.heartbeat_at, timedelta())
-            took = attempt.ran + min(silent, liveness.SILENCE)
+            runtime = attempt.ran + min(silent, liveness.MAX_SILENCE)
         with self._context.database.read() as session:
-            before = repository.time_of_attempts(session, attempt.job_id, before=attempt.number)
-        if before + took < attempt.limit:
+            earlier = repository.time_of_attempts(session, attempt.job_id, before=attempt.number)
+        if earlier + runtime < attempt.limit:
             return None
         hours = attempt.limit / timedelta(hours=1)
         error = {
             "type": "max-hours",
-            "message": f"The job ran for longer than resources.max_hours = {hours:g}",
+            "message": f"The job ran for longer than resources.max_hours = {hours:g}. "
+            "Clone it with a higher limit",
         }
         return Ending("failed", error, Retry.NEVER)
 
-    def _hangs(self, attempt: AttemptView) -> Ending | None:
+    def _check_hang(self, attempt: AttemptView) -> Ending | None:
         """Return the ending of an attempt that hangs: it reports, but makes no progress.
 
-        A silent rank 0 is no hang: it may train normally and only fail to reach the API.
+        An attempt whose rank 0 is silent does not count as hanging: the rank may train normally and only
+        fail to reach the API.
         """
         allowed = timedelta(seconds=self._context.settings.hang_seconds)
         if attempt.standstill < allowed:

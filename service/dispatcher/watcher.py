@@ -1,7 +1,8 @@
-"""The watcher of runs: it submits, adopts, watches and ends the runs of one kind.
+"""Watcher of runs: submits, adopts, watches and ends the runs of one kind.
 
-A run's row, with its submission id, is committed before the run is submitted to Ray. After a crash,
-each such row is therefore looked up in Ray first. A `RunPolicy` decides what differs between kinds.
+The row of a run, with its submission id, is committed before the run is submitted to Ray. After a crash,
+the watcher therefore looks up each live run in Ray before it submits one. A `RunPolicy` contains the
+rules that differ between kinds of runs.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from service.states import AttemptState
 V = TypeVar("V", bound=RunView)
 
 
-class Missing(Enum):
-    """What to do with a run that Ray does not know, if it does not end."""
+class MissingAction(Enum):
+    """Action for a run that Ray does not know and that has not ended."""
 
     SUBMIT = auto()
     """Submit it, for the first time or again."""
@@ -34,10 +35,10 @@ class Missing(Enum):
 
 
 class RunPolicy(Protocol[V]):
-    """Rules for runs of one kind. `V` is what the rules need to know of a run."""
+    """Rules for runs of one kind. `V` is the view of a run that the rules need."""
 
     noun: str
-    """What a user calls the run, in messages."""
+    """Name of this kind of run in messages to users."""
     finalized: bool
     """Whether `Finalizer` stops processes of ended runs; if not, the watcher stops them before the end."""
 
@@ -45,22 +46,22 @@ class RunPolicy(Protocol[V]):
         """Return the runs to watch."""
 
     def create(self, session: Session, owner: str, token_hash: str) -> Run | None:
-        """Add the owner's next run, or return `None` if it is not due any more."""
+        """Add the owner's next run; return `None` if none is due any more."""
 
     def command(self, run: RunView) -> str:
         """Return the shell command of a run."""
 
-    def missing(self, run: V) -> Ending | Missing:
-        """Decide about a run that Ray does not know."""
+    def on_missing(self, run: V) -> Ending | MissingAction:
+        """Return the ending of a run that Ray does not know, or the action to take instead."""
 
-    def ended(self, run: V, submission: Submission) -> Ending:
+    def on_driver_ended(self, run: V, submission: Submission) -> Ending:
         """Return the ending of a run whose driver ended without a report."""
 
     def enforce(self, run: V) -> Ending | None:
         """Enforce stop requests; return the ending of a run that exceeds a limit."""
 
     def end(self, session: Session, run: RunView, ending: Ending) -> None:
-        """End a run and move its owner, unless the run has ended already."""
+        """End a run and update its owner, unless the run has already ended."""
 
 
 class RunWatcher(Generic[V]):
@@ -88,16 +89,16 @@ class RunWatcher(Generic[V]):
         """Compare a run with what Ray knows of it: adopt, submit or end it, or enforce its limits."""
         submission = self._context.executor.status(run.submission_id)
         if submission is None:
-            decision = self._policy.missing(run)
+            decision = self._policy.on_missing(run)
             if isinstance(decision, Ending):
                 self._end(run, decision)
-            elif decision == Missing.SUBMIT:
+            elif decision == MissingAction.SUBMIT:
                 self._submit(run)
         elif run.state == AttemptState.CREATED:
             self._mark_submitted(run)
         elif submission.state.ended:
-            # A driver reports its result before it ends. That report wins: the first commit counts.
-            self._end(run, self._policy.ended(run, submission))
+            # If the driver reported a result, the run has already ended and this changes nothing.
+            self._end(run, self._policy.on_driver_ended(run, submission))
         elif (ending := self._policy.enforce(run)) is not None:
             self._stop_and_end(run, ending)
 
@@ -115,7 +116,7 @@ class RunWatcher(Generic[V]):
         self._mark_submitted(run)
 
     def _replace_token(self, run: RunView) -> bool:
-        """Give a live run another token, because only the hash of its token is left."""
+        """Replace the token of a live run, of which this dispatcher has only the hash."""
         token, hashed = credentials.new_token()
         with self._context.write() as session:
             replaced = runs.replace_token(session, run.owner, run.number, hashed)
@@ -129,7 +130,7 @@ class RunWatcher(Generic[V]):
 
     def _stop_and_end(self, run: RunView, ending: Ending) -> None:
         if self._policy.finalized:
-            # The end fences the run off; `Finalizer` makes sure that its processes end.
+            # From now on the API refuses requests of the run; `Finalizer` stops its processes.
             self._end(run, ending)
             self._context.stop(run.submission_id)
         else:

@@ -1,4 +1,4 @@
-"""SQL of runs that is the same for every kind. Nothing here commits; the caller's transaction does."""
+"""SQL for runs of all kinds. Nothing here commits; the caller's transaction does."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def by_submission_id(session: Session, submission_id: str) -> Run | None:
 
 
 def newest(session: Session, kind: type[R], owner: str) -> R | None:
-    """The newest run of an owner, as the database has it now."""
+    """Return the newest run of an owner, read again from the database."""
     query = select(kind).where(kind.owner == owner).order_by(kind.number.desc()).limit(1)
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
@@ -77,7 +77,7 @@ def move(
     sources: Collection[AttemptState] = LIVE_ATTEMPT,
     error: dict[str, Any] | None = None,
 ) -> bool:
-    """Move a run from one of the given states to another; whether it was in one of them."""
+    """Move a run to another state; return `False` if it is in none of the `sources`."""
     now = datetime.now(UTC)
     columns: dict[str, Any] = {"state": to, "error": error}
     if to not in LIVE_ATTEMPT:
@@ -95,12 +95,12 @@ def move(
 
 
 def mark_submitted(session: Session, owner: str, number: int) -> bool:
-    """Move a run created -> submitted; `False` if it is already further, or over."""
+    """Move a run from created to submitted; return `False` if it is in another state."""
     return move(session, Run, owner, number, AttemptState.SUBMITTED, sources={AttemptState.CREATED})
 
 
 def replace_token(session: Session, owner: str, number: int, token_hash: str) -> bool:
-    """Give a live run another token, when only the hash of the first is left."""
+    """Replace the token of a live run; return `False` if the run has ended."""
     replaced = session.execute(
         update(Run)
         .where(Run.owner == owner, Run.number == number, Run.state.in_(LIVE_ATTEMPT))
@@ -111,8 +111,8 @@ def replace_token(session: Session, owner: str, number: int, token_hash: str) ->
     return replaced is not None
 
 
-def settle(session: Session, kind: type[Run], owner: str, number: int) -> None:
-    """Note that nothing is left to do for a run that ended."""
+def mark_finalized(session: Session, kind: type[Run], owner: str, number: int) -> None:
+    """Mark an ended run as finalized, in the column `settled`."""
     session.execute(
         update(kind)
         .where(kind.owner == owner, kind.number == number, kind.finished_at.is_not(None))

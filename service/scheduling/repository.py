@@ -39,7 +39,7 @@ class AttemptView(RunView):
     progress_reported_at: datetime | None
     progressed_at: datetime | None
     ran: timedelta
-    """Confirmed runtime: gaps between heartbeats longer than `service.runs.liveness.SILENCE` are cut to it."""
+    """Confirmed runtime: a gap between heartbeats counts for at most `liveness.MAX_SILENCE`."""
     finished_at: datetime | None
     status: JobStatus
     desired: Desired
@@ -75,7 +75,7 @@ def live_attempts(session: Session) -> list[AttemptView]:
 
 
 def ended_attempts(session: Session) -> list[AttemptView]:
-    """Return the attempts that have ended and are not settled, oldest first."""
+    """Return the attempts that have ended and are not finalized, oldest first."""
     ended = (~Attempt.settled, Attempt.finished_at.is_not(None))
     return _attempts(session, _ATTEMPTS.where(*ended).order_by(Attempt.finished_at))
 
