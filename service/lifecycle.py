@@ -1,9 +1,9 @@
-"""The lifecycle of a job: the only code that moves a job's status.
+"""Lifecycle of a job: the only code that changes a job's status.
 
-Every move is a guarded UPDATE (it names the old status and the attempt) and writes its event in the
-same transaction. The first transaction to commit wins; the loser gets `False` or `None` and discards
-its result. A terminal status never changes, and the event of the terminal move is the last event of
-its job.
+Every transition is a guarded UPDATE (it names the old status and the attempt) and writes its event in
+the same transaction. The first transaction to commit wins; any other gets `False` or `None` and discards
+its result. A terminal status never changes, and the event of the transition to it is the last event of
+the job.
 
 Nothing here commits: the caller's transaction does.
 """
@@ -53,7 +53,7 @@ class Retry(StrEnum):
     LIMITED = "limited"
     """Retry as often as the spec's `resources.max_restarts` allows."""
     UNLESS_REPEATED = "unless-repeated"
-    """As `LIMITED`, but the same error twice in a row, without a step in between, is final: for errors
+    """As `LIMITED`, but not if the same error occurs twice in a row without a step in between. For errors
     that the training itself may cause."""
     FREE = "free"
     """Always retry, without using up a restart: the service was stopped while the attempt ran."""
@@ -72,7 +72,7 @@ class Ending:
 
 
 def retry_delay(restarts: int) -> timedelta:
-    """Return the wait before the next attempt; it doubles with each of `restarts` restarts."""
+    """Return the wait before the next attempt, which doubles with every earlier restart."""
     return min(LONGEST_RETRY, _FIRST_RETRY * (1 << min(restarts, 10)))
 
 
@@ -90,10 +90,13 @@ def enqueue(session: Session, job: Job) -> None:
 
 
 def start_attempt(session: Session, job_id: str, token_hash: str) -> Attempt | None:
-    """Move queued -> starting and add the next attempt with its submission id, before its submission.
+    """Move a queued job to starting and add its next attempt, which is not submitted yet.
 
     The attempt resumes from the newest registered checkpoint, or else from the one that the job was
-    cloned from. Returns `None` if the job is not queued any more, or its cancellation was requested.
+    cloned from.
+
+    Returns:
+        The attempt; `None` if the job is no longer queued, or a pause or cancellation was requested.
     """
     job = lock_job(session, job_id)
     if job is None or job.status != JobStatus.QUEUED or job.desired != Desired.RUN:
@@ -193,16 +196,15 @@ def finish_attempt(session: Session, job_id: str, number: int, ending: Ending) -
     if job is None or job.attempt != number or JobStatus(job.status) in TERMINAL:
         return None
     outcome = ending.outcome
-    over = AttemptState(outcome)
-    if not runs.move(session, Attempt, job_id, number, over, error=ending.error):
+    if not runs.move(session, Attempt, job_id, number, AttemptState(outcome), error=ending.error):
         return None
     if outcome == "succeeded" and job.status != JobStatus.CANCELLING:
         if job.status == JobStatus.STARTING:
             _move(session, job, JobStatus.RUNNING, f"Attempt {number} is running")
         return _end(session, job, JobStatus.SUCCEEDED, "Job succeeded", error=None)
     if outcome == "paused" and job.desired == Desired.PAUSE:
-        repeats = ". It had to be killed and will repeat the steps after its last checkpoint"
-        return _pause(session, job, "Job paused" + (repeats if ending.forced else ""))
+        note = ". It had to be killed and will repeat the steps after its last checkpoint"
+        return _pause(session, job, "Job paused" + (note if ending.forced else ""))
     if job.desired == Desired.CANCEL or outcome == "cancelled":
         if job.status != JobStatus.CANCELLING:
             _move(session, job, JobStatus.CANCELLING, "Job is being cancelled")
@@ -216,12 +218,12 @@ def _retry_or_fail(session: Session, job: Job, ending: Ending) -> JobStatus | No
     message = str((error or {}).get("message") or f"Attempt {job.attempt} was {ending.outcome}")
     reason = message.removesuffix(".")  # It becomes part of a sentence.
     if retry == Retry.UNLESS_REPEATED and _is_repeated(session, job, error or {}):
-        message = f"Job failed (the same error again, without a step more): {reason}"
+        message = f"Job failed (same error twice in a row, without a step in between): {reason}"
         return _end(session, job, JobStatus.FAILED, message, error=error)
     limit = _max_restarts(job)
     if retry == Retry.NEVER or (retry != Retry.FREE and job.restarts >= limit):
-        why = "" if retry == Retry.NEVER or limit == 0 else f" (after {job.restarts} restarts)"
-        return _end(session, job, JobStatus.FAILED, f"Job failed{why}: {reason}", error=error)
+        detail = "" if retry == Retry.NEVER or limit == 0 else f" (after {job.restarts} restarts)"
+        return _end(session, job, JobStatus.FAILED, f"Job failed{detail}: {reason}", error=error)
     ended = f"Attempt {job.attempt} {ending.outcome}: {reason}"
     restarts = job.restarts if retry == Retry.FREE else job.restarts + 1
     if job.desired == Desired.PAUSE:
@@ -247,16 +249,16 @@ def _max_restarts(job: Job) -> int:
     try:
         return job.resources.max_restarts
     except UnreadableSpec:
-        # No reason to fail it: it stays queued until a dispatcher that can read its spec takes over.
+        # One more restart: the job then waits in the queue for a dispatcher that can read its spec.
         return job.restarts + 1
 
 
 def _is_repeated(session: Session, job: Job, error: Data) -> bool:
-    """Whether the previous attempt failed with the same error, and this one made no progress."""
+    """Whether the previous attempt failed with the same error and the newest one made no progress."""
     job_id, number = job.id, job.attempt
-    before = session.get(Attempt, (job_id, number - 1))
-    previous = (before.error if before is not None else None) or {}
-    if any(previous.get(key) != error.get(key) for key in ("type", "message")):
+    previous = session.get(Attempt, (job_id, number - 1))
+    previous_error = (previous.error if previous is not None else None) or {}
+    if any(previous_error.get(key) != error.get(key) for key in ("type", "message")):
         return False
     return _last_step(session, job_id, number) <= _last_step(session, job_id, number - 1)
 
@@ -273,7 +275,7 @@ def _last_step(session: Session, job_id: str, number: int) -> int:
 
 
 def requeue(session: Session, job_id: str) -> bool:
-    """Move retry_wait -> queued, when the waiting time is over."""
+    """Move a job from retry_wait to queued. The caller checks that its waiting time is over."""
     job = lock_job(session, job_id)
     if job is None or job.status != JobStatus.RETRY_WAIT:
         return False
@@ -281,10 +283,10 @@ def requeue(session: Session, job_id: str) -> bool:
 
 
 def request_pause(session: Session, job_id: str) -> JobStatus | None:
-    """Pause a job: at once if nothing runs, else by setting what is desired.
+    """Pause a job: at once if no attempt is live, else by setting its desired state.
 
     Returns:
-        The new status; `None` if the job is terminal, about to be cancelled, or unknown.
+        The new status; `None` if the job is terminal, is to be cancelled, or is unknown.
     """
     job = lock_job(session, job_id)
     if job is None or JobStatus(job.status) in TERMINAL or job.desired == Desired.CANCEL:
@@ -299,7 +301,7 @@ def request_pause(session: Session, job_id: str) -> JobStatus | None:
 
 
 def request_resume(session: Session, job_id: str) -> JobStatus | None:
-    """Move paused -> queued; the next attempt resumes from the newest checkpoint.
+    """Move a paused job to queued; its next attempt resumes from the newest checkpoint.
 
     Returns:
         The new status; `None` if the job is not paused, or unknown.
@@ -314,7 +316,7 @@ def request_resume(session: Session, job_id: str) -> JobStatus | None:
 
 
 def request_cancel(session: Session, job_id: str) -> JobStatus | None:
-    """Cancel a job: at once if nothing runs, else by setting what is desired.
+    """Cancel a job: at once if no attempt is live, else by setting its desired state.
 
     Returns:
         The new status; `None` if the job is terminal, or unknown.
@@ -332,18 +334,18 @@ def request_cancel(session: Session, job_id: str) -> JobStatus | None:
 
 
 def start_stopping(session: Session, job_id: str) -> bool:
-    """Move a job with a live attempt to cancelling or pausing, if that is desired."""
+    """Move a job with a live attempt to cancelling or pausing, if a person requested that."""
     job = lock_job(session, job_id)
     if job is None or job.desired == Desired.RUN:
         return False
-    to, doing = {
+    to, participle = {
         Desired.CANCEL: (JobStatus.CANCELLING, "cancelled"),
         Desired.PAUSE: (JobStatus.PAUSING, "paused"),
     }[Desired(job.desired)]
     live = {JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PAUSING}
     if job.status not in live - {to}:
         return False
-    return _move(session, job, to, f"Job is being {doing}")
+    return _move(session, job, to, f"Job is being {participle}")
 
 
 def lock_live_attempt(session: Session, job_id: str, number: int) -> tuple[Job, Attempt]:
@@ -355,7 +357,7 @@ def lock_live_attempt(session: Session, job_id: str, number: int) -> tuple[Job, 
     job = lock_job(session, job_id)
     attempt = session.get(Attempt, (job_id, number), populate_existing=True)
     if job is None or attempt is None or job.attempt != number:
-        raise StaleAttempt(f"attempt {number} of {job_id} was replaced")
+        raise StaleAttempt(f"attempt {number} of {job_id} was superseded")
     if JobStatus(job.status) in TERMINAL or AttemptState(attempt.state) not in LIVE_ATTEMPT:
         raise StaleAttempt(f"attempt {number} of {job_id} is over")
     return job, attempt
@@ -387,7 +389,7 @@ def record_heartbeat(job: Job, attempt: Attempt, progress: Data) -> None:
 def append_event(
     session: Session, job_id: str, type: str, message: str, data: Data | None = None
 ) -> int | None:
-    """Add an event without a move; return its sequence number, or `None` for a terminal job."""
+    """Add an event and return its sequence number; `None` if the job is terminal. The status stays."""
     after = session.execute(
         update(Job)
         .where(Job.id == job_id, Job.status.not_in(TERMINAL))
@@ -402,10 +404,9 @@ def append_event(
 
 
 def attach_log_tail(session: Session, job_id: str, number: int, lines: list[str]) -> None:
-    """Add the last lines of an attempt's log to its error, and to the job's error if it caused that.
+    """Add the last lines of an attempt's log to its error, and to the job's error if that is the same.
 
-    A driver's log is complete only after its end was reported, so this happens after the move, and
-    moves nothing itself.
+    A separate step, because the log of a driver is complete only after the attempt has ended.
     """
     job = lock_job(session, job_id)
     attempt = session.get(Attempt, (job_id, number), populate_existing=True)

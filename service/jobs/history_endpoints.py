@@ -59,7 +59,7 @@ def show_metrics(
     from_step: Step = 0,
     max_points: Annotated[int, Query(ge=2, le=1_000_000)] = 10_000,
 ) -> MetricColumns:
-    """Show metrics as columns, thinned to about `max_points` steps and at most a million values.
+    """Show metrics as columns, downsampled to about `max_points` steps and at most a million values.
 
     Thinning keeps minima and maxima.
     """

@@ -1,4 +1,4 @@
-"""Metrics in columns over common steps."""
+"""Arrangement of metrics in columns over common steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from service.jobs.schemas import MetricColumns
 
 
 def columns(points: Iterable[Sequence[object]]) -> MetricColumns:
-    """Arrange points in columns.
+    """Return metric points as columns over common steps.
 
     Args:
         points: (name, step, time, value); of duplicates of name and step, the last one is used.
@@ -21,7 +21,7 @@ def columns(points: Iterable[Sequence[object]]) -> MetricColumns:
         assert isinstance(time, float)
         assert isinstance(value, float)
         series.setdefault(name, {})[step] = value
-        # A newer attempt's value of the same step was also measured later.
+        # If a step was repeated, the newest attempt has the latest time.
         times[step] = max(time, times.get(step, time))
     steps = sorted(times)
     return MetricColumns(

@@ -1,4 +1,4 @@
-"""SQL of jobs, and of their tags, attempts, evaluations, events and metrics."""
+"""SQL for jobs and their tags, attempts, evaluations, events and metrics."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sqlalchemy import (
     select,
     union_all,
 )
-from sqlalchemy.dialects.postgresql import insert as insert_of_postgresql
-from sqlalchemy.dialects.sqlite import insert as insert_of_sqlite
+from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from service.db.models import (
@@ -33,19 +33,19 @@ from service.db.models import (
     Metric,
 )
 
-# Per response, which takes some 200 MB while it is built.
+# Limit of one response; building it takes some 200 MB.
 _MAX_VALUES = 1_000_000
-# Built once: they run for every submission, and building one takes half of its run time.
+# Statements of every submission. Building one takes half of its run time, so they are built once.
 _TAGS, _ANSWERS = (Base.metadata.tables[row.__tablename__] for row in (JobTag, IdempotencyKey))
 _ADD_TAG = insert(_TAGS)
 _ANSWER = select(IdempotencyKey.body_hash, IdempotencyKey.answer).where(
     IdempotencyKey.tenant == bindparam("tenant"), IdempotencyKey.key == bindparam("key")
 )
 _STORE_ANSWER = {
-    dialect: insert_or_not(_ANSWERS).on_conflict_do_nothing().returning(_ANSWERS.c.key)
-    for dialect, insert_or_not in (
-        ("sqlite", insert_of_sqlite),
-        ("postgresql", insert_of_postgresql),
+    dialect: dialect_insert(_ANSWERS).on_conflict_do_nothing().returning(_ANSWERS.c.key)
+    for dialect, dialect_insert in (
+        ("sqlite", sqlite_insert),
+        ("postgresql", postgresql_insert),
     )
 }
 
@@ -59,7 +59,7 @@ def _with_dataset(tenant: str) -> Select[Job, str]:
 
 
 def get(session: Session, tenant: str, job_id: str) -> Row[Job, str] | None:
-    """A tenant's job and the name of its data set."""
+    """Return a tenant's job and the name of its data set."""
     return session.execute(
         _with_dataset(tenant).where(Job.id == job_id).execution_options(populate_existing=True)
     ).one_or_none()
@@ -80,9 +80,9 @@ def newest(
     after: str | None = None,
     limit: int,
 ) -> Sequence[Row[Job, str]]:
-    """A tenant's jobs, newest first; one more than `limit`."""
-    # Select ids first, from indexes alone, as rows are wide. One query for each status, as the index
-    # orders ids only within a status; without duplicates, as a statement may have some 500 parts.
+    """Return up to `limit` + 1 jobs of a tenant, newest first, with the names of their data sets."""
+    # Rows are wide, so select ids first, which indexes provide. The index orders ids within a status, so
+    # there is one query for each. Duplicates are dropped: SQLite allows some 500 queries in a union.
     queries = [
         _ids(tenant, status, method, tag, after).limit(limit + 1)
         for status in dict.fromkeys(statuses) or (None,)
@@ -103,7 +103,7 @@ def _ids(
     tag: tuple[str, str] | None,
     after: str | None,
 ) -> Select[str]:
-    """Ids of a tenant's jobs, newest first."""
+    """Select the ids of a tenant's jobs, newest first."""
     if tag is None:
         id: InstrumentedAttribute[str] = Job.id
         query = select(id).where(Job.tenant == tenant)
@@ -124,7 +124,7 @@ def _ids(
 
 
 def store_tags(session: Session, job: Job) -> None:
-    """Replace the stored tags of a job by its present ones."""
+    """Replace the stored tags of a job by its current ones."""
     session.execute(delete(JobTag).where(JobTag.job_id == job.id))
     add_tags(session, job)
 
@@ -140,12 +140,12 @@ def add_tags(session: Session, job: Job) -> None:
 
 
 def stored_answer(session: Session, tenant: str, key: str) -> Row[str, dict[str, Any]] | None:
-    """The (hash of the body, answer) stored for an Idempotency-Key, if any."""
+    """Return the body hash and the answer stored for an Idempotency-Key, if any."""
     return session.execute(_ANSWER, {"tenant": tenant, "key": key}).one_or_none()
 
 
 def store_answer(session: Session, answer: dict[str, Any]) -> bool:
-    """Store the answer to an Idempotency-Key; `False` if another request has stored one before.
+    """Store the answer for an Idempotency-Key; return `False` if another request stored one first.
 
     Args:
         answer: the columns of `IdempotencyKey`.
@@ -155,14 +155,14 @@ def store_answer(session: Session, answer: dict[str, Any]) -> bool:
 
 
 def attempts(session: Session, job_id: str) -> Sequence[Attempt]:
-    """A job's attempts, oldest first."""
+    """Return a job's attempts, oldest first."""
     return session.scalars(
         select(Attempt).where(Attempt.job_id == job_id).order_by(Attempt.number)
     ).all()
 
 
 def evaluations(session: Session, job_id: str) -> Sequence[Evaluation]:
-    """A job's evaluations by step; of repeated ones, those of the newest attempt."""
+    """Return a job's evaluations by step; for a repeated one, that of the newest attempt."""
     rows = session.scalars(
         select(Evaluation)
         .where(Evaluation.job_id == job_id)
@@ -172,7 +172,7 @@ def evaluations(session: Session, job_id: str) -> Sequence[Evaluation]:
 
 
 def status_and_last_event(session: Session, job_id: str) -> tuple[str, int]:
-    """A job's status, and the sequence number of its last event, read together."""
+    """Return a job's status and the sequence number of its last event, read in one query."""
     status, next_event = session.execute(
         select(Job.status, Job.next_event).where(Job.id == job_id)
     ).one()
@@ -180,7 +180,7 @@ def status_and_last_event(session: Session, job_id: str) -> tuple[str, int]:
 
 
 def events(session: Session, job_id: str, after: int, limit: int) -> Sequence[Event]:
-    """A job's events after a sequence number, in order; one more than `limit`."""
+    """Return up to `limit` + 1 events of a job after a sequence number, in order."""
     return session.scalars(
         select(Event)
         .where(Event.job_id == job_id, Event.seq > after)
@@ -196,13 +196,13 @@ def metrics(
     from_step: int,
     max_points: int | None = None,
 ) -> Iterable[Row[str, int, float, float]]:
-    """(name, step, time, value) by name and step; the newest attempt comes last at each step.
+    """Return (name, step, time, value) rows by name and step; at each step the newest attempt is last.
 
     Args:
         names: the series to read; empty: all.
         max_points: approximate number of steps to keep, at least two for each series: the first and the
             last step and, for each series, the steps of its minimum and maximum in each of several
-            equal stretches. With many series fewer steps are kept, to bound memory.
+            equal intervals. With many series fewer steps are kept, to bound memory.
     """
     conditions = [Metric.job_id == job_id, Metric.step >= from_step]
     if names:
@@ -217,43 +217,49 @@ def metrics(
         steps, series = session.execute(counts.where(*conditions)).one()
         max_points = min(max_points, max(2, _MAX_VALUES // max(1, series)))
         if steps > max_points:
-            stretches = max(1, (max_points - 2) // (2 * series))
-            query = query.where(Metric.step.in_(_thinned_steps(conditions, steps, stretches)))
+            intervals = max(1, (max_points - 2) // (2 * series))
+            query = query.where(Metric.step.in_(_downsampled_steps(conditions, steps, intervals)))
     return session.execute(query)
 
 
-def _thinned_steps(
-    conditions: Sequence[ColumnElement[bool]], steps: int, stretches: int
+def _downsampled_steps(
+    conditions: Sequence[ColumnElement[bool]], steps: int, intervals: int
 ) -> Select[int]:
-    """Select the steps that thinned series keep, within the database: there may be millions of points.
+    """Select the steps to keep. The database does this, because there may be millions of points.
 
     Args:
         conditions: select the points.
         steps: number of distinct steps of the points.
-        stretches: number of stretches to divide the steps into.
+        intervals: number of intervals to divide the steps into.
     """
     # A value is ignored if a later attempt has one for the same step.
     later = func.lead(Metric.attempt).over(
         partition_by=(Metric.name, Metric.step), order_by=Metric.attempt
     )
-    place = func.dense_rank().over(order_by=Metric.step)
+    position = func.dense_rank().over(order_by=Metric.step)
     points = (
-        select(Metric.name, Metric.step, Metric.value, later.label("later"), place.label("place"))
+        select(
+            Metric.name,
+            Metric.step,
+            Metric.value,
+            later.label("later"),
+            position.label("position"),
+        )
         .where(*conditions)
         .subquery()
     )
-    # Stretch k begins after the first floor(k * steps / stretches) steps.
-    stretch = (points.c.place * stretches - 1) // steps
+    # Interval k begins after the first floor(k * steps / intervals) steps.
+    interval = (points.c.position * intervals - 1) // steps
 
     def rank(value: ColumnElement[float]) -> ColumnElement[int]:
-        # Among equal values, the first.
+        # Of equal values, the first counts.
         order = (value, points.c.step)
-        return func.row_number().over(partition_by=(points.c.name, stretch), order_by=order)
+        return func.row_number().over(partition_by=(points.c.name, interval), order_by=order)
 
     ranked = (
         select(
             points.c.step,
-            points.c.place,
+            points.c.position,
             rank(points.c.value.asc()).label("least"),
             rank(points.c.value.desc()).label("greatest"),
         )
@@ -261,5 +267,5 @@ def _thinned_steps(
         .subquery()
     )
     return select(ranked.c.step).where(
-        or_(ranked.c.least == 1, ranked.c.greatest == 1, ranked.c.place.in_((1, steps)))
+        or_(ranked.c.least == 1, ranked.c.greatest == 1, ranked.c.position.in_((1, steps)))
     )

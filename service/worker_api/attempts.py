@@ -39,7 +39,7 @@ class AttemptSession:
     """Handler of one attempt's requests. The token is verified, and the job's row is locked.
 
     Raises:
-        StaleAttempt: the attempt is over or was replaced.
+        StaleAttempt: the attempt is over or was superseded.
     """
 
     def __init__(self, session: Session, job_id: str, number: int) -> None:
@@ -47,12 +47,12 @@ class AttemptSession:
         self.job, self.attempt = lifecycle.lock_live_attempt(session, job_id, number)
 
     def start(self, storage: Storage, settings: Settings) -> AttemptStart:
-        """Mark the attempt as running; return all that it needs."""
+        """Mark the attempt as running and return all that it needs."""
         job, attempt = self.job, self.attempt
         lifecycle.mark_running(self.session, job.id, attempt.number)
         dataset = datasets.by_id(self.session, job.dataset_id)
-        evaluated = job.evaluate_dataset_id
-        evaluate = datasets.by_id(self.session, evaluated) if evaluated else None
+        evaluate_id = job.evaluate_dataset_id
+        evaluate_dataset = datasets.by_id(self.session, evaluate_id) if evaluate_id else None
         resume = None
         if attempt.resume_checkpoint_id is not None:
             checkpoint = checkpoints.by_id(self.session, attempt.resume_checkpoint_id)
@@ -66,7 +66,7 @@ class AttemptSession:
         return AttemptStart(
             spec=versions.upgrade(job.resolved, job.spec_version),
             dataset=WorkerDataset.model_validate(dataset),
-            evaluate_dataset=evaluate and WorkerDataset.model_validate(evaluate),
+            evaluate_dataset=evaluate_dataset and WorkerDataset.model_validate(evaluate_dataset),
             resume=resume,
             artifacts_uri=storage.attempt_uri(job.id, attempt.number),
             heartbeat_seconds=settings.heartbeat_seconds,
@@ -74,19 +74,19 @@ class AttemptSession:
         )
 
     def damaged(self, report: DamageReport, storage: Storage, settings: Settings) -> AttemptStart:
-        """Record that the resume checkpoint is damaged; return the one to resume from instead."""
+        """Record that the resume checkpoint is damaged; return `start` with another one, or none."""
         lifecycle.resume_from_another(
             self.session, self.job, self.attempt, report.checkpoint_id, report.damage
         )
         return self.start(storage, settings)
 
     def heartbeat(self, progress: dict[str, object]) -> str:
-        """Record a heartbeat; return what is desired of the job."""
+        """Record a heartbeat and return the desired state of the job."""
         lifecycle.record_heartbeat(self.job, self.attempt, progress)
         return self.job.desired
 
     def metrics(self, batch: MetricBatch) -> None:
-        """Store points of the job's series."""
+        """Store metric points of the job."""
         # A dict, because a point that occurs twice in one batch must not conflict with itself.
         points = {
             (name, point.step): (point.time, value)
@@ -97,7 +97,7 @@ class AttemptSession:
             repository.add_metrics(self.session, self.job.id, self.attempt.number, points)
 
     def evaluation(self, report: EvaluationReport) -> None:
-        """Store the metrics of an evaluation; a repeated subject and step is a repeated request."""
+        """Store the metrics of an evaluation. A repeated request replaces them and adds no event."""
         job_id, number = self.job.id, self.attempt.number
         stored = repository.evaluation(self.session, job_id, number, report.step, report.subject)
         if stored is not None:
@@ -120,7 +120,7 @@ class AttemptSession:
         )
 
     def event(self, report: EventReport) -> None:
-        """Add an event, unless it equals the attempt's newest of its type: a repeated request."""
+        """Add an event. A repeated request, equal to the attempt's newest event of its type, adds none."""
         job_id, message = self.job.id, report.message or report.type
         newest = repository.newest_event(self.session, job_id, report.type)
         if (
@@ -131,7 +131,7 @@ class AttemptSession:
             lifecycle.append_event(self.session, job_id, report.type, message, report.data)
 
     def checkpoint(self, report: CheckpointReport, storage: Storage) -> str:
-        """Register a checkpoint; return its id. The same URI again is the same checkpoint."""
+        """Register a checkpoint and return its id. Idempotent: a URI is registered once."""
         job_id, number = self.job.id, self.attempt.number
         uri = report.uri.rstrip("/")
         check_below(uri, storage.attempt_uri(job_id, number))
@@ -169,7 +169,7 @@ class AttemptSession:
         return checkpoint.id
 
     def artifact(self, report: ArtifactReport, storage: Storage) -> None:
-        """Register a file; a file of the same name is replaced."""
+        """Register a file. It replaces a file of the same name."""
         job_id, number = self.job.id, self.attempt.number
         check_below(report.uri, storage.attempt_uri(job_id, number))
         before = checkpoints.artifact(self.session, job_id, report.name)
@@ -184,10 +184,10 @@ class AttemptSession:
 
 
 def finish(session: Session, job_id: str, number: int, report: FinishReport) -> None:
-    """Record how an attempt with a verified token ended. Idempotent: an answer may get lost.
+    """Record how an attempt with a verified token ended. Idempotent, because a response may get lost.
 
     Raises:
-        StaleAttempt: the attempt had ended with another outcome, or was replaced.
+        StaleAttempt: the attempt had ended with another outcome, or was superseded.
     """
     error = report.error.model_dump() if report.error is not None else None
     if error is None and report.outcome == "failed":

@@ -34,8 +34,8 @@ from service.worker_api import service
 from service.worker_api.service import RunKey, RunRequest
 
 
-# The path's parameters are declared here for the document. `_authenticate` reads their raw values: a
-# validation error is reported only to a request with a valid token, together with those of the body.
+# These declare the path parameters in the OpenAPI document. `_authenticate` reads the raw values, because a
+# request without a valid token must get 401 instead of a validation error.
 async def _run_path(run_id: str) -> None: ...
 
 
@@ -62,7 +62,7 @@ routers = (runs, attempts, ingests)
 
 
 def _authenticate(request: Request, token: WorkerToken, context: WithContext) -> RunKey:
-    run = _run_of_token(request.path_params, token, context)
+    run = _check_token(request.path_params, token, context)
     if run.kind is Attempt:
         request.scope[LOGGED_IDS] = {"job_id": run.owner, "number": str(run.number)}
     else:
@@ -70,7 +70,7 @@ def _authenticate(request: Request, token: WorkerToken, context: WithContext) ->
     return run
 
 
-def _run_of_token(path: Mapping[str, str], token: str, context: Context) -> RunKey:
+def _check_token(path: Mapping[str, str], token: str, context: Context) -> RunKey:
     with context.database.autocommit() as session:
         if "run_id" in path:
             return service.check_run_token(session, token, path["run_id"])
@@ -79,91 +79,95 @@ def _run_of_token(path: Mapping[str, str], token: str, context: Context) -> RunK
         return service.check_ingest_token(session, token, path["dataset_id"])
 
 
-Authenticated = Annotated[RunKey, Depends(_authenticate)]
+AuthenticatedRun = Annotated[RunKey, Depends(_authenticate)]
 
 
 # The endpoint locks the run: between a dependency and its endpoint a request waits for a thread, and
 # must not hold a lock meanwhile.
-async def _request(run: Authenticated, token: WorkerToken, session: WriteSession) -> RunRequest:
+async def _request(run: AuthenticatedRun, token: WorkerToken, session: WriteSession) -> RunRequest:
     return RunRequest(session, run, token)
 
 
 async def _relaxed_request(
-    run: Authenticated, token: WorkerToken, session: RelaxedWriteSession
+    run: AuthenticatedRun, token: WorkerToken, session: RelaxedWriteSession
 ) -> RunRequest:
     return RunRequest(session, run, token)
 
 
-OfRun = Annotated[RunRequest, Depends(_request)]
-# Heartbeats repeat, and metrics matter only up to the last checkpoint, whose registration also makes
-# all earlier transactions durable.
-OfRunRelaxed = Annotated[RunRequest, Depends(_relaxed_request)]
+WriteRequest = Annotated[RunRequest, Depends(_request)]
+# For requests that a power loss may undo: heartbeats repeat, and metrics matter only up to the last
+# checkpoint, whose registration makes all earlier transactions durable.
+RelaxedWriteRequest = Annotated[RunRequest, Depends(_relaxed_request)]
 
 
 @runs.post("/start")
-def start_run(request: OfRun, context: WithContext) -> AttemptStart | IngestStart:
+def start_run(request: WriteRequest, context: WithContext) -> AttemptStart | IngestStart:
     """Mark the run as running and return all that it needs, depending on its kind. Idempotent."""
     return request.open().start(context.storage, context.settings)
 
 
 @attempts.post("/start")
-def start(request: OfRun, context: WithContext) -> AttemptStart:
+def start(request: WriteRequest, context: WithContext) -> AttemptStart:
     """Mark the attempt as running and return all that it needs. Idempotent."""
     return request.attempt().start(context.storage, context.settings)
 
 
 @ingests.post("/start")
-def start_ingest(request: OfRun, context: WithContext) -> IngestStart:
+def start_ingest(request: WriteRequest, context: WithContext) -> IngestStart:
     """Mark an ingest run as running and return all that it needs. Idempotent."""
     return request.ingest().start(context.storage, context.settings)
 
 
 @runs.post("/damaged-checkpoint")
 @attempts.post("/damaged-checkpoint")
-def damaged_checkpoint(report: DamageReport, request: OfRun, context: WithContext) -> AttemptStart:
-    """Record that the resume checkpoint is damaged; the answer names another one, or none."""
+def damaged_checkpoint(
+    report: DamageReport, request: WriteRequest, context: WithContext
+) -> AttemptStart:
+    """Record that the resume checkpoint is damaged and return another one, or none."""
     return request.attempt().damaged(report, context.storage, context.settings)
 
 
 @runs.post("/heartbeat")
 @attempts.post("/heartbeat")
-def heartbeat(report: Heartbeat, request: OfRunRelaxed) -> HeartbeatAnswer:
-    """Record a heartbeat; the answer says what is desired of the run."""
+def heartbeat(report: Heartbeat, request: RelaxedWriteRequest) -> HeartbeatAnswer:
+    """Record a heartbeat and return the desired state of the run."""
     return HeartbeatAnswer.model_validate({"desired": request.open().heartbeat(report.progress)})
 
 
 @runs.post("/metrics", status_code=204, response_class=Response)
 @attempts.post("/metrics", status_code=204, response_class=Response)
-def metrics(report: MetricBatch, request: OfRunRelaxed) -> None:
-    """Store points of the job's metric series."""
+def metrics(report: MetricBatch, request: RelaxedWriteRequest) -> None:
+    """Store metric points of the job."""
     request.attempt().metrics(report)
 
 
 @runs.post("/evaluations", status_code=204, response_class=Response)
 @attempts.post("/evaluations", status_code=204, response_class=Response)
-def evaluations(report: EvaluationReport, request: OfRun) -> None:
-    """Store metrics on held-out images."""
+def evaluations(report: EvaluationReport, request: WriteRequest) -> None:
+    """Store the metrics of an evaluation."""
     request.attempt().evaluation(report)
 
 
 @runs.post("/events", status_code=204, response_class=Response)
 @attempts.post("/events", status_code=204, response_class=Response)
-def events(report: EventReport, request: OfRun) -> None:
+def events(report: EventReport, request: WriteRequest) -> None:
     """Add an event to the job's history."""
     request.attempt().event(report)
 
 
 @runs.post("/checkpoints", status_code=201)
 @attempts.post("/checkpoints", status_code=201)
-def checkpoints(report: CheckpointReport, request: OfRun, context: WithContext) -> CheckpointAnswer:
-    """Register a written checkpoint."""
+def checkpoints(
+    report: CheckpointReport, request: WriteRequest, context: WithContext
+) -> CheckpointAnswer:
+    """Register a checkpoint whose files are written."""
     return CheckpointAnswer(id=request.attempt().checkpoint(report, context.storage))
 
 
 @runs.post("/artifacts", status_code=204, response_class=Response)
 @attempts.post("/artifacts", status_code=204, response_class=Response)
-def artifacts(report: ArtifactReport, request: OfRun, context: WithContext) -> None:
-    """Register a written file."""
+def artifacts(report: ArtifactReport, request: WriteRequest, context: WithContext) -> None:
+    """Register a file that is written, such as a plot."""
     request.attempt().artifact(report, context.storage)
 
 
@@ -179,19 +183,19 @@ _REPORTS = [{"$ref": f"#/components/schemas/{name}"} for name in ("FinishReport"
     },
 )
 def finish_run(
-    report: Annotated[dict[str, Any], Body()], request: OfRun, context: WithContext
+    report: Annotated[dict[str, Any], Body()], request: WriteRequest, context: WithContext
 ) -> None:
     """Record how the run ended. The kind of run determines the report."""
     request.finish(report, context.storage)
 
 
 @attempts.post("/finish", status_code=204, response_class=Response)
-def finish(report: FinishReport, request: OfRun) -> None:
+def finish(report: FinishReport, request: WriteRequest) -> None:
     """Record how the attempt ended."""
     request.finish_attempt(report)
 
 
 @ingests.post("/finish", status_code=204, response_class=Response)
-def finish_ingest(report: IngestReport, request: OfRun, context: WithContext) -> None:
+def finish_ingest(report: IngestReport, request: WriteRequest, context: WithContext) -> None:
     """Record how an ingest run ended."""
     request.finish_ingest(report, context.storage)

@@ -24,7 +24,7 @@ class IngestSession:
     """Handler of one ingest run's requests. The row of its data set is locked.
 
     Raises:
-        StaleAttempt: the data set was deleted, or the run was replaced or got another token.
+        StaleAttempt: the data set was deleted, or the run was superseded or got another token.
     """
 
     def __init__(self, session: Session, dataset_id: str, number: int, token: str) -> None:
@@ -36,11 +36,11 @@ class IngestSession:
         # The token was checked before, but without the lock.
         current = run is not None and run.number == number
         if run is None or not current or not credentials.token_matches(token, run.token_hash):
-            raise StaleAttempt(f"the ingest of {dataset_id} was started again")
+            raise StaleAttempt(f"the ingest of {dataset_id} was superseded")
         self.dataset, self.run = dataset, run
 
     def start(self, storage: Storage, settings: Settings) -> IngestStart:
-        """Mark the run as running; return what it must read."""
+        """Mark the run as running and return all that it needs."""
         self._check_not_over()
         dataset_id = self.dataset.id
         runs.move(self.session, IngestRun, dataset_id, self.run.number, AttemptState.RUNNING)
@@ -51,10 +51,12 @@ class IngestSession:
         )
 
     def heartbeat(self, progress: dict[str, object]) -> Desired:
-        """Record that the run is alive. Its end is never requested; a deleted data set is an error."""
+        """Record a heartbeat and return "run": the API never requests that an ingest stops."""
         self._check_not_over()
         if progress:
-            raise field_problem("progress", "an ingest has no progress; leave it out", progress)
+            raise field_problem(
+                "progress", "is not accepted from an ingest; leave it out", progress
+            )
         liveness.record_heartbeat(self.run, datetime.now(UTC))
         return "run"
 

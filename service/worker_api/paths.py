@@ -7,10 +7,10 @@ from service.artifacts.storage import is_below
 
 
 def check_below(uri: str, folder: str, field: str = "uri") -> None:
-    """Check that a reported URI is inside of the run's own folder.
+    """Check that a reported URI is inside the run's own folder.
 
     Raises:
         Problem: 422 for `field`.
     """
     if not is_below(uri, folder):
-        raise field_problem(field, "is not inside the folder given at start", uri, f"{folder}/...")
+        raise field_problem(field, "is not inside the folder of the run", uri, f"{folder}/...")

@@ -1,4 +1,4 @@
-"""SQL of what workers report."""
+"""SQL for the reports of workers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def add_metrics(
     attempt: int,
     points: Mapping[tuple[str, int], tuple[float, float]],
 ) -> None:
-    """Store points; a new value replaces the stored value of the same point.
+    """Store metric points; a new value replaces a stored one of the same name, step and attempt.
 
     Args:
         points: (time, value) by name and step.

@@ -28,7 +28,7 @@ M = TypeVar("M", bound=WorkerRequest)
 
 @dataclass(frozen=True)
 class RunKey:
-    """The run whose token a request has."""
+    """The run that a request with its token belongs to."""
 
     kind: type[Run]
     owner: str
@@ -37,7 +37,7 @@ class RunKey:
 
 @dataclass(frozen=True)
 class RunRequest:
-    """An authenticated request. Its methods lock the run's owner until the transaction ends."""
+    """An authenticated request of a run. Its methods lock the run's owner until the transaction ends."""
 
     session: Session
     run: RunKey
@@ -47,7 +47,7 @@ class RunRequest:
         """Return the handler of the run's requests.
 
         Raises:
-            StaleAttempt: the run is over or was replaced.
+            StaleAttempt: the run is over or was superseded.
         """
         return self.ingest() if self.run.kind is IngestRun else self.attempt()
 
@@ -56,7 +56,7 @@ class RunRequest:
 
         Raises:
             Problem: 409, the run is of another kind.
-            StaleAttempt: the run is over or was replaced.
+            StaleAttempt: the run is over or was superseded.
         """
         if self.run.kind is not Attempt:
             detail = "This run is an ingest; only a training attempt sends this request"
@@ -67,17 +67,17 @@ class RunRequest:
         """Return the handler of an ingest run's requests.
 
         Raises:
-            StaleAttempt: the run was replaced, or its data set was deleted.
+            StaleAttempt: the run was superseded, or its data set was deleted.
         """
-        assert self.run.kind is IngestRun, "the paths of other kinds have no such request"
+        assert self.run.kind is IngestRun, "only paths of ingest runs lead here"
         return IngestSession(self.session, self.run.owner, self.run.number, self.token)
 
     def finish(self, body: dict[str, Any], storage: Storage) -> None:
-        """Record how the run ended. Idempotent: an answer may get lost.
+        """Record how the run ended. Idempotent, because a response may get lost.
 
         Raises:
             Problem: 422, the body is not the report of a run of this kind.
-            StaleAttempt: the run had ended in another way, or was replaced.
+            StaleAttempt: the run had ended in another way, or was superseded.
         """
         if self.run.kind is IngestRun:
             self.finish_ingest(_validated(body, IngestReport), storage)
@@ -101,12 +101,15 @@ def check_run_token(session: Session, token: str, run_id: str) -> RunKey:
     """
     run = runs.by_submission_id(session, run_id)
     if run is None or not credentials.token_matches(token, run.token_hash):
-        raise auth.unauthenticated("The token is not this run's")
+        raise auth.unauthenticated("The token does not belong to this run")
     return RunKey(type(run), run.owner, run.number)
 
 
 def check_attempt_token(session: Session, token: str, job_id: str, number: str) -> RunKey:
-    """Check that the token is the attempt's; `number` is the raw text from the path.
+    """Check that the token is that of the attempt.
+
+    Args:
+        number: the raw text from the path, which may not be a number.
 
     Raises:
         Problem: 401.
@@ -114,7 +117,7 @@ def check_attempt_token(session: Session, token: str, job_id: str, number: str) 
     valid = ids.is_id("job", job_id) and _NUMBER.fullmatch(number) and int(number) < 2**31
     attempt = repository.attempt(session, job_id, int(number)) if valid else None
     if attempt is None or not credentials.token_matches(token, attempt.token_hash):
-        raise auth.unauthenticated("The token is not this attempt's")
+        raise auth.unauthenticated("The token does not belong to this attempt")
     return RunKey(Attempt, job_id, attempt.number)
 
 
@@ -126,7 +129,9 @@ def check_ingest_token(session: Session, token: str, dataset_id: str) -> RunKey:
     """
     run = runs.newest(session, IngestRun, dataset_id) if ids.is_id("ds", dataset_id) else None
     if run is None or not credentials.token_matches(token, run.token_hash):
-        raise auth.unauthenticated("The token is not that of the data set's newest ingest run")
+        raise auth.unauthenticated(
+            "The token does not belong to the newest ingest run of the data set"
+        )
     return RunKey(IngestRun, dataset_id, run.number)
 
 

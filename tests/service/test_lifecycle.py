@@ -369,7 +369,7 @@ def test_repeated_error_without_progress_is_final(
         job, events, _ = read_history(database, job_id)
         assert job.restarts == 1
         assert events[-1].message == (
-            "Job failed (the same error again, without a step more): overflow"
+            "Job failed (same error twice in a row, without a step in between): overflow"
         )
 
 
