@@ -17,7 +17,7 @@ from service.protocol import FileEntry
 logger = logging.getLogger(__name__)
 
 CHUNK = 1 << 20
-# Pauses in seconds before a failed store is retried.
+# Pauses in seconds before a failed copy is retried.
 UPLOAD_PAUSES = (1.0, 2.0)
 
 
@@ -36,10 +36,10 @@ def upload(file: Path, uri: str) -> FileEntry:
 def upload_folder(folder: Path, uri: str) -> list[FileEntry]:
     """Copy the files of a flat folder below `uri` and return the manifest.
 
-    A failed store is retried after `UPLOAD_PAUSES`; a full disk is not retried.
+    A failed copy is retried after `UPLOAD_PAUSES`; on a full disk it is not.
 
     Raises:
-        OSError: the last try failed. The copied files are removed again, if that is possible.
+        OSError: the last try failed. The files that were copied are removed, if that is possible.
     """
     files, pauses = sorted(folder.iterdir()), [*UPLOAD_PAUSES]
     while True:
@@ -62,7 +62,7 @@ def _remove(uri: str) -> None:
 
 
 def download(uri: str, files: Sequence[FileEntry], folder: Path) -> None:
-    """Fetch the files of a manifest into `folder` and check each.
+    """Copy the files of a manifest into `folder` and check their SHA-256.
 
     Raises:
         OSError: a file is missing or differs from the registered one.
@@ -76,7 +76,7 @@ def download(uri: str, files: Sequence[FileEntry], folder: Path) -> None:
 
 
 def find_damage(uri: str, files: Sequence[FileEntry]) -> str | None:
-    """Describe the damage to the files of a manifest; `None` if they equal the registered ones.
+    """Return a description of the first damaged file of a manifest; `None` if all are intact.
 
     Raises:
         OSError: the store cannot be read, so the state of the files is unknown.
@@ -111,7 +111,7 @@ def exists(uri: str) -> bool:
 
 
 def fetch(uri: str, file: Path) -> Path:
-    """Copy one object of the store to a local file."""
+    """Copy one file of the store to a local file and return the path of the copy."""
     with fsspec.open(uri, "rb") as source, open(file, "wb") as sink:
         shutil.copyfileobj(source, sink, CHUNK)
     return file

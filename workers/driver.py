@@ -2,8 +2,8 @@
 
 Ray's Jobs API starts it. The environment contains DASL_API_URL; the metadata of Ray's job contains the
 token of the attempt. The driver gets the job from the API, runs the ranks under Ray Train, and reports a
-failure; the ranks report everything else. Exit code 0: the end of the attempt was reported, or the
-attempt was superseded.
+failure; the ranks report everything else. The exit code is 0 if the attempt succeeded, stopped on request or
+was superseded, else 1.
 """
 
 import argparse
@@ -71,7 +71,7 @@ def main() -> int:
 
 
 class DriverHeartbeat:
-    """Heartbeats for the lifetime of the driver, because ranks may take long to start."""
+    """Context manager that sends heartbeats, also while the ranks start, which may take long."""
 
     def __init__(self, client: WorkerClient, seconds: float) -> None:
         self._client, self._seconds = client, seconds
@@ -92,7 +92,7 @@ class DriverHeartbeat:
             except StaleAttempt:
                 return  # rank 0 gets the same answer and stops the ranks
             except (ConnectionFailed, ApiError) as error:
-                # After the end, the connections may be closed during a slow heartbeat.
+                # At the end of the driver, the connection may be closed during a slow heartbeat.
                 if not self._stop.is_set():
                     logger.warning("no heartbeat, training continues: %s", error)
 
@@ -102,15 +102,15 @@ def run(
 ) -> BaseException | None:
     """Run the attempt to its end and return the error that made it fail, or `None`."""
     try:
-        start = with_sound_checkpoint(client, start)
+        start = with_intact_checkpoint(client, start)
     except (OSError, ValueError) as error:
         return error
-    announce(client, start.job_spec().resources.workers)
+    report_start_of_ranks(client, start.job_spec().resources.workers)
     return run_ranks(start, config | {"start": start.model_dump(mode="json")})
 
 
-def announce(client: WorkerClient, workers: int) -> None:
-    """Report the start of the ranks. Best effort.
+def report_start_of_ranks(client: WorkerClient, workers: int) -> None:
+    """Report that the ranks are starting. Best effort.
 
     Raises:
         StaleAttempt: the attempt was superseded.
@@ -125,8 +125,8 @@ def announce(client: WorkerClient, workers: int) -> None:
         logger.warning("the event was not reported: %s", error)
 
 
-def with_sound_checkpoint(client: WorkerClient, start: AttemptStart) -> AttemptStart:
-    """Return `start` with the newest undamaged checkpoint, or without a checkpoint.
+def with_intact_checkpoint(client: WorkerClient, start: AttemptStart) -> AttemptStart:
+    """Return `start` with the newest intact checkpoint, or without a checkpoint.
 
     The driver reports each damaged checkpoint, and the API answers with the previous one. This happens
     before the ranks start, so it costs neither an attempt nor a restart.
@@ -141,7 +141,9 @@ def with_sound_checkpoint(client: WorkerClient, start: AttemptStart) -> AttemptS
             break
         if not exists(start.dataset.index_uri):
             # An unavailable store, such as an unmounted volume, must not cost a job all its checkpoints.
-            raise OSError(f"the store of {start.dataset.index_uri} is not there")
+            raise OSError(
+                f"{start.dataset.index_uri} does not exist: check that the artifact store is mounted"
+            )
         logger.warning("checkpoint %s is damaged: %s", resume.checkpoint_id, damage)
         start = client.damaged(resume.checkpoint_id, damage)
         if resume.branch:
@@ -159,12 +161,12 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
     from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
     from ray.train.v2.api.exceptions import TrainingFailedError, WorkerGroupError
 
-    from workers.process_group import OwnAddress
+    from workers.process_group import NodeAddressConfig
     from workers.rank import train_rank
     from workers.trainer import LeanTrainer
 
     ray.init(
-        # Readers of the log cannot reach the dashboard, so its address is omitted.
+        # Omit the address of the dashboard, which readers of the log cannot reach.
         logging_level=logging.WARNING,
         # By default Ray Train looks for a cluster on its node, where another Ray may run.
         runtime_env={"env_vars": {"RAY_ADDRESS": os.environ["RAY_ADDRESS"]}},
@@ -175,7 +177,7 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
     trainer = LeanTrainer(
         train_rank,
         train_loop_config=config,
-        torch_config=OwnAddress(backend="nccl" if resources.gpus_per_worker else "gloo"),
+        torch_config=NodeAddressConfig(backend="nccl" if resources.gpus_per_worker else "gloo"),
         scaling_config=ScalingConfig(
             num_workers=resources.workers,
             use_gpu=bool(resources.gpus_per_worker),

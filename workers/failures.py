@@ -5,25 +5,25 @@ from collections.abc import Mapping
 
 _LONGEST_TEXT = 20_000
 
-# Fixed messages without torch's and Ray's numbers (they are in the traceback): the numbers differ each
-# time, and an error that repeats without a step in between is final.
+# The numbers in the messages of torch and Ray differ each time; they are in the traceback. A fixed message lets
+# the service recognize an error that repeats, which is final.
 OUT_OF_MEMORY = (
-    "A rank ran out of the memory of {}. More train.micro_batches, train.checkpoint_activations, a smaller "
-    "train.batch_size or a smaller backbone.image_size need less"
+    "A rank ran out of the memory of {}. Increase train.micro_batches, enable "
+    "train.checkpoint_activations, or reduce train.batch_size or backbone.image_size"
 )
 
-# Bad settings, bad data, numbers out of range: another attempt would fail in the same way.
+# Invalid settings, invalid data, numbers out of range: another attempt would fail in the same way.
 NON_RETRYABLE = (ValueError, ArithmeticError)
 
 
 class RankDied(Exception):
-    """End of a rank's process without an exception: it was killed, crashed, or lost its node."""
+    """A rank's process ended without an exception: it was killed, it crashed, or its node is gone."""
 
 
 def cause_of(failures: Mapping[int, Exception]) -> BaseException | None:
-    """Return the rank and failure that caused the others; `None` if there is none.
+    """Return the error that caused the failures of the ranks; `None` if there is none.
 
-    An error of one rank makes the collectives of its peers fail.
+    An error of one rank makes the collectives of the other ranks fail, too.
     """
     causes = sorted(failures.items(), key=lambda item: (_is_consequence(item[1]), item[0]))
     if not causes:
@@ -44,20 +44,18 @@ def cause_of(failures: Mapping[int, Exception]) -> BaseException | None:
 def unwrap(error: BaseException) -> BaseException:
     """Return the exception of a rank without Ray's wrappers."""
     links = (getattr(error, name, None) for name in ("cause", "health_check_failure", "__cause__"))
-    cause = next((each for each in links if each is not None), None)
+    cause = next((link for link in links if link is not None), None)
     return unwrap(cause) if isinstance(cause, BaseException) else error
 
 
 def describe(error: BaseException) -> dict[str, str]:
     """Return the type, message and traceback of an error, as the API stores them."""
     lines = traceback.format_exception(error)
-    short_of = _memory_short_of(error)
+    device = _exhausted_device(error)
     kind = "rank-died" if isinstance(error, RankDied) else type(error).__name__
     return {
-        "type": kind if short_of is None else "out-of-memory",
-        "message": storable(
-            _message(error) if short_of is None else OUT_OF_MEMORY.format(short_of)
-        ),
+        "type": kind if device is None else "out-of-memory",
+        "message": storable(_message(error) if device is None else OUT_OF_MEMORY.format(device)),
         "traceback": storable("".join(lines)[-10_000:]),
     }
 
@@ -65,15 +63,15 @@ def describe(error: BaseException) -> dict[str, str]:
 def storable(text: str) -> str:
     """Return the text in a form that the API accepts: UTF-8, no NUL, limited length.
 
-    If the API refused the report of a failure, the driver would seem to have ended without a report,
-    and the attempt would be repeated.
+    If the API refused the report of a failure, the attempt would count as ended without a report and
+    would be retried.
     """
-    sound = text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
-    return sound[:_LONGEST_TEXT]
+    valid = text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+    return valid[:_LONGEST_TEXT]
 
 
 def is_infrastructure_error(error: BaseException) -> bool:
-    """Return whether an error comes from disks, networks, memory or other processes and may not repeat."""
+    """Whether an error comes from disks, networks, memory or other processes and may not repeat."""
     return (
         isinstance(error, OSError | MemoryError | RankDied)
         or type(error).__module__.partition(".")[0] == "ray"
@@ -81,8 +79,8 @@ def is_infrastructure_error(error: BaseException) -> bool:
     )
 
 
-def _memory_short_of(error: BaseException) -> str | None:
-    """Name the device whose memory was too small; `None` for any other error."""
+def _exhausted_device(error: BaseException) -> str | None:
+    """Return the device that ran out of memory, as part of a sentence; `None` for any other error."""
     # Compared by name, because the driver does not import torch.
     if type(error).__name__ == "OutOfMemoryError":
         return "its GPU" if type(error).__module__.partition(".")[0] == "torch" else "its node"
@@ -92,17 +90,17 @@ def _memory_short_of(error: BaseException) -> str | None:
 
 
 def _message(error: BaseException) -> str:
-    """Return a one-line message for users.
+    """Return the message of an error for users; one line of it if Ray raised the error.
 
-    Ray's error texts contain tracebacks of other processes or lists of ids; the traceback and the log
-    keep these.
+    Ray's messages contain tracebacks of other processes or lists of ids, which remain in the traceback
+    and the log.
     """
     text = str(error) or type(error).__name__
     if type(error).__module__.partition(".")[0] != "ray":
         return text
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    quoted = any("Traceback (most recent call last)" in x or "ray::" in x for x in lines)
-    if quoted:
+    has_traceback = any("Traceback (most recent call last)" in x or "ray::" in x for x in lines)
+    if has_traceback:
         return lines[-1]
     return next((line for line in lines if not line.endswith(":")), lines[0])  # not a heading
 

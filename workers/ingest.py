@@ -1,6 +1,6 @@
-"""Ingest of one dataset: `python -m workers.ingest --run R --dataset DS`.
+"""Ingest of one data set: `python -m workers.ingest --run R --dataset DS`.
 
-It reads every image once and reports which are usable; environment and token as for `workers.driver`.
+It reads every image once and reports which are usable. Environment and token are as for `workers.driver`.
 """
 
 import argparse
@@ -27,7 +27,7 @@ INDEX = "index.json.gz"
 
 
 def main() -> int:
-    """Ingest the dataset named on the command line and return the exit code."""
+    """Ingest the data set named on the command line and return the exit code."""
     parser = argparse.ArgumentParser(description="Ingest of one data set.")
     parser.add_argument("--run", help="id of the run; a 0.1 dispatcher passes none")
     parser.add_argument("--dataset", required=True)
@@ -46,8 +46,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="dasl-") as folder:
             file = Path(folder) / INDEX
             index.save(file)
-            # A superseded run may still write, so each run has its own folder; the accepted report names
-            # one of them.
+            # A superseded run may still write, so each process writes to a folder of its own.
             index_uri = f"{start.artifacts_uri}/{uuid.uuid4().hex}/{INDEX}"
             upload(file, index_uri)
         client.dataset_finish(

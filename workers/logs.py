@@ -5,14 +5,12 @@ import os
 
 from service import log_records
 
-# These libraries log each file that they write, which is of no use to users.
+# These libraries log each file that they write, which does not help users.
 _CHATTY = ("onnxscript", "onnx_ir")
 
 
 def log_to_stderr(token: str, **fields: object) -> None:
-    """Log to stderr, without the messages of chatty libraries.
-
-    Ray puts `(RayTrainWorker pid=1) ` before each line of a rank.
+    """Configure logging to stderr. Ray puts `(RayTrainWorker pid=1) ` before each line of a rank.
 
     Args:
         token: the attempt's token; it must never appear in the log.

@@ -1,4 +1,4 @@
-"""Rendezvous of the ranks of an attempt: Ray's `TorchConfig`, but on the node's own address.
+"""Rendezvous of the ranks of an attempt on the address of rank 0's node.
 
 With Ray's default, torch opens the store of the process group on all addresses of the machine, without
 any secret. Any process that reaches the store could change the addresses that ranks exchange there.
@@ -23,18 +23,18 @@ _store: TCPStore | None = None
 
 
 @dataclass
-class OwnAddress(TorchConfig):  # type: ignore[misc]  # Ray's class has no types
+class NodeAddressConfig(TorchConfig):  # type: ignore[misc]  # Ray's class has no types
     """`TorchConfig` with a store that listens on the address by which the cluster knows rank 0's node."""
 
     @property
-    def backend_cls(self) -> type["_OwnAddressBackend"]:
-        """Backend class for Ray Train."""
-        return _OwnAddressBackend
+    def backend_cls(self) -> type["_NodeAddressBackend"]:
+        """Return the backend class for Ray Train."""
+        return _NodeAddressBackend
 
 
-class _OwnAddressBackend(_TorchBackend):  # type: ignore[misc]
-    def on_start(self, worker_group: Any, backend_config: OwnAddress) -> None:
-        """Make one process group of all workers."""
+class _NodeAddressBackend(_TorchBackend):  # type: ignore[misc]
+    def on_start(self, worker_group: Any, backend_config: NodeAddressConfig) -> None:
+        """Create a process group of all workers."""
         timeout = timedelta(seconds=backend_config.timeout_s)
         address, port = worker_group.execute_single(0, open_store, timeout)
         worker_group.execute(_set_torch_distributed_env_vars)

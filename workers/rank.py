@@ -1,7 +1,7 @@
 """One rank of a training attempt, inside Ray Train.
 
-The driver and Ray's controller also import this module, one after the other before any rank starts, only
-to pass `train_rank` on. Modules that take seconds to import are therefore imported in the functions.
+The driver and Ray's controller import this module, too, before any rank starts, only to pass on `train_rank`.
+Modules that take seconds to import are therefore imported in the functions.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _index(dataset: WorkerDataset, roots: Sequence[str], scratch: Path) -> Datas
 
     index = DatasetIndex.load(fetch(dataset.index_uri, scratch / f"{dataset.id}.json.gz"))
     root = index.root.resolve()
-    # Ingest resolved links. An index of another folder must be refused.
+    # Ingest stores the resolved path, so that an index of another folder can be refused here.
     if root != local_path(dataset.uri).resolve():
         raise ValueError(f"the index of {dataset.name} belongs to {index.root}, not {dataset.uri}")
     # Ingest checked this too, but a part of the path may have become a link since.
@@ -106,7 +106,7 @@ def _check_weights(pretrained: str | None, roots: Sequence[str]) -> None:
     """Check that the pretrained weights may be read.
 
     Raises:
-        ValueError: a path is or leads outside of the roots, or cannot be read.
+        ValueError: a path lies or leads outside the roots, or cannot be read.
     """
     from dasl_core.spec.locations import OUTSIDE, is_allowed, local_path
 
@@ -114,16 +114,16 @@ def _check_weights(pretrained: str | None, roots: Sequence[str]) -> None:
         return
     path = local_path(pretrained)
     try:
-        # One by one: the manifest is not opened before it is known to be allowed.
-        allowed = all(is_allowed(opened, roots) for opened in _opened(path))
+        # `all` stops at the first path that is not allowed, so the manifest is checked before it is read.
+        allowed = all(is_allowed(file, roots) for file in _weight_paths(path))
     except (OSError, ValueError) as error:
         raise ValueError(f"backbone.pretrained: {path} cannot be read: {error}") from error
     if not allowed:
         raise ValueError(f"backbone.pretrained: {path} {OUTSIDE}")
 
 
-def _opened(path: Path) -> Iterator[Path]:
-    """Yield every path that is opened when weights are read; below a file there is none."""
+def _weight_paths(path: Path) -> Iterator[Path]:
+    """Yield every path that may be opened when weights are loaded from a file or a checkpoint folder."""
     from dasl_core.manifest import MANIFEST, digests_of
     from dasl_core.models.warm_start import MODEL, WEIGHTS
 

@@ -13,27 +13,31 @@ from service.client import ApiError, ConnectionFailed, StaleAttempt
 
 logger = logging.getLogger(__name__)
 
-# How long one call is retried before the queue checks whether the run has ended.
+# Time for which one call is retried before the queue checks whether the run has ended.
 CALL_PATIENCE_SECONDS = 10.0
-# After its last step a run waits this long for an unavailable API, then gives up: the dispatcher sees the
-# process end, and the job resumes from its last registered checkpoint.
+# After its last step, a run waits this long for an unavailable API. Then it fails, and the job resumes from
+# its last registered checkpoint.
 FLUSH_SECONDS = 600.0
-# A failed run waits only this long: the failure must be reported and retried soon, but each checkpoint
-# registered before that saves work of the next attempt.
+# A failed run waits this long: its failure must be reported soon, but each checkpoint that is registered
+# before saves the next attempt some steps.
 CLOSE_SECONDS = 60.0
-METRIC_POINTS_A_CALL = 1000
+METRIC_POINTS_PER_CALL = 1000
 # Above this number, which a long outage can reach, every second metric point is dropped.
-METRIC_POINTS_KEPT = 100_000
+MAX_METRIC_POINTS = 100_000
 
 Points = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Report:
-    """One call of the API, which may be retried for a given number of seconds."""
+    """One call of the API.
+
+    Attributes:
+        send: makes the call, which may be retried for the given number of seconds.
+        required: whether the run fails if the API refuses this report.
+    """
 
     send: Callable[[float], object]
-    # The run fails if the API refuses this report.
     required: bool = False
 
 
@@ -49,11 +53,11 @@ class ReportQueue:
         self, send_points: Callable[[Points, float], object], retry_seconds: float
     ) -> None:
         self._send_points, self._retry_seconds = send_points, retry_seconds
-        # Metric points stay data, so that they can be joined and thinned.
+        # Metric points are stored as data, so that they can be batched and thinned.
         self._queue: deque[Report | Points] = deque()
-        # Taken out of the queue and not delivered yet.
+        # Removed from the queue and not delivered yet.
         self._sending: Report | Points | None = None
-        self._points = 0  # in both
+        self._points = 0  # number of metric points in `_queue` and `_sending`
         self._changed = threading.Condition()
         self._close_by: float | None = None
         self._stale: StaleAttempt | None = None
@@ -62,7 +66,7 @@ class ReportQueue:
         self._thread = threading.Thread(target=self._deliver_all, name="reports", daemon=True)
 
     def start(self) -> None:
-        """Start delivering."""
+        """Start the thread."""
         self._thread.start()
 
     def put(self, send: Callable[[float], object], *, required: bool = False) -> None:
@@ -72,14 +76,14 @@ class ReportQueue:
             self._changed.notify_all()
 
     def put_points(self, points: Points) -> None:
-        """Append metric points and join them with those at the end of the queue."""
+        """Append metric points, to the points at the end of the queue if there are any."""
         with self._changed:
             if self._queue and isinstance(last := self._queue[-1], list):
                 last += points
             else:
                 self._queue.append(list(points))
             self._points += len(points)
-            if self._points > METRIC_POINTS_KEPT:
+            if self._points > MAX_METRIC_POINTS:
                 self._thin()
             self._changed.notify_all()
 
@@ -130,7 +134,7 @@ class ReportQueue:
                 logger.error("the run has ended, and some of its reports did not arrive")
 
     def deliver(self, report: Report) -> bool:
-        """Send a report now and return whether it is done: delivered, or logged as undeliverable."""
+        """Send a report now; return `False` if it must be sent again."""
         try:
             report.send(self._patience())
         except StaleAttempt as error:
@@ -149,7 +153,7 @@ class ReportQueue:
             if report.required:
                 self._fail(error)
         except Exception as error:
-            logger.exception("a report cannot be made")
+            logger.exception("a report cannot be created")
             self._fail(error)
         return True
 
@@ -198,9 +202,9 @@ class ReportQueue:
                 return None
             if self._sending is None:
                 first = self._queue.popleft()
-                if isinstance(first, list) and len(first) > METRIC_POINTS_A_CALL:
-                    self._queue.appendleft(first[METRIC_POINTS_A_CALL:])
-                    first = first[:METRIC_POINTS_A_CALL]
+                if isinstance(first, list) and len(first) > METRIC_POINTS_PER_CALL:
+                    self._queue.appendleft(first[METRIC_POINTS_PER_CALL:])
+                    first = first[:METRIC_POINTS_PER_CALL]
                 self._sending = first
             return self._sending
 

@@ -1,8 +1,8 @@
-"""The engine's `Reporter` over the worker API, for rank 0.
+"""Reporter of rank 0, which sends reports to the worker API.
 
-An unavailable API never stops the training; reports wait in the queue. Three things stop it at the next
-step: the answer that the attempt was superseded or its job has ended, the refusal of a checkpoint, and a
-report that cannot be made.
+An unavailable API does not stop the training: reports wait in the queue. The training stops at the next
+step if the API answers that the attempt was superseded or its job has ended, if the API refuses a
+checkpoint, or if a report cannot be created.
 """
 
 import logging
@@ -26,10 +26,10 @@ CONTENT_TYPES = {".png": "image/png", ".json": "application/json"}
 
 
 class ApiReporter:
-    """Reports and heartbeats of rank 0. Use as a context manager.
+    """Context manager that sends reports and heartbeats of rank 0: a `dasl_core.train.reporter.Reporter`.
 
-    Exit waits for undelivered reports as `ReportQueue.close` does; `flush` waits longer and raises if
-    reports are still undelivered.
+    On exit it waits for undelivered reports, as `ReportQueue.close` does. `flush` waits longer, and raises
+    an error if reports are still undelivered.
     """
 
     def __init__(self, client: WorkerClient, artifacts_uri: str, heartbeat_seconds: float) -> None:
@@ -52,13 +52,12 @@ class ApiReporter:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._log_progress()  # of the last step
+        self._log_progress()  # the last step may not be logged yet
         self._queue.close()
         self._stop.set()
         self._heartbeats.join(timeout=CALL_PATIENCE_SECONDS)
 
     def metrics(self, points: Points) -> None:
-        """Report metrics. For this and the methods below, see `dasl_core.train.reporter.Reporter`."""
         self._queue.put_points(points)
 
     def progress(self, progress: dict[str, Any]) -> None:
@@ -76,8 +75,8 @@ class ApiReporter:
     def evaluation(
         self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]
     ) -> None:
-        shown = headline(metrics) or "no headline metrics"
-        logger.info("evaluated %s at step %d: %s", subject, step, shown)
+        summary = headline(metrics) or "no headline metrics"
+        logger.info("evaluated %s at step %d: %s", subject, step, summary)
         self._queue.put(
             lambda patience: self._client.evaluation(
                 step=step, epoch=epoch, subject=subject, metrics=metrics, patience=patience
@@ -131,7 +130,7 @@ class ApiReporter:
         return self._desired
 
     def flush(self) -> None:
-        """Wait until all reports are delivered, and the latest progress with them.
+        """Wait until all reports and the latest progress are delivered.
 
         Raises:
             TimeoutError: the API was unavailable for ten minutes.
@@ -157,6 +156,6 @@ class ApiReporter:
     def _heartbeat(self, patience: float) -> None:
         progress = self._progress
         if self._worked:
-            # The counter shows that the run is alive: the service treats a run without any change as hung.
+            # A run whose progress does not change counts as hanging; this counts work between steps.
             progress = {**progress, "worked": self._worked}
         self._desired = self._client.heartbeat(progress, patience=patience)

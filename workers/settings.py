@@ -1,7 +1,6 @@
 """Timeouts of the processes of a run, and their Ray settings."""
 
-# An API outage must not cost an attempt, because a job has few of them. The dispatcher ends unwanted
-# drivers.
+# An outage of the API must not use up a restart of the job. The dispatcher ends unwanted drivers.
 PATIENCE_SECONDS = 3600.0
 # Timeout for best-effort reports.
 BEST_EFFORT_SECONDS = 10.0

@@ -13,10 +13,10 @@ class LeanTrainer(TorchTrainer):  # type: ignore[misc]  # Ray's class has no typ
     One would distribute Ray datasets, which DASL does not use. The other would free the resources of the
     ranks after the death of Ray Train's controller; the driver ends then, and Ray frees them.
 
-    Ray has no setting for it. The callbacks are recognized by name, so a Ray without them only starts its
-    helpers again.
+    Ray has no setting for this. The callbacks are recognized by name; if another version of Ray names them
+    differently, it starts the helper processes again.
     """
 
     def _create_default_callbacks(self) -> list[Any]:
         callbacks = super()._create_default_callbacks()
-        return [each for each in callbacks if type(each).__name__ not in _UNNEEDED]
+        return [callback for callback in callbacks if type(callback).__name__ not in _UNNEEDED]

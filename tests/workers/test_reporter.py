@@ -403,8 +403,8 @@ def test_invalid_heartbeat_answer_ends_run(home: Home, reporter: ApiReporter) ->
 def test_long_outage_does_not_fill_memory(
     home: Home, reporter: ApiReporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report_queue, "METRIC_POINTS_KEPT", 100)
-    monkeypatch.setattr(report_queue, "METRIC_POINTS_A_CALL", 10)
+    monkeypatch.setattr(report_queue, "MAX_METRIC_POINTS", 100)
+    monkeypatch.setattr(report_queue, "METRIC_POINTS_PER_CALL", 10)
     home.down()
     with reporter:
         for step in range(0, 1000, 5):

@@ -15,7 +15,7 @@ from service.protocol import AttemptStart
 from tests.workers.test_reporter import STALE, Home
 from workers import driver
 from workers.artifacts import upload_folder
-from workers.driver import announce, with_sound_checkpoint
+from workers.driver import report_start_of_ranks, with_intact_checkpoint
 
 FACTS = DatasetFacts(num_images=100, num_classes=2, median_size=32)
 
@@ -85,7 +85,7 @@ def store(tmp_path: Path) -> Store:
 
 def sound(client: WorkerClient, answer: dict[str, Any]) -> int | None:
     """Return the step of the checkpoint from which the attempt resumes."""
-    start = with_sound_checkpoint(client, AttemptStart.model_validate(answer))
+    start = with_intact_checkpoint(client, AttemptStart.model_validate(answer))
     return None if start.resume is None else start.resume.step
 
 
@@ -99,15 +99,15 @@ def test_start_of_ranks_is_announced_best_effort(
     monkeypatch.setattr(driver, "BEST_EFFORT_SECONDS", 0.1)
     if refusal is not None:
         home.refusals["events"] = refusal
-    announce(client, 2)
+    report_start_of_ranks(client, 2)
     told = {"type": "phase", "message": "Starting 2 ranks", "data": {"phase": "ranks"}}
     assert home.reports == ([("events", told)] if refusal is None else [])
     home.down()
-    announce(client, 1)
+    report_start_of_ranks(client, 1)
     home.up()
     home.refusals["events"] = STALE
     with pytest.raises(StaleAttempt):
-        announce(client, 1)
+        report_start_of_ranks(client, 1)
 
 
 def test_undamaged_checkpoint_is_used(client: WorkerClient, home: Home, store: Store) -> None:
@@ -141,7 +141,7 @@ def test_clone_of_damaged_checkpoint_fails(client: WorkerClient, home: Home, sto
     home.answers["damaged-checkpoint"] = store.start(2, branch=True)
     with pytest.raises(ValueError, match="ckpt_2 that this job was cloned from is damaged"):
         sound(client, store.start(2, branch=True))
-    assert len(home.reports) == 1, "the service is told all the same"
+    assert len(home.reports) == 1, "the damage is reported all the same"
 
 
 def test_missing_store_does_not_mark_checkpoint_damaged(
@@ -149,7 +149,7 @@ def test_missing_store_does_not_mark_checkpoint_damaged(
 ) -> None:
     away = store.folder.rename(store.folder.with_name("unmounted"))
     store.folder.mkdir()
-    with pytest.raises(OSError, match="is not there"):
+    with pytest.raises(OSError, match="check that the artifact store is mounted"):
         sound(client, store.start(2))
     assert home.reports == []
     store.folder.rmdir()
