@@ -1,8 +1,8 @@
-"""Statistics of embeddings that SEC affects: the spread of norms, and the angle of an update.
+"""Statistics of embeddings that SEC affects: the distribution of norms, and the angle of an update.
 
 Zhang, Li and Zhang (NeurIPS 2020) argue that embeddings of different norms learn at different speeds:
-the change of an embedding's direction in a step falls with its norm, by 1/norm^2 under SGD. These
-metrics compare optimizers with and without the constraint. All stay on the device.
+the longer an embedding, the less a step changes its direction (by 1/norm^2 under SGD). These metrics
+show the effect of SEC for an optimizer. Results stay on the device of the embeddings.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from dasl_core.tensors import check_matrix
 
 @torch.no_grad()
 def norm_distribution(embeddings: Tensor) -> dict[str, Tensor]:
-    """Distribution of the norms of raw embeddings (N, h), N >= 1: scalars in float64, on their device.
+    """Compute statistics of the norms of raw embeddings (N, h), N >= 1.
 
-    ``mean``, ``std`` (of the N norms themselves: divided by N), ``min``, ``max``, and ``variation``,
-    the coefficient of variation std/mean, which SEC lowers at any scale (0 if all norms are 0).
+    Returns:
+        Scalars in float64: ``mean``, ``std`` (population standard deviation, divided by N), ``min``,
+        ``max`` and ``variation``, the coefficient of variation std/mean (0 if all norms are 0). The last
+        does not depend on the scale of the embeddings.
 
     Raises:
-        ValueError: `embeddings` have another shape.
+        ValueError: `embeddings` is not a floating-point matrix (N, h) with N >= 1.
     """
     _check_rows("embeddings", embeddings)
     norms: Tensor = torch.linalg.vector_norm(embeddings.double(), dim=1)
@@ -38,14 +40,14 @@ def norm_distribution(embeddings: Tensor) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def angular_update(before: Tensor, after: Tensor) -> Tensor:
-    """Mean angle, in radians, between the embeddings (N, h) of the same images at two times.
+    """Compute the mean angle, in radians, between the embeddings (N, h) of the same images at two times.
 
-    Embed the images in evaluation mode right before and right after an optimizer step. The angle
-    then shows the effect of the step alone.
+    Embed the images in evaluation mode right before and right after an optimizer step, so that the angle
+    shows the effect of the step alone.
 
-    It is ``2 atan2(||u - v||, ||u + v||)`` of the directions u and v in float64 (Kahan's formula), exact
-    for angles that a cosine cannot distinguish from 0. A row of zeros has no direction. Its angle counts
-    as 0 if both rows are 0, and as a right angle if one is.
+    The angle of two directions u and v is ``2 atan2(||u - v||, ||u + v||)`` in float64 (Kahan's formula),
+    which is accurate also for angles that a cosine cannot distinguish from 0. A row of zeros has no
+    direction: the angle counts as 0 if both rows are 0, and as a right angle if one is.
 
     Returns:
         A scalar in float64, on the device of `before`.
@@ -60,9 +62,9 @@ def angular_update(before: Tensor, after: Tensor) -> Tensor:
             f"after must have the shape of before, {tuple(before.shape)}; given {tuple(after.shape)}"
         )
     u, v = F.normalize(before.double(), dim=1), F.normalize(after.double(), dim=1)
-    apart: Tensor = torch.linalg.vector_norm(u - v, dim=1)
-    together: Tensor = torch.linalg.vector_norm(u + v, dim=1)
-    return 2 * torch.atan2(apart, together).mean()
+    difference: Tensor = torch.linalg.vector_norm(u - v, dim=1)
+    total: Tensor = torch.linalg.vector_norm(u + v, dim=1)
+    return 2 * torch.atan2(difference, total).mean()
 
 
 def _check_rows(name: str, value: Tensor) -> None:

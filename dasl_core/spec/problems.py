@@ -1,4 +1,4 @@
-"""Problems of a spec: one for each invalid field."""
+"""Description of the invalid fields of a spec."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass

@@ -33,8 +33,8 @@ class Clusters(SpecModel):
         1,
         description=(
             "Epochs between two runs of k-means; must be less than `train.epochs`. Until the "
-            "first run, each image is its own cluster; so is later each image that was not "
-            "part of the clustered epoch (the incomplete last batch)."
+            "first run, each image is its own cluster. Later, the same holds for images that were "
+            "not part of the clustered epoch, those of the incomplete last batch."
         ),
     )
 
@@ -65,14 +65,14 @@ class DAR(SpecModel):
     schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant",
         description=(
-            "Schedule of the weight over the training: constant, or from 0 to `weight` along a line "
-            "or half a cosine."
+            "Schedule of the weight over the training: constant, or growing from 0 to `weight` "
+            "linearly or along half a cosine."
         ),
     )
     norm: Literal["l1", "l2", "sq_l2"] = Field(
         "l1",
         description=(
-            "G, the norm that measures how far two differences are apart. `sq_l2` is not a "
+            "G, the norm that measures how far apart two differences are. `sq_l2` is not a "
             "norm; it is meant for ablations. `l2` of elementwise differences takes time "
             "quadratic in the batch."
         ),
@@ -114,7 +114,7 @@ class DAR(SpecModel):
     def _check_weight_of_sum(self) -> Self:
         if self.weight == "auto" and self.reduction == "sum":
             raise problem(
-                "grows with the square of the batch under dar.reduction: sum, so that no default fits",
+                "has no default with dar.reduction: sum, where the term grows with the square of the batch",
                 self.weight,
                 "a number",
                 field="dar.weight",
@@ -128,14 +128,14 @@ class SEC(SpecModel):
     weight: Weight = Field(
         0.5,
         description=(
-            "The factor eta. The authors multiply their contrastive loss by temperature/0.07. Here, "
-            "`simclr` has no such factor: divide their eta by it, which is 7.14 at temperature 0.5."
+            "The factor eta. The authors multiply their contrastive loss by temperature/0.07, and "
+            "`simclr` here does not: divide their eta by this factor (7.14 at temperature 0.5)."
         ),
     )
     target: Literal["mean", "zero"] = Field(
         "mean",
         description=(
-            "The norm that all norms are pulled to: their mean, or 0, which is plain L2 "
+            "The value that all norms are pulled to: their mean, or 0, which is plain L2 "
             "regularization."
         ),
     )
@@ -149,6 +149,6 @@ class SEC(SpecModel):
         "auto",
         description=(
             'Increase the weight linearly from 0 over the whole training. "auto": true for '
-            "self-supervised methods, as its authors do, false for supervised ones."
+            "self-supervised methods, as the authors do, false for supervised ones."
         ),
     )

@@ -1,4 +1,4 @@
-"""The images of a run: which are trained on, which are held out, and their order."""
+"""Images of a run: which are trained on, which are held out, and their order."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -24,11 +24,15 @@ class TrainingData:
     """The data sets of a run.
 
     Attributes:
+        index: index of the data set to train on.
+        train: its training images.
+        held_out: images to evaluate on, of the same or of another data set.
+        loader: batches of training images.
+        labels: (len(index),) int64: classes of the training images, counted from 0, and -1 for all
+            other images; None without labels.
+        num_classes: number of classes among the training images; None without labels.
         sets: every data set, by its name in the spec.
-        labels: (len(index),) int64, classes of the training images from 0, -1 for all others; None
-            without labels.
-        num_classes: of the training images.
-        unreadable: how many images of each data set can no longer be read.
+        unreadable: number of images that can no longer be read, by name of the data set.
     """
 
     index: DatasetIndex
@@ -57,12 +61,15 @@ class TrainingData:
         """Open the data sets; images that `cache` lacks are decoded into it.
 
         Args:
-            name: of the data set to train on.
-            evaluate_on: the data set that `evaluate.dataset` names.
-            backbone: its image size and channels.
-            train: batches and their order.
-            evaluate: which images are held out.
-            needs_classes: the field of the spec that makes the run learn from classes, if any.
+            name: name of the data set to train on.
+            index: index of this data set.
+            evaluate_on: index of the data set that `evaluate.dataset` names, if any.
+            backbone: determines image size and channels.
+            train: determines batches and their order.
+            evaluate: determines which images are held out.
+            needs_classes: field of the spec that makes the run learn from classes, if any.
+            cache: folder of the image cache.
+            threads: number of decoding threads.
 
         Raises:
             ValueError: fewer images are left for training than a batch has, or fewer than two classes
@@ -76,47 +83,48 @@ class TrainingData:
         canvases = open_canvases(index)
         sets = {name: canvases}
         if evaluate_on is None:
-            halves = split(index, evaluate.holdout)
-            trained = ImageSet(canvases, halves.train)
-            held_out = ImageSet(canvases, halves.held_out)
+            parts = split(index, evaluate.holdout)
+            train_set = ImageSet(canvases, parts.train)
+            held_out = ImageSet(canvases, parts.held_out)
         else:
             assert evaluate.dataset is not None, "evaluate_on is the index of this data set"
-            other = sets[evaluate.dataset] = open_canvases(evaluate_on)
-            trained = ImageSet(canvases, np.arange(len(index)))
-            held_out = ImageSet(other, np.arange(len(evaluate_on)))
+            evaluate_canvases = sets[evaluate.dataset] = open_canvases(evaluate_on)
+            train_set = ImageSet(canvases, np.arange(len(index)))
+            held_out = ImageSet(evaluate_canvases, np.arange(len(evaluate_on)))
 
-        labels, num_classes, of_train = None, None, None
+        labels, num_classes, train_labels = None, None, None
         if index.labels is not None:
-            indices = torch.from_numpy(trained.indices)
-            classes, numbers = np.unique(
-                np.asarray(index.labels)[trained.indices], return_inverse=True
+            indices = torch.from_numpy(train_set.indices)
+            classes, class_indices = np.unique(
+                np.asarray(index.labels)[train_set.indices], return_inverse=True
             )
-            num_classes, of_train = len(classes), torch.from_numpy(numbers)
+            num_classes, train_labels = len(classes), torch.from_numpy(class_indices)
             labels = torch.full((len(index),), -1)
-            labels[indices] = of_train
+            labels[indices] = train_labels
         check_classes(needs_classes, num_classes)
         loader = EpochLoader(
             canvases,
-            trained.indices,
+            train_set.indices,
             train.batch_size,
             train.seed,
-            labels=of_train,
+            labels=train_labels,
             samples_per_class=train.samples_per_class,
         )
-        return cls(index, trained, held_out, loader, labels, num_classes, sets)
+        return cls(index, train_set, held_out, loader, labels, num_classes, sets)
 
     def check_images(self, reporter: Reporter, control: dist.ProcessGroup | None) -> None:
-        """Report images that can no longer be read; fail when there are too many.
+        """Report images that can no longer be read; fail if there are too many.
 
-        Each rank knows only those that it read itself, so the ranks exchange them, and all of them decide alike.
+        Each rank knows only the unreadable images that it read itself. The ranks exchange them, so that all
+        ranks decide alike.
 
         Raises:
             ValueError: too many images of a data set cannot be read.
         """
         for name, canvases in self.sets.items():
             unreadable: dict[int, str] = {}
-            for found_by_rank in gather_objects(dict(canvases.unreadable), control):
-                unreadable |= found_by_rank
+            for unreadable_of_rank in gather_objects(dict(canvases.unreadable), control):
+                unreadable |= unreadable_of_rank
             if too_many(len(unreadable), len(canvases.index)):
                 raise ValueError(unreadable_error(name, canvases.index, unreadable))
             if unreadable and name not in self.unreadable:
@@ -126,11 +134,11 @@ class TrainingData:
                 self.unreadable[name] = len(unreadable)
 
     def train_labels(self) -> Tensor | None:
-        """Classes (N,) of the training images, in order; None without labels."""
+        """Return the classes (N,) of the training images, in order; None without labels."""
         return None if self.labels is None else self.labels[torch.from_numpy(self.train.indices)]
 
     def facts(self) -> dict[str, int | None]:
-        """Facts about the data for the model card."""
+        """Return facts about the data for the model card."""
         return {
             "images": len(self.index),
             "classes": len(self.index.class_names) if self.index.labels else None,
@@ -139,7 +147,7 @@ class TrainingData:
         }
 
     def digest(self) -> str:
-        """A digest of the names and sizes of the training images, in order."""
+        """Return a digest of the names and sizes of the training images, in order."""
         indices = self.train.indices
         names = "\0".join(self.index.paths[index] for index in indices.tolist())
         content = hashlib.blake2b(names.encode(), digest_size=16)
@@ -153,7 +161,7 @@ class TrainingData:
 
 
 def field_that_needs_classes(supervised: bool, dar: ResolvedDAR | None) -> str | None:
-    """The field of the spec that makes a run learn from classes; None if none does."""
+    """Return the field of the spec that makes a run learn from classes; None if none does."""
     if supervised:
         return "method.name"
     if dar is not None and dar.labels == "class" and dar.active:
@@ -169,6 +177,6 @@ def check_classes(field: str | None, classes: int | None) -> None:
     """
     if field is not None and (classes or 0) < 2:
         raise ValueError(
-            f"{field}: learns from at least two classes, and evaluate.holdout leaves {classes or 0} "
-            "of them to train on. Hold out less, or add images of other classes."
+            f"{field}: needs at least two classes for training, and evaluate.holdout leaves "
+            f"{classes or 0}. Hold out less, or add images of other classes."
         )

@@ -51,10 +51,10 @@ def test_mean_angle_does_not_depend_on_norms() -> None:
     assert angular_update(before, before) == 0
 
 
-def test_zero_rows_do_not_count_in_angles() -> None:
-    nothing, something = torch.zeros(1, 3), torch.ones(1, 3)
-    assert angular_update(nothing, nothing) == 0
-    assert angular_update(nothing, something).item() == pytest.approx(math.pi / 2)
+def test_angle_of_zero_row_counts_as_zero_or_right_angle() -> None:
+    zeros, ones = torch.zeros(1, 3), torch.ones(1, 3)
+    assert angular_update(zeros, zeros) == 0
+    assert angular_update(zeros, ones).item() == pytest.approx(math.pi / 2)
 
 
 @pytest.mark.parametrize("norm", [0.5, 1.0, 4.0])

@@ -232,7 +232,7 @@ def test_single_training_class_is_refused(
         if 12 in split(index, Holdout(fraction=share / 100)).held_out
     )
     spec = resolved(index, evaluate={"holdout": {"fraction": fraction}}, **parts)
-    with pytest.raises(ValueError, match=rf"{field}: learns from at least two classes"):
+    with pytest.raises(ValueError, match=rf"{field}: needs at least two classes for training"):
         run(spec, index, cache, Recorder(tmp_path / "kept"))
 
 

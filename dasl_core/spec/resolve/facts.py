@@ -1,4 +1,4 @@
-"""The facts of a data set that settings are resolved from."""
+"""Facts about a data set, from which "auto" settings are resolved."""
 
 from pydantic import Field
 
@@ -7,22 +7,22 @@ from dasl_core.spec.job import JobSpec
 
 
 class DatasetFacts(SpecModel):
-    """Facts of an ingested data set."""
+    """Facts about an ingested data set."""
 
     num_images: int = Field(ge=1)
-    num_classes: int | None = Field(description="null: the folder has no labels.")
+    num_classes: int | None = Field(description="Number of classes; null if there are no labels.")
     median_size: int = Field(ge=1, description="Median of the images' shorter side, in pixels.")
 
 
 def training_images(spec: JobSpec, facts: DatasetFacts) -> int:
-    """Images left for training: exact, or the expected number if whole classes are held out."""
+    """Return the number of training images; an expected value if whole classes are held out."""
     if spec.evaluate.dataset is not None:
         return facts.num_images
     return facts.num_images - round(facts.num_images * spec.evaluate.holdout.fraction)
 
 
 def training_classes(spec: JobSpec, facts: DatasetFacts) -> int:
-    """Classes left for training; 0 without labels."""
+    """Return the number of classes that are trained on; 0 without labels."""
     classes, holdout = facts.num_classes or 0, spec.evaluate.holdout
     if spec.evaluate.dataset is not None or holdout.by == "image":
         return classes
