@@ -5,7 +5,7 @@
 API and dispatcher are restarted at once, as a supervisor does. The product must bring back drivers and
 ranks. Afterwards `history` checks the tables and files.
 
-Results keep the runs of other seeds: after `--minutes` ended one early, another seed adds to it.
+A results file contains one run for each seed; a run adds to the file or replaces the run of its seed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tests.support.stand_in.jobs_api import StandInRay
 
 RESULTS = Path(__file__).parent / "results"
 Target = Literal["api", "dispatcher", "driver", "worker"]
-# Relative frequencies: a killed attempt costs a start of Ray Train, which takes much longer than a
+# Relative frequencies. After a kill of an attempt Ray Train starts again, which takes much longer than a
 # start of the service.
 TARGETS: dict[Target, int] = {"api": 2, "dispatcher": 2, "driver": 1, "worker": 1}
 SETTINGS = {
@@ -54,14 +54,19 @@ SETTINGS = {
     "RAY_worker_niceness": "0",
 }
 _EPOCHS, _STEPS_AN_EPOCH = 60, 4
-_LOOK_EVERY_SECONDS = 0.5
+_CHECK_EVERY_SECONDS = 0.5
 _TARGET_PATIENCE_SECONDS = 300.0
 _END_PATIENCE_SECONDS = 1500.0
 
 
 @dataclass
 class Stream:
-    """Submits jobs of a few kinds, `width` at a time, and abandons none of them."""
+    """Submits jobs of a few kinds, `width` at a time.
+
+    Attributes:
+        accepted: job ids by idempotency key.
+        kinds: kind of each job; jobs of one kind must compute the same.
+    """
 
     client: Client
     width: int
@@ -77,7 +82,7 @@ class Stream:
             self._live.add(self._submit())
 
     def repeat(self) -> None:
-        """Repeat one of the submissions, as after a lost response."""
+        """Repeat a random earlier submission, as after a lost response."""
         key = self.random.choice(list(self.accepted))
         job = self.client.jobs.submit(_spec(self.kinds[self.accepted[key]]), idempotency_key=key)
         assert job.id == self.accepted[key], f"{key} was answered with {job.id}"
@@ -96,21 +101,21 @@ class Stream:
         return job.id
 
 
-class Watch(threading.Thread):
-    """Checks continuously whether ranks of two attempts of one job are alive together."""
+class OverlapMonitor(threading.Thread):
+    """Thread that checks continuously whether ranks of two attempts of one job are alive together."""
 
     def __init__(self, database: Database) -> None:
-        super().__init__(name="watch", daemon=True)
+        super().__init__(name="overlap-monitor", daemon=True)
         self._database = database
         self._stop_soon = threading.Event()
         self.violations: set[str] = set()
-        self.looks = 0
+        self.checks = 0
 
     def run(self) -> None:
-        """See `threading.Thread.run`."""
-        while not self._stop_soon.wait(_LOOK_EVERY_SECONDS):
+        """Check until `stop` is called."""
+        while not self._stop_soon.wait(_CHECK_EVERY_SECONDS):
             alive = {p.submission_id for p in processes.training(os.getpid()) if p.part == "rank"}
-            self.looks += 1
+            self.checks += 1
             if len(alive) < 2:
                 continue
             with self._database.read() as session:
@@ -132,7 +137,7 @@ class Watch(threading.Thread):
 
 
 def main() -> int:
-    """Run and write the results; return 1 if anything was lost or done twice."""
+    """Kill processes, write the results, and return 1 if anything was lost or done twice."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
     parser.add_argument("--kills", type=int, default=200)
@@ -153,7 +158,7 @@ def main() -> int:
     own_all_processes()
     with (
         tempfile.TemporaryDirectory(prefix="dasl-crash-") as folder,
-        database_of(options.database, Path(folder)) as url,
+        empty_database(options.database, Path(folder)) as url,
     ):
         result = crash(
             Path(folder),
@@ -169,33 +174,33 @@ def main() -> int:
     output = options.output or RESULTS / (
         f"crashes-{options.database}{'-standin' if options.standin else ''}.json"
     )
-    keep(output, {"machine": before, "database": options.database, "result": result})
+    add_to_results(output, {"machine": before, "database": options.database, "result": result})
     return 1 if result["violations"] else 0
 
 
-def keep(output: Path, run: dict[str, Any]) -> None:
-    """Add a run to those of other seeds in a results file, with totals."""
+def add_to_results(output: Path, run: dict[str, Any]) -> None:
+    """Add a run to a results file, replace an earlier run of the same seed, and update the totals."""
     runs = json.loads(output.read_text())["runs"] if output.exists() else []
-    runs = [each for each in runs if each["result"]["seed"] != run["result"]["seed"]] + [run]
-    runs.sort(key=lambda each: int(each["result"]["seed"]))
-    results = [each["result"] for each in runs]
-    together = {
+    runs = [other for other in runs if other["result"]["seed"] != run["result"]["seed"]] + [run]
+    runs.sort(key=lambda run: int(run["result"]["seed"]))
+    results = [run["result"] for run in runs]
+    totals = {
         "kills": sum(result["kills"] for result in results),
         "jobs": sum(result["jobs"] for result in results),
-        "violations": [each for result in results for each in result["violations"]],
+        "violations": [violation for result in results for violation in result["violations"]],
     }
-    write_results(output, {"together": together, "runs": runs})
+    write_results(output, {"together": totals, "runs": runs})
 
 
 def own_all_processes() -> None:
-    """End all processes on SIGTERM; adopt orphaned descendants of this process."""
+    """Exit normally on SIGTERM, and adopt orphaned descendants of this process."""
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     adopt_orphans()
 
 
 @contextmanager
-def database_of(kind: str, folder: Path) -> Iterator[str]:
-    """Yield the URL of an empty database."""
+def empty_database(kind: str, folder: Path) -> Iterator[str]:
+    """Yield the URL of an empty database of the given kind."""
     if kind == "sqlite":
         yield f"sqlite:///{folder / 'dasl.db'}"
     else:
@@ -221,55 +226,55 @@ def crash(
         minutes: time after which no more processes are killed.
         standin: replace Ray and training by stand-ins.
     """
-    # Drawn in advance: targets and times depend only on the seed.
-    chance = random.Random(seed)
-    targets = chance.choices([*TARGETS], [*TARGETS.values()], k=kills)
-    waits = [chance.uniform(0, 2 * mean_wait) for _ in range(kills)]
+    # Drawn in advance, so that targets and times depend only on the seed.
+    rng = random.Random(seed)
+    targets = rng.choices([*TARGETS], [*TARGETS.values()], k=kills)
+    waits = [rng.uniform(0, 2 * mean_wait) for _ in range(kills)]
     began = time.monotonic()
-    done: list[dict[str, Any]] = []
+    kill_log: list[dict[str, Any]] = []
     ray = StandInRay(home / "ray.log", width + 1) if standin else None
-    with deployed(home, database_url, cpus=width + 1, settings=SETTINGS, ray=ray) as running:
+    with deployed(home, database_url, cpus=width + 1, settings=SETTINGS, ray=ray) as deployment:
         database = Database(database_url)
-        watch = Watch(database)
-        watch.start()
-        with running.client() as client:
-            stream = Stream(client, width, chance)
+        monitor = OverlapMonitor(database)
+        monitor.start()
+        with deployment.client() as client:
+            stream = Stream(client, width, rng)
             first_kill = time.monotonic()
             for wait, target in zip(waits, targets, strict=True):
                 if time.monotonic() - first_kill > 60 * minutes:
                     break
                 stream.feed()
-                _kill(running, stream, target, wait, chance)
+                _kill(deployment, stream, target, wait, rng)
                 seconds = round(time.monotonic() - first_kill, 1)
-                done.append({"target": target, "at_seconds": seconds})
-                print(f"{seconds:8.1f} s  kill {len(done)}: {target}", flush=True)
-                if chance.random() < 0.2:
+                kill_log.append({"target": target, "at_seconds": seconds})
+                print(f"{seconds:8.1f} s  kill {len(kill_log)}: {target}", flush=True)
+                if rng.random() < 0.2:
                     stream.repeat()
             last_kill = time.monotonic()
             until(stream.ended, "the end of all jobs", _END_PATIENCE_SECONDS)
         until(lambda: not processes.training(os.getpid()) or None, "the end of all processes", 120)
-        watch.stop()
+        monitor.stop()
         seconds = time.monotonic() - last_kill
     orphans = _left_behind()
     steps = dict.fromkeys(stream.kinds, _EPOCHS * _STEPS_AN_EPOCH)
     violations = [
         *history.violations(database, stream.accepted, steps),
-        *history.unlike(database, stream.kinds),
-        *sorted(watch.violations),
+        *history.weight_differences(database, stream.kinds),
+        *sorted(monitor.violations),
         *(f"left behind: {orphan}" for orphan in orphans),
     ]
     counts = _counts(database)
     database.dispose()
     return {
         "seed": seed,
-        "kills": len(done),
-        "kills_by_target": dict(Counter(kill["target"] for kill in done)),
+        "kills": len(kill_log),
+        "kills_by_target": dict(Counter(kill["target"] for kill in kill_log)),
         "jobs": len(stream.accepted),
         **counts,
         "seconds_with_kills": round(last_kill - first_kill, 1),
         "seconds_until_all_ended": round(seconds, 1),
         "seconds": round(time.monotonic() - began, 1),
-        "looks_for_two_live_epochs": watch.looks,
+        "looks_for_two_live_epochs": monitor.checks,
         "violations": violations,
         "ray": "stand-in" if standin else "real",
         "settings": SETTINGS,
@@ -277,7 +282,7 @@ def crash(
 
 
 def _kill(
-    running: Deployment, stream: Stream, target: Target, wait: float, chance: random.Random
+    deployment: Deployment, stream: Stream, target: Target, wait: float, rng: random.Random
 ) -> None:
     """Kill one process, `wait` seconds after one exists.
 
@@ -286,23 +291,23 @@ def _kill(
     """
     if target == "api" or target == "dispatcher":
         time.sleep(wait)
-        running.kill(target)
-        running.start(target)
+        deployment.kill(target)
+        deployment.start(target)
         return
     part = "driver" if target == "driver" else "rank"
 
-    def of_that_kind() -> list[int] | None:
+    def candidates() -> list[int] | None:
         # All jobs may end while this waits for a process, so new ones are needed.
         stream.feed()
         return sorted(p.pid for p in processes.training(os.getpid()) if p.part == part) or None
 
-    until(of_that_kind, f"a {part}", _TARGET_PATIENCE_SECONDS)
-    # Do not kill only processes that have just started.
+    until(candidates, f"a {part}", _TARGET_PATIENCE_SECONDS)
+    # Without this wait, only processes that have just started would be killed.
     time.sleep(wait)
     while True:
-        victims = until(of_that_kind, f"a {part}", _TARGET_PATIENCE_SECONDS)
+        pids = until(candidates, f"a {part}", _TARGET_PATIENCE_SECONDS)
         try:
-            os.kill(chance.choice(victims), signal.SIGKILL)
+            os.kill(rng.choice(pids), signal.SIGKILL)
         except ProcessLookupError:
             continue  # It ended by itself before the kill.
         return
@@ -310,12 +315,12 @@ def _kill(
 
 def _left_behind() -> list[str]:
     """Return the command lines of all descendants that still run."""
-    left = []
+    orphans = []
     for pid, words in processes.commands(os.getpid()).items():
         if "postgres" in words[0] or not words[0]:
             continue  # The database belongs to this process; zombies have ended.
-        left.append(f"{pid}: {' '.join(words)[:200]}")
-    return left
+        orphans.append(f"{pid}: {' '.join(words)[:200]}")
+    return orphans
 
 
 def _counts(database: Database) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""API, dispatcher and Ray as separate processes, as in production, which can be killed one by one.
+"""Deployment for chaos tests: API, dispatcher and Ray are separate processes, as in production.
 
 The caller acts as the supervisor of API and dispatcher and restarts them. The product must bring back
 drivers and ranks.
@@ -109,39 +109,40 @@ def deployed(
         "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
         **settings,
     }
-    others = {name: value for name, value in os.environ.items() if not name.startswith("DASL_")}
-    with patch.dict(os.environ, others | deployed_settings, clear=True):
+    other_variables = {
+        name: value for name, value in os.environ.items() if not name.startswith("DASL_")
+    }
+    with patch.dict(os.environ, other_variables | deployed_settings, clear=True):
         cluster = ray or LocalRay(home / "ray", home / "ray.log", cpus)
         cluster.start()
         if isinstance(cluster, LocalRay):
             _wait_for(cluster)
     access = {"DASL_RAY_ADDRESS": cluster.address, "RAY_AUTH_TOKEN": cluster.token}
-    running = Deployment(
-        home, database_url, f"http://127.0.0.1:{port}", token, others | deployed_settings | access
-    )
+    environment = other_variables | deployed_settings | access
+    deployment = Deployment(home, database_url, f"http://127.0.0.1:{port}", token, environment)
     try:
         for service in _COMMANDS:
-            running.start(service)
-        until(lambda: running.is_ready or None, "a service that is ready", pause=1.0)
+            deployment.start(service)
+        until(lambda: deployment.is_ready or None, "a service that is ready", pause=1.0)
         write_images(home / "images", 40)
-        with running.client() as client:
+        with deployment.client() as client:
             client.datasets.add(home / "images", DATASET).wait(timeout=PATIENCE_SECONDS)
-        yield running
+        yield deployment
     finally:
-        for process in running.processes.values():
+        for process in deployment.processes.values():
             process.kill()
             process.wait()
         cluster.stop()
 
 
 def _wait_for(ray: LocalRay) -> None:
-    """Wait until Ray runs; start it again if it gave up, as it may on a busy machine."""
+    """Wait until Ray runs; start it again if it exits, as it may on a busy machine."""
 
     def runs() -> bool | None:
         if not ray.running:
             ray.stop()
             ray.start()
-        # Printed only once all of its parts run.
+        # Ray prints this line when all its parts run.
         return "Ray runtime started" in ray.log.read_text() or None
 
     until(runs, "Ray", pause=1.0)

@@ -1,4 +1,4 @@
-"""Invariants of every job after any kills, checked in tables and files."""
+"""Check of the invariants that every job must satisfy after any kills, in tables and files."""
 
 from __future__ import annotations
 
@@ -37,22 +37,27 @@ def violations(
             f"{job_id}: was never submitted" for job_id in jobs.keys() - {*accepted.values()}
         ]
         for job in jobs.values():
-            problems += [f"{job.id}: {wrong}" for wrong in _of_job(session, job, steps.get(job.id))]
+            problems += [
+                f"{job.id}: {violation}"
+                for violation in _job_violations(session, job, steps.get(job.id))
+            ]
     return problems
 
 
-def unlike(database: Database, alike: Mapping[str, str]) -> list[str]:
-    """Return jobs whose final weights differ from those of the first job of their kind.
+def weight_differences(database: Database, kinds: Mapping[str, str]) -> list[str]:
+    """Return one sentence for each job whose final weights differ from those of the first job of its kind.
 
-    Jobs of one kind (`alike`: kind by job) compute the same, on CPUs bit for bit, however often each was
-    interrupted.
+    Jobs of one kind compute the same, on CPUs bit for bit, however often each was interrupted.
+
+    Args:
+        kinds: kind by job.
     """
     weights: defaultdict[str, dict[str, str]] = defaultdict(dict)
     with database.read() as session:
-        for last in session.scalars(select(Checkpoint).where(Checkpoint.final)):
-            by_name = {file["name"]: file["sha256"] for file in last.files}
-            if last.job_id in alike:
-                weights[alike[last.job_id]][last.job_id] = by_name[FINAL_WEIGHTS]
+        for checkpoint in session.scalars(select(Checkpoint).where(Checkpoint.final)):
+            by_name = {file["name"]: file["sha256"] for file in checkpoint.files}
+            if checkpoint.job_id in kinds:
+                weights[kinds[checkpoint.job_id]][checkpoint.job_id] = by_name[FINAL_WEIGHTS]
     problems = []
     for kind, by_job in weights.items():
         first, *others = by_job.items()
@@ -64,7 +69,7 @@ def unlike(database: Database, alike: Mapping[str, str]) -> list[str]:
     return problems
 
 
-def _of_job(session: Session, job: Job, steps: int | None) -> Iterator[str]:
+def _job_violations(session: Session, job: Job, steps: int | None) -> Iterator[str]:
     events = session.scalars(select(Event).where(Event.job_id == job.id).order_by(Event.seq)).all()
     attempts = session.scalars(
         select(Attempt).where(Attempt.job_id == job.id).order_by(Attempt.number)
@@ -75,35 +80,35 @@ def _of_job(session: Session, job: Job, steps: int | None) -> Iterator[str]:
     metrics = session.scalars(
         select(Metric).where(Metric.job_id == job.id, Metric.name == "loss")
     ).all()
-    yield from _of_events(job, list(events))
-    yield from _of_attempts(job, list(attempts))
-    began = {attempt.number: attempt.created_at.timestamp() for attempt in attempts}
+    yield from _event_violations(job, list(events))
+    yield from _attempt_violations(job, list(attempts))
+    started_at = {attempt.number: attempt.created_at.timestamp() for attempt in attempts}
     for metric in metrics:
-        if metric.time > began.get(metric.attempt + 1, metric.time):
+        if metric.time > started_at.get(metric.attempt + 1, metric.time):
             yield f"attempt {metric.attempt} trained step {metric.step} after the next one began"
     if steps is not None and {metric.step for metric in metrics} != set(range(1, steps + 1)):
         yield f"the loss is missing for some of its {steps} steps"
-    yield from _of_checkpoints(list(attempts), list(checkpoints), began)
+    yield from _checkpoint_violations(list(attempts), list(checkpoints), started_at)
 
 
-def _of_events(job: Job, events: list[Event]) -> Iterator[str]:
+def _event_violations(job: Job, events: list[Event]) -> Iterator[str]:
     if [event.seq for event in events] != list(range(1, job.next_event)):
         yield "the sequence numbers of its events have gaps"
-    moves = [event.data for event in events if event.type == "status"]
-    for before, after in itertools.pairwise(moves):
+    transitions = [event.data for event in events if event.type == "status"]
+    for before, after in itertools.pairwise(transitions):
         if (
             after["from"] != before["to"]
             or after["to"] not in TRANSITIONS[JobStatus(after["from"])]
         ):
-            yield f"moved from {before['to']} by {after}"
+            yield f"changed its status from {before['to']} by {after}"
     ends = [event for event in events if event.data.get("to") in TERMINAL]
     if len(ends) != 1 or ends[0] is not events[-1]:
-        yield f"{len(ends)} terminal moves, and the last event is {events[-1].type}"
+        yield f"has {len(ends)} terminal transitions, and its last event is {events[-1].type}"
     if job.status != JobStatus.SUCCEEDED:
         yield f"ended as {job.status}: {job.error}"
 
 
-def _of_attempts(job: Job, attempts: list[Attempt]) -> Iterator[str]:
+def _attempt_violations(job: Job, attempts: list[Attempt]) -> Iterator[str]:
     if [attempt.number for attempt in attempts] != list(range(1, job.attempt + 1)):
         yield "the numbers of its attempts have gaps"
     for attempt in attempts:
@@ -114,19 +119,19 @@ def _of_attempts(job: Job, attempts: list[Attempt]) -> Iterator[str]:
             yield f"attempt {after.number} began before attempt {before.number} was over"
     succeeded = [attempt.number for attempt in attempts if attempt.state == "succeeded"]
     if succeeded != [job.attempt]:
-        yield f"attempts {succeeded} succeeded, and the last is {job.attempt}"
+        yield f"attempts {succeeded} succeeded instead of only the last, {job.attempt}"
 
 
-def _of_checkpoints(
-    attempts: list[Attempt], checkpoints: list[Checkpoint], began: Mapping[int, float]
+def _checkpoint_violations(
+    attempts: list[Attempt], checkpoints: list[Checkpoint], started_at: Mapping[int, float]
 ) -> Iterator[str]:
     for checkpoint in checkpoints:
         if checkpoint.state == "registered":
-            yield from _of_files(checkpoint, began.get(checkpoint.attempt + 1))
+            yield from _file_violations(checkpoint, started_at.get(checkpoint.attempt + 1))
         else:
             yield f"checkpoint {checkpoint.id} is {checkpoint.state}"
     if [checkpoint.final for checkpoint in checkpoints].count(True) != 1:
-        yield "it does not have exactly one final checkpoint"
+        yield "does not have exactly one final checkpoint"
     for attempt in attempts:
         earlier = [c for c in checkpoints if c.attempt < attempt.number]
         newest = max(earlier, key=lambda c: (c.step, c.id), default=None)
@@ -134,7 +139,7 @@ def _of_checkpoints(
             yield f"attempt {attempt.number} did not resume from the newest checkpoint"
 
 
-def _of_files(checkpoint: Checkpoint, next_began: float | None) -> Iterator[str]:
+def _file_violations(checkpoint: Checkpoint, next_start: float | None) -> Iterator[str]:
     for entry in checkpoint.files:
         file = Path(checkpoint.uri.removeprefix("file://")) / entry["name"]
         if not file.is_file():
@@ -142,6 +147,6 @@ def _of_files(checkpoint: Checkpoint, next_began: float | None) -> Iterator[str]
             continue
         content = file.read_bytes()
         if len(content) != entry["size"] or hashlib.sha256(content).hexdigest() != entry["sha256"]:
-            yield f"checkpoint {checkpoint.id}: {entry['name']} differs from what was registered"
-        if next_began is not None and file.stat().st_mtime > next_began:
+            yield f"checkpoint {checkpoint.id}: {entry['name']} differs from the registered file"
+        if next_start is not None and file.stat().st_mtime > next_start:
             yield f"checkpoint {checkpoint.id} was written after the next attempt began"

@@ -1,4 +1,4 @@
-"""Failures that must not lose a job: each is a timed trial with real processes.
+"""Timed trials with real processes, of failures that must not lose a job.
 
     python -m tests.chaos.recovery                 # all trials
     python -m tests.chaos.recovery --only cancel   # one trial; replaces its earlier result
@@ -56,22 +56,22 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     own_all_processes()
-    kept = json.loads(options.output.read_text()) if options.output.exists() else {}
+    results = json.loads(options.output.read_text()) if options.output.exists() else {}
     for name in options.only or TRIALS:
         before = machine("torch", "ray", "sqlalchemy")
         # Ray's environment variables may change the results.
         before |= {name: value for name, value in os.environ.items() if name[:4] == "RAY_"}
         with tempfile.TemporaryDirectory(prefix="dasl-recovery-") as folder:
             result = TRIALS[name](Path(folder), options.standin and name in STANDIN)
-        left = [
+        orphans = [
             " ".join(words)[:200] for words in processes.commands(os.getpid()).values() if words[0]
         ]
         ray = "stand-in" if options.standin and name in STANDIN else "real"
-        result |= {"ray": ray, "left_behind": left, "ok": result["ok"] and not left}
+        result |= {"ray": ray, "left_behind": orphans, "ok": result["ok"] and not orphans}
         print(json.dumps({name: result}, indent=2), flush=True)
-        kept[name] = {"machine": before, "result": result}
-        write_results(options.output, kept)
-    return 0 if all(kept[name]["result"]["ok"] for name in options.only or TRIALS) else 1
+        results[name] = {"machine": before, "result": result}
+        write_results(options.output, results)
+    return 0 if all(results[name]["result"]["ok"] for name in options.only or TRIALS) else 1
 
 
 def ray_head(folder: Path, standin: bool) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def ray_head(folder: Path, standin: bool) -> dict[str, Any]:
         Client(url, token) as client,
     ):
         client.datasets.add(folder / "images", DATASET).wait(timeout=PATIENCE_SECONDS)
-        jobs = [client.jobs.submit(small(epochs=400, seed=seed)) for seed in range(2)]
+        jobs = [client.jobs.submit(small_spec(epochs=400, seed=seed)) for seed in range(2)]
         until(
             lambda: all(client.jobs.checkpoints(job.id) for job in jobs) or None,
             "a checkpoint of each",
@@ -118,17 +118,17 @@ def dispatcher(folder: Path, standin: bool) -> dict[str, Any]:
     """Kill the dispatcher, with the default lease; the job continues and is adopted."""
     url = f"sqlite:///{folder / 'dasl.db'}"
     with (
-        deployed(folder, url, cpus=2, settings={}, ray=_ray(folder, standin)) as running,
-        running.client() as client,
+        deployed(folder, url, cpus=2, settings={}, ray=_ray(folder, standin)) as deployment,
+        deployment.client() as client,
     ):
         database = Database(url)
-        job = client.jobs.submit(small(epochs=100_000))
+        job = client.jobs.submit(small_spec(epochs=100_000))
         until(lambda: last_step(client, job) or None, "the first step")
         holder = _lease_holder(database)
         at_kill = last_step(client, job)
         killed = time.time()
-        running.kill("dispatcher")
-        running.start("dispatcher")
+        deployment.kill("dispatcher")
+        deployment.start("dispatcher")
         until(
             lambda: (_lease_holder(database) != holder and _last_round(database) > killed) or None,
             "a round of the new dispatcher",
@@ -140,7 +140,7 @@ def dispatcher(folder: Path, standin: bool) -> dict[str, Any]:
         status, attempt, restarts = job.status, job.attempt, job.restarts
         job.cancel()
         until(lambda: client.jobs.get(job.id).done or None, "the end")
-        unbroken = _went_on(database, job.id)
+        unbroken = _is_unbroken(database, job.id)
         database.dispose()
     return {
         "adopted_seconds": round(adopted_seconds, 1),
@@ -160,14 +160,14 @@ def database(folder: Path, standin: bool) -> dict[str, Any]:
     """Stop PostgreSQL immediately and start it again, during requests and a training."""
     with (
         postgres_server() as server,
-        deployed(folder, server.url, cpus=2, settings={}, ray=_ray(folder, standin)) as running,
-        running.client() as client,
+        deployed(folder, server.url, cpus=2, settings={}, ray=_ray(folder, standin)) as deployment,
+        deployment.client() as client,
     ):
-        job = client.jobs.submit(small(epochs=400, workers=2))
+        job = client.jobs.submit(small_spec(epochs=400, workers=2))
         until(lambda: last_step(client, job) or None, "the first step")
-        with OutageClients(running.url, running.token, small(epochs=1)) as clients:
+        with OutageClients(deployment.url, deployment.token, small_spec(epochs=1)) as clients:
             down_seconds = [_restart(server.stop_at_once, server.start) for _ in range(OUTAGES)]
-        survived = {name: process.poll() is None for name, process in running.processes.items()}
+        survived = {name: process.poll() is None for name, process in deployment.processes.items()}
         ended = job.wait(timeout=2 * PATIENCE_SECONDS, poll=0.5)
         lost = clients.lost(client)
     return {
@@ -187,8 +187,8 @@ def database(folder: Path, standin: bool) -> dict[str, Any]:
 def cancel(folder: Path, standin: bool) -> dict[str, Any]:
     """Cancel a job of two ranks whose steps take about a second."""
     url = f"sqlite:///{folder / 'dasl.db'}"
-    with deployed(folder, url, cpus=2, settings={}) as running, running.client() as client:
-        spec = small(epochs=10_000, workers=2)
+    with deployed(folder, url, cpus=2, settings={}) as deployment, deployment.client() as client:
+        spec = small_spec(epochs=10_000, workers=2)
         spec["backbone"] = {"name": "resnet18", "image_size": 16}
         spec["train"] |= {"batch_size": 32, "checkpoint_every_epochs": 10_000}
         job = client.jobs.submit(spec)
@@ -202,7 +202,7 @@ def cancel(folder: Path, standin: bool) -> dict[str, Any]:
         times = client.jobs.metrics(job.id, name="loss", max_points=10_000).time
         [checkpoint] = client.jobs.checkpoints(job.id)
         job = client.jobs.get(job.id)
-    assert checkpoint.created_at is not None, "the API says when"
+    assert checkpoint.created_at is not None
     step_seconds = statistics.median(b - a for a, b in itertools.pairwise(times))
     stopped_seconds = max(0.0, times[-1] - requested)
     return {
@@ -233,7 +233,7 @@ TRIALS: dict[str, Callable[[Path, bool], dict[str, Any]]] = {
 STANDIN = ("dispatcher", "database")
 
 
-def small(*, epochs: int, workers: int = 1, seed: int = 0) -> dict[str, Any]:
+def small_spec(*, epochs: int, workers: int = 1, seed: int = 0) -> dict[str, Any]:
     """Return a spec with steps of milliseconds, four per epoch, and occasional checkpoints."""
     return {
         "name": "chaos",
@@ -286,7 +286,7 @@ def _last_round(database: Database) -> float:
         return session.get_one(ClusterSnapshot, 1).at.timestamp()
 
 
-def _went_on(database: Database, job_id: str) -> bool:
+def _is_unbroken(database: Database, job_id: str) -> bool:
     """Whether each step was trained once, by one attempt, in order."""
     with database.read() as session:
         rows = session.execute(

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import delete, update
 
 from service.db.models import Attempt, Checkpoint, Event, Job, Metric
-from tests.chaos.history import FINAL_WEIGHTS, unlike, violations
+from tests.chaos.history import FINAL_WEIGHTS, violations, weight_differences
 from tests.support.dispatcher_world import World
 
 STEPS = 4
@@ -45,26 +45,26 @@ class History:
                 )
 
     def save(self, number: int, step: int, final: bool = False) -> None:
-        place = self.folder / f"{number}-{step}"
-        place.mkdir(parents=True)
+        folder = self.folder / f"{number}-{step}"
+        folder.mkdir(parents=True)
         content = f"weights of step {step}".encode()
-        (place / FINAL_WEIGHTS).write_bytes(content)
+        (folder / FINAL_WEIGHTS).write_bytes(content)
         sha256 = hashlib.sha256(content).hexdigest()
-        id = self.world.add_checkpoint(self.job, number, step, uri=f"file://{place}")
+        id = self.world.add_checkpoint(self.job, number, step, uri=f"file://{folder}")
         with self.world.database.write() as session:
             saved = session.get_one(Checkpoint, id)
             saved.files = [{"name": FINAL_WEIGHTS, "size": len(content), "sha256": sha256}]
             saved.final = final
 
-    def wrong(self, **accepted: str) -> list[str]:
+    def violations(self, **accepted: str) -> list[str]:
         return violations(self.world.database, accepted or {"key": self.job}, {self.job: STEPS})
 
 
 @pytest.fixture
 def history(world: World) -> History:
-    made = History(world)
-    assert made.wrong() == []
-    return made
+    history = History(world)
+    assert history.violations() == []
+    return history
 
 
 def change(history: History, statement: object) -> None:
@@ -100,7 +100,7 @@ def skip_a_step(history: History) -> None:
     change(history, delete(Metric).where(Metric.step == 4))
 
 
-def go_on_from_nothing(history: History) -> None:
+def restart_from_scratch(history: History) -> None:
     change(history, update(Attempt).where(Attempt.number == 2).values(resume_checkpoint_id=None))
 
 
@@ -117,30 +117,30 @@ def fail(history: History) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "told"),
+    ("damage", "violation"),
     [
         (lose_an_event, "have gaps"),
-        (end_twice, "2 terminal moves"),
+        (end_twice, "2 terminal transitions"),
         (begin_too_early, "began before attempt 1 was over"),
         (stay_alive, "attempt 1 is still running"),
         (train_on, "trained step 3 after the next one began"),
         (skip_a_step, "missing for some of its 4 steps"),
-        (go_on_from_nothing, "did not resume from the newest checkpoint"),
-        (damage_a_file, "differs from what was registered"),
+        (restart_from_scratch, "did not resume from the newest checkpoint"),
+        (damage_a_file, "differs from the registered file"),
         (remove_a_file, "is missing"),
         (fail, "ended as failed"),
     ],
 )
 def test_every_violation_is_found(
-    history: History, what: Callable[[History], None], told: str
+    history: History, damage: Callable[[History], None], violation: str
 ) -> None:
-    what(history)
-    assert any(told in wrong for wrong in history.wrong()), history.wrong()
+    damage(history)
+    assert any(violation in text for text in history.violations()), history.violations()
 
 
 def test_lost_and_unknown_jobs_are_found(history: History) -> None:
-    assert history.wrong(one=history.job, two="job_x") == ["job_x: accepted as two, and lost"]
-    assert any("was never submitted" in wrong for wrong in history.wrong(two="job_x"))
+    assert history.violations(one=history.job, two="job_x") == ["job_x: accepted as two, and lost"]
+    assert any("was never submitted" in text for text in history.violations(two="job_x"))
 
 
 def test_different_final_weights_of_one_kind_are_found(
@@ -152,12 +152,12 @@ def test_different_final_weights_of_one_kind_are_found(
     world.tick()
     history.save(1, step=4, final=True)
     kinds = {first: "a", history.job: "a"}
-    assert unlike(world.database, kinds) == []
+    assert weight_differences(world.database, kinds) == []
     with world.database.write() as session:
         entry = {"name": FINAL_WEIGHTS, "size": 1, "sha256": "0" * 64}
         session.execute(
             update(Checkpoint).where(Checkpoint.job_id == history.job).values(files=[entry])
         )
-    [wrong] = unlike(world.database, kinds)
-    assert "final weights differ" in wrong
-    assert unlike(world.database, kinds | {first: "b"}) == []
+    [violation] = weight_differences(world.database, kinds)
+    assert "final weights differ" in violation
+    assert weight_differences(world.database, kinds | {first: "b"}) == []
