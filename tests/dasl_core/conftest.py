@@ -13,7 +13,7 @@ from dasl_core.export import checkpoint
 from dasl_core.train.validation import Validator
 from tests.support.exports import Reader
 from tests.support.gloo_pool import GlooPool
-from tests.support.training_world import ingest, picture_folder
+from tests.support.training_world import image_folder, ingest
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups
@@ -41,7 +41,7 @@ def reader() -> Iterator[Reader]:
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> DatasetIndex:
     """27 pictures of 20 x 24 pixels in three classes."""
-    return ingest(picture_folder(tmp_path_factory.mktemp("pictures")))
+    return ingest(image_folder(tmp_path_factory.mktemp("pictures")))
 
 
 @pytest.fixture(scope="session")

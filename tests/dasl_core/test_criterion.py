@@ -18,11 +18,11 @@ from dasl_core.spec import DAR, SEC, DatasetFacts, JobSpec, ResolvedClusters, re
 from dasl_core.train.build import RunFiles, build_trainer
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.pseudo_labels import PseudoLabels
-from tests.support.training_world import Recorder, resolved, settings
+from tests.support.training_world import Recorder, resolved, tiny_spec
 
 CPU = torch.device("cpu")
 WEIGHT = 0.37
-SEED = 3  # of `training_world.settings`
+SEED = 3  # of `training_world.tiny_spec`
 # DAR's settings that `difference_alignment` takes under the same names, with their defaults.
 USUAL: dict[str, Any] = {
     "norm": "l1",
@@ -44,7 +44,7 @@ CLASSES = torch.tensor([0, 1, 0, 0, 0, 2])
 
 def criterion(pseudo_labels: PseudoLabels | None = None, **changes: Any) -> Criterion:
     facts = DatasetFacts(num_images=27, num_classes=3, median_size=20)
-    spec = resolve(JobSpec.model_validate(settings(**changes)), facts)
+    spec = resolve(JobSpec.model_validate(tiny_spec(**changes)), facts)
     method = build_method(spec, 3).double()
     return Criterion(
         spec.method.name, method, spec.dar, spec.sec, spec.train.seed, CPU, pseudo_labels

@@ -30,7 +30,7 @@ from dasl_core.train.reporter import NullReporter
 from dasl_core.train.validation import Validator
 from tests.support.gloo_pool import GlooPool
 from tests.support.gradients import gradient
-from tests.support.training_world import Recorder, resolved, run, settings
+from tests.support.training_world import Recorder, resolved, run, tiny_spec
 
 TOLERANCE = 1e-10
 # The method whose whole runs also draw their plots.
@@ -170,7 +170,7 @@ def half_gradient(loss: str, embeddings: np.ndarray) -> np.ndarray:
     samples = torch.arange(embeddings.shape[1])
     changes: dict[str, Any] = {"dar": {"weight": 1.0}, "sec": {"weight": 1.0, "ramp": False}}
     facts = DatasetFacts(num_images=64, num_classes=3, median_size=20)
-    spec = resolve(JobSpec.model_validate(settings(**changes)), facts)
+    spec = resolve(JobSpec.model_validate(tiny_spec(**changes)), facts)
     criterion = Criterion(
         spec.method.name,
         build_method(spec, 3),

@@ -16,7 +16,7 @@ from dasl_core.spec import ResolvedJobSpec
 from dasl_core.train import evaluation
 from dasl_core.train.evaluation import DISTANCES, RAW_SIDE, Evaluator
 from tests.support.gloo_pool import GlooPool
-from tests.support.training_world import ingest, picture_folder, resolved
+from tests.support.training_world import image_folder, ingest, resolved
 
 Build = Callable[..., Evaluator]
 
@@ -42,7 +42,7 @@ def evaluator_of(
 
 @pytest.mark.parametrize(("image_size", "side"), [(16, 16), (96, RAW_SIDE)])
 def test_raw_pixels_are_downsampled(tmp_path: Path, image_size: int, side: int) -> None:
-    index = ingest(picture_folder(tmp_path / "pictures", size=(100, 120)))
+    index = ingest(image_folder(tmp_path / "pictures", size=(100, 120)))
     spec = resolved(index, backbone={"name": "test_resnet", "image_size": image_size})
     canvases = Canvases(index, image_size, 3, cache=tmp_path / "cache", threads=1)
     images = ImageSet(canvases, np.arange(len(index)))
@@ -172,7 +172,7 @@ def test_subset_of_held_out_images_has_all_classes(
 
 
 def test_evaluator_without_labels_skips_label_metrics(build: Build, tmp_path: Path) -> None:
-    index = ingest(picture_folder(tmp_path / "pictures", classes=0, per_class=12))
+    index = ingest(image_folder(tmp_path / "pictures", classes=0, per_class=12))
     evaluator = build(index, linear=True, finetune=True, clustering=True)
     metrics = evaluator.backbone(network_with_a_head(), final=True)
     assert metrics.keys() == {

@@ -21,7 +21,7 @@ import torch
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.spec.methods import METHODS
-from tests.support.training_world import Recorder, ingest, picture_folder, resolved, run
+from tests.support.training_world import Recorder, image_folder, ingest, resolved, run
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "golden_losses.json"
 STEPS = 20
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 f"the others were recorded in another environment: {golden['environment']}"
             )
     with tempfile.TemporaryDirectory() as name:
-        index = ingest(picture_folder(Path(name) / "pictures"))
+        index = ingest(image_folder(Path(name) / "pictures"))
         for method, variant, regularizers in CASES:
             if methods and method not in methods:
                 continue

@@ -21,7 +21,7 @@ from dasl_core.train.criterion import Criterion
 from dasl_core.train.gradients import GradientComputer
 from tests.support.gloo_pool import GlooPool
 from tests.support.gradients import gradient
-from tests.support.training_world import settings
+from tests.support.training_world import tiny_spec
 
 BATCH, VIEWS = 8, 2
 FACTS = DatasetFacts(num_images=100, num_classes=3, median_size=16)
@@ -81,7 +81,7 @@ def gradients(
     method = made(kind)
     views, step = a_batch()
     share = [torch.from_numpy(step_share(view)) for view in views]
-    spec = resolve(JobSpec.model_validate(settings(**terms)), FACTS)
+    spec = resolve(JobSpec.model_validate(tiny_spec(**terms)), FACTS)
     model: nn.Module = method
     if dist.is_initialized():
         model = DistributedDataParallel(method, gradient_as_bucket_view=True)
@@ -184,7 +184,7 @@ class Recorded(nn.Module):
 
 
 def computer(method: Contrastive, parts: int) -> GradientComputer:
-    spec = resolve(JobSpec.model_validate(settings()), FACTS)
+    spec = resolve(JobSpec.model_validate(tiny_spec()), FACTS)
     criterion = Criterion(
         "contrastive", method, spec.dar, spec.sec, spec.train.seed, torch.device("cpu")
     )

@@ -19,14 +19,14 @@ from dasl_core.standalone import main as standalone
 from dasl_core.standalone.kept_index import INDEX, open_index
 from dasl_core.standalone.ranks import on_rank_0
 from tests.support.gloo_pool import GlooPool
-from tests.support.training_world import picture_folder
+from tests.support.training_world import image_folder
 
 IMAGES = 27
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    return picture_folder(tmp_path / "pictures").resolve()
+    return image_folder(tmp_path / "pictures").resolve()
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_index_of_another_folder_is_not_used(
 ) -> None:
     opened(root, cache)
     (file,) = cache.glob(f"*/{INDEX}")
-    other = picture_folder(tmp_path / "other", classes=2)
+    other = image_folder(tmp_path / "other", classes=2)
     ingest_folder(other).save(file)
     assert opened(root, cache).root == root
 

@@ -19,7 +19,7 @@ from dasl_core.data.decode import decode_image
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import Batch, Canvases, EpochLoader
 from tests.support.gloo_pool import GlooPool
-from tests.support.training_world import ingest, picture_folder
+from tests.support.training_world import image_folder, ingest
 
 
 def open_canvases(index: DatasetIndex, cache: Path, size: int = 16, channels: int = 3) -> Canvases:
@@ -172,7 +172,7 @@ def test_single_channel_is_luminance(pictures: DatasetIndex, cache: Path) -> Non
 
 
 def test_cache_equals_decoding(tmp_path: Path) -> None:
-    index = ingest(picture_folder(tmp_path / "pictures", per_class=4))
+    index = ingest(image_folder(tmp_path / "pictures", per_class=4))
     with_cache = open_canvases(index, tmp_path / "cache")
     assert cache_files(tmp_path / "cache") == [".lock", ".npy"]
     without = open_canvases(index, tmp_path / "pictures" / "class-0" / "00.png" / "no-folder")
@@ -187,8 +187,8 @@ def test_cache_equals_decoding(tmp_path: Path) -> None:
 
 
 def test_cache_depends_on_images_size_and_channels(tmp_path: Path) -> None:
-    index = ingest(picture_folder(tmp_path / "pictures", per_class=2))
-    fewer = ingest(picture_folder(tmp_path / "fewer", per_class=1))
+    index = ingest(image_folder(tmp_path / "pictures", per_class=2))
+    fewer = ingest(image_folder(tmp_path / "fewer", per_class=1))
     for which, size, channels in ((index, 8, 3), (index, 4, 3), (index, 8, 1), (fewer, 8, 3)):
         open_canvases(which, tmp_path / "cache", size, channels).close()
     assert cache_files(tmp_path / "cache").count(".npy") == 4
@@ -210,7 +210,7 @@ def read_and_count_builds(index: DatasetIndex, cache: Path) -> tuple[np.ndarray,
 
 
 def test_concurrent_processes_share_one_cache(pool: GlooPool, tmp_path: Path) -> None:
-    index = ingest(picture_folder(tmp_path / "pictures", per_class=60))
+    index = ingest(image_folder(tmp_path / "pictures", per_class=60))
     results = pool.call(4, read_and_count_builds, index, tmp_path / "cache")
     expected = read_everything(index, tmp_path / "other")
     for pixels, _ in results:
@@ -230,7 +230,7 @@ def read_with_small_files(index: DatasetIndex, cache: Path) -> tuple[np.ndarray,
 
 
 def test_failed_cache_write_falls_back_to_decoding(pool: GlooPool, tmp_path: Path) -> None:
-    index = ingest(picture_folder(tmp_path / "pictures"))
+    index = ingest(image_folder(tmp_path / "pictures"))
     ((pixels, files),) = pool.call(1, read_with_small_files, index, tmp_path / "cache")
     assert files == [".lock"]
     np.testing.assert_array_equal(pixels, read_everything(index, tmp_path / "other"))
@@ -285,7 +285,7 @@ def test_damaged_cache_is_rebuilt(
 def test_image_damaged_after_ingest_is_black(
     tmp_path: Path, cached: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    root = picture_folder(tmp_path / "pictures", per_class=2)
+    root = image_folder(tmp_path / "pictures", per_class=2)
     index = ingest(root)
     index.path(1).write_bytes(index.path(1).read_bytes()[:100])
     index.path(2).unlink()
@@ -302,7 +302,7 @@ def test_image_damaged_after_ingest_is_black(
 
 
 def test_image_replaced_by_another_size_is_fitted(tmp_path: Path) -> None:
-    index = ingest(picture_folder(tmp_path / "pictures", per_class=1))
+    index = ingest(image_folder(tmp_path / "pictures", per_class=1))
     Image.new("RGB", (50, 70), (9, 9, 9)).save(index.path(0))
     canvases = open_canvases(index, tmp_path / "cache")
     pixels, valid_hw = canvases.read([0])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.split import split
 from dasl_core.spec import Holdout
-from tests.support.training_world import Recorder, ingest, picture_folder, resolved, run
+from tests.support.training_world import Recorder, image_folder, ingest, resolved, run
 
 FRACTIONS = st.floats(0.01, 0.99)
 
@@ -88,7 +88,7 @@ def test_split_by_class_needs_classes() -> None:
 
 @pytest.mark.usefixtures("without_plots")
 def test_run_without_held_out_images_reports_it(tmp_path: Path) -> None:
-    index = ingest(picture_folder(tmp_path / "pictures", classes=0, per_class=3))
+    index = ingest(image_folder(tmp_path / "pictures", classes=0, per_class=3))
     reporter = Recorder(tmp_path / "out")
     run(resolved(index, train={"batch_size": 2}), index, tmp_path / "cache", reporter)
     ((kind, message, data),) = reporter.events
@@ -99,7 +99,7 @@ def test_run_without_held_out_images_reports_it(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("without_plots")
 def test_probe_without_shared_classes_is_reported(tmp_path: Path) -> None:
-    index = ingest(picture_folder(tmp_path / "pictures", classes=4, per_class=4))
+    index = ingest(image_folder(tmp_path / "pictures", classes=4, per_class=4))
     by_class = {"holdout": {"fraction": 0.5, "by": "class"}, "linear": True, "finetune": True}
     for number, (evaluate, told) in enumerate(
         (

@@ -27,7 +27,7 @@ from dasl_core.standalone.ranks import leave_ranks
 from dasl_core.standalone.run_dir import RunDirectory
 from dasl_core.train.trainer import Trainer
 from service.cli.app import app
-from tests.support.training_world import picture_folder, settings
+from tests.support.training_world import image_folder, tiny_spec
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -35,7 +35,7 @@ REPOSITORY = Path(__file__).parents[2]
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with `pictures/`, `spec.yaml` and its own cache."""
-    picture_folder(tmp_path / "pictures")
+    image_folder(tmp_path / "pictures")
     (tmp_path / "pictures" / "class-0" / "broken.png").write_bytes(b"no image")
     write_spec(tmp_path)
     monkeypatch.setenv("DASL_CACHE_DIR", str(tmp_path / "cache"))
@@ -55,7 +55,7 @@ def without_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_spec(folder: Path, **changes: Any) -> None:
-    spec = settings(dataset=str(folder / "pictures"), **changes)
+    spec = tiny_spec(dataset=str(folder / "pictures"), **changes)
     (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
 
 

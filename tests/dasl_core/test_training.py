@@ -28,14 +28,14 @@ from dasl_core.train.serialization import load_state
 from tests.support.training_world import (
     Recorder,
     assert_same,
+    image_folder,
     ingest,
-    picture_folder,
     resolved,
     run,
 )
 
 pytestmark = pytest.mark.usefixtures("without_plots")
-STEPS, TOTAL = 3, 9  # of `training_world.settings` on `pictures`: 24 images, batch 8, 3 epochs
+STEPS, TOTAL = 3, 9  # of `training_world.tiny_spec` on `pictures`: 24 images, batch 8, 3 epochs
 # Metrics that only the last step of a report has.
 SELDOM = {"angular_update", "embedding_distance", "embedding_distance_std", "embedding_rank"}
 
@@ -107,7 +107,7 @@ def test_run_trains_every_weight(pictures: DatasetIndex, cache: Path, tmp_path: 
 
 
 def test_training_lowers_loss(tmp_path: Path, cache: Path) -> None:
-    root = picture_folder(tmp_path / "pictures", classes=4, per_class=12)
+    root = image_folder(tmp_path / "pictures", classes=4, per_class=12)
     reporter = Recorder(tmp_path / "kept")
     index = ingest(root)
     spec = resolved(
@@ -168,7 +168,7 @@ def test_evaluations_cover_pixels_untrained_and_trained(
 
 
 def test_evaluation_without_labels_has_label_free_metrics(tmp_path: Path, cache: Path) -> None:
-    index = ingest(picture_folder(tmp_path / "pictures", classes=0, per_class=20))
+    index = ingest(image_folder(tmp_path / "pictures", classes=0, per_class=20))
     reporter = Recorder(tmp_path / "kept")
     assert run(resolved(index), index, cache, reporter) == "succeeded"
     assert [subject for _, _, subject, _ in reporter.evaluations][:1] == ["untrained"]
@@ -178,7 +178,7 @@ def test_evaluation_without_labels_has_label_free_metrics(tmp_path: Path, cache:
 
 
 def test_held_out_classes_have_retrieval_but_no_knn(tmp_path: Path, cache: Path) -> None:
-    index = ingest(picture_folder(tmp_path / "pictures", classes=6, per_class=5))
+    index = ingest(image_folder(tmp_path / "pictures", classes=6, per_class=5))
     reporter = Recorder(tmp_path / "kept")
     spec = resolved(index, evaluate={"holdout": {"by": "class", "fraction": 0.34}})
     assert run(spec, index, cache, reporter) == "succeeded"
@@ -188,7 +188,7 @@ def test_held_out_classes_have_retrieval_but_no_knn(tmp_path: Path, cache: Path)
 
 
 def test_knn_tolerates_class_without_training_images(tmp_path: Path, cache: Path) -> None:
-    root = picture_folder(tmp_path / "pictures", classes=2, per_class=10)
+    root = image_folder(tmp_path / "pictures", classes=2, per_class=10)
     # 12 classes of one image each: some are held out.
     for number in range(12):
         folder = root / f"lonely-{number}"
@@ -203,7 +203,7 @@ def test_knn_tolerates_class_without_training_images(tmp_path: Path, cache: Path
 def test_evaluation_on_another_data_set(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
-    other = ingest(picture_folder(tmp_path / "other", per_class=4, size=(30, 10)))
+    other = ingest(image_folder(tmp_path / "other", per_class=4, size=(30, 10)))
     reporter = Recorder(tmp_path / "kept")
     spec = resolved(pictures, evaluate={"dataset": "other"}, train={"epochs": 1, "batch_size": 27})
     assert run(spec, pictures, cache, reporter, evaluate_on=other) == "succeeded"
@@ -221,7 +221,7 @@ def test_evaluation_on_another_data_set(
 def test_single_training_class_is_refused(
     tmp_path: Path, cache: Path, parts: dict[str, Any], field: str
 ) -> None:
-    folder = picture_folder(tmp_path / "pictures", classes=2, per_class=12)
+    folder = image_folder(tmp_path / "pictures", classes=2, per_class=12)
     for file in sorted((folder / "class-1").iterdir())[1:]:
         file.unlink()
     index = ingest(folder)
@@ -282,7 +282,7 @@ def test_batch_larger_than_data_set_is_refused(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     spec = resolved(pictures, train={"batch_size": 24})
-    fewer = ingest(picture_folder(tmp_path / "fewer", per_class=3))
+    fewer = ingest(image_folder(tmp_path / "fewer", per_class=3))
     with pytest.raises(ValueError, match=r"train\.batch_size is 24, but only 8 images"):
         run(spec, fewer, cache, None)
 

@@ -18,7 +18,7 @@ from dasl_core.data.loader import Canvases
 from dasl_core.data.unreadable import too_many
 from dasl_core.distributed import rank
 from tests.support.gloo_pool import GlooPool
-from tests.support.training_world import Recorder, ingest, picture_folder, resolved, run
+from tests.support.training_world import Recorder, image_folder, ingest, resolved, run
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -49,7 +49,7 @@ def restore(index: DatasetIndex) -> None:
 @pytest.fixture
 def index(tmp_path: Path) -> DatasetIndex:
     """A separate data set of 30 images, of which up to three may be unreadable."""
-    return ingest(picture_folder(tmp_path / "pictures", per_class=10))
+    return ingest(image_folder(tmp_path / "pictures", per_class=10))
 
 
 @pytest.mark.parametrize(

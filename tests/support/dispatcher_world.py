@@ -1,4 +1,4 @@
-"""A dispatcher on a database, with a clock that only the test moves."""
+"""A dispatcher with a database, a fake executor and a clock that the test advances."""
 
 from __future__ import annotations
 
@@ -25,7 +25,12 @@ ENTRYPOINTS = Entrypoints(
 
 @dataclass
 class World:
-    """The environment of a dispatcher, with short helpers for its events."""
+    """Environment of a dispatcher, and shorthands for what users, workers and time do.
+
+    Attributes:
+        began: time at which the clock starts.
+        ahead: how far the test has advanced the clock.
+    """
 
     settings: Settings
     database: Database
@@ -41,7 +46,7 @@ class World:
         return self.began + self.ahead
 
     def restart(self, holder: str = "first") -> Dispatcher:
-        """Replace the dispatcher by a new one without its in-memory state."""
+        """Replace the dispatcher by a new one, which has no in-memory state."""
         self.dispatcher = Dispatcher(
             self.settings,
             self.database,
@@ -56,17 +61,17 @@ class World:
         """Advance the clock and run each loop once; repeat the main loop if attempts were finalized."""
         self.ahead += timedelta(seconds=seconds)
         self.dispatcher.tick()
-        before = self.unsettled()
+        before = self.num_unfinalized()
         for loop in self.dispatcher.background.values():
             loop.run_once()
-        if self.unsettled() < before:
+        if self.num_unfinalized() < before:
             self.dispatcher.tick()
 
-    def unsettled(self) -> int:
-        """Return the number of finished attempts that are not finalized."""
-        over = (Attempt.finished_at.is_not(None), ~Attempt.settled)
+    def num_unfinalized(self) -> int:
+        """Return the number of ended attempts that are not finalized."""
+        unfinalized = (Attempt.finished_at.is_not(None), ~Attempt.settled)
         with self.database.read() as session:
-            return session.scalar(select(func.count()).where(*over)) or 0
+            return session.scalar(select(func.count()).where(*unfinalized)) or 0
 
     def add_job(self, *, priority: int = 0, token_id: str | None = None, **resources: Any) -> str:
         defaults = {"workers": 1, "cpus_per_worker": 1, "gpus_per_worker": 0}
@@ -103,6 +108,7 @@ class World:
         return token.id
 
     def dataset_id(self) -> str:
+        """Return the id of a ready data set; add one if there is none."""
         with self.database.read() as session:
             dataset_id = session.scalars(select(Dataset.id).where(Dataset.state == "ready")).first()
         return dataset_id or self.add_dataset("ready")
@@ -144,7 +150,7 @@ class World:
         with self.database.write() as session:
             lifecycle.mark_running(session, job_id, number)
 
-    def worker_beats(
+    def worker_sends_heartbeat(
         self, job_id: str, number: int = 1, progress: dict[str, Any] | None = None
     ) -> None:
         with self.database.write() as session:
@@ -152,11 +158,11 @@ class World:
                 *lifecycle.lock_live_attempt(session, job_id, number), progress or {}
             )
 
-    def trains(self, job_id: str, seconds: float, number: int = 1) -> None:
-        """Let an attempt train for some time, with a round and a heartbeat every hundred seconds."""
+    def worker_trains(self, job_id: str, seconds: float, number: int = 1) -> None:
+        """Advance the clock while an attempt trains, with a round and a heartbeat every 100 seconds."""
         for second in range(0, int(seconds), 100):
             self.tick(min(100, seconds - second))
-            self.worker_beats(job_id, number, {"step": second})
+            self.worker_sends_heartbeat(job_id, number, {"step": second})
 
     def worker_finishes(
         self,

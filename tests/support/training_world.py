@@ -1,4 +1,4 @@
-"""Helpers for tests of training: small image folders, small specs, a recording reporter."""
+"""Helpers for tests of training: small image folders, tiny specs, a recording reporter."""
 
 from __future__ import annotations
 
@@ -23,10 +23,15 @@ from dasl_core.train.reporter import NullReporter
 from dasl_core.vocabulary import Desired, Phase, Subject, TrainingOutcome
 
 
-def picture_folder(
+def image_folder(
     root: Path, classes: int = 3, per_class: int = 9, size: tuple[int, int] = (20, 24)
 ) -> Path:
-    """Write noisy colored blobs of `size` (width, height), one subfolder per class (0: none)."""
+    """Write images of noise around a color of their class, in one folder per class.
+
+    Args:
+        classes: number of classes; 0: no labels, all images in `root`.
+        size: (width, height) of the images.
+    """
     random = np.random.default_rng(7)
     for label in range(max(1, classes)):
         tint = random.integers(0, 256, 3)
@@ -50,7 +55,8 @@ SMALL_FIELDS: dict[str, Any] = {
     "prototypes": 12,
     "queue_start_epoch": 1,
 }
-EASIER: dict[str, dict[str, Any]] = {
+# Settings with which a tiny network learns something in a few steps.
+EASY: dict[str, dict[str, Any]] = {
     "proxy_anchor": {"alpha": 4.0, "proxy_lr": 3.0},
     # The classes are far apart from the start, so a smaller margin leaves nothing to learn.
     "triplet": {"margin": 3.0},
@@ -58,13 +64,13 @@ EASIER: dict[str, dict[str, Any]] = {
 }
 SMALL: dict[str, dict[str, Any]] = {
     name: {field: value for field, value in SMALL_FIELDS.items() if field in config.model_fields}
-    | EASIER.get(name, {})
+    | EASY.get(name, {})
     for name, config in METHODS.items()
 }
 """Settings that make each method tiny."""
 
 
-def settings(**changes: Any) -> dict[str, Any]:
+def tiny_spec(**changes: Any) -> dict[str, Any]:
     """Return a spec that trains in a fraction of a second, with `changes` merged into its sections."""
     method = changes.get("method", {}).get("name", "simclr")
     base: dict[str, Any] = {
@@ -83,15 +89,17 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 
 def resolved(index: DatasetIndex, **changes: Any) -> ResolvedJobSpec:
-    return resolve(JobSpec.model_validate(settings(**changes)), index.facts())
+    """Resolve a tiny spec for a data set; see `tiny_spec`."""
+    return resolve(JobSpec.model_validate(tiny_spec(**changes)), index.facts())
 
 
 def ingest(root: Path) -> DatasetIndex:
+    """Ingest a folder in this process."""
     return ingest_folder(root, workers=1)
 
 
 class Recorder:
-    """A `Reporter` that records all reports, and keeps the checkpoints in `folder`."""
+    """A `Reporter` that records all reports and copies checkpoints to `folder`."""
 
     def __init__(
         self, folder: Path, desired: Callable[[int], Desired] = lambda step: "run"
@@ -107,7 +115,7 @@ class Recorder:
         self.checkpoints: list[tuple[int, Path, bool]] = []
         self.artifacts: dict[str, bytes] = {}
         self.events: list[tuple[str, str, dict[str, Any]]] = []
-        self._desired, self._asked = desired, 0
+        self._desired, self._started_steps = desired, 0
 
     def metrics(self, points: list[dict[str, Any]]) -> None:
         self.points += points
@@ -129,11 +137,11 @@ class Recorder:
     def checkpoint(
         self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
     ) -> None:
-        kept = self.folder / f"step-{step}"
-        if kept.exists():
-            kept = kept.with_name(f"step-{step}-final")
-        shutil.copytree(folder, kept)
-        self.checkpoints.append((step, kept, final))
+        copy = self.folder / f"step-{step}"
+        if copy.exists():
+            copy = copy.with_name(f"step-{step}-final")
+        shutil.copytree(folder, copy)
+        self.checkpoints.append((step, copy, final))
 
     def artifact(self, file: Path) -> None:
         self.artifacts[file.name] = file.read_bytes()
@@ -142,15 +150,15 @@ class Recorder:
         self.events.append((type, message, data))
 
     def desired(self) -> Desired:
-        self._asked += 1
-        return self._desired(self._asked - 1)
+        self._started_steps += 1
+        return self._desired(self._started_steps - 1)
 
     @property
     def last_checkpoint(self) -> Path:
         return self.checkpoints[-1][1]
 
     def curve(self, name: str = "loss") -> list[float]:
-        """Return one value per step."""
+        """Return the values of a metric, one per step."""
         return [point["values"][name] for point in self.points if name in point["values"]]
 
 
@@ -167,7 +175,8 @@ def run(
 ) -> TrainingOutcome:
     """Run `pretrain` with a scratch folder that is removed afterwards.
 
-    `onnx`: write ONNX with the last checkpoint, as in production; it takes longer than a tiny run.
+    Args:
+        onnx: whether to write ONNX with the last checkpoint, which takes longer than a tiny run.
     """
 
     def without_onnx(*arguments: Any, **_: Any) -> str | None:
@@ -182,19 +191,19 @@ def run(
         return pretrain(spec, index, reporter or NullReporter(), files, **arguments)
 
 
-def assert_same(one: Any, other: Any, where: str) -> None:
-    """Assert that nested states are equal, tensors bit for bit; `where` is the place in the message."""
+def assert_same(one: Any, other: Any, path: str) -> None:
+    """Assert that nested states are equal, tensors bit for bit; `path` names the state in messages."""
     if isinstance(one, torch.Tensor):
-        assert one.dtype == other.dtype, where
-        assert torch.equal(one, other), where
+        assert one.dtype == other.dtype, path
+        assert torch.equal(one, other), path
     elif isinstance(one, dict):
-        assert one.keys() == other.keys(), where
+        assert one.keys() == other.keys(), path
         for key, value in one.items():
-            assert_same(value, other[key], f"{where}.{key}")
+            assert_same(value, other[key], f"{path}.{key}")
     elif isinstance(one, list | tuple):
-        assert len(one) == len(other), where
+        assert len(one) == len(other), path
         for number, value in enumerate(one):
-            assert_same(value, other[number], f"{where}.{number}")
+            assert_same(value, other[number], f"{path}.{number}")
     else:
-        assert type(one) is type(other), where
-        assert one == other, where
+        assert type(one) is type(other), path
+        assert one == other, path

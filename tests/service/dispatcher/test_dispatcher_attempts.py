@@ -143,7 +143,7 @@ def test_attempt_unknown_to_ray_is_lost_after_lease(world: World) -> None:
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
-    world.worker_beats(job)
+    world.worker_sends_heartbeat(job)
     world.executor.lose_everything()
     world.tick(20)
     assert world.status(job) == JobStatus.RUNNING  # Workers may continue without their head.
@@ -156,7 +156,7 @@ def test_attempt_of_replaced_cluster_is_lost_at_once(world: World) -> None:
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
-    world.worker_beats(job)
+    world.worker_sends_heartbeat(job)
     world.executor.lose_everything()
     world.restart().cluster_was_restarted("ray")
     world.tick()
@@ -189,7 +189,7 @@ def test_service_restart_does_not_count_as_job_restart(world: World) -> None:
     job = world.add_job(max_restarts=0)
     world.tick()
     world.worker_starts(job)
-    world.worker_beats(job)
+    world.worker_sends_heartbeat(job)
     world.executor.lose_everything()
     world.restart().cluster_was_restarted("service")
     world.tick()
@@ -276,7 +276,7 @@ def test_job_that_does_not_pause_is_stopped_and_paused(world: World) -> None:
     for cycle in (1, 2):  # the second time, the first request must not count
         world.tick()
         world.worker_starts(job, cycle)
-        world.trains(job, 3600, number=cycle)
+        world.worker_trains(job, 3600, number=cycle)
         world.pause(job)
         with world.database.write() as session:
             event = session.scalars(
@@ -450,7 +450,7 @@ def test_clock_set_back_does_not_delay_lost_attempt(world: World) -> None:
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
-    world.worker_beats(job)
+    world.worker_sends_heartbeat(job)
     world.ahead -= timedelta(hours=2)
     world.executor.lose_everything()
     world.restart().cluster_was_restarted("service")
@@ -482,11 +482,11 @@ def test_training_without_api_continues(world: World) -> None:
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
-    world.worker_beats(job, progress={"step": 1})
+    world.worker_sends_heartbeat(job, progress={"step": 1})
     for _ in range(40):
         world.tick(100)
     assert world.status(job) == JobStatus.RUNNING
-    world.worker_beats(job, progress={"step": 900})
+    world.worker_sends_heartbeat(job, progress={"step": 900})
     world.tick()
     assert world.status(job) == JobStatus.RUNNING
 
@@ -516,7 +516,7 @@ def stands_still(
         world.tick(100)
         if world.status(job) != JobStatus.RUNNING:
             return
-        world.worker_beats(job, progress=progress)
+        world.worker_sends_heartbeat(job, progress=progress)
 
 
 def test_training_whose_rank_cannot_reach_api_continues(world: World) -> None:
@@ -524,7 +524,7 @@ def test_training_whose_rank_cannot_reach_api_continues(world: World) -> None:
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
-    world.worker_beats(job, progress={"step": 1})
+    world.worker_sends_heartbeat(job, progress={"step": 1})
     stands_still(world, job, 4000)
     assert world.status(job) == JobStatus.RUNNING
 
@@ -552,10 +552,10 @@ def test_outage_does_not_count_as_time_without_progress(
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
-    world.worker_beats(job, progress=known)
+    world.worker_sends_heartbeat(job, progress=known)
     for _ in range(20):
         world.tick(100)
-    world.worker_beats(job, progress=first_word)
+    world.worker_sends_heartbeat(job, progress=first_word)
     world.tick()
     assert world.status(job) == JobStatus.RUNNING
     # A hang after the silence is detected within the usual time.
@@ -567,10 +567,10 @@ def test_suspended_time_does_not_count_to_time_limit(world: World) -> None:
     job = world.add_job(max_hours=1.0)
     world.tick()
     world.worker_starts(job)
-    world.trains(job, 1800)
+    world.worker_trains(job, 1800)
     world.tick(200_000)
-    world.worker_beats(job, progress={"step": 1})
-    world.trains(job, 1600)
+    world.worker_sends_heartbeat(job, progress={"step": 1})
+    world.worker_trains(job, 1600)
     assert world.status(job) == JobStatus.RUNNING
     world.tick(100)
     assert world.status(job) == JobStatus.FAILED
@@ -659,7 +659,7 @@ def test_job_ends_at_time_limit(world: World) -> None:
     job = world.add_job(max_hours=1.0)
     world.tick()
     world.worker_starts(job)
-    world.trains(job, 3500)
+    world.worker_trains(job, 3500)
     assert world.status(job) == JobStatus.RUNNING
     world.tick(200)
     assert world.status(job) == JobStatus.FAILED
@@ -673,7 +673,7 @@ def test_only_time_of_attempts_counts_to_time_limit(world: World) -> None:
     job = world.add_job(max_hours=1.0)
     world.tick()
     world.worker_starts(job)
-    world.trains(job, 1800)
+    world.worker_trains(job, 1800)
     world.pause(job)
     world.worker_finishes(job, "paused")
     world.executor.end(f"{job}-1", 0)
@@ -681,7 +681,7 @@ def test_only_time_of_attempts_counts_to_time_limit(world: World) -> None:
     world.resume(job)
     world.tick()
     world.worker_starts(job, 2)
-    world.trains(job, 1700, number=2)
+    world.worker_trains(job, 1700, number=2)
     assert world.status(job) == JobStatus.RUNNING
     world.tick(200)
     assert world.status(job) == JobStatus.FAILED

@@ -95,7 +95,7 @@ def test_earlier_attempts_count_in_expected_duration(world: World) -> None:
     first = world.add_job(max_hours=10)
     world.tick()
     world.worker_starts(first)
-    world.trains(first, 6 * 3600)
+    world.worker_trains(first, 6 * 3600)
     world.pause(first)
     world.worker_finishes(first, "paused")
     world.executor.end(f"{first}-1", 0)
