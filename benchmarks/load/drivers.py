@@ -50,25 +50,25 @@ class Drivers:
 
     async def drive(self, job_id: str, number: int, token: str) -> None:
         """Simulate one attempt from its first request to its last."""
-        door = f"/worker/v1/runs/{job_id}-{number}"
+        url = f"/worker/v1/runs/{job_id}-{number}"
 
-        async def say(kind: str, due: float, body: object) -> tuple[int, bytes]:
+        async def send(kind: str, due: float, body: object) -> tuple[int, bytes]:
             return await self._sender.send(
-                f"worker {kind}", due, "POST", f"{door}/{kind}", token, body
+                f"worker {kind}", due, "POST", f"{url}/{kind}", token, body
             )
 
-        status, _ = await say("start", time.monotonic(), {})
+        status, _ = await send("start", time.monotonic(), {})
         outcome = "succeeded"
         if status == 200:
             stop = asyncio.Event()
-            reports = asyncio.ensure_future(self._report(say, stop))
-            outcome = await self._beat(say)
+            reports = asyncio.ensure_future(self._report(send, stop))
+            outcome = await self._beat(send)
             stop.set()
             await reports
-            await say("finish", time.monotonic(), {"outcome": outcome})
+            await send("finish", time.monotonic(), {"outcome": outcome})
         self._ended.put(f"{job_id}-{number}")
 
-    async def _beat(self, say: Any) -> str:
+    async def _beat(self, send: Any) -> str:
         """Send heartbeats until the attempt ends or is to stop; return its outcome."""
         # Spread heartbeats and ends over time.
         end = time.monotonic() + self._lasts * self._random.uniform(0.5, 1.5)
@@ -82,7 +82,7 @@ class Drivers:
                 "epoch": beat / 10,
                 "loss": 1 / (1 + beat),
             }
-            status, content = await say("heartbeat", due, {"progress": progress})
+            status, content = await send("heartbeat", due, {"progress": progress})
             if status == 409:
                 return "cancelled"
             desired = json.loads(content)["desired"] if status == 200 else "run"
@@ -91,7 +91,7 @@ class Drivers:
             beat, due = beat + 1, due + HEARTBEAT_SECONDS
         return "succeeded"
 
-    async def _report(self, say: Any, stop: asyncio.Event) -> None:
+    async def _report(self, send: Any, stop: asyncio.Event) -> None:
         due = time.monotonic() + self._random.uniform(0, REPORT_SECONDS)
         step = 0
         while True:
@@ -104,7 +104,7 @@ class Drivers:
                     {"step": step + i, "time": time.time(), "values": values}
                     for i in range(STEPS_PER_REPORT)
                 ]
-                await say("metrics", due, {"points": points})
+                await send("metrics", due, {"points": points})
                 step, due = step + STEPS_PER_REPORT, due + REPORT_SECONDS
 
 

@@ -31,7 +31,9 @@ class ConsoleReporter:
             self.run_dir.add_metrics(points)
         except OSError as error:
             if not self._metrics_failed:
-                say(f"{METRICS} cannot be written; its lines stay in memory for now: {error}")
+                print_line(
+                    f"{METRICS} cannot be written; its lines stay in memory for now: {error}"
+                )
             self._metrics_failed = True
         else:
             self._metrics_failed = False
@@ -41,11 +43,11 @@ class ConsoleReporter:
         if progress["step"] == self._shown_step:
             return  # updated by an evaluation, which prints another line
         self._shown_step = progress["step"]
-        say(progress_line(progress))
+        print_line(progress_line(progress))
 
     def phase(self, name: Phase, message: str) -> None:
         """Print the message."""
-        say(message)
+        print_line(message)
 
     def keepalive(self) -> None:
         """No-op: a run without a service needs no liveness signal."""
@@ -55,13 +57,13 @@ class ConsoleReporter:
     ) -> None:
         """Print the metrics on one line."""
         values = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-        say(f"evaluation of {subject} at epoch {epoch:g}: {values}")
+        print_line(f"evaluation of {subject} at epoch {epoch:g}: {values}")
 
     def checkpoint(
         self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
     ) -> None:
         """Move the checkpoint to the run directory."""
-        say(f"Saved checkpoint {self.run_dir.add_checkpoint(folder, step)}")
+        print_line(f"Saved checkpoint {self.run_dir.add_checkpoint(folder, step)}")
         self.saved = True
 
     def artifact(self, file: Path) -> None:
@@ -70,14 +72,14 @@ class ConsoleReporter:
 
     def event(self, type: str, message: str, data: dict[str, Any]) -> None:
         """Print the event."""
-        say(f"{type}: {message}")
+        print_line(f"{type}: {message}")
 
     def desired(self) -> Desired:
         """Cancel once interrupted."""
         return "cancel" if self.interrupted else "run"
 
 
-def say(line: str, stream: Literal["stdout", "stderr"] = "stdout") -> None:
+def print_line(line: str, stream: Literal["stdout", "stderr"] = "stdout") -> None:
     """Print a line, ignoring a closed terminal or pipe, or a log on a full disk.
 
     Control characters, which file names may contain, are escaped.
@@ -94,5 +96,5 @@ def fail(message: str) -> int:
     """Print an error on rank 0 only, also before there is a process group; returns the exit code 1."""
     if os.environ.get("RANK", "0") == "0":
         for line in f"Error: {message}".splitlines():
-            say(line, "stderr")
+            print_line(line, "stderr")
     return 1

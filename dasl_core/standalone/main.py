@@ -17,8 +17,8 @@ from safetensors import SafetensorError
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import list_folder
 from dasl_core.spec import JobSpec, SpecError, apply_overrides, field_problems, load_spec, resolve
-from dasl_core.standalone.console import ConsoleReporter, fail, say
-from dasl_core.standalone.kept_index import open_index
+from dasl_core.standalone.console import ConsoleReporter, fail, print_line
+from dasl_core.standalone.index_cache import open_index
 from dasl_core.standalone.ranks import (
     join_ranks,
     leave_ranks,
@@ -158,7 +158,7 @@ def _train(spec: JobSpec, data: Path, output: Path, resume: bool, device: torch.
             if start is None:  # a resumed run has its spec already
                 run_dir.write_spec(spec.model_dump_json(indent=2))
             for skipped in index.skipped:
-                say(f"Skipped {skipped.path}: {skipped.reason}", "stderr")
+                print_line(f"Skipped {skipped.path}: {skipped.reason}", "stderr")
         stack.enter_context(_interruptible(reporter))
         scratch = output if run_dir is None else run_dir.scratch
         outcome = pretrain(
@@ -171,9 +171,9 @@ def _train(spec: JobSpec, data: Path, output: Path, resume: bool, device: torch.
         )
     if reporter is not None:
         if outcome == "cancelled":
-            say("Interrupted. Continue with --resume.", "stderr")
+            print_line("Interrupted. Continue with --resume.", "stderr")
         elif start is not None and not reporter.saved:
-            say(f"The run is already complete: {start} is its final checkpoint.")
+            print_line(f"The run is already complete: {start} is its final checkpoint.")
     return 0 if outcome == "succeeded" else 130
 
 
@@ -181,9 +181,9 @@ def _start(run_dir: RunDirectory, resume: bool) -> Path | None:
     """Return the checkpoint to resume from (None: the first step), and print the damaged ones."""
     start = run_dir.start(resume)
     for damage in run_dir.damaged:
-        say(f"Skipped a damaged checkpoint: {damage}", "stderr")
+        print_line(f"Skipped a damaged checkpoint: {damage}", "stderr")
     if resume and start is None:
-        say(f"No checkpoint in {run_dir.path}. Starting with the first step.", "stderr")
+        print_line(f"No checkpoint in {run_dir.path}. Starting with the first step.", "stderr")
     return start
 
 

@@ -1,11 +1,11 @@
-"""`dasl cluster`."""
+"""The command `dasl cluster`."""
 
 from __future__ import annotations
 
 import typer
 
 from service.cli.inputs import connect
-from service.cli.output import AsJson, plain, print_facts, print_json, print_table, say
+from service.cli.output import AsJson, plain, print_facts, print_json, print_line, print_table
 
 
 def register(app: typer.Typer) -> None:
@@ -35,7 +35,7 @@ def cluster(as_json: AsJson = False) -> None:
         ]
     )
     if snapshot.nodes:
-        say()
+        print_line()
         nodes = [
             [
                 node.address,
@@ -46,7 +46,7 @@ def cluster(as_json: AsJson = False) -> None:
         ]
         print_table(["NODE", "CPUS USED", "GPUS USED"], nodes)
     if snapshot.queue:
-        say()
+        print_line()
         jobs = [
             [job.priority, job.id, job.name, job.created_at, job.reason or None]
             for job in snapshot.queue
@@ -55,7 +55,10 @@ def cluster(as_json: AsJson = False) -> None:
 
 
 def _usage(total: float, allocated: float | None, used: float) -> str:
-    """Describe a resource. Ray places workers some seconds after resources are allocated to their job."""
-    # An older server does not report allocations.
+    """Describe the total, allocated and used amount of a resource.
+
+    Ray places workers some seconds after resources are allocated to their job. An older server does not
+    report allocations.
+    """
     allocation = "" if allocated is None else f"{allocated:g} allocated to jobs, "
     return f"{total:g} in total, {allocation}{used:g} used by workers"

@@ -14,9 +14,9 @@ from service.cli.output import (
     plain,
     print_facts,
     print_json,
+    print_line,
     print_records,
     print_result,
-    say,
 )
 
 if TYPE_CHECKING:
@@ -130,9 +130,9 @@ def _print(dataset: Dataset, as_json: bool) -> None:
     report = dataset.report
     if report is None or not report.num_skipped:
         return
-    say(f"Skipped {report.num_skipped} {'file' if report.num_skipped == 1 else 'files'}:")
+    print_line(f"Skipped {report.num_skipped} {'file' if report.num_skipped == 1 else 'files'}:")
     for file in report.skipped[:_MAX_SKIPPED_SHOWN]:
-        say(f"  {file.path}: {file.reason}")
+        print_line(f"  {file.path}: {file.reason}")
     hidden = report.num_skipped - min(len(report.skipped), _MAX_SKIPPED_SHOWN)
     if hidden:
-        say(f"  ... and {hidden} more (list all: dasl datasets show {dataset.id} --json)")
+        print_line(f"  ... and {hidden} more (list all: dasl datasets show {dataset.id} --json)")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from service.cli.output import AsJson, print_json, say
+from service.cli.output import AsJson, print_json, print_line
 
 if TYPE_CHECKING:
     from service.doctor import Finding
@@ -31,12 +31,12 @@ def doctor(as_json: AsJson = False) -> None:
     if as_json:
         print_json({"ok": not num_failed, "checks": [finding.as_dict() for finding in findings]})
     elif num_failed:
-        say(f"\n{num_failed} of {len(findings)} checks failed.")
+        print_line(f"\n{num_failed} of {len(findings)} checks failed.")
     if num_failed:
         raise typer.Exit(1)
 
 
 def _print(finding: Finding) -> None:
-    say(f"{finding.state:<4}  {finding.name:<19} {finding.message}")
+    print_line(f"{finding.state:<4}  {finding.name:<19} {finding.message}")
     if finding.remedy:
-        say(f"{'':26}{finding.remedy}")
+        print_line(f"{'':26}{finding.remedy}")

@@ -16,10 +16,10 @@ from service.cli.output import (
     number,
     plain,
     print_json,
+    print_line,
     print_records,
     print_result,
     print_table,
-    say,
     size,
 )
 
@@ -144,7 +144,9 @@ def artifacts(
     rows = [[artifact.name, size(artifact.size), artifact.content_type] for artifact in records]
     print_table(["NAME", "SIZE", "TYPE"], rows)
     if output is not None:
-        say(f"Downloaded {len(records)} {'file' if len(records) == 1 else 'files'} to {output}.")
+        print_line(
+            f"Downloaded {len(records)} {'file' if len(records) == 1 else 'files'} to {output}."
+        )
 
 
 def _checkpoint_id(client: Client, value: str) -> str:

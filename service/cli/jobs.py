@@ -15,9 +15,9 @@ from service.cli.output import (
     print_facts,
     print_json,
     print_json_line,
+    print_line,
     print_records,
     print_result,
-    say,
 )
 from service.cli.show import epochs
 from service.states import JobStatus
@@ -81,8 +81,8 @@ def validate(
     import yaml
 
     resolved = answer.pop("resolved")
-    say(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True).rstrip())
-    say()
+    print_line(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True).rstrip())
+    print_line()
     print_facts(_leaves(answer))
 
 
@@ -143,13 +143,13 @@ def logs(
                 if as_json:
                     print_json_line({"line": line})
                 else:
-                    say(line)
+                    print_line(line)
             return
         text = client.jobs.logs(job, tail=tail, attempt=attempt)
     if as_json:
         print_json({"job": job, "lines": text.splitlines()})
     elif text:
-        say(text.rstrip("\n"))
+        print_line(text.rstrip("\n"))
     else:
         note("There are no log lines yet.")
 

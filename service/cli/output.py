@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
-def say(text: str = "") -> None:
+def print_line(text: str = "") -> None:
     """Print a line on stdout."""
     print(clean(text), flush=True)
 
@@ -77,7 +77,7 @@ def print_result(value: Record | dict[str, Any], text: str, as_json: bool) -> No
     if as_json:
         print_json(value if isinstance(value, dict) else plain(value))
     else:
-        say(text)
+        print_line(text)
 
 
 def print_records(
@@ -108,7 +108,7 @@ def print_facts(facts: Iterable[tuple[str, object]]) -> None:
     known = [(name, value) for name, value in facts if value is not None and value != ""]
     width = max((len(name) for name, _ in known), default=0)
     for name, value in known:
-        say(f"{name.ljust(width)}  {_cell(value)}")
+        print_line(f"{name.ljust(width)}  {_cell(value)}")
 
 
 def duration(seconds: float | None) -> str:

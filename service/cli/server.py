@@ -7,7 +7,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from service.cli.inputs import utf8
-from service.cli.output import AsJson, fail, note, print_json, print_result, say
+from service.cli.output import AsJson, fail, note, print_json, print_line, print_result
 
 
 def register(app: typer.Typer) -> None:
@@ -91,7 +91,7 @@ def admin_token(
     if as_json:
         print_json({"name": name, "tenant": tenant, "scopes": ["admin"], "token": token})
     else:
-        say(token)
+        print_line(token)
         note("Save it: it is not shown again. Manage tokens with: dasl tokens")
 
 

@@ -18,9 +18,9 @@ from service.cli.output import (
     plain,
     print_facts,
     print_json,
+    print_line,
     print_records,
     print_table,
-    say,
 )
 from service.states import Desired, JobStatus
 
@@ -153,10 +153,10 @@ def _show(client: Client, job: Job) -> None:
     if job.status == JobStatus.QUEUED:
         entry = next((each for each in client.cluster().queue if each.id == job.id), None)
         if entry is not None and entry.reason:
-            say(f"\n{entry.reason}")
+            print_line(f"\n{entry.reason}")
     attempts = client.jobs.attempts(job.id) if (job.attempt or 0) > 1 else []
     if attempts:
-        say()
+        print_line()
         rows = [
             [
                 attempt.number,
@@ -172,21 +172,21 @@ def _show(client: Client, job: Job) -> None:
         name for name in HEADLINES if any(number_of(e.metrics, name) is not None for e in records)
     ]
     if names:
-        say()
+        print_line()
         metrics = [
             [e.subject, e.step, *(number(number_of(e.metrics, name), 3) for name in names)]
             for e in records
         ]
         print_table(["EVALUATED", "STEP", *names], metrics)
-        say(f"All metrics: dasl evaluations {job.id}")
+        print_line(f"All metrics: dasl evaluations {job.id}")
     for checkpoint in client.jobs.checkpoints(job.id)[-1:]:
-        say(
+        print_line(
             f"\nNewest checkpoint: {checkpoint.id}. Download it with: dasl download {checkpoint.id}"
         )
     if job.error is not None:
-        say(f"\n{job.error.type}: {job.error.message}")
+        print_line(f"\n{job.error.type}: {job.error.message}")
         for line in job.error.log_lines():
-            say(f"  {clean(line)}")
+            print_line(f"  {clean(line)}")
 
 
 def epochs(job: Job) -> str | None:

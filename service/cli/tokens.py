@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli.inputs import connect, id_or_name
-from service.cli.output import AsJson, note, plain, print_json, print_records, print_result, say
+from service.cli.output import (
+    AsJson,
+    note,
+    plain,
+    print_json,
+    print_line,
+    print_records,
+    print_result,
+)
 
 if TYPE_CHECKING:
     from service.client.access import Quotas
@@ -73,7 +81,7 @@ def create(
     if as_json:
         print_json(plain(token))
         return
-    say(token.token or "")
+    print_line(token.token or "")
     note(f"{token.id}, scopes {', '.join(token.scopes)}. Save it: it is not shown again.")
 
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from service.cli.output import clean, duration, number, plain, print_json_line, say
+from service.cli.output import clean, duration, number, plain, print_json_line, print_line
 from service.states import JobStatus
 
 if TYPE_CHECKING:
@@ -62,22 +62,22 @@ class PlainView:
         """Print the changes since the last snapshot."""
         job = snapshot.job
         if self._away:
-            say(_stamped("the server answers again"))
+            print_line(_stamped("the server answers again"))
             self._away = False
         for event in snapshot.events:
-            say(_stamped(_event_line(event), event.at))
+            print_line(_stamped(_event_line(event), event.at))
         line = snapshot_line(snapshot)
         due = job.done or time.monotonic() - self._printed_at >= self._every
         if line and line != self._line and due:
-            say(_stamped(line, job.finished_at))
+            print_line(_stamped(line, job.finished_at))
             self._line, self._printed_at = line, time.monotonic()
         if job.done:
-            say(_stamped(outcome_line(job), job.finished_at))
+            print_line(_stamped(outcome_line(job), job.finished_at))
 
     def show_outage(self, reason: str) -> None:
         """Report an outage once."""
         if not self._away:
-            say(_stamped(f"the server does not answer ({reason}); retrying"))
+            print_line(_stamped(f"the server does not answer ({reason}); retrying"))
         self._away = True
 
 

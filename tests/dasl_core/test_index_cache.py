@@ -16,7 +16,7 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import ingest_folder, list_folder
 from dasl_core.distributed import rank
 from dasl_core.standalone import main as standalone
-from dasl_core.standalone.kept_index import INDEX, open_index
+from dasl_core.standalone.index_cache import INDEX, open_index
 from dasl_core.standalone.ranks import on_rank_0
 from tests.support.gloo_pool import GlooPool
 from tests.support.training_world import image_folder
