@@ -295,9 +295,9 @@ def test_image_damaged_after_ingest_is_black(
         pixels = everything(canvases)
         everything(canvases)
     assert [bool(canvas.any()) for canvas in pixels] == [True, False, False, True, True, True]
-    told = [r.getMessage() for r in caplog.records if "can no longer be read" in r.getMessage()]
+    warnings = [r.getMessage() for r in caplog.records if "can no longer be read" in r.getMessage()]
     if not cached:  # logged once, not in every epoch
-        assert sorted(line.split()[0] for line in told) == index.paths[1:3]
+        assert sorted(line.split()[0] for line in warnings) == index.paths[1:3]
     canvases.close()
 
 

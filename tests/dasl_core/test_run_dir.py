@@ -122,7 +122,7 @@ def spoilt(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "spoil", "told"),
+    ("name", "spoil", "damage"),
     [
         ("backbone.safetensors", spoilt, "backbone.safetensors is not as it was written"),
         ("training_state.json", lambda f: f.write_bytes(b""), "training_state.json is not as"),
@@ -138,14 +138,14 @@ def spoilt(file: Path) -> None:
     ],
 )
 def test_start_falls_back_to_previous_checkpoint(
-    tmp_path: Path, name: str, spoil: Callable[[Path], Any], told: str
+    tmp_path: Path, name: str, spoil: Callable[[Path], Any], damage: str
 ) -> None:
     with RunDirectory(tmp_path) as folder:
         older, newer = add_checkpoint(folder, 3), add_checkpoint(folder, 6)
         assert folder.start(resume=True) == newer
         spoil(newer / name)
         assert folder.start(resume=True) == older
-        assert told in folder.damaged[0]
+        assert damage in folder.damaged[0]
         assert damage_of(add_checkpoint(folder, 6)) is None, "its place is taken by a whole one"
         for checkpoint in (older, newer):
             spoil(checkpoint / name)

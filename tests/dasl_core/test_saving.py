@@ -22,16 +22,18 @@ class FullDisk(Recorder):
     """A reporter without space for the checkpoints of some steps."""
 
     def __init__(self, folder: Path, *full: int, stop_at: int | None = None) -> None:
-        super().__init__(folder, lambda asked: "pause" if asked == stop_at else "run")
+        super().__init__(
+            folder, lambda started_steps: "pause" if started_steps == stop_at else "run"
+        )
         self.full = full
 
-    def checkpoint(self, folder: Path, step: int, *given: Any) -> None:
+    def checkpoint(self, folder: Path, step: int, *arguments: Any) -> None:
         if step in self.full:
             raise OSError(errno.ENOSPC, "No space left on device")
-        super().checkpoint(folder, step, *given)
+        super().checkpoint(folder, step, *arguments)
 
     @property
-    def told(self) -> list[str]:
+    def failures(self) -> list[str]:
         return [message for type, message, _ in self.events if type == "checkpoint_failed"]
 
 
@@ -43,7 +45,7 @@ def test_failed_save_is_reported_and_retried(
     run(spec, pictures, cache, undisturbed)
     assert run(spec, pictures, cache, disk) == "succeeded"
     assert [step for step, _, _ in disk.checkpoints] == [6, 9]
-    [message] = disk.told
+    [message] = disk.failures
     assert message.startswith("The checkpoint of step 3 could not be written")
     assert "No space left on device" in message
     assert disk.curve() == undisturbed.curve()
@@ -54,16 +56,16 @@ def test_full_scratch_is_reported_and_retried(
 ) -> None:
     write, calls = serialization.save_state, []
 
-    def full_once(*given: Any) -> None:
-        calls.append(given)
+    def full_once(*arguments: Any) -> None:
+        calls.append(arguments)
         if len(calls) == 1:
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(*given)
+        write(*arguments)
 
     monkeypatch.setattr(checkpointing, "save_state", full_once)
     reporter = FullDisk(tmp_path)
     assert run(resolved(pictures), pictures, cache, reporter) == "succeeded"
-    assert len(reporter.told) == 1
+    assert len(reporter.failures) == 1
 
 
 @pytest.mark.parametrize(("full", "stop_at"), [(TOTAL, None), (4, 4)], ids=["end", "pause"])

@@ -101,7 +101,7 @@ def test_run_without_held_out_images_reports_it(tmp_path: Path) -> None:
 def test_probe_without_shared_classes_is_reported(tmp_path: Path) -> None:
     index = ingest(image_folder(tmp_path / "pictures", classes=4, per_class=4))
     by_class = {"holdout": {"fraction": 0.5, "by": "class"}, "linear": True, "finetune": True}
-    for number, (evaluate, told) in enumerate(
+    for number, (evaluate, expected) in enumerate(
         (
             (by_class, [["linear", "finetune"]]),
             (by_class | {"finetune": False}, [["linear"]]),
@@ -112,5 +112,5 @@ def test_probe_without_shared_classes_is_reported(tmp_path: Path) -> None:
         spec = resolved(index, evaluate=evaluate, train={"batch_size": 4, "epochs": 1})
         run(spec, index, tmp_path / "cache", reporter)
         events = [event for event in reporter.events if event[0] == "classifier_not_measured"]
-        assert [data["evaluations"] for _, _, data in events] == told
+        assert [data["evaluations"] for _, _, data in events] == expected
         assert all("evaluate.linear" in message for _, message, _ in events)

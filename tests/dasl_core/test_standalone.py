@@ -213,8 +213,8 @@ def test_failed_final_checkpoint_names_its_step(
 
     monkeypatch.setattr(RunDirectory, "add_checkpoint", full)
     assert train(folder, "train.epochs=1") == 1
-    told = capsys.readouterr().err
-    assert "The checkpoint of step 3 could not be written: [Errno 28] No space left" in told
+    stderr = capsys.readouterr().err
+    assert "The checkpoint of step 3 could not be written: [Errno 28] No space left" in stderr
 
 
 @pytest.mark.usefixtures("without_plots", "without_onnx")

@@ -148,8 +148,13 @@ def test_evaluations_cover_pixels_untrained_and_trained(
 ) -> None:
     reporter = Recorder(tmp_path)
     run(resolved(pictures), pictures, cache, reporter)
-    told = [(step, epoch, subject) for step, epoch, subject, _ in reporter.evaluations]
-    assert told == [(0, 0, "raw"), (0, 0, "untrained"), (6, 2, "backbone"), (9, 3, "backbone")]
+    evaluations = [(step, epoch, subject) for step, epoch, subject, _ in reporter.evaluations]
+    assert evaluations == [
+        (0, 0, "raw"),
+        (0, 0, "untrained"),
+        (6, 2, "backbone"),
+        (9, 3, "backbone"),
+    ]
     with_labels = {"knn_top1", "recall_at_1", "recall_at_2"}
     asked = {"knn_k": 20, "knn_temperature": 0.07}
     health = {
@@ -163,7 +168,9 @@ def test_evaluations_cover_pixels_untrained_and_trained(
         assert all(math.isfinite(value) for value in metrics.values())
         assert all(0 <= metrics[name] <= 1 for name in with_labels)
     content = json.loads((reporter.last_checkpoint / "metrics.json").read_text())
-    assert [e["subject"] for e in content["evaluations"]] == [t[2] for t in told]
+    assert [e["subject"] for e in content["evaluations"]] == [
+        subject for _, _, subject in evaluations
+    ]
     assert len(content["epoch_losses"]) == 3
 
 
@@ -311,9 +318,9 @@ def test_collapse_is_reported_and_stops_run_if_requested(
         "train": train,
         "evaluate": {"knn": None, "retrieval": [], "every_epochs": 20},
     }
-    told = Recorder(tmp_path / "told")
-    assert run(resolved(pictures, **collapsing), pictures, cache, told) == "succeeded"
-    kinds = {(kind, data["cause"]) for kind, _, data in told.events}
+    warned = Recorder(tmp_path / "warned")
+    assert run(resolved(pictures, **collapsing), pictures, cache, warned) == "succeeded"
+    kinds = {(kind, data["cause"]) for kind, _, data in warned.events}
     assert kinds == {("collapse", "constant_output")}
 
     stopping = collapsing | {"train": train | {"collapse": "stop"}}
@@ -322,7 +329,7 @@ def test_collapse_is_reported_and_stops_run_if_requested(
         run(resolved(pictures, **stopping), pictures, cache, stopped)
     assert stopped.checkpoints[-1][0] == stopped.points[-1]["step"] < 60
 
-    assert stopped.curve() == told.curve()[: len(stopped.points)]
+    assert stopped.curve() == warned.curve()[: len(stopped.points)]
 
     # The run stays ended for the next process if this one was killed before reporting it.
     again = Recorder(tmp_path / "again")
@@ -334,7 +341,7 @@ def test_collapse_is_reported_and_stops_run_if_requested(
     ignored = Recorder(tmp_path / "ignored")
     run(resolved(pictures, **ignoring), pictures, cache, ignored)
     assert ignored.events == []
-    assert ignored.curve() == told.curve()
+    assert ignored.curve() == warned.curve()
 
 
 def test_healthy_run_raises_no_collapse_alarm(

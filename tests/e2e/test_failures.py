@@ -155,12 +155,12 @@ def test_diverging_run_fails_with_its_cause(served: Served, client: Client) -> N
     with pytest.raises(JobFailed, match=r"train\.optimizer\.lr"):
         job.wait(timeout=PATIENCE_SECONDS, poll=0.2)
 
-    def told() -> Job | None:
+    def job_with_log() -> Job | None:
         # The end of the log arrives after the driver's report, which it sends before it ends.
         now = job.refresh()
         return now if now.error is not None and now.error.log_lines() else None
 
-    job = until(told, "the log's end")
+    job = until(job_with_log, "the log's end")
     assert job.error is not None
     assert (job.status, job.attempt, job.restarts) == ("failed", 1, 0)
     assert job.error.type == "DivergedError"

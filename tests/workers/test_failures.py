@@ -30,7 +30,7 @@ from workers.failures import (
 
 
 @pytest.mark.parametrize(
-    ("error", "hopeless", "surroundings"),
+    ("error", "non_retryable", "infrastructure"),
     [
         (ValueError("4 of 30 images can no longer be read"), True, False),
         (DivergedError("the loss is NaN"), True, False),
@@ -49,10 +49,10 @@ from workers.failures import (
     ],
 )
 def test_errors_are_classified_as_retryable(
-    error: Exception, hopeless: bool, surroundings: bool
+    error: Exception, non_retryable: bool, infrastructure: bool
 ) -> None:
-    assert isinstance(error, NON_RETRYABLE) == hopeless
-    assert is_infrastructure_error(error) == surroundings
+    assert isinstance(error, NON_RETRYABLE) == non_retryable
+    assert is_infrastructure_error(error) == infrastructure
 
 
 REMOTE = """\x1b[36mray::_RayTrainWorker.__init__()\x1b[39m (pid=7, ip=10.0.0.1)
@@ -88,8 +88,8 @@ RuntimeError: no device"""
     ],
 )
 def test_described_error_has_type_and_message(error: Exception, kind: str, message: str) -> None:
-    told = describe(unwrap(error))
-    assert (told["type"], told["message"]) == (kind, message)
+    error_report = describe(unwrap(error))
+    assert (error_report["type"], error_report["message"]) == (kind, message)
 
 
 @pytest.mark.parametrize(
@@ -101,22 +101,22 @@ def test_described_error_has_type_and_message(error: Exception, kind: str, messa
     ],
 )
 def test_out_of_memory_message_names_remedies(error: Exception, whose: str) -> None:
-    told = describe(error)
-    assert told["type"] == "out-of-memory"
-    assert f"the memory of {whose}." in told["message"]
-    assert "train.micro_batches" in told["message"]
-    assert str(error) in told["traceback"], "the figures are there"
+    error_report = describe(error)
+    assert error_report["type"] == "out-of-memory"
+    assert f"the memory of {whose}." in error_report["message"]
+    assert "train.micro_batches" in error_report["message"]
+    assert str(error) in error_report["traceback"], "the figures are there"
 
 
 def test_described_error_is_a_valid_report() -> None:
     """A refused report would look like a driver without one, and the attempt would be retried in vain."""
-    told = describe(ValueError("no weights at " + "/a" * 30_000 + "\0\udcff"))
-    report = ErrorReport.model_validate(told)
+    error_report = describe(ValueError("no weights at " + "/a" * 30_000 + "\0\udcff"))
+    report = ErrorReport.model_validate(error_report)
     assert report.type == "ValueError"
     assert report.message.startswith("no weights at /a/a")
-    told = describe(ValueError("a\0b\udcffc"))
-    assert told["message"] == "a\ufffdb?c"
-    assert not {"\0", "\udcff"} & set(told["traceback"])
+    error_report = describe(ValueError("a\0b\udcffc"))
+    assert error_report["message"] == "a\ufffdb?c"
+    assert not {"\0", "\udcff"} & set(error_report["traceback"])
 
 
 def test_killed_rank_is_reported_with_its_number() -> None:
@@ -127,12 +127,12 @@ def test_killed_rank_is_reported_with_its_number() -> None:
     peer = RuntimeError("Gloo connection closed by peer")
     cause = cause_of({0: peer, 1: died})
     assert isinstance(cause, RankDied)
-    told = describe(cause)
-    assert told["type"] == "rank-died"
-    assert told["message"] == (
+    error_report = describe(cause)
+    assert error_report["type"] == "rank-died"
+    assert error_report["message"] == (
         "The process of rank 1 ended: The actor is dead because its worker has died."
     )
-    assert "pid: 7" in told["traceback"]
+    assert "pid: 7" in error_report["traceback"]
     assert is_infrastructure_error(cause)
     assert not isinstance(cause, NON_RETRYABLE)
     raised = ValueError("no images")

@@ -91,9 +91,9 @@ def test_all_checks_pass(service: Service) -> None:
         == "1 node, 0 of 1 CPUs allocated to jobs, 0 of 1 GPUs allocated to jobs"
     )
     assert not list((service.settings.home).glob("artifacts/.written*"))
-    told = CliRunner().invoke(app, ["doctor"])
-    assert told.exit_code == 0
-    assert all(line.startswith("ok ") for line in told.stdout.splitlines())
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == 0
+    assert all(line.startswith("ok ") for line in result.stdout.splitlines())
 
 
 def test_missing_server_does_not_hide_other_checks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,9 +104,9 @@ def test_missing_server_does_not_hide_other_checks(monkeypatch: pytest.MonkeyPat
     assert "dasl serve" in found["server"].remedy
     assert {"python", "torch", "GPUs", "home", "disk", "database", "artifacts"} <= found.keys()
     assert "does not exist yet" in found["database"].message
-    told = CliRunner().invoke(app, ["doctor"])
-    assert told.exit_code == 1
-    assert "1 of 12 checks failed" in told.stdout
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == 1
+    assert "1 of 12 checks failed" in result.stdout
 
 
 def test_server_without_dispatcher_version_or_token(

@@ -93,7 +93,7 @@ def test_unreadable_spec_file_exits_with_1(tmp_path: Path, content: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         ("", "it contains nothing"),
         ("- 1\n", "it contains a list"),
@@ -103,13 +103,13 @@ def test_unreadable_spec_file_exits_with_1(tmp_path: Path, content: str) -> None
     ],
 )
 def test_unreadable_spec_is_described_in_yaml_terms(
-    tmp_path: Path, content: str, said: str
+    tmp_path: Path, content: str, expected: str
 ) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text(content)
-    told = _run("submit", path).stderr
-    assert said in told
-    assert not any(word in told for word in ("NoneType", "unicode string", "dict"))
+    stderr = _run("submit", path).stderr
+    assert expected in stderr
+    assert not any(word in stderr for word in ("NoneType", "unicode string", "dict"))
 
 
 def test_validate_local_needs_no_server(spec: Path) -> None:
@@ -174,7 +174,7 @@ BYTES = os.fsdecode(b"birds\xff")  # a file name that is not UTF-8
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         *(([*command, ""], "'' is not an id") for command in TAKING_IDS),
         *(([*command, ".."], "'..' is not an id") for command in TAKING_IDS),
@@ -193,11 +193,11 @@ BYTES = os.fsdecode(b"birds\xff")  # a file name that is not UTF-8
         (["jobs", "--method", BYTES], "is not UTF-8"),
     ],
 )
-def test_invalid_argument_exits_with_2(arguments: list[str], said: str) -> None:
+def test_invalid_argument_exits_with_2(arguments: list[str], expected: str) -> None:
     result = _run(*arguments)
     assert isinstance(result.exception, SystemExit), result.exception
     assert (result.exit_code, result.stdout) == (2, "")
-    assert said in result.stderr
+    assert expected in result.stderr
 
 
 def test_malformed_server_address_names_its_source(monkeypatch: pytest.MonkeyPatch) -> None:

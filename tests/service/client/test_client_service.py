@@ -232,8 +232,8 @@ def test_events_and_evaluations_commands(
     listed = _run("events", job.id).stdout.splitlines()
     assert listed[1].endswith("status      Job queued")
     assert listed[-1].endswith("Evaluated backbone at step 18: knn_top1 0.9, effective_rank 12.5")
-    told = _json("events", job.id, "--type", "evaluation")
-    assert len(told[-1]["data"]["metrics"]) == 32
+    events = _json("events", job.id, "--type", "evaluation")
+    assert len(events[-1]["data"]["metrics"]) == 32
     shown = _run("show", job.id).stdout
     assert "distance_q29" not in shown
     assert f"dasl evaluations {job.id}" in shown
@@ -289,8 +289,8 @@ def test_job_from_submit_to_download(
     assert checkpoint in shown
     assert "recall_at_1" in shown
     assert max(len(line) for line in shown.splitlines()) < 120
-    told = dict(line.split(maxsplit=1) for line in shown.splitlines()[:12])
-    assert (told["method"], told["resources"]) == ("simclr", "1 x 1 CPUs")
+    facts = dict(line.split(maxsplit=1) for line in shown.splitlines()[:12])
+    assert (facts["method"], facts["resources"]) == ("simclr", "1 x 1 CPUs")
     lines = _run("watch", job_id).stdout
     assert "k-NN 50.0%  R@1 25.0%" in lines
     assert "succeeded" in lines.splitlines()[-1]

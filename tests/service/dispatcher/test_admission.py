@@ -304,7 +304,7 @@ def running(cpus: int, hours: float, token_id: str | None = None) -> Running:
     return Running(Demand(1, Worker(cpus, 0)), BEGAN + timedelta(hours=hours), token_id)
 
 
-def told(cpus: int, busy: Sequence[Running], queue: Sequence[Queued]) -> dict[str, str]:
+def outcomes(cpus: int, busy: Sequence[Running], queue: Sequence[Queued]) -> dict[str, str]:
     cluster = Cluster((Node("n", "127.0.0.1", cpus, 0, 0, 0),))
     decisions = decide(cluster, busy, queue, BEGAN)
     return {one.job.job_id: one.waits_for or "starts" for one in decisions}
@@ -313,7 +313,7 @@ def told(cpus: int, busy: Sequence[Running], queue: Sequence[Queued]) -> dict[st
 def test_job_that_fits_beside_reservation_starts() -> None:
     # With these limits no job surely ends before the reserved time, in 23 hours.
     queue = [queued("large", 6, 24), queued("a", 1, 24), queued("b", 1, 24), queued("c", 1, 24)]
-    assert told(8, [running(4, 23)], queue) == {
+    assert outcomes(8, [running(4, 23)], queue) == {
         "large": "room",
         "a": "starts",
         "b": "starts",
@@ -324,15 +324,15 @@ def test_job_that_fits_beside_reservation_starts() -> None:
 def test_job_that_ends_before_reservation_uses_reserved_room() -> None:
     queue = [queued("large", 8, 24), queued("short", 4, 2), queued("long", 1, 24)]
     expected = {"large": "room", "short": "starts", "long": "room"}
-    assert told(8, [running(4, 3)], queue) == expected
+    assert outcomes(8, [running(4, 3)], queue) == expected
     queue = [queued("large", 8, 24), queued("short", 3, 2), queued("long", 1, 24)]
-    assert told(8, [running(4, 3)], queue)["long"] == "reserved-room"
+    assert outcomes(8, [running(4, 3)], queue)["long"] == "reserved-room"
 
 
 def test_reservation_waits_for_stopping_jobs() -> None:
     # The stopping job frees its CPUs at any moment, so no other job may take the rest meanwhile.
     queue = [queued("large", 4, 24), queued("small", 1, 0.1)]
-    assert told(4, [running(3, 0)], queue) == {"large": "room", "small": "reserved-room"}
+    assert outcomes(4, [running(3, 0)], queue) == {"large": "room", "small": "reserved-room"}
     cluster = Cluster((Node("n", "10.0.0.1", 4, 0, 0, 0),))
     (decision, _) = decide(cluster, [running(3, 0)], queue, BEGAN)
     kept = "Room is kept for it: it starts as soon as enough running jobs end"
@@ -352,14 +352,14 @@ def test_fragmented_room_is_reported_as_reason() -> None:
 def test_jobs_overtake_job_held_by_quota() -> None:
     quota = Quota(max_running_jobs=1)
     queue = [queued("kept", 4, 24, token_id="t", quota=quota), queued("next", 2, 24)]
-    assert told(4, [running(1, 24, "t")], queue) == {"kept": "quota", "next": "starts"}
+    assert outcomes(4, [running(1, 24, "t")], queue) == {"kept": "quota", "next": "starts"}
 
 
 def test_backfill_leaves_quota_of_reserved_job() -> None:
     quota = Quota(max_running_jobs=2)
     own = {"token_id": "t", "quota": quota}
     queue = [queued("large", 4, 24, **own), queued("own", 1, 1, **own), queued("other", 1, 1)]
-    assert told(4, [running(2, 24, "t")], queue) == {
+    assert outcomes(4, [running(2, 24, "t")], queue) == {
         "large": "room",
         "own": "reserved-room",
         "other": "starts",

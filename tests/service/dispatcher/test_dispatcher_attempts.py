@@ -263,7 +263,7 @@ def test_paused_job_frees_room_and_resumes_from_its_checkpoint(world: World) -> 
     world.executor.end(f"{other}-1", 0)
     world.tick()
     world.tick()
-    assert world.status(job) == JobStatus.PAUSED, "nobody asked it to go on"
+    assert world.status(job) == JobStatus.PAUSED, "no one resumed it"
     world.resume(job)
     world.tick()
     assert world.attempt(job, 2).resume_checkpoint_id == checkpoint
@@ -404,8 +404,8 @@ def test_undeletable_checkpoint_does_not_stop_dispatcher(
         states = {each: session.get_one(Checkpoint, each).state for each in (*stuck, last, odd)}
     assert states == dict.fromkeys([*stuck, odd], "deleting") | {last: "deleted"}
     assert not place.exists()
-    told = caplog.text.count("/before/0 is not below")
-    assert told == 1, "not in every round"
+    warnings = caplog.text.count("/before/0 is not below")
+    assert warnings == 1, "not in every round"
     world.tick(301)
     assert caplog.text.count("/before/0 is not below") == 2, "but now and then"
 
@@ -538,7 +538,7 @@ def test_driver_whose_ranks_never_start_counts_as_hanging(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "first_word",
+    "first_heartbeat",
     [
         pytest.param(None, id="the driver's"),
         pytest.param({"step": 1}, id="rank 0's, as before it slept"),
@@ -546,7 +546,7 @@ def test_driver_whose_ranks_never_start_counts_as_hanging(world: World) -> None:
 )
 @pytest.mark.parametrize("known", [None, {"step": 1}], ids=["as it starts", "as it trains"])
 def test_outage_does_not_count_as_time_without_progress(
-    world: World, known: dict[str, Any] | None, first_word: dict[str, Any] | None
+    world: World, known: dict[str, Any] | None, first_heartbeat: dict[str, Any] | None
 ) -> None:
     """After an API outage or sleep of the machine, the first heartbeat must not end the attempt."""
     job = world.add_job()
@@ -555,7 +555,7 @@ def test_outage_does_not_count_as_time_without_progress(
     world.worker_sends_heartbeat(job, progress=known)
     for _ in range(20):
         world.tick(100)
-    world.worker_sends_heartbeat(job, progress=first_word)
+    world.worker_sends_heartbeat(job, progress=first_heartbeat)
     world.tick()
     assert world.status(job) == JobStatus.RUNNING
     # A hang after the silence is detected within the usual time.

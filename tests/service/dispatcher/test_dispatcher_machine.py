@@ -171,14 +171,14 @@ class Story(RuleBasedStateMachine):
             body = {"step": step, "epoch": 1.0, "uri": f"{folder}/step-{step}", "files": [file]}
             self.post(job, "checkpoints", body, death)
 
-    @rule(job=jobs, outcome=st.sampled_from(["succeeded", "failed", "told"]), death=moments)
+    @rule(job=jobs, outcome=st.sampled_from(["succeeded", "failed", "as desired"]), death=moments)
     def finish(self, job: str, outcome: str, death: Moment = None) -> None:
         """Report the end and exit, as a driver does."""
         now = self.world.job(job)
         name = f"{job}-{now.attempt}"
         if not self.world.executor.is_running(name) or job in self.deaf:
             return
-        if outcome == "told":
+        if outcome == "as desired":
             outcome = {"run": "succeeded", "pause": "paused", "cancel": "cancelled"}[now.desired]
         error = {"type": "x", "message": "broke"} if outcome == "failed" else None
         if self.post(job, "finish", {"outcome": outcome, "error": error}, death):
@@ -189,8 +189,8 @@ class Story(RuleBasedStateMachine):
         number = self.world.job(job).attempt
         name = f"{job}-{number}"
         headers = {"Authorization": f"Bearer {self.world.executor.envs[name]['DASL_WORKER_TOKEN']}"}
-        door = f"/worker/v1/jobs/{job}/attempts/{number}/{word}"
-        answer = self.ask(door, body, death, headers)
+        path = f"/worker/v1/jobs/{job}/attempts/{number}/{word}"
+        answer = self.ask(path, body, death, headers)
         if answer.is_success:
             return True
         assert answer.json()["type"] == "stale-attempt", answer.text
@@ -258,7 +258,7 @@ class Story(RuleBasedStateMachine):
                 break
             for job in self.accepted:
                 self.speak(job)
-                self.finish(job, "told")
+                self.finish(job, "as desired")
                 if job in self.deaf:
                     self.wish(job, "cancel", None)
             world.tick(40)

@@ -23,9 +23,9 @@ def test_job_starts_only_when_all_workers_fit(world: World) -> None:
         world.tick()
     assert world.executor.submitted == [f"{first}-1"]
     assert world.status(second) == JobStatus.QUEUED
-    (told,) = world.events(second, "waiting")
+    (event,) = world.events(second, "waiting")
     until = world.attempt(first).created_at + timedelta(hours=24)
-    assert told == (
+    assert event == (
         "Waiting for 2 CPUs: 1 of 2 CPUs are in use. "
         "Room is kept for it: it starts as soon as enough running jobs end, "
         f"{until:%Y-%m-%d %H:%M} UTC at the latest (by the max_hours of the running jobs)"
