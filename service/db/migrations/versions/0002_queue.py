@@ -1,4 +1,4 @@
-"""Quotas, clones, progress of attempts, pinned checkpoints, the audit trail, lists of many jobs."""
+"""Quotas, clones, progress of attempts, pinned checkpoints, the audit log, indexes for lists of jobs."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,7 +1,7 @@
 """One table of runs, of any kind, instead of attempts and the ingest columns of data sets.
 
 Expand: `datasets.attempt` and `token_hash` stay, and on PostgreSQL a view `attempts` takes the place of the
-table, so that processes of version 0.1 serve on while a deployment is upgraded. (SQLite has one process.)
+table, so that processes of version 0.1 keep working while a deployment is upgraded. (SQLite has one process.)
 The next version drops them.
 """
 

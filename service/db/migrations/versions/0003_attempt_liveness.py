@@ -1,4 +1,4 @@
-"""What rank 0 said last, the time in which an attempt was heard of, and which were seen off."""
+"""Columns of attempts: last report of rank 0, confirmed runtime, and whether the attempt is finalized."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -10,8 +10,8 @@ down_revision = "0002"
 branch_labels = None
 depends_on = None
 
-# Until now nobody looked after attempts that had ended longer ago than this.
-_LOOKED_AFTER = timedelta(days=1)
+# Earlier versions finalized only attempts that had ended within this time.
+_FINALIZED_WITHIN = timedelta(days=1)
 
 
 def upgrade() -> None:
@@ -24,7 +24,7 @@ def upgrade() -> None:
         "attempts",
         sa.Column("settled", sa.Boolean(), nullable=False, server_default=sa.false()),
     )
-    _carry_over()
+    _fill_columns()
     op.drop_index(op.f("ix_attempts_finished_at"), table_name="attempts")
     op.create_index(op.f("ix_attempts_settled"), "attempts", ["settled"], unique=False)
     op.create_index(
@@ -32,8 +32,8 @@ def upgrade() -> None:
     )
 
 
-def _carry_over() -> None:
-    """The time that attempts took until now, and those that are long over."""
+def _fill_columns() -> None:
+    """Set the runtime of existing attempts, and mark those that ended long ago as finalized."""
     attempts = sa.table(
         "attempts",
         sa.column("job_id"),
@@ -45,27 +45,27 @@ def _carry_over() -> None:
         sa.column("settled", sa.Boolean()),
     )
     connection = op.get_bind()
-    before = datetime.now(UTC) - _LOOKED_AFTER
+    before = datetime.now(UTC) - _FINALIZED_WITHIN
     connection.execute(
         sa.update(attempts).where(attempts.c.finished_at < before).values(settled=True)
     )
-    heard = connection.execute(
+    rows = connection.execute(
         sa.select(
             attempts.c.job_id, attempts.c.number, attempts.c.created_at, attempts.c.heartbeat_at
         ).where(attempts.c.heartbeat_at.is_not(None))
     )
-    took = [
+    runtimes = [
         {"id": job_id, "nth": number, "seconds": (heartbeat - created).total_seconds()}
-        for job_id, number, created, heartbeat in heard
+        for job_id, number, created, heartbeat in rows
     ]
-    if took:
+    if runtimes:
         connection.execute(
             sa.update(attempts)
             .where(
                 attempts.c.job_id == sa.bindparam("id"), attempts.c.number == sa.bindparam("nth")
             )
             .values(ran_seconds=sa.bindparam("seconds")),
-            took,
+            runtimes,
         )
 
 
