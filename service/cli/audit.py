@@ -1,4 +1,4 @@
-"""`dasl audit`."""
+"""The command `dasl audit`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dasl datasets`."""
+"""The commands `dasl datasets ...`."""
 
 from __future__ import annotations
 

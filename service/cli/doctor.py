@@ -1,4 +1,4 @@
-"""`dasl doctor`."""
+"""The command `dasl doctor`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dasl tokens`."""
+"""The commands `dasl tokens ...`."""
 
 from __future__ import annotations
 
