@@ -15,6 +15,8 @@ Prefix = Literal["job", "ds", "ckpt", "tok", "eval", "aud"]
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _PATTERN = re.compile(rf"(job|ds|ckpt|tok|eval|aud)_([{_ALPHABET}]{{26}})")
+_SUBMISSION_PATTERN = re.compile(rf"((?:job|ds)_[{_ALPHABET}]{{26}})-([1-9][0-9]{{0,9}})")
+_MAX_RUN_NUMBER = 2**31 - 1  # of a database's integer
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
@@ -42,3 +44,11 @@ def created_at(value: str) -> datetime:
 def submission_id(owner: str, number: int) -> str:
     """Return the id at Ray of an owner's run: a job's attempt, or a data set's ingest."""
     return f"{owner}-{number}"
+
+
+def parse_submission_id(value: str) -> tuple[str, int] | None:
+    """Return owner and number of the run with this submission id; `None` if it has another form."""
+    match = _SUBMISSION_PATTERN.fullmatch(value)
+    if match is None or int(match[2]) > _MAX_RUN_NUMBER:
+        return None
+    return match[1], int(match[2])

@@ -57,8 +57,9 @@ def add(
 
 
 def by_submission_id(session: Session, submission_id: str) -> Run | None:
-    """Return the run of any kind with this submission id."""
-    return session.scalars(select(Run).where(Run.submission_id == submission_id)).one_or_none()
+    """Return the run of any kind with this submission id, which may be any text from outside."""
+    key = ids.parse_submission_id(submission_id)
+    return None if key is None else session.get(Run, key)
 
 
 def newest(session: Session, kind: type[R], owner: str) -> R | None:

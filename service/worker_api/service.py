@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,8 +19,6 @@ from service.runs import repository as runs
 from service.worker_api import attempts, repository
 from service.worker_api.attempts import AttemptSession
 from service.worker_api.ingests import IngestSession
-
-_NUMBER = re.compile("[1-9][0-9]{0,9}")
 
 M = TypeVar("M", bound=WorkerRequest)
 
@@ -114,8 +111,8 @@ def check_attempt_token(session: Session, token: str, job_id: str, number: str) 
     Raises:
         Problem: 401.
     """
-    valid = ids.is_id("job", job_id) and _NUMBER.fullmatch(number) and int(number) < 2**31
-    attempt = repository.attempt(session, job_id, int(number)) if valid else None
+    key = ids.parse_submission_id(f"{job_id}-{number}")
+    attempt = None if key is None else repository.attempt(session, *key)
     if attempt is None or not credentials.token_matches(token, attempt.token_hash):
         raise auth.unauthenticated("The token does not belong to this attempt")
     return RunKey(Attempt, job_id, attempt.number)

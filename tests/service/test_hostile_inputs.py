@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 from sqlalchemy import func, select
 
 from service.db.models import Job
 from service.db.session import Database
+from service.server.app import create_app
 from service.server.thread import ApiThread
 from service.settings import Settings
 from tests.support.api_under_test import Api, Worker
@@ -342,6 +344,52 @@ def test_api_answers_hostile_urls_as_listed(api: Api, worker: Worker) -> None:
     for method in ("PUT", "TRACE", "OPTIONS", "PROPFIND", "FOO"):
         answer = api.client.request(method, "/v1/jobs", headers=admin)
         assert outcome(answer) == (405, "method-not-allowed"), method
+
+
+# Ids in /worker/v1/runs/{id}; {run} is the id of a run that has another token.
+RUN_IDS = (
+    "%00",
+    "job_x%00-1",
+    "{run}%00",
+    "{run}%0a",
+    "{run}%ff",
+    "%ED%B2%80",
+    "x" * 5000,
+    "{job}-" + "9" * 5000,
+    "{job}-2147483647",
+    "{job}-2147483648",
+    "{job}-01",
+    "{job}-%2b1",
+    "{job}-１",
+    "{job}",
+    "{job}-1-1",
+    "{upper}-1",
+    "{lookalike}-1",
+    "ds_00000000000000000000000000-1",
+    "ckpt_00000000000000000000000000-1",
+    "{run}'%20OR%20'1'='1",
+)
+
+
+def test_worker_api_refuses_hostile_run_ids(api: Api, worker: Worker) -> None:
+    # It would refuse further failures otherwise.
+    settings = api.settings.model_copy(update={"auth_failures_per_minute": 10_000})
+    known = {
+        "run": f"{worker.job_id}-1",
+        "job": worker.job_id,
+        "upper": worker.job_id.upper(),
+        "lookalike": worker.job_id.replace("o", "о"),
+    }
+    with TestClient(create_app(settings, api.database)) as client:
+        for token in ("x", api.start(api.submit()["id"]).token):
+            headers = {"Authorization": f"Bearer {token}"}
+            answers = {
+                id: outcome(
+                    client.post(f"/worker/v1/runs/{id.format(**known)}/start", headers=headers)
+                )
+                for id in ("{run}", *RUN_IDS)
+            }
+            assert answers == dict.fromkeys(answers, (401, "unauthenticated"))
 
 
 EVENT_IDS: dict[str | bytes, tuple[int, str]] = {

@@ -60,6 +60,13 @@ def test_ids_sort_by_creation_and_are_recognized_by_kind() -> None:
     assert not ids.is_id("job", created[0] + "\n")
 
 
+def test_parse_submission_id_inverts_submission_id() -> None:
+    for run in (ids.new_id("job"), 1), (ids.new_id("ds"), 2**31 - 1):
+        assert ids.parse_submission_id(ids.submission_id(*run)) == run
+    for owner, number in (ids.new_id("job"), 0), (ids.new_id("job"), 2**31), (ids.new_id("tok"), 1):
+        assert ids.parse_submission_id(ids.submission_id(owner, number)) is None
+
+
 def test_check_writable_reports_unusable_root(tmp_path: Path) -> None:
     root = tmp_path / "not there yet" / "artifacts"
     Storage(f"file://{root}").check_writable()

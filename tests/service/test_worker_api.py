@@ -387,6 +387,7 @@ def test_worker_api_checks_token_before_body(api: Api, number: str) -> None:
     paths = [
         *(f"jobs/{job}/attempts/{number}/{name}" for name in actions),
         *(f"runs/{job}-{number}/{name}" for name in actions),
+        f"runs/%00-{number}/finish",
         "datasets/ds_00000000000000000000000000/finish",
         f"datasets/{number}/finish",
     ]
