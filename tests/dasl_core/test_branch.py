@@ -97,7 +97,7 @@ def test_branch_without_changes_is_exact(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     spec = resolved(pictures, **SOURCE | {"dar": {"weight": 0.1, "labels": "cluster"}})
-    stopped = Recorder(tmp_path / "stopped", lambda asked: "pause" if asked >= 4 else "run")
+    stopped = Recorder(tmp_path / "stopped", lambda started: "pause" if started >= 4 else "run")
     assert run(spec, pictures, cache, stopped) == "paused"
     ends = []
     for name, branch in (("exact", False), ("branch", True)):

@@ -38,11 +38,11 @@ def start_of(x: Tensor, k: int, seed: int) -> Tensor:
 @pytest.mark.parametrize("k", [1, 4, 9])
 def test_euclidean_equals_scikit_learn(k: int) -> None:
     x = clouds(spread=0.8)
-    found = cluster(x, k, metric="euclidean", seed=3, max_iterations=300)
+    result = cluster(x, k, metric="euclidean", seed=3, max_iterations=300)
     theirs = KMeans(k, init=start_of(x, k, 3).numpy(), n_init=1, tol=0, algorithm="lloyd").fit(x)
-    np.testing.assert_array_equal(found.assignments.numpy(), theirs.labels_)
-    np.testing.assert_allclose(found.centers.numpy(), theirs.cluster_centers_, atol=1e-12)
-    assert found.inertia == pytest.approx(theirs.inertia_)
+    np.testing.assert_array_equal(result.assignments.numpy(), theirs.labels_)
+    np.testing.assert_allclose(result.centers.numpy(), theirs.cluster_centers_, atol=1e-12)
+    assert result.inertia == pytest.approx(theirs.inertia_)
 
 
 def test_spherical_equals_naive_loop() -> None:
@@ -56,11 +56,11 @@ def test_spherical_equals_naive_loop() -> None:
         centres = torch.stack(
             [F.normalize(unit[assigned == c].sum(dim=0), dim=0) for c in range(5)]
         )
-    found = cluster(x, 5, metric="spherical", seed=1, max_iterations=300)
-    assert torch.equal(found.assignments, assigned)
-    torch.testing.assert_close(found.centers, centres)
+    result = cluster(x, 5, metric="spherical", seed=1, max_iterations=300)
+    assert torch.equal(result.assignments, assigned)
+    torch.testing.assert_close(result.centers, centres)
     cosines = (unit * centres[assigned]).sum(dim=1)
-    assert found.inertia == pytest.approx(float((2 - 2 * cosines).sum()))
+    assert result.inertia == pytest.approx(float((2 - 2 * cosines).sum()))
 
 
 def test_spherical_ignores_lengths() -> None:
@@ -74,12 +74,12 @@ def test_spherical_ignores_lengths() -> None:
 
 @pytest.mark.parametrize("metric", ["spherical", "euclidean"])
 def test_clear_clusters_are_found(metric: Any) -> None:
-    found = cluster(clouds(spread=0.01).float(), 6, metric=metric)
+    result = cluster(clouds(spread=0.01).float(), 6, metric=metric)
     classes = torch.arange(6).repeat(20)
-    figures = cluster_quality(found, found.assignments, classes=classes)
+    figures = cluster_quality(result, result.assignments, classes=classes)
     assert figures["nmi_classes"] == pytest.approx(1)
-    assert found.centers.dtype == torch.float32
-    assert found.iterations <= 3
+    assert result.centers.dtype == torch.float32
+    assert result.iterations <= 3
 
 
 def test_clustering_depends_only_on_seed() -> None:
@@ -95,9 +95,9 @@ def test_clustering_depends_only_on_seed() -> None:
 def test_half_precision_is_computed_in_float32() -> None:
     x = clouds().bfloat16()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = cluster(x, 6)
-    assert found.centers.dtype == torch.float32
-    assert torch.equal(found.assignments, cluster(x.float(), 6).assignments)
+        result = cluster(x, 6)
+    assert result.centers.dtype == torch.float32
+    assert torch.equal(result.assignments, cluster(x.float(), 6).assignments)
 
 
 def test_tiles_bound_memory_without_changing_result(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,10 +133,10 @@ def test_empty_clusters_get_farthest_points(metric: Any) -> None:
     if metric == "spherical":
         centres = torch.tensor([[1.0, 0.0], [0.0, -1.0], [0.0, -1.0]]).double()
     with patch.object(clustering._Points, "start", lambda points, k, seed: centres):
-        found = cluster(x, 3, metric=metric)
-    assert found.assignments[0] == found.assignments[1] == found.assignments[2]
-    assert len(found.assignments.unique()) == 3
-    assert found.reseeded >= 1
+        result = cluster(x, 3, metric=metric)
+    assert result.assignments[0] == result.assignments[1] == result.assignments[2]
+    assert len(result.assignments.unique()) == 3
+    assert result.reseeded >= 1
 
 
 def test_corner_cases() -> None:
@@ -145,9 +145,9 @@ def test_corner_cases() -> None:
     assert few[0] == few[1] == few[2] != few[3]
     assert cluster(x, 1, metric="euclidean").centers.item() == pytest.approx(1.25)
     # More clusters than different points: the rest stay empty, and k-means terminates.
-    found = cluster(x, 4, metric="euclidean")
-    assert cluster_quality(found, found.assignments)["empty"] == 2
-    assert found.iterations < 50
+    result = cluster(x, 4, metric="euclidean")
+    assert cluster_quality(result, result.assignments)["empty"] == 2
+    assert result.iterations < 50
     each = cluster(torch.eye(4), 4).assignments
     assert sorted(each.tolist()) == [0, 1, 2, 3]
 
@@ -185,10 +185,10 @@ def part(x: np.ndarray) -> Tensor:
 def shared(x: np.ndarray, order: np.ndarray | None, k: int, metric: Any, *options: Any) -> Any:
     """Cluster rows that are distributed in the given order."""
     if order is None:
-        found = cluster(part(x), k, metric=metric, seed=5)
+        result = cluster(part(x), k, metric=metric, seed=5)
     else:
-        found = cluster(part(x[order]), k, metric=metric, seed=5, positions=part(order))
-    return found.assignments.numpy(), found.centers.numpy(), found.inertia, found.reseeded
+        result = cluster(part(x[order]), k, metric=metric, seed=5, positions=part(order))
+    return result.assignments.numpy(), result.centers.numpy(), result.inertia, result.reseeded
 
 
 def alone(x: np.ndarray) -> np.ndarray:
@@ -226,8 +226,8 @@ def test_clustering_on_ranks_equals_one_process(pool: GlooPool, metric: Any, k: 
     expected, centres, inertia, _ = shared(x, None, k, metric)
     for ranks in (2, 4):
         results = pool.call(ranks, shared, x, None, k, metric)
-        found = np.concatenate([result[0] for result in results])
-        np.testing.assert_array_equal(found, expected)
+        assignments = np.concatenate([result[0] for result in results])
+        np.testing.assert_array_equal(assignments, expected)
         for result in results:
             np.testing.assert_array_equal(result[1], results[0][1])
             np.testing.assert_allclose(result[1], centres, rtol=1e-10, atol=1e-12)
@@ -268,8 +268,8 @@ def test_more_ranks_than_rows(pool: GlooPool) -> None:
 
 def test_whole_bank_on_every_rank(pool: GlooPool) -> None:
     x = clouds().numpy()
-    for found in pool.call(2, alone, x):
-        np.testing.assert_array_equal(found, alone(x))
+    for assignments in pool.call(2, alone, x):
+        np.testing.assert_array_equal(assignments, alone(x))
 
 
 def test_all_ranks_refuse_invalid_rows_of_one(pool: GlooPool) -> None:
@@ -282,10 +282,10 @@ def test_all_ranks_refuse_invalid_rows_of_one(pool: GlooPool) -> None:
 
 def test_quality_metrics_of_small_clustering() -> None:
     x = torch.tensor([[1.0, 0.0]] * 3 + [[0.0, 2.0]] + [[0.0, 1.0]]).double()
-    found = cluster(x, 2)
-    names = found.assignments
+    result = cluster(x, 2)
+    names = result.assignments
     figures = cluster_quality(
-        found, names, previous=1 - names, classes=torch.tensor([0, 0, 0, 0, 1])
+        result, names, previous=1 - names, classes=torch.tensor([0, 0, 0, 0, 1])
     )
     nmi = figures.pop("nmi_classes")
     assert 0.3 < nmi < 0.9

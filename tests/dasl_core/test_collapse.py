@@ -319,13 +319,13 @@ def test_alarm_state_is_json_and_restores_counts() -> None:
     points = [spread(0.9) | {"embedding_norm": 3.0, "effective_rank": 50.0}] * 3
     points += [spread(0.02) | {"embedding_norm": 1e4, "effective_rank": 4.0}] * 12
     straight, through = CollapseAlarm(), CollapseAlarm()
-    expected, found = [], []
+    expected, actual = [], []
     for number, point in enumerate(points):
         expected.append(straight.observe(point, number / 20))
         resumed = CollapseAlarm()
         resumed.load_state_dict(json.loads(json.dumps(through.state_dict(), allow_nan=False)))
-        found.append(resumed.observe(point, number / 20))
+        actual.append(resumed.observe(point, number / 20))
         through = resumed
-    assert found == expected
+    assert actual == expected
     assert any(expected)
     assert through.active == straight.active

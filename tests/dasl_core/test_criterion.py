@@ -99,32 +99,32 @@ def test_every_regularizer_setting_has_a_test() -> None:
 
 @pytest.mark.parametrize(("name", "value"), OTHERS)
 def test_dar_setting_changes_loss(name: str, value: Any) -> None:
-    given = outputs()
-    embeddings = given["embeddings"]
+    output = outputs()
+    embeddings = output["embeddings"]
     # Distances are single numbers, for which all norms agree.
     beside: dict[str, Any] = {"difference": "abs"} if name == "norm" else {}
-    before = criterion(dar={"weight": WEIGHT, **beside})(given, at(4))
+    before = criterion(dar={"weight": WEIGHT, **beside})(output, at(4))
     assert before.keys() == {"loss_simclr", "loss_dar"}
     assert_alike(before["loss_dar"], WEIGHT * alignment(embeddings, SAMPLES, **beside), embeddings)
     changed = beside | {name: value}
-    term = criterion(dar={"weight": WEIGHT, **changed})(given, at(4))["loss_dar"]
+    term = criterion(dar={"weight": WEIGHT, **changed})(output, at(4))["loss_dar"]
     assert term.item() != pytest.approx(before["loss_dar"].item(), rel=1e-3)
     assert_alike(term, WEIGHT * alignment(embeddings, SAMPLES, **changed), embeddings)
 
 
 @pytest.mark.parametrize("weight", [1e-3, 2.0])
 def test_dar_weight_multiplies_only_dar(weight: float) -> None:
-    given = outputs()
-    terms = criterion(dar={"weight": weight})(given, at(4))
-    expected = weight * alignment(given["embeddings"], SAMPLES).item()
+    output = outputs()
+    terms = criterion(dar={"weight": weight})(output, at(4))
+    expected = weight * alignment(output["embeddings"], SAMPLES).item()
     assert terms["loss_dar"].item() == pytest.approx(expected, rel=1e-12)
-    assert torch.equal(terms["loss_simclr"], criterion()(given, at(4))["loss_simclr"])
+    assert torch.equal(terms["loss_simclr"], criterion()(output, at(4))["loss_simclr"])
 
 
 @pytest.mark.parametrize("kind", ["instance", "class", "kmeans", "prototypes"])
 @pytest.mark.parametrize("estimator", ["chain", "full"])
 def test_dar_labels_select_pairs(kind: str, estimator: str) -> None:
-    given = outputs()
+    output = outputs()
     dar: dict[str, Any] = {"weight": WEIGHT, "estimator": estimator}
     if kind in ("instance", "class"):
         this = criterion(dar=dar | {"labels": kind})
@@ -133,7 +133,7 @@ def test_dar_labels_select_pairs(kind: str, estimator: str) -> None:
         clusters = PseudoLabels(
             ResolvedClusters(source="kmeans", k=3), torch.arange(27), steps=1, share=6, seed=SEED
         )
-        clusters.observe(given["embeddings"], SAMPLES)
+        clusters.observe(output["embeddings"], SAMPLES)
         clusters.end_epoch(1, None)
         labels = clusters.labels[SAMPLES]
         assert set(labels.tolist()) == {0, 1, 2}
@@ -142,25 +142,25 @@ def test_dar_labels_select_pairs(kind: str, estimator: str) -> None:
         )
     else:
         this = criterion(method={"name": "swav"}, dar=dar | {"labels": "cluster"})
-        labels = given["assignments"][0]
-    term = this(given, at(4))["loss_dar"]
+        labels = output["assignments"][0]
+    term = this(output, at(4))["loss_dar"]
     expected = {
-        name: WEIGHT * alignment(given["embeddings"], values, estimator=estimator)
+        name: WEIGHT * alignment(output["embeddings"], values, estimator=estimator)
         for name, values in {"wanted": labels, "instance": SAMPLES}.items()
     }
-    assert_alike(term, expected["wanted"], given["embeddings"])
+    assert_alike(term, expected["wanted"], output["embeddings"])
     if kind != "instance":
         assert term.item() != pytest.approx(expected["instance"].item(), rel=1e-3)
 
 
 def test_dar_chain_depends_on_seed_and_step() -> None:
-    given = outputs()
+    output = outputs()
     terms: list[float] = []
     for seed, index in ((3, 4), (3, 5), (8, 4)):
         this = criterion(dar={"weight": WEIGHT}, train={"seed": seed})
         torch.manual_seed(len(terms))  # the global stream must have no effect
-        terms.append(this(given, at(index))["loss_dar"].item())
-        expected = WEIGHT * alignment(given["embeddings"], SAMPLES, index, seed)
+        terms.append(this(output, at(index))["loss_dar"].item())
+        expected = WEIGHT * alignment(output["embeddings"], SAMPLES, index, seed)
         assert terms[-1] == pytest.approx(expected.item(), rel=1e-12)
     assert len({round(term, 6) for term in terms}) == 3
 
@@ -214,9 +214,9 @@ def test_sec_target_and_momentum_change_loss(target: str, rho: float) -> None:
     embeddings = [batch["embeddings"].detach() for batch in batches]
     sec = {"weight": WEIGHT, "target": target, "momentum": rho, "ramp": False}
     this = criterion(sec=sec)
-    found = [this(batch, at(4 + number)) for number, batch in enumerate(batches)]
-    assert all(terms.keys() == {"loss_simclr", "loss_sec"} for terms in found)
-    terms = [each["loss_sec"].item() for each in found]
+    step_terms = [this(batch, at(4 + number)) for number, batch in enumerate(batches)]
+    assert all(terms.keys() == {"loss_simclr", "loss_sec"} for terms in step_terms)
+    terms = [each["loss_sec"].item() for each in step_terms]
     expected = naive_constraint(embeddings, target, rho)
     assert terms == pytest.approx([WEIGHT * value for value in expected], rel=1e-12)
     for other in {("mean", 1.0), ("mean", 0.25), ("zero", 1.0)} - {(target, rho)}:
@@ -226,9 +226,9 @@ def test_sec_target_and_momentum_change_loss(target: str, rho: float) -> None:
 
 def test_sec_gradient_is_radial() -> None:
     """Expect (2/N)(r - mu) f/r for each embedding f of norm r, times the weight."""
-    given = outputs()
-    embeddings = given["embeddings"]
-    term = criterion(sec={"weight": WEIGHT, "ramp": False})(given, at(4))["loss_sec"]
+    output = outputs()
+    embeddings = output["embeddings"]
+    term = criterion(sec={"weight": WEIGHT, "ramp": False})(output, at(4))["loss_sec"]
     (slope,) = torch.autograd.grad(term, embeddings)
     norms = embeddings.detach().norm(dim=-1, keepdim=True)
     expected = WEIGHT * 2 / 12 * (norms - norms.mean()) * embeddings.detach() / norms
@@ -265,12 +265,12 @@ def share(schedule: str, index: int, total: int) -> float:
 
 @pytest.mark.parametrize("schedule", get_args(DAR.model_fields["schedule"].annotation))
 def test_dar_weight_follows_schedule(schedule: str) -> None:
-    given = outputs()
+    output = outputs()
     this = criterion(dar={"weight": WEIGHT, "schedule": schedule})
     factors = []
     for index in (0, 2, 4, 8):
-        term = this(given, at(index, total=9))["loss_dar"].item()
-        factors.append(term / alignment(given["embeddings"], SAMPLES, index).item())
+        term = this(output, at(index, total=9))["loss_dar"].item()
+        factors.append(term / alignment(output["embeddings"], SAMPLES, index).item())
         assert factors[-1] == pytest.approx(WEIGHT * share(schedule, index, 9), rel=1e-12)
     assert factors[0] == (pytest.approx(WEIGHT) if schedule == "constant" else 0)
     assert factors[-1] == pytest.approx(WEIGHT, rel=1e-12)
@@ -278,12 +278,12 @@ def test_dar_weight_follows_schedule(schedule: str) -> None:
 
 @pytest.mark.parametrize("ramp", [True, False])
 def test_sec_weight_ramps_linearly(ramp: bool) -> None:
-    given = outputs()
-    (raw,) = naive_constraint([given["embeddings"].detach()], "mean", 1.0)
+    output = outputs()
+    (raw,) = naive_constraint([output["embeddings"].detach()], "mean", 1.0)
     this = criterion(sec={"weight": WEIGHT, "ramp": ramp})
-    found = [this(given, at(index, total=9))["loss_sec"].item() for index in (0, 2, 4, 8)]
+    losses = [this(output, at(index, total=9))["loss_sec"].item() for index in (0, 2, 4, 8)]
     shares = (0, 0.25, 0.5, 1) if ramp else (1, 1, 1, 1)
-    assert found == pytest.approx([WEIGHT * factor * raw for factor in shares], rel=1e-12)
+    assert losses == pytest.approx([WEIGHT * factor * raw for factor in shares], rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -302,11 +302,11 @@ def test_weight_schedules_span_whole_run(
     reporter = Recorder(tmp_path / "kept")
     files = RunFiles(cache=cache, scratch=tmp_path)
     this = build_trainer(spec, pictures, reporter, files)
-    made: list[Tensor] = []
+    seen_embeddings: list[Tensor] = []
 
-    def keep(method: torch.nn.Module, _: Any, given: Outputs) -> None:
+    def keep(method: torch.nn.Module, _: Any, output: Outputs) -> None:
         if method.training:  # not for a metric
-            made.append(given["embeddings"].detach())
+            seen_embeddings.append(output["embeddings"].detach())
 
     this.method.register_forward_hook(keep)
     samples = []
@@ -318,14 +318,14 @@ def test_weight_schedules_span_whole_run(
     finally:
         this.close()
     total = len(samples)
-    assert total == len(made) == this.length.total_steps == 6
+    assert total == len(seen_embeddings) == this.length.total_steps == 6
     shares = [share(schedule, index, total) for index in range(total)]
     assert (shares[0], shares[-1]) == (float(schedule == "constant"), 1)
-    raw = [alignment(made[i], samples[i], i).item() for i in range(total)]
+    raw = [alignment(seen_embeddings[i], samples[i], i).item() for i in range(total)]
     assert all(value > 0 for value in raw)
     expected = [WEIGHT * factor * value for factor, value in zip(shares, raw, strict=True)]
     assert reporter.curve("loss_dar") == pytest.approx(expected, rel=1e-10)
     ramped = [index / (total - 1) if ramp else 1.0 for index in range(total)]
-    raw = naive_constraint(made, "mean", 1.0)
+    raw = naive_constraint(seen_embeddings, "mean", 1.0)
     expected = [WEIGHT * factor * value for factor, value in zip(ramped, raw, strict=True)]
     assert reporter.curve("loss_sec") == pytest.approx(expected, rel=1e-9)

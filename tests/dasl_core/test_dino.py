@@ -244,17 +244,17 @@ def test_micro_batches_give_whole_batch_gradients_and_center(pictures: DatasetIn
     assert isinstance(dino, DINO)
     assert dino.accumulates
     images = [torch.randn(8, 3, size, size, dtype=torch.float64) for size in (16, 16, 8, 8)]
-    found: list[dict[str, Tensor]] = []
+    results: list[dict[str, Tensor]] = []
     for micro_batches in (1, 2, 4):
         dino.center.zero_()
         gradients, loss, _ = micro_batch_gradients(dino, images, micro_batches)
         assert torch.equal(dino.center, torch.zeros_like(dino.center))  # not once per micro-batch
         dino.before_update(step())
         figures = {name: value.double() for name, value in dino.metrics({}, step()).items()}
-        found.append(gradients | {"center": dino.center.clone(), "loss": loss} | figures)
-    whole = found[0]
+        results.append(gradients | {"center": dino.center.clone(), "loss": loss} | figures)
+    whole = results[0]
     assert whole["center"].abs().max() > 1e-4
-    for gradients in found[1:]:
+    for gradients in results[1:]:
         assert gradients.keys() == whole.keys()
         for name, value in gradients.items():
             # timm interpolates position embeddings in float32.
@@ -403,12 +403,12 @@ def facts(**changes: Any) -> ResolveContext:
 
 
 def test_imagenet_settings_are_those_of_the_paper() -> None:
-    found = Settings().resolve(facts())
-    assert (found.hidden_dim, found.bottleneck_dim, found.out_dim) == (2048, 256, 65_536)
-    assert found.local_size == 96
-    assert found.teacher_momentum == 0.996
-    assert (found.teacher_temperature_start, found.teacher_temperature) == (0.04, 0.07)
-    assert found.teacher_temperature_epochs == 30
+    config = Settings().resolve(facts())
+    assert (config.hidden_dim, config.bottleneck_dim, config.out_dim) == (2048, 256, 65_536)
+    assert config.local_size == 96
+    assert config.teacher_momentum == 0.996
+    assert (config.teacher_temperature_start, config.teacher_temperature) == (0.04, 0.07)
+    assert config.teacher_temperature_epochs == 30
     assert Settings().resolve(facts(epochs=800)).teacher_temperature_epochs == 30
 
 

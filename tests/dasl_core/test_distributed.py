@@ -270,9 +270,9 @@ def one_step(
     terms_of, before_update = this.gradients.criterion, this.method.before_update
 
     def recorded(*arguments: Any) -> dict[str, Tensor]:
-        found = terms_of(*arguments)
-        terms.update({name: float(mean_over_ranks(value)) for name, value in found.items()})
-        return found
+        actual = terms_of(*arguments)
+        terms.update({name: float(mean_over_ranks(value)) for name, value in actual.items()})
+        return actual
 
     def copied(step: Step) -> None:
         for name, parameter in this.method.named_parameters():

@@ -84,8 +84,8 @@ def test_knn_equals_scikit_learn(k: int) -> None:
     ).fit(x[train].numpy(), y[train].numpy())
     expected = voters.score(x[test].numpy(), y[test].numpy())
     assert 0.2 < expected < 1
-    found = evaluate.knn_accuracy(x[train], y[train], x[test], y[test], k=k)
-    assert found == pytest.approx(expected, abs=1e-9)
+    actual = evaluate.knn_accuracy(x[train], y[train], x[test], y[test], k=k)
+    assert actual == pytest.approx(expected, abs=1e-9)
 
 
 def test_knn_handles_small_classes_and_ties() -> None:
@@ -140,9 +140,9 @@ def test_recall_breaks_ties_by_position(rows: list[tuple[int, int]]) -> None:
     y = torch.tensor([label for _, label in rows])
     similarity = (x @ x.t()).fill_diagonal_(-torch.inf)
     ranking = similarity.argsort(dim=1, descending=True, stable=True)[:, :-1]
-    for k, found in evaluate.recall_at_k(x, y, [1, 2, 4, 8]).items():
+    for k, actual in evaluate.recall_at_k(x, y, [1, 2, 4, 8]).items():
         hits = (y[ranking[:, :k]] == y[:, None]).any(dim=1)
-        assert found == pytest.approx(hits.double().mean().item())
+        assert actual == pytest.approx(hits.double().mean().item())
 
 
 def test_recall_accepts_k_beyond_number_of_rows() -> None:
@@ -219,9 +219,9 @@ def test_pairwise_f1_is_exact_beyond_float32_and_int32() -> None:
     classes[0] = 1
     clusters = torch.zeros(300_000, dtype=torch.int64)
     sizes = (99_999, 100_001, 100_000)
-    right, found = sum(n * (n - 1) // 2 for n in sizes), 300_000 * 299_999 // 2
-    assert evaluate.pairwise_precision_recall(clusters, classes) == (right / found, 1)
-    assert evaluate.pairwise_f1(clusters, classes) == 2 * right / (found + right)
+    right, joined = sum(n * (n - 1) // 2 for n in sizes), 300_000 * 299_999 // 2
+    assert evaluate.pairwise_precision_recall(clusters, classes) == (right / joined, 1)
+    assert evaluate.pairwise_f1(clusters, classes) == 2 * right / (joined + right)
 
 
 def test_clustering_metrics_come_from_one_kmeans() -> None:
@@ -405,12 +405,12 @@ def test_metrics_are_exact_despite_reduced_precision_settings() -> None:
     torch.set_float32_matmul_precision("medium")
     try:
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            found = evaluate.uniformity(x), evaluate.knn_accuracy(x[:40], y[:40], x[40:], y[40:])
+            actual = evaluate.uniformity(x), evaluate.knn_accuracy(x[:40], y[:40], x[40:], y[40:])
             assert (x @ x.t()).dtype == torch.bfloat16
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision(allowed)
-    assert found == expected
+    assert actual == expected
 
 
 def test_errors_name_invalid_argument() -> None:

@@ -128,19 +128,19 @@ def test_exempt_weights_have_no_weight_decay() -> None:
 
 def test_readers_get_positions_and_steps() -> None:
     images, y = pictures(20)
-    asked: list[tuple[list[int], int | None]] = []
+    reads: list[tuple[list[int], int | None]] = []
 
     def read(positions: Tensor, step: int | None) -> Tensor:
-        asked.append((positions.tolist(), step))
+        reads.append((positions.tolist(), step))
         return images[positions]
 
     fine_tune(small_network(), read, y, lambda positions, step: images[positions], y, epochs=2, batch_size=8)  # fmt: skip
-    assert [step for _, step in asked] == [0, 1, 2, 3]
+    assert [step for _, step in reads] == [0, 1, 2, 3]
     for first in (0, 2):
-        epoch = asked[first][0] + asked[first + 1][0]
+        epoch = reads[first][0] + reads[first + 1][0]
         assert len(set(epoch)) == 16
         assert epoch != sorted(epoch)
-    assert asked[0][0] != asked[2][0]
+    assert reads[0][0] != reads[2][0]
 
 
 def test_missing_class_and_non_finite_network_count_as_wrong() -> None:

@@ -141,14 +141,14 @@ def test_broken_files_are_skipped_and_listed(tmp_path: Path) -> None:
     index = ingest_folder(tmp_path)
     assert index.paths == ["cat/good.png", "dog/CMYK.tif", "dog/L.tif", "dog/deep.png"]
     assert index.class_names == ["cat", "dog"]  # a class with only broken images is dropped
-    found = reasons(index)
-    assert list(found) == sorted(found)
-    assert found["broken/truncated.jpg"].startswith("the image is damaged")
-    assert found["broken/empty.png"] == "the file is empty"
-    assert found["broken/text.png"] == "the content is not an image of a known format"
-    assert found["broken/pipe.png"] == "it is not a regular file"
-    assert found["broken/gone.png"] == "it is a link to something that does not exist"
-    assert len(found) == 5
+    skip_reasons = reasons(index)
+    assert list(skip_reasons) == sorted(skip_reasons)
+    assert skip_reasons["broken/truncated.jpg"].startswith("the image is damaged")
+    assert skip_reasons["broken/empty.png"] == "the file is empty"
+    assert skip_reasons["broken/text.png"] == "the content is not an image of a known format"
+    assert skip_reasons["broken/pipe.png"] == "it is not a regular file"
+    assert skip_reasons["broken/gone.png"] == "it is a link to something that does not exist"
+    assert len(skip_reasons) == 5
 
 
 def test_links_out_of_folder_are_skipped(tmp_path: Path) -> None:
@@ -163,11 +163,11 @@ def test_links_out_of_folder_are_skipped(tmp_path: Path) -> None:
     (root / "alias.png").symlink_to(inside.name)
     index = ingest_folder(root)
     assert index.paths == ["alias.png", "real.png"]
-    found = reasons(index)
+    skip_reasons = reasons(index)
     leads_out = "it is a link that leads out of the data set's folder"
-    assert found["out.png"] == found["up.png"] == found["folder"] == leads_out
-    assert found["loop"] == "it is a link to a folder, and such links are not followed"
-    assert "circle.png" in found
+    assert skip_reasons["out.png"] == skip_reasons["up.png"] == skip_reasons["folder"] == leads_out
+    assert skip_reasons["loop"] == "it is a link to a folder, and such links are not followed"
+    assert "circle.png" in skip_reasons
     # The root itself may be a link.
     (tmp_path / "alias").symlink_to(root)
     assert ingest_folder(tmp_path / "alias").paths == index.paths

@@ -75,10 +75,10 @@ def test_probe_matches_scikit_learn_softmax_regression() -> None:
     reference = LogisticRegression(max_iter=2000).fit(train_x.numpy(), train_y.numpy())
     expected = reference.score(test_x.numpy(), test_y.numpy())
     assert 0.5 < expected < 0.95
-    found = linear_probe(train_x, train_y, test_x, test_y, batch_size=64)
-    assert linear_probe(train_x, train_y, test_x, test_y, batch_size=64, device="cpu") == found
-    assert found.top1 > expected - 0.03
-    assert found.top1 < found.top5 <= 1
+    result = linear_probe(train_x, train_y, test_x, test_y, batch_size=64)
+    assert linear_probe(train_x, train_y, test_x, test_y, batch_size=64, device="cpu") == result
+    assert result.top1 > expected - 0.03
+    assert result.top1 < result.top5 <= 1
 
 
 def test_sweep_equals_separate_probes() -> None:
@@ -95,11 +95,11 @@ def test_sweep_equals_separate_probes() -> None:
 def test_learning_rate_is_chosen_on_held_out_training_samples() -> None:
     train_x, train_y, test_x, test_y = clouds(spread=2)
     rates = (1e-9, 1.0)
-    found = linear_probe(train_x, train_y, test_x, test_y, learning_rates=rates, epochs=10)
-    assert found.learning_rate == 1.0
-    chosen = found.rates[1]
-    assert (found.top1, found.top5) == (chosen.top1, chosen.top5)
-    assert chosen.validation_top1 > found.rates[0].validation_top1
+    result = linear_probe(train_x, train_y, test_x, test_y, learning_rates=rates, epochs=10)
+    assert result.learning_rate == 1.0
+    chosen = result.rates[1]
+    assert (result.top1, result.top5) == (chosen.top1, chosen.top5)
+    assert chosen.validation_top1 > result.rates[0].validation_top1
     # With test labels for which the other rate is better, the choice stays the same.
     guess = linear_probe(
         train_x, train_y, test_x, (test_y + 1) % 8, learning_rates=rates, epochs=10
@@ -119,11 +119,11 @@ def test_accuracy_does_not_depend_on_feature_scale_and_offset() -> None:
     train_x, train_y, test_x, test_y = clouds(spread=1.5)
     expected = linear_probe(train_x, train_y, test_x, test_y, epochs=10)
     for scale, shift in ((1e4, 0), (1e-4, 0), (torch.logspace(-3, 3, 16), 0), (1, 100)):
-        found = linear_probe(
+        result = linear_probe(
             scale * train_x + shift, train_y, scale * test_x + shift, test_y, epochs=10
         )
-        assert found.learning_rate == expected.learning_rate
-        assert found.top1 == pytest.approx(expected.top1, abs=0.01)
+        assert result.learning_rate == expected.learning_rate
+        assert result.top1 == pytest.approx(expected.top1, abs=0.01)
 
 
 def test_dimension_of_rounding_noise_is_ignored() -> None:
@@ -137,19 +137,19 @@ def test_dimension_of_rounding_noise_is_ignored() -> None:
     # Identical features give chance accuracy, not NaN.
     collapsed = torch.full((40, 5), 0.3)
     y = torch.arange(40) % 4
-    found = linear_probe(collapsed, y, collapsed, y, epochs=2)
-    assert found.top1 == 0.25
-    assert all(math.isfinite(rate.validation_loss) for rate in found.rates)
+    result = linear_probe(collapsed, y, collapsed, y, epochs=2)
+    assert result.top1 == 0.25
+    assert all(math.isfinite(rate.validation_loss) for rate in result.rates)
 
 
 def test_probe_handles_missing_and_few_classes() -> None:
     train_x, train_y, test_x, test_y = clouds(classes=3, spread=0.1)
     numbers = torch.tensor([4, -2, 90])
-    found = linear_probe(train_x, numbers[train_y], test_x, numbers[test_y], epochs=20)
-    assert (found.top1, found.top5) == (1, 1)
+    result = linear_probe(train_x, numbers[train_y], test_x, numbers[test_y], epochs=20)
+    assert (result.top1, result.top5) == (1, 1)
     unknown = torch.where(test_y == 0, torch.where(test_y == 0, 50, 4), numbers[test_y])
-    found = linear_probe(train_x, numbers[train_y], test_x, unknown, epochs=20)
-    assert found.top1 == found.top5 == pytest.approx(2 / 3)
+    result = linear_probe(train_x, numbers[train_y], test_x, unknown, epochs=20)
+    assert result.top1 == result.top5 == pytest.approx(2 / 3)
     assert linear_probe(train_x, numbers[train_y], test_x, numbers[test_y] + 1000).top5 == 0
 
 

@@ -16,11 +16,11 @@ DIGESTS = {"weights": sha256(b"w").hexdigest()}
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    made = tmp_path / "checkpoint"
-    made.mkdir()
-    (made / "weights").write_bytes(b"w")
-    (made / MANIFEST).write_text(json.dumps({"sha256": DIGESTS}))
-    return made
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "weights").write_bytes(b"w")
+    (folder / MANIFEST).write_text(json.dumps({"sha256": DIGESTS}))
+    return folder
 
 
 def test_intact_files_are_not_damaged(checkpoint: Path) -> None:

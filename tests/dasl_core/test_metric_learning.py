@@ -244,11 +244,11 @@ def gradients(case: str, embeddings: np.ndarray, labels: list[int]) -> dict[str,
     loss = loss_of(method, own, labels)
     (loss / world).backward()
     assert own.grad is not None
-    found = {"loss": np.array(loss.item()), "embeddings": own.grad.numpy()}
+    results = {"loss": np.array(loss.item()), "embeddings": own.grad.numpy()}
     for name, parameter in method.criterion.named_parameters():
         assert parameter.grad is not None
-        found[name] = parameter.grad.numpy()
-    return found
+        results[name] = parameter.grad.numpy()
+    return results
 
 
 @pytest.mark.parametrize("case", CASES)

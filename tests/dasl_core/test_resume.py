@@ -26,7 +26,7 @@ STEPS, TOTAL = 3, 9  # of `training_world.settings` on `pictures`: 24 images, ba
 
 
 def stop_at(step: int, how: Desired = "cancel") -> Callable[[int], Desired]:
-    return lambda asked: how if asked >= step else "run"
+    return lambda started: how if started >= step else "run"
 
 
 def assert_same_state(one: Path, other: Path) -> None:
@@ -130,8 +130,8 @@ def test_killed_run_resumes_from_last_checkpoint(
     class Killed(BaseException):
         pass
 
-    def kill(asked: int) -> Desired:
-        if asked == 5:
+    def kill(started: int) -> Desired:
+        if started == 5:
             raise Killed
         return "run"
 

@@ -50,8 +50,8 @@ def recorded(
     `stop`: number of steps of this process before it stops.
     """
 
-    def desired(asked: int) -> Desired:
-        return "cancel" if asked == stop else "run"
+    def desired(started: int) -> Desired:
+        return "cancel" if started == stop else "run"
 
     first = not dist.is_initialized() or dist.get_rank() == 0
     reporter = Recorder(kept, desired) if first else None
@@ -121,7 +121,7 @@ def test_clusters_on_two_ranks_equal_those_on_one(
     spec = spec_of(pictures, 2)
     (_, together), _ = pool.call(2, recorded, spec, pictures, cache, two)
 
-    found = set()
+    clusterings = set()
     for step in range(STEPS, TOTAL + 1, STEPS):
         alone, ours = (
             load_state(folder / f"step-{step}")["clusters"]["labels"] for folder in (one, two)
@@ -131,6 +131,6 @@ def test_clusters_on_two_ranks_equal_those_on_one(
         assert len(alone[seen].unique()) == CLUSTERS
         assert torch.equal(ours[seen], alone[seen]), step
         assert bool((ours[~seen] >= CLUSTERS).all()), step
-        found.add(tuple(alone[seen].tolist()))
-    assert len(found) > 1  # clusters are recomputed
+        clusterings.add(tuple(alone[seen].tolist()))
+    assert len(clusterings) > 1  # clusters are recomputed
     np.testing.assert_allclose(together, losses, rtol=0, atol=1e-10)

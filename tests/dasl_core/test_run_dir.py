@@ -26,12 +26,12 @@ FILES = {"backbone.safetensors": b"w" * 3000, "training_state.json": b"{}", "mod
 
 def add_checkpoint(folder: RunDirectory, step: int) -> Path:
     """Add a checkpoint whose files contain its step."""
-    made = folder.scratch / "made"
-    shutil.rmtree(made, ignore_errors=True)
-    made.mkdir()
+    source = folder.scratch / "made"
+    shutil.rmtree(source, ignore_errors=True)
+    source.mkdir()
     for name, content in FILES.items():
-        (made / name).write_bytes(content + str(step).encode())
-    return folder.add_checkpoint(made, step)
+        (source / name).write_bytes(content + str(step).encode())
+    return folder.add_checkpoint(source, step)
 
 
 def point(step: int) -> dict[str, Any]:
@@ -200,10 +200,10 @@ def test_metrics_on_full_disk_are_written_later(tmp_path: Path) -> None:
                 with pytest.raises(OSError, match="too large"):
                     folder.add_metrics([point(step)])
             assert figures_text(tmp_path) == before, "no half line"
-            made = folder.scratch / "made"
-            made.mkdir()
+            source = folder.scratch / "made"
+            source.mkdir()
             with pytest.raises(OSError, match="too large"):
-                folder.add_checkpoint(made, 3)  # not before the metrics of its steps
+                folder.add_checkpoint(source, 3)  # not before the metrics of its steps
         add_checkpoint(folder, 3)
         assert figures(tmp_path) == [1, 2, 3]
 
@@ -211,11 +211,11 @@ def test_metrics_on_full_disk_are_written_later(tmp_path: Path) -> None:
 def test_checkpoint_on_full_disk_leaves_nothing(tmp_path: Path) -> None:
     with RunDirectory(tmp_path) as folder:
         first = add_checkpoint(folder, 3)
-        made = folder.scratch / "large"
-        made.mkdir()
-        (made / "model.json").write_bytes(b"{}")
+        source = folder.scratch / "large"
+        source.mkdir()
+        (source / "model.json").write_bytes(b"{}")
         with full_disk(20), pytest.raises(OSError, match="too large"):
-            folder.add_checkpoint(made, 6)  # no room for its manifest
+            folder.add_checkpoint(source, 6)  # no room for its manifest
         assert list((tmp_path / CHECKPOINTS).iterdir()) == [first]
         assert folder.start(resume=True) == first
 
@@ -278,9 +278,9 @@ def test_failed_replacement_keeps_previous_checkpoint(
 ) -> None:
     with RunDirectory(tmp_path) as folder:
         before = add_checkpoint(folder, 3)
-        made = folder.scratch / "next"
-        made.mkdir()
-        (made / "model.json").write_bytes(b"other")
+        source = folder.scratch / "next"
+        source.mkdir()
+        (source / "model.json").write_bytes(b"other")
         owner = Path if operation == "rename" else output
         original = getattr(owner, operation)
 
@@ -292,7 +292,7 @@ def test_failed_replacement_keeps_previous_checkpoint(
 
         monkeypatch.setattr(owner, operation, fails)
         with pytest.raises(DiskGone):
-            folder.add_checkpoint(made, 3)
+            folder.add_checkpoint(source, 3)
         monkeypatch.undo()
         assert [each.name for each in (tmp_path / CHECKPOINTS).iterdir()] == [before.name]
         assert damage_of(before) is None, "the one or the other, and whole"
@@ -338,12 +338,12 @@ def test_kill_between_operations_keeps_intact_checkpoint(
             if again == 6:
                 spoilt(add_checkpoint(folder, 6) / "model.json")
             folder.add_metrics([point(step) for step in (4, 5, 6)])
-            made = folder.scratch / "next"
-            made.mkdir()
-            (made / "model.json").write_bytes(b"{}")
+            source = folder.scratch / "next"
+            source.mkdir()
+            (source / "model.json").write_bytes(b"{}")
             left = died + 1
             try:
-                folder.add_checkpoint(made, 6)
+                folder.add_checkpoint(source, 6)
             except Died:
                 os.close(folder._lock)  # as the operating system does
             else:

@@ -205,8 +205,8 @@ def test_dino_local_crops_are_small(
     with opened(spec, pictures, cache, tmp_path) as this:
         views = this.view_maker.make(next(this.loader.epoch(0)), 0)
     assert [view.shape[-1] for view in views] == [72, 72, 31, 31]
-    asked = [(augment.crop_scale, augment.blur, augment.solarize) for augment, _ in drawn]
-    assert asked == [
+    settings = [(augment.crop_scale, augment.blur, augment.solarize) for augment, _ in drawn]
+    assert settings == [
         ((0.4, 1.0), 1.0, 0.0),
         ((0.4, 1.0), 0.1, 0.2),
         *[((0.05, 0.4), 0.5, 0.0)] * 2,

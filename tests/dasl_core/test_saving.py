@@ -22,9 +22,7 @@ class FullDisk(Recorder):
     """A reporter without space for the checkpoints of some steps."""
 
     def __init__(self, folder: Path, *full: int, stop_at: int | None = None) -> None:
-        super().__init__(
-            folder, lambda started_steps: "pause" if started_steps == stop_at else "run"
-        )
+        super().__init__(folder, lambda started: "pause" if started == stop_at else "run")
         self.full = full
 
     def checkpoint(self, folder: Path, step: int, *arguments: Any) -> None:

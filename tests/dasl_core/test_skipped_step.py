@@ -39,11 +39,11 @@ def spoil(run: Trainer, where: str, value: float) -> None:
     def broken(views: Sequence[Tensor], step: Step) -> tuple[Terms, Outputs]:
         if where == "images":
             return backward([view * value for view in views], step)
-        found = backward(views, step)
+        result = backward(views, step)
         gradients = [w.grad for w in run.method.parameters() if w.grad is not None]
         spoilt = gradients[len(gradients) // 2]
         spoilt[(0,) * spoilt.ndim] = value
-        return found
+        return result
 
     run.gradients.backward = broken  # type: ignore[method-assign]
 

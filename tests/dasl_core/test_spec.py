@@ -601,10 +601,10 @@ def test_specs_are_immutable() -> None:
     ],
 )
 def test_auto_dar_weight_depends_on_norm_and_difference(dar: dict[str, Any], weight: float) -> None:
-    found = resolve(JobSpec.model_validate({"dataset": "x", "dar": dar}), FACTS).dar
-    assert found is not None
-    assert found.weight == weight
-    assert resolve(JobSpec(dataset="x", dar=found), FACTS).dar == found
+    resolved = resolve(JobSpec.model_validate({"dataset": "x", "dar": dar}), FACTS).dar
+    assert resolved is not None
+    assert resolved.weight == weight
+    assert resolve(JobSpec(dataset="x", dar=resolved), FACTS).dar == resolved
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_older_checkpoint_is_resumed_and_exported(
     spec = resolved(pictures, train={"epochs": 2})
     whole = Recorder(tmp_path / "whole")
     assert run(spec, pictures, cache, whole) == "succeeded"
-    first = Recorder(tmp_path / "first", lambda asked: "cancel" if asked >= 3 else "run")
+    first = Recorder(tmp_path / "first", lambda started: "cancel" if started >= 3 else "run")
     assert run(spec, pictures, cache, first) == "cancelled"
     checkpoint = first.last_checkpoint
     for name in (STRUCTURE, MODEL):

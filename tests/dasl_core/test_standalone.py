@@ -253,22 +253,22 @@ def test_metrics_are_written_after_full_disk(
 
 
 @pytest.mark.usefixtures("without_plots", "without_onnx")
-@pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_saves_checkpoint_that_resumes(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    asked: signal.Signals,
+    signum: signal.Signals,
 ) -> None:
     assert train(folder, output="undisturbed") == 0
     step = Trainer.step
 
     def interrupted(trainer: Trainer, *arguments: Any) -> Any:
         if trainer.progress.step == 4:
-            os.kill(os.getpid(), asked)
+            os.kill(os.getpid(), signum)
         return step(trainer, *arguments)
 
-    with monkeypatch.context() as patch, handled(asked, signal.default_int_handler):
+    with monkeypatch.context() as patch, handled(signum, signal.default_int_handler):
         patch.setattr(Trainer, "step", interrupted)
         assert train(folder) == 130
     assert "Interrupted. Continue with --resume." in capsys.readouterr().err

@@ -156,15 +156,15 @@ def test_evaluations_cover_pixels_untrained_and_trained(
         (9, 3, "backbone"),
     ]
     with_labels = {"knn_top1", "recall_at_1", "recall_at_2"}
-    asked = {"knn_k": 20, "knn_temperature": 0.07}
+    knn_settings = {"knn_k": 20, "knn_temperature": 0.07}
     health = {
         *("alignment", "uniformity", "effective_rank", "dimension_std", "mean_norm"),
         *(f"{kind}_{name}" for kind in ("distance", "class_distance") for name in DISTANCES),
     }
     for _, _, subject, metrics in reporter.evaluations:
-        known = with_labels | asked.keys()
+        known = with_labels | knn_settings.keys()
         assert metrics.keys() == (known if subject == "raw" else known | health)
-        assert {name: metrics[name] for name in asked} == asked
+        assert {name: metrics[name] for name in knn_settings} == knn_settings
         assert all(math.isfinite(value) for value in metrics.values())
         assert all(0 <= metrics[name] <= 1 for name in with_labels)
     content = json.loads((reporter.last_checkpoint / "metrics.json").read_text())
@@ -388,11 +388,11 @@ def test_clusters_become_labels_after_first_epoch(
     run(resolved(pictures, dar={"weight": 0.1}), pictures, cache, plain)
     assert reporter.curve("loss_dar")[:3] == plain.curve("loss_dar")[:3]
     assert reporter.curve("loss_dar")[3] != plain.curve("loss_dar")[3]
-    found = [p["values"] for p in reporter.points if "clusters_size_min" in p["values"]]
-    assert len(found) == 3
-    assert all(0 <= values["clusters_nmi_classes"] <= 1 for values in found)
-    assert "clusters_nmi_previous" not in found[0]
-    assert 0 <= found[1]["clusters_nmi_previous"] <= 1
+    clusterings = [p["values"] for p in reporter.points if "clusters_size_min" in p["values"]]
+    assert len(clusterings) == 3
+    assert all(0 <= values["clusters_nmi_classes"] <= 1 for values in clusterings)
+    assert "clusters_nmi_previous" not in clusterings[0]
+    assert 0 <= clusterings[1]["clusters_nmi_previous"] <= 1
     state = load_state(reporter.last_checkpoint)["clusters"]
     assert set(state["labels"][state["labels"] < 3].tolist()) == {0, 1, 2}
 

@@ -75,7 +75,7 @@ def test_micro_batches_resume_bit_exactly(
     spec = resolved(pictures, train={"micro_batches": 2, "epochs": 2}, dar={"weight": 0.1})
     whole, resumed = Recorder(tmp_path / "whole"), Recorder(tmp_path / "resumed")
     run(spec, pictures, cache, whole)
-    stopped = Recorder(tmp_path / "stopped", lambda asked: "cancel" if asked == 4 else "run")
+    stopped = Recorder(tmp_path / "stopped", lambda started: "cancel" if started == 4 else "run")
     run(spec, pictures, cache, stopped)
     run(spec, pictures, cache, resumed, stopped.last_checkpoint)
     assert stopped.curve() + resumed.curve() == whole.curve()

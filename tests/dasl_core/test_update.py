@@ -138,7 +138,7 @@ def test_skipped_step_leaves_weights_unchanged(
     with_bad = Recorder(tmp_path / "bad")
     run(spec, pictures, cache, with_bad)
     monkeypatch.undo()
-    stopped = Recorder(tmp_path / "stopped", lambda asked: "cancel" if asked == 8 else "run")
+    stopped = Recorder(tmp_path / "stopped", lambda started: "cancel" if started == 8 else "run")
     monkeypatch.setattr("dasl_core.train.validation.Validator.publish_plots", lambda run: None)
     run(spec, pictures, cache, stopped)
     states = [load_state(each.last_checkpoint) for each in (with_bad, stopped)]
@@ -167,7 +167,7 @@ def test_float16_resumes_with_its_loss_scale(
     spec = resolved(pictures, dar={"weight": 0.1}, train={"precision": "fp16"})
     whole, resumed = Recorder(tmp_path / "whole"), Recorder(tmp_path / "resumed")
     run(spec, pictures, cache, whole)
-    stopped = Recorder(tmp_path / "stopped", lambda asked: "cancel" if asked == 4 else "run")
+    stopped = Recorder(tmp_path / "stopped", lambda started: "cancel" if started == 4 else "run")
     run(spec, pictures, cache, stopped)
     run(spec, pictures, cache, resumed, stopped.last_checkpoint)
     assert stopped.curve() + resumed.curve() == whole.curve()

@@ -269,7 +269,7 @@ def test_start_checkpoint_can_be_deleted_afterwards(
     file = tmp_path / "weights.safetensors"
     save_file(timm.create_model("test_resnet").state_dict(), file)
     spec = resolved(pictures, backbone={"pretrained": str(file), "stem": "standard"})
-    stopped = Recorder(tmp_path / "stopped", lambda asked: "cancel" if asked == 2 else "run")
+    stopped = Recorder(tmp_path / "stopped", lambda started: "cancel" if started == 2 else "run")
     run(spec, pictures, cache, stopped)
     file.unlink()
     assert export_checkpoint(stopped.last_checkpoint, "onnx").exists()

@@ -152,7 +152,7 @@ def test_paused_job_resumes_with_the_losses_it_would_have_had(
     spec = ResolvedJobSpec.model_validate(job["resolved"])
     [checkpoint] = old.home.glob(f"artifacts/jobs/{paused}/attempts/*/checkpoints/*")
     [index] = old.home.glob(f"artifacts/datasets/{job['dataset']['id']}/*/index.json.gz")
-    reporter = Recorder(tmp_path / "out", lambda asked: "cancel" if asked >= STEPS else "run")
+    reporter = Recorder(tmp_path / "out", lambda started: "cancel" if started >= STEPS else "run")
     outcome = run(
         spec,
         DatasetIndex.load(index),

@@ -15,10 +15,10 @@ from workers import ingest
 
 @pytest.fixture
 def home() -> Iterator[Home]:
-    made = Home()
-    made.up()  # to get its port
-    yield made
-    made.down()
+    home = Home()
+    home.up()  # to get its port
+    yield home
+    home.down()
 
 
 @pytest.mark.parametrize("driver", ["driver", "ingest"])

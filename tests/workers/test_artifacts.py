@@ -13,11 +13,11 @@ from workers import artifacts
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A checkpoint folder to upload."""
-    made = tmp_path / "checkpoint"
-    made.mkdir()
-    (made / "metrics.json").write_bytes(b"{}")
-    (made / "weights").write_bytes(b"weights")
-    return made
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    (checkpoint / "metrics.json").write_bytes(b"{}")
+    (checkpoint / "weights").write_bytes(b"weights")
+    return checkpoint
 
 
 def test_failed_upload_is_retried(

@@ -30,9 +30,9 @@ def home() -> Iterator[Home]:
 
 @pytest.fixture
 def client(home: Home) -> Iterator[WorkerClient]:
-    made = WorkerClient(home.url, "token", "job_1", 2, patience=10)
-    yield made
-    made.close()
+    client = WorkerClient(home.url, "token", "job_1", 2, patience=10)
+    yield client
+    client.close()
 
 
 class Store:
@@ -100,8 +100,8 @@ def test_start_of_ranks_is_announced_best_effort(
     if refusal is not None:
         home.refusals["events"] = refusal
     report_start_of_ranks(client, 2)
-    told = {"type": "phase", "message": "Starting 2 ranks", "data": {"phase": "ranks"}}
-    assert home.reports == ([("events", told)] if refusal is None else [])
+    event = {"type": "phase", "message": "Starting 2 ranks", "data": {"phase": "ranks"}}
+    assert home.reports == ([("events", event)] if refusal is None else [])
     home.down()
     report_start_of_ranks(client, 1)
     home.up()

@@ -53,17 +53,17 @@ def test_driver_log_contains_every_line_of_every_rank(tmp_path: Path, local_ray:
     log = until(lambda: executor.logs("job_x-1", 0, size).data, local_ray).decode()
     executor.close()
     assert run.exit_code == 1, log[-3000:]
-    told = set(re.sub(r"^\(RayTrainWorker pid=\d+\) ", "", log, flags=re.M).splitlines())
+    lines = set(re.sub(r"^\(RayTrainWorker pid=\d+\) ", "", log, flags=re.M).splitlines())
     for stream in ("out", "err"):
         for rank in (0, 1):
-            said = {f"{stream} rank {rank} line {line}" for line in range(LINES)}
+            expected = {f"{stream} rank {rank} line {line}" for line in range(LINES)}
             # If Ray reads while a rank is writing a line, it splits the line in two.
-            torn = said - told
+            torn = expected - lines
             assert len(torn) < LINES // 100, f"{stream} of rank {rank}"
-            assert [line for line in torn if not in_two_pieces(line, told, log)] == []
+            assert [line for line in torn if not in_two_pieces(line, lines, log)] == []
     assert log.count("what everybody says") >= 2 * LINES * 0.99
     assert len(re.findall("last words of rank", log)) == 2
-    records = [json.loads(line) for line in told if line.startswith("{") and "a record" in line]
+    records = [json.loads(line) for line in lines if line.startswith("{") and "a record" in line]
     assert sorted(record["rank"] for record in records) == [0, 1]
     assert all((r["job"], r["attempt"], r["logger"]) == ("job_x", 1, "talk") for r in records)
     assert {record["message"] for record in records} == {"a record with ***"}
@@ -74,8 +74,8 @@ def test_driver_log_contains_every_line_of_every_rank(tmp_path: Path, local_ray:
     assert "\x1b" not in "".join(line for line in log.splitlines() if "rank" in line)
 
 
-def in_two_pieces(line: str, told: set[str], log: str) -> bool:
+def in_two_pieces(line: str, lines: set[str], log: str) -> bool:
     """Return whether a line was split in two, or follows other output without a newline."""
     halves = ((line[:place], line[place:]) for place in range(1, len(line)))
     behind = re.search(rf"{re.escape(line)}(?!\d)", log) is not None
-    return behind or any(begin in told and end in told for begin, end in halves)
+    return behind or any(begin in lines and end in lines for begin, end in halves)

@@ -109,30 +109,30 @@ def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def home() -> Iterator[Home]:
-    made = Home()
-    made.up()
-    yield made
-    made.down()
+    home = Home()
+    home.up()
+    yield home
+    home.down()
 
 
 @pytest.fixture
 def reporter(home: Home, tmp_path: Path) -> Iterator[ApiReporter]:
     """A reporter whose context is not entered yet."""
     client = WorkerClient(home.url, "token", "job_1", 1)
-    made = ApiReporter(client, f"file://{tmp_path}/store", HEARTBEAT)
-    yield made
+    reporter = ApiReporter(client, f"file://{tmp_path}/store", HEARTBEAT)
+    yield reporter
     client.close()
-    for thread in (made._queue._thread, made._heartbeats):
+    for thread in (reporter._queue._thread, reporter._heartbeats):
         assert not thread.is_alive()
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A checkpoint folder to report."""
-    made = tmp_path / "checkpoint"
-    made.mkdir()
-    (made / "state.pt").write_bytes(b"weights")
-    return made
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "state.pt").write_bytes(b"weights")
+    return folder
 
 
 def points(*steps: int) -> list[dict[str, Any]]:

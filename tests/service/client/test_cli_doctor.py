@@ -79,15 +79,15 @@ RESOURCES = ("total_cpus", "total_gpus", "used_cpus", "used_gpus")
 
 def test_all_checks_pass(service: Service) -> None:
     dispatch(service)
-    code, found = report()
-    assert {finding.state for finding in found.values()} == {"ok"}, found
+    code, checks = report()
+    assert {finding.state for finding in checks.values()} == {"ok"}, checks
     assert code == 0
-    assert found["torch"].message == installation.version_of("torch")
-    assert "has the tables of this version" in found["database"].message
-    assert "test (tok_" in found["token"].message
-    assert found["token"].message.endswith("with scope admin")
+    assert checks["torch"].message == installation.version_of("torch")
+    assert "has the tables of this version" in checks["database"].message
+    assert "test (tok_" in checks["token"].message
+    assert checks["token"].message.endswith("with scope admin")
     assert (
-        found["cluster"].message
+        checks["cluster"].message
         == "1 node, 0 of 1 CPUs allocated to jobs, 0 of 1 GPUs allocated to jobs"
     )
     assert not list((service.settings.home).glob("artifacts/.written*"))
@@ -98,12 +98,12 @@ def test_all_checks_pass(service: Service) -> None:
 
 def test_missing_server_does_not_hide_other_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DASL_URL", "http://127.0.0.1:9")
-    code, found = report()
+    code, checks = report()
     assert code == 1
-    assert [finding.name for finding in found.values() if finding.state == "fail"] == ["server"]
-    assert "dasl serve" in found["server"].remedy
-    assert {"python", "torch", "GPUs", "home", "disk", "database", "artifacts"} <= found.keys()
-    assert "does not exist yet" in found["database"].message
+    assert [finding.name for finding in checks.values() if finding.state == "fail"] == ["server"]
+    assert "dasl serve" in checks["server"].remedy
+    assert {"python", "torch", "GPUs", "home", "disk", "database", "artifacts"} <= checks.keys()
+    assert "does not exist yet" in checks["database"].message
     result = CliRunner().invoke(app, ["doctor"])
     assert result.exit_code == 1
     assert "1 of 12 checks failed" in result.stdout
@@ -112,21 +112,21 @@ def test_missing_server_does_not_hide_other_checks(monkeypatch: pytest.MonkeyPat
 def test_server_without_dispatcher_version_or_token(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, found = report()
+    code, checks = report()
     assert code == 1
-    failed = [finding.name for finding in found.values() if finding.state == "fail"]
+    failed = [finding.name for finding in checks.values() if finding.state == "fail"]
     assert failed == ["server's dispatcher", "server's ray", "cluster"]
     dispatch(service)
     service.app.version = "9.9.0"
-    code, found = report()
-    assert (code, found["server"].state) == (0, "warn")
-    assert "9.9.0" in found["server"].remedy
+    code, checks = report()
+    assert (code, checks["server"].state) == (0, "warn")
+    assert "9.9.0" in checks["server"].remedy
     for token in ("", "dasl_S3cret"):
         monkeypatch.setenv("DASL_TOKEN", token)
-        code, found = report()
-        assert (code, found["token"].state) == (1, "fail")
-        assert "S3cret" not in str(found["token"]), "a token is not shown"
-        assert found["server's ray"].state == "ok"
+        code, checks = report()
+        assert (code, checks["token"].state) == (1, "fail")
+        assert "S3cret" not in str(checks["token"]), "a token is not shown"
+        assert checks["server's ray"].state == "ok"
 
 
 def test_other_service_at_the_address_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,11 +134,11 @@ def test_other_service_at_the_address_fails(monkeypatch: pytest.MonkeyPatch) -> 
         thread = Thread(target=other.serve_forever)
         thread.start()
         monkeypatch.setenv("DASL_URL", f"http://127.0.0.1:{other.server_port}")
-        code, found = report()
+        code, checks = report()
         other.shutdown()
         thread.join()
-    assert (code, found["server"].state) == (1, "fail")
-    assert "is not a DASL server" in found["server"].message
+    assert (code, checks["server"].state) == (1, "fail")
+    assert "is not a DASL server" in checks["server"].message
     monkeypatch.setenv("DASL_URL", "nonsense")
     assert report()[1]["server"].state == "fail"
 

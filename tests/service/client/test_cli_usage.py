@@ -67,11 +67,11 @@ def test_malformed_override_is_wrong_usage(spec: Path, override: str) -> None:
 
 def test_override_values_are_parsed_as_yaml(spec: Path) -> None:
     body = read_spec(spec, ["method.temperature=0.1", "evaluate.retrieval=[1, 10]", "dar.weight=1"])
-    found = JobSpec.model_validate(body)
-    assert isinstance(found.method, SimCLR)
-    assert found.method.temperature == 0.1
-    assert found.evaluate.retrieval == (1, 10)
-    assert found.dar is not None
+    job_spec = JobSpec.model_validate(body)
+    assert isinstance(job_spec.method, SimCLR)
+    assert job_spec.method.temperature == 0.1
+    assert job_spec.evaluate.retrieval == (1, 10)
+    assert job_spec.dar is not None
 
 
 @pytest.mark.parametrize("command", ["submit", "validate"])

@@ -18,22 +18,22 @@ def _write(text: str) -> Path:
 
 
 def test_default_address_is_this_machine() -> None:
-    found = resolve_connection()
-    assert (found.url, found.token) == ("http://127.0.0.1:8000", None)
+    connection = resolve_connection()
+    assert (connection.url, connection.token) == ("http://127.0.0.1:8000", None)
 
 
 def test_arguments_override_environment_and_file(monkeypatch: pytest.MonkeyPatch) -> None:
     _write('url = "http://file:1/"\ntoken = "from-file"\n')
-    found = resolve_connection()
-    assert (found.url, found.token) == ("http://file:1", "from-file")
+    connection = resolve_connection()
+    assert (connection.url, connection.token) == ("http://file:1", "from-file")
 
     monkeypatch.setenv("DASL_URL", "http://env:2")
     monkeypatch.setenv("DASL_TOKEN", "from-env")
-    found = resolve_connection()
-    assert (found.url, found.token) == ("http://env:2", "from-env")
+    connection = resolve_connection()
+    assert (connection.url, connection.token) == ("http://env:2", "from-env")
 
-    found = resolve_connection("http://argument:3", "mine")
-    assert (found.url, found.token) == ("http://argument:3", "mine")
+    connection = resolve_connection("http://argument:3", "mine")
+    assert (connection.url, connection.token) == ("http://argument:3", "mine")
 
 
 def test_stored_token_is_not_sent_to_another_server(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,9 +187,9 @@ def test_submit_list_show_and_cancel_commands(
     said = _run("submit", spec_file).stdout
     assert "dasl watch job_" in said
 
-    found = _json("jobs", "--status", "queued", "--tag", "team:vision", "-n", "1")
-    assert len(found) == 1
-    assert said.count(found[0]["id"]) == 2
+    listed = _json("jobs", "--status", "queued", "--tag", "team:vision", "-n", "1")
+    assert len(listed) == 1
+    assert said.count(listed[0]["id"]) == 2
     assert job["id"] in _run("jobs").stdout
     assert _json("show", job["id"])["id"] == job["id"]
     assert "emoji" in _run("show", job["id"]).stdout
@@ -461,29 +461,29 @@ def test_non_finite_metrics_do_not_fail_a_worker(
 
 
 def test_token_commands(service: Service, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = _json("tokens", "create", "reader", "--scope", "read")
-    assert made["scopes"] == ["read"]
+    created = _json("tokens", "create", "reader", "--scope", "read")
+    assert created["scopes"] == ["read"]
     listed = {token["id"]: token for token in _json("tokens", "list")}
-    assert listed[made["id"]].get("token") is None
-    assert made["id"] in _run("tokens", "list").stdout
+    assert listed[created["id"]].get("token") is None
+    assert created["id"] in _run("tokens", "list").stdout
 
-    monkeypatch.setenv("DASL_TOKEN", made["token"])
+    monkeypatch.setenv("DASL_TOKEN", created["token"])
     assert _json("jobs") is not None
     assert "admin" in _run("tokens", "list", code=1).stderr
 
     monkeypatch.setenv("DASL_TOKEN", service.token)
-    assert _json("tokens", "revoke", made["id"]) == {"revoked": made["id"]}
-    monkeypatch.setenv("DASL_TOKEN", made["token"])
+    assert _json("tokens", "revoke", created["id"]) == {"revoked": created["id"]}
+    monkeypatch.setenv("DASL_TOKEN", created["token"])
     assert "DASL_TOKEN" in _run("jobs", code=1).stderr
 
 
 def test_audit_command(service: Service, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = client.tokens.create("a reader", ["read"])
-    assert made.token is not None
-    monkeypatch.setenv("DASL_TOKEN", made.token)
+    created = client.tokens.create("a reader", ["read"])
+    assert created.token is not None
+    monkeypatch.setenv("DASL_TOKEN", created.token)
     assert "admin" in _run("audit", code=1).stderr
     monkeypatch.setenv("DASL_TOKEN", service.token)
-    [refused] = _json("audit", "--token", made.id)
+    [refused] = _json("audit", "--token", created.id)
     assert (refused["method"], refused["path"], refused["status"]) == ("GET", "/v1/audit", 403)
     created = _json("audit", "--limit", "2")[1]
     assert (created["method"], created["path"], created["status"]) == ("POST", "/v1/tokens", 201)
@@ -495,25 +495,29 @@ def test_audit_command(service: Service, client: Client, monkeypatch: pytest.Mon
 
 
 def test_token_quotas(client: Client, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = _json("tokens", "create", "lab", "--max-queued-jobs", "1", "--max-gpus", "8")
-    assert (made["max_queued_jobs"], made["max_running_jobs"], made["max_gpus"]) == (1, None, 8)
+    created = _json("tokens", "create", "lab", "--max-queued-jobs", "1", "--max-gpus", "8")
+    assert (created["max_queued_jobs"], created["max_running_jobs"], created["max_gpus"]) == (
+        1,
+        None,
+        8,
+    )
     assert "1 queued jobs, 8 GPUs" in _run("tokens", "list").stdout
     with monkeypatch.context() as own:
-        own.setenv("DASL_TOKEN", made["token"])
+        own.setenv("DASL_TOKEN", created["token"])
         with Client() as limited:
             limited.jobs.submit(SPEC)
             with pytest.raises(ApiError, match="max_queued_jobs of this token is 1") as refused:
                 limited.jobs.submit(SPEC)
         assert refused.value.status == 429
-        assert "admin" in _run("tokens", "set", made["id"], "--max-gpus", "9", code=1).stderr
+        assert "admin" in _run("tokens", "set", created["id"], "--max-gpus", "9", code=1).stderr
 
     limits = ["--max-queued-jobs", "none", "--max-running-jobs", "2"]
-    changed = _run("tokens", "set", made["id"], *limits).stdout
+    changed = _run("tokens", "set", created["id"], *limits).stdout
     assert changed == "Limits of token lab: 2 running jobs, 8 GPUs.\n"
-    assert _json("tokens", "set", made["id"], "--max-gpus", "none")["max_gpus"] is None
-    unlimited = _run("tokens", "set", made["id"], "--max-running-jobs", "none").stdout
+    assert _json("tokens", "set", created["id"], "--max-gpus", "none")["max_gpus"] is None
+    unlimited = _run("tokens", "set", created["id"], "--max-running-jobs", "none").stdout
     assert unlimited == "Limits of token lab: none.\n"
-    assert client.tokens.set(made["id"], max_gpus=0).max_gpus == 0
+    assert client.tokens.set(created["id"], max_gpus=0).max_gpus == 0
 
 
 def test_cluster_command(client: Client) -> None:

@@ -589,9 +589,9 @@ def test_slow_log_copy_does_not_delay_dispatcher(
         world.worker_finishes(job, "failed", error=error, retry=Retry.NEVER)
     logs = world.executor.logs
 
-    def slow(*given: Any) -> LogPiece:
+    def slow(*arguments: Any) -> LogPiece:
         world.ahead += timedelta(seconds=40)
-        return logs(*given)
+        return logs(*arguments)
 
     monkeypatch.setattr(world.executor, "logs", slow)
     world.executor.kill(f"{job}-1")
@@ -608,14 +608,14 @@ def test_slow_log_copy_keeps_lease(world: World, monkeypatch: pytest.MonkeyPatch
     first, second = world.dispatcher, world.restart("second")
     logs, busy = world.executor.logs, False
 
-    def slow(*given: Any) -> LogPiece:
+    def slow(*arguments: Any) -> LogPiece:
         nonlocal busy
         world.ahead += timedelta(seconds=20)
         if not busy:  # the second one's own log calls must not recurse
             busy = True
             second.tick()
             busy = False
-        return logs(*given)
+        return logs(*arguments)
 
     monkeypatch.setattr(world.executor, "logs", slow)
     world.executor.kill(f"{job}-1")
@@ -637,11 +637,11 @@ def test_attempts_are_finalized_after_long_downtime(
     world.tick()
     assert "the last words" in world.log(job)
     # The next dispatcher must not finalize it again.
-    asked: list[str] = []
+    requests: list[str] = []
     world.restart()
-    monkeypatch.setattr(world.executor, "status", asked.append)
+    monkeypatch.setattr(world.executor, "status", requests.append)
     world.tick()
-    assert asked == []
+    assert requests == []
 
 
 def test_hanging_pause_ends(world: World) -> None:

@@ -55,9 +55,9 @@ class Copying:
 
 @pytest.fixture
 def copying(tmp_path: Path) -> Iterator[Copying]:
-    made = Copying(tmp_path / "artifacts")
-    yield made
-    made.executor.close()
+    copying = Copying(tmp_path / "artifacts")
+    yield copying
+    copying.executor.close()
 
 
 def test_only_new_bytes_are_read_even_after_restart(copying: Copying) -> None:
