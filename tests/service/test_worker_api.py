@@ -378,7 +378,7 @@ def test_damaged_start_checkpoint_of_clone_has_no_fallback(api: Api) -> None:
     assert next_attempt(api, source).post("start").json()["resume"]["checkpoint_id"] == ids[0]
 
 
-@pytest.mark.parametrize("number", ["1", "0", "x", "9" * 5000])
+@pytest.mark.parametrize("number", ["1", "0", "x", "%00", "9" * 5000])
 def test_worker_api_checks_token_before_body(api: Api, number: str) -> None:
     """Checking the token first is cheaper than validating the body."""
     api.dataset()
@@ -387,7 +387,6 @@ def test_worker_api_checks_token_before_body(api: Api, number: str) -> None:
     paths = [
         *(f"jobs/{job}/attempts/{number}/{name}" for name in actions),
         *(f"runs/{job}-{number}/{name}" for name in actions),
-        f"runs/%00-{number}/finish",
         "datasets/ds_00000000000000000000000000/finish",
         f"datasets/{number}/finish",
     ]
