@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from service import credentials, lifecycle
 from service.datasets import repository as datasets
-from service.db.models import Attempt, IngestRun
+from service.db.models import Attempt, IngestRun, Run
 from service.states import DatasetState
 from tests.support.api_under_test import Api, Worker, refused
 
@@ -395,6 +396,15 @@ def test_worker_api_checks_token_before_body(api: Api, number: str) -> None:
         answer = api.client.post(f"/worker/v1/{path}", json={"unknown": 1}, headers=headers)
         refused(answer, 401)
         assert "unknown" not in answer.text
+
+
+def test_worker_api_refuses_run_of_unknown_kind(api: Api) -> None:
+    """A newer version, which runs too during an upgrade, may have added kinds."""
+    worker = running(api)
+    with api.database.write() as session:
+        session.execute(update(Run).where(Run.owner == worker.job_id).values(kind="preview"))
+    for same in (worker, OldWorker(api, worker.job_id, worker.number, worker.token)):
+        refused(same.post("heartbeat"), 401, None, "unauthenticated")
 
 
 @dataclass
