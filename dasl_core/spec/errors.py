@@ -14,6 +14,8 @@ from dasl_core.spec.methods import METHODS
 from dasl_core.spec.problems import FieldProblem
 from dasl_core.text import cut
 
+WHOLE_SPEC = "(the whole spec)"
+
 # Users correct a few at a time, and comparing a hundred thousand unknown keys with all known ones would
 # be a denial of service.
 MOST_PROBLEMS = 50
@@ -24,21 +26,25 @@ _LONGEST_NAME = 100
 
 
 def field_problems(
-    error: ValidationError, model: type[BaseModel] | None = None
+    error: ValidationError, model: type[BaseModel] | None = None, *, whole: str = WHOLE_SPEC
 ) -> list[FieldProblem]:
     """Translate a validation error into one `FieldProblem` per invalid field.
 
     Args:
         model: the validated model; unknown keys are compared with its fields.
+        whole: the name of the validated document, for a problem that belongs to no single field.
     """
-    return translate(error.errors(include_url=False), model)
+    return translate(error.errors(include_url=False), model, whole=whole)
 
 
 def translate(
-    details: Iterable[ErrorDetails], model: type[BaseModel] | None = None
+    details: Iterable[ErrorDetails],
+    model: type[BaseModel] | None = None,
+    *,
+    whole: str = WHOLE_SPEC,
 ) -> list[FieldProblem]:
     """Translate the entries of a validation error, at most `MOST_PROBLEMS` of them."""
-    problems = [_translate(detail, model) for detail in islice(details, MOST_PROBLEMS)]
+    problems = [_translate(detail, model, whole) for detail in islice(details, MOST_PROBLEMS)]
     # A field that takes a number, a list or "auto" fails once as each, but the user made one mistake.
     by_field: dict[str, list[FieldProblem]] = {}
     for problem in problems:
@@ -64,7 +70,7 @@ def shorten_name(key: object) -> str:
     return cut(repr(str(key)[: _LONGEST_NAME + 1])[1:-1], _LONGEST_NAME)
 
 
-def _translate(detail: ErrorDetails, model: type[BaseModel] | None) -> FieldProblem:
+def _translate(detail: ErrorDetails, model: type[BaseModel] | None, whole: str) -> FieldProblem:
     # A discriminated or `T | "auto"` union puts the branch that it tried into the path; users never
     # wrote that, so such parts are dropped. An unknown key may have any name, and is the last part.
     unknown = detail["loc"][-1:] if detail["type"] == "extra_forbidden" else ()
@@ -74,7 +80,7 @@ def _translate(detail: ErrorDetails, model: type[BaseModel] | None) -> FieldProb
         path = path[:1] + path[2:]  # the name that chose the settings
     # A key of a mapping may hold any text, as long as the request body.
     parts = (*(part for part in path if not _is_branch(part)), *unknown)
-    field = ".".join(map(shorten_name, parts)) or "(the whole spec)"
+    field = ".".join(map(shorten_name, parts)) or whole
     context = detail.get("ctx", {})
     given = shorten(detail["input"])
     match detail["type"]:

@@ -259,7 +259,7 @@ def _report(model: type[M], **fields: object) -> M:
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        problems = field_problems(error, model)
+        problems = field_problems(error, model, whole="body")
         detail = "; ".join(f"{problem.field}: {problem.message}" for problem in problems)
         errors = [problem.as_dict() for problem in problems]
         raise ApiError(422, {"type": "validation", "detail": detail, "errors": errors}) from error

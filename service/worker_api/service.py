@@ -136,4 +136,4 @@ def _validated(body: dict[str, Any], model: type[M]) -> M:
     try:
         return model.model_validate(body)
     except ValidationError as error:
-        raise spec_problem(field_problems(error, model)) from error
+        raise spec_problem(field_problems(error, model, whole="body")) from error

@@ -491,6 +491,11 @@ def test_report_of_another_kind_of_run_names_the_fields(api: Api, ingest: Ingest
     assert "outcome: missing required field" in problem["detail"]
 
 
+def test_problem_of_a_whole_report_names_the_body(ingest: IngestWorker) -> None:
+    answer = ingest.post("finish", state="ready")
+    assert refused(answer, 422, "body")["detail"] == "body: is not valid"
+
+
 def test_superseded_ingest_run_is_refused(ingest: IngestWorker) -> None:
     api, dataset = ingest.api, ingest.dataset_id
     with api.database.write() as session:

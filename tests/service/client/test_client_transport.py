@@ -211,6 +211,9 @@ def test_worker_client_refuses_invalid_report_as_the_api_does() -> None:
             worker.event("note", "x" * 20_001)
         assert (refused.value.status, refused.value.type) == (422, "validation")
         assert [error.field for error in refused.value.errors] == ["message"]
+        with pytest.raises(ApiError, match="body: is not valid") as refused:
+            worker.dataset_finish("ds_1", state="ready")
+        assert [error.field for error in refused.value.errors] == ["body"]
     assert server.requests == []
 
 
