@@ -37,38 +37,46 @@ def current() -> int:
     return len(UPGRADERS) + 1
 
 
-def upgrade(spec: Content, version: int) -> Content:
+def upgrade(spec: Any, version: int) -> Content:
     """Return a stored spec in today's version.
 
     Raises:
-        UnreadableSpec: a newer DASL wrote it.
+        UnreadableSpec: a newer DASL wrote it, or it is not what the upgraders expect.
     """
-    if version > current():
+    if _check_version(version) > current():
         raise UnreadableSpec(
             f"the spec is of version {version}, and this DASL reads versions up to {current()}; "
             "use a newer DASL"
         )
-    for upgrader in UPGRADERS[version - 1 :]:
-        spec = upgrader(spec)
+    try:
+        for upgrader in UPGRADERS[version - 1 :]:
+            spec = upgrader(spec)
+    # An upgrader meets any content, and one spec must not stop what reads many.
+    except Exception as error:
+        raise UnreadableSpec(
+            f"the spec of version {version} cannot be upgraded: {error!r}"
+        ) from error
+    if not isinstance(spec, dict):
+        raise UnreadableSpec("the spec is not a mapping")
     return spec
 
 
-def load(spec: Content, version: int) -> ResolvedJobSpec:
+def load(spec: Any, version: int) -> ResolvedJobSpec:
     """Read a stored resolved spec.
 
     Raises:
-        UnreadableSpec: a newer or an unknown DASL wrote it.
+        UnreadableSpec: as in `upgrade`, or a field is missing or invalid.
     """
     return _checked(ResolvedJobSpec, upgrade(spec, version), "spec")
 
 
-def load_resources(spec: Content, version: int) -> Resources:
+def load_resources(spec: Any, version: int) -> Resources:
     """Read only the resources of a stored resolved spec, which is 20 times faster than `load`.
 
     Raises:
         UnreadableSpec: as in `load`.
     """
-    return _checked(Resources, upgrade(spec, version)["resources"], "spec.resources")
+    return _checked(Resources, upgrade(spec, version).get("resources"), "spec.resources")
 
 
 def beside() -> dict[str, int]:
@@ -77,12 +85,21 @@ def beside() -> dict[str, int]:
 
 
 def of(content: Mapping[str, Any]) -> int:
-    """Return the version of the spec in a file, given the content that `beside` is part of."""
-    version: int = content.get(_KEY, 1)
+    """Return the version of the spec in a file, given the content that `beside` is part of.
+
+    Raises:
+        UnreadableSpec: it is not a version.
+    """
+    return _check_version(content.get(_KEY, 1))
+
+
+def _check_version(version: object) -> int:
+    if type(version) is not int or version < 1:
+        raise UnreadableSpec(f"{_KEY}: {version!r} is not a version, which is an integer from 1 on")
     return version
 
 
-def _checked(model: type[Model], content: Content, place: str) -> Model:
+def _checked(model: type[Model], content: object, place: str) -> Model:
     try:
         return model.model_validate(content)
     except ValidationError as error:

@@ -6,7 +6,14 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WrapValidator,
+)
 
 from dasl_core.spec import Estimate, JobSpec, SpecError, field_problems
 from dasl_core.spec.fields import Name, Tag
@@ -55,6 +62,14 @@ class DatasetReference(BaseModel):
     name: str
 
 
+def _object(value: object) -> object:
+    return value if isinstance(value, dict) else {}
+
+
+# A row that was changed by hand must not make a list of jobs fail.
+StoredSpec = Annotated[dict[str, Any], BeforeValidator(_object)]
+
+
 class JobView(BaseModel):
     """A job: `status` is the observed state, `desired` the requested one."""
 
@@ -64,8 +79,8 @@ class JobView(BaseModel):
     name: str
     status: str
     desired: str
-    spec: dict[str, Any]
-    resolved: dict[str, Any]
+    spec: StoredSpec
+    resolved: StoredSpec
     dataset: DatasetReference
     priority: int
     tags: dict[str, str]

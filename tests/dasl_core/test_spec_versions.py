@@ -58,6 +58,43 @@ def test_spec_without_upgrader_is_refused_with_its_field(pictures: DatasetIndex)
         versions.load_resources(stored, 1)
 
 
+def test_upgrader_that_raises_makes_the_spec_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "UPGRADERS", [lambda spec: {"epochs": spec["train"]["passes"]}])
+    with pytest.raises(
+        UnreadableSpec, match=r"of version 1 cannot be upgraded: KeyError\('train'\)"
+    ) as raised:
+        versions.upgrade({}, 1)
+    assert isinstance(raised.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize("upgraders", [[], [rename_passes]])
+@pytest.mark.parametrize("stored", [None, [], "text", 1])
+def test_spec_that_is_no_mapping_is_refused(
+    stored: Any, upgraders: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(versions, "UPGRADERS", upgraders)
+    for read in (versions.upgrade, versions.load, versions.load_resources):
+        with pytest.raises(UnreadableSpec):
+            read(stored, 1)
+
+
+@pytest.mark.parametrize("stored", [{}, {"resources": None}, {"resources": []}])
+def test_spec_without_resources_is_refused(stored: dict[str, Any]) -> None:
+    with pytest.raises(UnreadableSpec, match=r"spec\.resources"):
+        versions.load_resources(stored, 1)
+
+
+@pytest.mark.parametrize("version", ["2", None, 0, -1, 1.0, True])
+def test_version_must_be_an_integer_from_1_on(
+    version: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(versions, "UPGRADERS", [rename_passes, rename_passes])
+    with pytest.raises(UnreadableSpec, match="is not a version"):
+        versions.of({"spec_version": version})
+    with pytest.raises(UnreadableSpec, match="is not a version"):
+        versions.upgrade({}, version)
+
+
 def test_loaded_spec_equals_the_stored_one(pictures: DatasetIndex) -> None:
     spec = resolved(pictures)
     stored = spec.model_dump(mode="json")
