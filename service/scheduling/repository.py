@@ -9,7 +9,7 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
@@ -103,15 +103,15 @@ def queued(session: Session) -> list[Queued]:
             quota=Quota(max_running_jobs, max_gpus),
         )
         for job_id, attempt, token_id, max_running_jobs, max_gpus in rows
-        if job_id in resources
+        if not resources[job_id].why_unreadable
     ]
 
 
 def why_unreadable(session: Session, job_ids: Sequence[str]) -> dict[str, str]:
     """Return, for each of these jobs whose spec cannot be read, why."""
-    loaded = _load_resources(session, job_ids)
+    resources = _resources(session, job_ids)
     return {
-        job_id: str(each) for job_id, each in loaded.items() if isinstance(each, UnreadableSpec)
+        job_id: each.why_unreadable for job_id, each in resources.items() if each.why_unreadable
     }
 
 
@@ -136,7 +136,7 @@ def running(session: Session, now: datetime) -> list[Running]:
     jobs = []
     for job_id, desired, token_id, began_at in (*rows, *between):
         assert began_at is not None
-        held = resources.get(job_id, _UNKNOWN)
+        held = resources[job_id]
         ends_by = began_at + held.limit - used.get(job_id, timedelta())
         at = max(now, ends_by) if desired == Desired.RUN else now
         jobs.append(Running(held.demand, at, token_id))
@@ -158,32 +158,30 @@ def resources_in_use(session: Session, now: datetime) -> list[Running]:
 
 
 class _Resources(NamedTuple):
+    """Resources and time limit of a job.
+
+    An attempt whose spec cannot be read has no time limit and holds what `_plain_demand` says.
+    """
+
     demand: Demand
     limit: timedelta
+    why_unreadable: str = ""
 
 
-_UNKNOWN = _Resources(Demand(0, Worker(1, 0)), timedelta(days=36_500))
-"""Of an attempt whose spec cannot be read: it takes no room and has no time limit, but it is watched."""
+_NO_LIMIT = timedelta(days=36_500)
+_NOTHING = Demand(0, Worker(1, 0))
 
 # A cache: a job's resources never change, and reading those of a thousand jobs from their specs would be
 # most of a round's time.
-_resources_by_job: dict[str, _Resources | UnreadableSpec] = {}
+_resources_by_job: dict[str, _Resources] = {}
 
 _MAX_CACHED, _BATCH = 100_000, 1000
 
 
 def _resources(session: Session, job_ids: Sequence[str]) -> dict[str, _Resources]:
-    """Return the resources of the jobs whose spec can be read."""
-    loaded = _load_resources(session, job_ids)
-    return {job_id: each for job_id, each in loaded.items() if isinstance(each, _Resources)}
-
-
-def _load_resources(
-    session: Session, job_ids: Sequence[str]
-) -> dict[str, _Resources | UnreadableSpec]:
     cached = {job_id: _resources_by_job.get(job_id) for job_id in job_ids}
     missing = [job_id for job_id, resources in cached.items() if resources is None]
-    loaded: dict[str, _Resources | UnreadableSpec] = {}
+    loaded: dict[str, _Resources] = {}
     for start in range(0, len(missing), _BATCH):
         batch = Job.id.in_(missing[start : start + _BATCH])
         for row in session.execute(select(Job.id, Job.resolved, Job.spec_version).where(batch)):
@@ -194,15 +192,31 @@ def _load_resources(
     return {job_id: cached[job_id] or loaded[job_id] for job_id in cached}
 
 
-def _read_resources(
-    job_id: str, resolved: dict[str, Any], version: int
-) -> _Resources | UnreadableSpec:
+def _read_resources(job_id: str, resolved: object, version: int) -> _Resources:
     try:
         resources = versions.load_resources(resolved, version)
     except UnreadableSpec as error:
         logger.error("The spec of job %s cannot be used: %s", job_id, error)
-        return error
+        return _Resources(_plain_demand(resolved), _NO_LIMIT, str(error))
     return _Resources(Demand.of(resources), timedelta(hours=resources.max_hours))
+
+
+def _plain_demand(resolved: object) -> Demand:
+    """Return the demand that the numbers of an unreadable spec state; zero if they are not plausible."""
+    resources = resolved.get("resources") if isinstance(resolved, dict) else None
+    if not isinstance(resources, dict):
+        return _NOTHING
+    workers, cpus, gpus = (
+        resources.get(name) for name in ("workers", "cpus_per_worker", "gpus_per_worker")
+    )
+    if not (_is_count(workers) and _is_count(cpus) and _is_count(gpus)):
+        return _NOTHING
+    return Demand(workers, Worker(cpus, gpus))
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    """Whether a value is an integer in the range of `workers`, the widest one."""
+    return type(value) is int and 0 <= value <= 4096
 
 
 def _time_used(session: Session, statuses: Collection[JobStatus]) -> dict[str, timedelta]:
@@ -253,8 +267,8 @@ def _attempts(session: Session, query: Select[*tuple[Any, ...]]) -> list[Attempt
             status=JobStatus(row.status),
             desired=Desired(row.desired),
             job_started_at=row.started_at,
-            demand=resources.get(row.job_id, _UNKNOWN).demand,
-            limit=resources.get(row.job_id, _UNKNOWN).limit,
+            demand=resources[row.job_id].demand,
+            limit=resources[row.job_id].limit,
             has_error=row.error is not None and "log_tail" not in row.error,
         )
         for row in rows

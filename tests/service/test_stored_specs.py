@@ -161,12 +161,53 @@ def test_attempt_of_newer_spec_ends_and_waits_for_another_dispatcher(
     worker = api.start(job_id)
     worker.post("start")
     change(api, job_id, store_newer)
-    with api.database.read() as session:
-        [attempt] = scheduling.live_attempts(session)
-        assert (attempt.job_id, attempt.demand.cpus) == (job_id, 0)
     with api.database.write() as session:
         lifecycle.finish_attempt(session, job_id, worker.number, Ending("failed", {"message": "x"}))
     assert api.client.get(f"/v1/jobs/{job_id}").json()["status"] == "retry_wait"
+
+
+def test_attempt_of_newer_spec_holds_what_its_numbers_say(
+    api: Api, scheduling_without_cache: None
+) -> None:
+    api.dataset()
+    job_id = submit(api)
+    api.start(job_id).post("start")
+    snapshot(api, cpus=3)
+    change(api, job_id, store_newer)
+    other = submit(api)
+    with api.database.read() as session:
+        [attempt] = scheduling.live_attempts(session)
+        assert (attempt.job_id, attempt.demand.cpus) == (job_id, 2)
+    cluster = api.client.get("/v1/cluster").json()
+    assert cluster["allocated_cpus"] == 2
+    [waiting] = cluster["queue"]
+    assert waiting["id"] == other
+    assert waiting["waits_for"] is not None, "both do not fit"
+
+
+@pytest.mark.parametrize(
+    ("resources", "demand"),
+    [
+        ({"workers": 2, "cpus_per_worker": 3, "gpus_per_worker": 2}, (6, 4)),
+        ({"workers": 2, "cpus_per_worker": 3}, (0, 0)),
+        ({"workers": 2, "cpus_per_worker": 3, "gpus_per_worker": "1"}, (0, 0)),
+        ({"workers": 2, "cpus_per_worker": 3, "gpus_per_worker": True}, (0, 0)),
+        ({"workers": -2, "cpus_per_worker": 3, "gpus_per_worker": 1}, (0, 0)),
+        ({"workers": 5000, "cpus_per_worker": 3, "gpus_per_worker": 1}, (0, 0)),
+        ([], (0, 0)),
+    ],
+)
+def test_attempt_of_newer_spec_holds_only_plausible_numbers(
+    api: Api, scheduling_without_cache: None, resources: Any, demand: tuple[int, int]
+) -> None:
+    api.dataset()
+    job_id = submit(api)
+    api.start(job_id)
+    change(api, job_id, store_newer)
+    change(api, job_id, lambda job: setattr(job, "resolved", {"resources": resources}))
+    with api.database.read() as session:
+        [attempt] = scheduling.live_attempts(session)
+    assert (attempt.demand.cpus, attempt.demand.gpus) == demand
 
 
 def test_newer_spec_keeps_all_its_checkpoints(api: Api) -> None:
