@@ -221,7 +221,8 @@ def _retry_or_fail(session: Session, job: Job, ending: Ending) -> JobStatus | No
         message = f"Job failed (same error twice in a row, without a step in between): {reason}"
         return _end(session, job, JobStatus.FAILED, message, error=error)
     limit = _max_restarts(job)
-    if retry == Retry.NEVER or (retry != Retry.FREE and job.restarts >= limit):
+    used_up = retry != Retry.FREE and limit is not None and job.restarts >= limit
+    if retry == Retry.NEVER or used_up:
         detail = "" if retry == Retry.NEVER or limit == 0 else f" (after {job.restarts} restarts)"
         return _end(session, job, JobStatus.FAILED, f"Job failed{detail}: {reason}", error=error)
     ended = f"Attempt {job.attempt} {ending.outcome}: {reason}"
@@ -233,6 +234,8 @@ def _retry_or_fail(session: Session, job: Job, ending: Ending) -> JobStatus | No
     if retry != Retry.FREE:
         delay = retry_delay(job.restarts)
         message = f"{ended}. Restart {restarts} of {limit} in {delay.total_seconds():g} s"
+        if limit is None:
+            message = f"{ended}. Restart {restarts} when a server can read the job's spec"
     _move(
         session,
         job,
@@ -245,12 +248,15 @@ def _retry_or_fail(session: Session, job: Job, ending: Ending) -> JobStatus | No
     return JobStatus.RETRY_WAIT
 
 
-def _max_restarts(job: Job) -> int:
+def _max_restarts(job: Job) -> int | None:
+    """Return how often the job may be retried; `None` if its spec cannot be read.
+
+    Such a job waits in the queue for a dispatcher that can read it, however often it was retried.
+    """
     try:
         return job.resources.max_restarts
     except UnreadableSpec:
-        # One more restart: the job then waits in the queue for a dispatcher that can read its spec.
-        return job.restarts + 1
+        return None
 
 
 def _is_repeated(session: Session, job: Job, error: Data) -> bool:

@@ -164,6 +164,10 @@ def test_attempt_of_newer_spec_ends_and_waits_for_another_dispatcher(
     with api.database.write() as session:
         lifecycle.finish_attempt(session, job_id, worker.number, Ending("failed", {"message": "x"}))
     assert api.client.get(f"/v1/jobs/{job_id}").json()["status"] == "retry_wait"
+    newest = api.client.get(f"/v1/jobs/{job_id}/events").json()["data"][-1]
+    assert (
+        newest["message"] == "Attempt 1 failed: x. Restart 1 when a server can read the job's spec"
+    )
 
 
 def test_attempt_of_newer_spec_holds_what_its_numbers_say(
