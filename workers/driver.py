@@ -15,6 +15,7 @@ import threading
 
 from service.client import ApiError, ConnectionFailed, StaleAttempt
 from service.client.attempt_token import read_attempt_token
+from service.client.errors import SPEC_UNREADABLE
 from service.client.worker import WorkerClient
 from service.protocol import AttemptStart
 from workers.artifacts import exists, find_damage
@@ -43,7 +44,6 @@ def main() -> int:
         patience=PATIENCE_SECONDS,
     )
     try:
-        start = client.start()
         config: dict[str, object] = {
             "run": arguments.run,
             "job": arguments.job,
@@ -51,8 +51,7 @@ def main() -> int:
             "url": url,
             "token": token,
         }
-        with DriverHeartbeat(client, start.heartbeat_seconds):
-            error = run(client, start, config)
+        error = start_and_run(client, config)
         if error is None:
             return 0
         logger.error("the attempt failed: %s", error)
@@ -68,6 +67,18 @@ def main() -> int:
         return 0
     finally:
         client.close()
+
+
+def start_and_run(client: WorkerClient, config: dict[str, object]) -> BaseException | None:
+    """Get the attempt from the API and run it; return the error that made it fail, or `None`."""
+    try:
+        start = client.start()
+    except ApiError as error:
+        if error.type != SPEC_UNREADABLE:
+            raise
+        return error
+    with DriverHeartbeat(client, start.heartbeat_seconds):
+        return run(client, start, config)
 
 
 class DriverHeartbeat:

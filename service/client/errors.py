@@ -14,6 +14,9 @@ from dasl_core.text import cut
 STALE_ATTEMPT = "stale-attempt"
 """Last part of the problem `type` with which the worker API refuses a superseded attempt."""
 
+SPEC_UNREADABLE = "spec-unreadable"
+"""Problem `type` of a request that needs a stored spec which the server cannot read."""
+
 
 class DaslError(Exception):
     """Base of all errors that the SDK raises.

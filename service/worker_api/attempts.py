@@ -47,8 +47,14 @@ class AttemptSession:
         self.job, self.attempt = lifecycle.lock_live_attempt(session, job_id, number)
 
     def start(self, storage: Storage, settings: Settings) -> AttemptStart:
-        """Mark the attempt as running and return all that it needs."""
+        """Mark the attempt as running and return all that it needs.
+
+        Raises:
+            UnreadableSpec: the driver could not read the spec.
+        """
         job, attempt = self.job, self.attempt
+        # The spec is sent as it is stored, only upgraded: an older driver may not know today's defaults.
+        versions.load(job.resolved, job.spec_version)
         lifecycle.mark_running(self.session, job.id, attempt.number)
         dataset = datasets.by_id(self.session, job.dataset_id)
         evaluate_id = job.evaluate_dataset_id

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from dasl_core.spec import versions
+from service import lifecycle
 from service.db.models import Job
 from service.scheduling import repository as scheduling
-from tests.support.api_under_test import Api, snapshot
+from tests.support.api_under_test import Api, refused, snapshot
 from tests.support.unreadable_specs import UNREADABLE, fail_on_unexpected
 
 
@@ -65,7 +66,31 @@ def test_running_job_can_report_and_finish(api: Api, spoil: Callable[[str], None
     spoil(bad)
     assert check_views(api, bad, good) == {good: ""}
     assert worker.post("heartbeat").status_code == 200
+    refused(worker.post("start"), 409, type="spec-unreadable")
     error: dict[str, Any] = {"type": "x", "message": "y"}
     answer = worker.post("finish", outcome="failed", error=error)
     assert answer.status_code == 204, answer.text
     assert api.client.get(f"/v1/jobs/{bad}").json()["status"] == "retry_wait"
+
+
+def test_spec_with_an_unknown_setting_is_not_sent_to_the_driver(api: Api) -> None:
+    """The dispatcher reads only `resources`, so it starts such a job."""
+    api.dataset()
+    job_id = api.submit()["id"]
+    with api.database.write() as session:
+        job = session.get_one(Job, job_id)
+        job.resolved = {**job.resolved, "momentum": 1}
+    for attempt in (1, 2):
+        worker = api.start(job_id)
+        reason = refused(worker.post("start"), 409, type="spec-unreadable")["detail"]
+        assert "spec.momentum" in reason
+        assert api.client.get(f"/v1/jobs/{job_id}").json()["status"] == "starting"
+        # As `workers.driver` reports the refusal.
+        error = {"type": "ApiError", "message": reason}
+        answer = worker.post("finish", outcome="failed", error=error, repeatable=True)
+        assert answer.status_code == 204, answer.text
+        if attempt == 1:
+            with api.database.write() as session:
+                assert lifecycle.requeue(session, job_id)
+    shown = api.client.get(f"/v1/jobs/{job_id}").json()
+    assert (shown["status"], shown["error"]["message"]) == ("failed", reason)

@@ -1,4 +1,4 @@
-"""An API outage while a driver reports costs no attempt."""
+"""Drivers whose API is absent for a while, or refuses to start them."""
 
 from __future__ import annotations
 
@@ -47,3 +47,21 @@ def test_driver_waits_for_unreachable_api(
     home.up()
     thread.join(DEADLINE)
     assert codes == [0], "a superseded driver exits without an error"
+
+
+def test_driver_reports_that_the_server_cannot_read_the_spec(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    detail = "This server cannot read the job's spec: it is not a mapping"
+    home.refusals["start"] = (409, {"type": "spec-unreadable", "detail": detail})
+    home.answers["finish"] = {}
+    monkeypatch.setenv("DASL_API_URL", home.url)
+    monkeypatch.setenv("DASL_WORKER_TOKEN", "token")
+    monkeypatch.setattr("sys.argv", ["driver", "--run", "r", "--job", "job_1", "--attempt", "1"])
+    assert training_driver.main() == 1
+    [(action, report)] = home.reports
+    assert action == "finish"
+    assert report["error"]["message"] == detail
+    assert report["outcome"] == "failed"
+    # The second such failure in a row fails the job.
+    assert (report["retryable"], report["repeatable"]) == (True, True)
