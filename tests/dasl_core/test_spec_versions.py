@@ -11,7 +11,7 @@ import pytest
 from dasl_core.data.index import DatasetIndex
 from dasl_core.export import ExportError
 from dasl_core.export.checkpoint import MODEL, read_checkpoint
-from dasl_core.spec import versions
+from dasl_core.spec import Resources, versions
 from dasl_core.spec.versions import UnreadableSpec
 from dasl_core.train.serialization import STRUCTURE
 from tests.support.training_world import Recorder, resolved, run
@@ -58,6 +58,14 @@ def test_spec_without_upgrader_is_refused_with_its_field(pictures: DatasetIndex)
         versions.load_resources(stored, 1)
 
 
+@pytest.mark.parametrize("field", Resources.model_fields)
+def test_resources_get_no_defaults_of_today(pictures: DatasetIndex, field: str) -> None:
+    stored = resolved(pictures).model_dump(mode="json")
+    del stored["resources"][field]
+    with pytest.raises(UnreadableSpec, match=rf"cannot read spec\.resources\.{field};"):
+        versions.load_resources(stored, 1)
+
+
 def test_upgrader_that_raises_makes_the_spec_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "UPGRADERS", [lambda spec: {"epochs": spec["train"]["passes"]}])
     with pytest.raises(
@@ -89,9 +97,9 @@ def test_version_must_be_an_integer_from_1_on(
     version: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(versions, "UPGRADERS", [rename_passes, rename_passes])
-    with pytest.raises(UnreadableSpec, match="is not a version"):
+    with pytest.raises(UnreadableSpec, match="is not a version of specs"):
         versions.of({"spec_version": version})
-    with pytest.raises(UnreadableSpec, match="is not a version"):
+    with pytest.raises(UnreadableSpec, match="is not a version of specs"):
         versions.upgrade({}, version)
 
 

@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import select
 
+from dasl_core.spec import Resources
 from service import ids, lifecycle, states
 from service.db.models import Attempt, Checkpoint, Dataset, Event, Job, Metric
 from service.db.session import Database
@@ -53,7 +54,7 @@ def make_job(database: Database, max_restarts: int = 1) -> str:
                 name="test",
                 method="simclr",
                 spec={},
-                resolved={"resources": {"max_restarts": max_restarts}},
+                resolved={"resources": Resources(max_restarts=max_restarts).model_dump()},
                 tags={},
                 dataset_id=dataset_id,
                 created_at=now,

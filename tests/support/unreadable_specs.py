@@ -24,6 +24,7 @@ UNREADABLE: dict[str, Callable[[Job], None]] = {
     "empty": _store({}),
     "list": _store([]),
     "upgrader raises": _store({}, version=1),
+    "resources without fields": _store({"resources": {}}),
     "version 0": _store({"resources": {}}, version=0),
     "newer": _store({"resources": {}}, version=3),
 }
