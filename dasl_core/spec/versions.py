@@ -76,7 +76,7 @@ def load_resources(spec: Any, version: int) -> Resources:
     All of its fields must be stored: today's default may not be what the job was submitted with.
 
     Raises:
-        UnreadableSpec: as in `load`.
+        UnreadableSpec: as in `upgrade`, or a field of the resources is missing or invalid.
     """
     resources = _checked(Resources, upgrade(spec, version).get("resources"), "spec.resources")
     missing = Resources.model_fields.keys() - resources.model_fields_set

@@ -180,7 +180,9 @@ async def _on_stale_attempt(_: Request, error: Exception) -> JSONResponse:
 
 
 async def _on_unreadable_spec(_: Request, error: Exception) -> JSONResponse:
-    return Problem(409, "spec-unreadable", f"The job cannot be used here: {error}").response()
+    return Problem(
+        409, "spec-unreadable", f"This server cannot read the job's spec: {error}"
+    ).response()
 
 
 async def _on_database(request: Request, error: Exception) -> JSONResponse:

@@ -152,7 +152,7 @@ class Job(Base):
         """The spec as it was submitted, in today's version.
 
         Raises:
-            UnreadableSpec: a newer DASL stored it.
+            UnreadableSpec: as in `versions.upgrade`.
         """
         return versions.upgrade(self.spec, self.spec_version)
 
@@ -161,7 +161,7 @@ class Job(Base):
         """The resolved spec.
 
         Raises:
-            UnreadableSpec: a newer or an unknown DASL stored it.
+            UnreadableSpec: as in `versions.load`.
         """
         return versions.load(self.resolved, self.spec_version)
 
@@ -170,7 +170,7 @@ class Job(Base):
         """The resources of the resolved spec, of which nothing else is read.
 
         Raises:
-            UnreadableSpec: as for `resolved_spec`.
+            UnreadableSpec: as in `versions.load_resources`.
         """
         return versions.load_resources(self.resolved, self.spec_version)
 

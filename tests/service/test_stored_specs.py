@@ -135,7 +135,10 @@ def test_newer_spec_is_shown_and_listed(api: Api, newer: str) -> None:
 def test_clone_of_newer_spec_is_refused(api: Api, newer: str) -> None:
     answer = api.client.post(f"/v1/jobs/{newer}/clone", json={"checkpoint": None})
     problem = refused(answer, 409, type="spec-unreadable")
-    assert "the spec is of version 2, and this DASL reads versions up to 1" in problem["detail"]
+    assert problem["detail"] == (
+        "This server cannot read the job's spec: the spec is of version 2, and this DASL reads versions up "
+        "to 1; upgrade the server, or for a checkpoint the DASL that reads it"
+    )
 
 
 def test_newer_spec_stays_queued_and_holds_nobody_up(
