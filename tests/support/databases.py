@@ -83,7 +83,8 @@ class Postgres:
 
     def __call__(self, name: str | None = None) -> str:
         name = name or f"test_{uuid.uuid4().hex}"
-        self._run(f"CREATE DATABASE {name} TEMPLATE template_dasl")
+        # Half the time of the default strategy.
+        self._run(f"CREATE DATABASE {name} TEMPLATE template_dasl STRATEGY file_copy")
         return self._url(name)
 
     def drop(self, url: str) -> None:
