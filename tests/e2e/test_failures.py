@@ -54,7 +54,12 @@ def until_mid_epoch(served: Served, job: Job, attempt: int) -> None:
             step = max(jobs.metrics(job.id, max_points=10_000).step, default=0)
             return step if 0 < step - max(saved()) <= STEPS // 2 else None
 
-    until(lambda: served.ranks() or None, f"ranks of attempt {attempt}")
+    def training_phases() -> int:
+        phases = [event for event in jobs.events(job.id) if event.type == "phase"]
+        return sum(event.data["phase"] == "training" for event in phases if event.data)
+
+    # Frequent requests from here to the first step would only slow the start down.
+    until(lambda: training_phases() == attempt or None, f"the training of attempt {attempt}")
     until(early_in_epoch, f"the middle of an epoch of attempt {attempt}", pause=0.02)
 
 
@@ -223,15 +228,15 @@ def test_folders_without_usable_images_are_refused(client: Client, tmp_path: Pat
     assert refused.value.status == 422
     assert refused.value.errors[0].field == "uri"
 
-    folder = tmp_path / "texts"
+    folder = tmp_path / "notes"
     folder.mkdir()
     (folder / "notes.txt").write_text("No images here.\n")
     (folder / "broken.png").touch()
-    dataset = client.datasets.add(folder, "texts")
+    dataset = client.datasets.add(folder, "notes")
     with pytest.raises(DatasetFailed, match=r"holds no usable image; 1 skipped.*broken\.png"):
         dataset.wait(timeout=PATIENCE_SECONDS)
-    with pytest.raises(ApiError, match="texts"):
-        client.jobs.submit(spec("texts"))
+    with pytest.raises(ApiError, match="notes"):
+        client.jobs.submit(spec("notes"))
 
 
 def test_batch_larger_than_dataset_is_refused(served: Served, client: Client) -> None:
