@@ -35,8 +35,9 @@ from tests.support.training_world import Recorder, resolved, run, tiny_spec
 TOLERANCE = 1e-10
 # The method whose whole runs also draw their plots.
 DRAWN = "simclr"
-# Whole runs of these methods multiply rounding errors if BatchNorm sees 1 x 1 pixels at the last stage.
-NEED_LARGER_MAPS = ("npair", "proxy_anchor", "triplet")
+# Methods whose whole runs have the small stem: those that multiply rounding errors if BatchNorm sees 1 x 1
+# pixels at the last stage, and one of the others.
+SMALL_STEM = ("simclr", "npair", "proxy_anchor", "triplet")
 # Checks of every method on 1, 2 and 4 ranks; checks that do not depend on the method run on SimCLR only.
 EVERY_METHOD: dict[str, dict[str, Any]] = {
     "alone": {},
@@ -366,7 +367,7 @@ def test_run_on_two_ranks_equals_run_on_one(
     pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path, method: str
 ) -> None:
     changes = {"dar": {"weight": 0.1}, "sec": {"weight": 0.5, "momentum": 0.5}}
-    stem = "small" if method in NEED_LARGER_MAPS else "standard"
+    stem = "small" if method in SMALL_STEM else "standard"
     spec = method_spec(pictures, method, 1, stem=stem, **changes)
     one = whole_run(spec, pictures, cache, tmp_path / "1")
     spec = method_spec(pictures, method, 2, stem=stem, **changes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +38,14 @@ def effects_of(name: str) -> SettingEffects:
     if name not in effects:
         pytest.fail(f'add SETTING_EFFECTS["{name}"] to {module}; see {SettingEffects.__module__}')
     return effects[name]
+
+
+def test_settings_are_listed_for_existing_methods_only() -> None:
+    listed: set[str] = set()
+    for path in Path(__file__).parent.glob("test_*.py"):
+        if "\nSETTING_EFFECTS = " in path.read_text():
+            listed |= import_module(f"tests.dasl_core.{path.stem}").SETTING_EFFECTS.keys()
+    assert listed == METHODS.keys()
 
 
 CASES = [(name, field) for name in METHODS for field in METHODS[name].model_fields]
