@@ -165,6 +165,25 @@ def test_api_page_has_exactly_the_served_endpoints(tmp_path: Path) -> None:
     assert documented == served
 
 
+def test_api_page_has_every_problem_type() -> None:
+    rows = re.findall(r"^\| (\d{3}(?:, \d{3})*) \| (.+) \|$", text_of("docs/api.md"), flags=re.M)
+    documented = {
+        (status, type)
+        for statuses, types in rows
+        for status in statuses.split(", ")
+        for type in re.findall(r"`([a-z-]+)`", types)
+    }
+    raised = {
+        (ast.unparse(call.args[0]), call.args[1].value)
+        for file in (ROOT / "service").glob("**/*.py")
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "Problem"
+        if isinstance(call.args[0], ast.Constant) and isinstance(call.args[1], ast.Constant)
+    }
+    assert len(raised) > 20
+    assert raised <= documented
+
+
 def test_api_examples_use_documented_endpoints() -> None:
     text = text_of("docs/api.md")
     documented = {
