@@ -80,7 +80,7 @@ def _require(scope: Scope) -> Callable[..., Caller]:
             wait = context.forbidden.count(caller.token_id)
             if wait is not None:
                 raise too_many(
-                    f"This needs the scope {scope!r}. Too many requests of this token lacked their scope; retry later",
+                    f"This needs the scope {scope!r}. Too many requests with this token were refused for a missing scope; retry later",
                     wait,
                 )
             with context.database.write() as session:

@@ -188,7 +188,8 @@ def test_forbidden_requests_are_rate_limited_per_token(api: Api) -> None:
         refused(api.client.post("/v1/tokens", json={}, headers=reader), 403)
     for _ in range(5):
         answer = api.client.get("/v1/audit", headers=reader)
-        refused(answer, 429, None, "too-many-failures")
+        problem = refused(answer, 429, None, "too-many-failures")
+        assert "with this token were refused for a missing scope; retry later" in problem["detail"]
         assert 0 < int(answer.headers["retry-after"]) <= 61
     assert len(audit_log(api)) == limit
     # The token's permitted requests, and other tokens, still work.
