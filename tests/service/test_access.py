@@ -19,7 +19,7 @@ def test_bad_token_is_unauthenticated_everywhere(api: Api, header: str | None) -
         answer = api.client.get(path, headers=headers)
         refused(answer, 401, None, "unauthenticated")
         assert answer.headers["www-authenticate"] == "Bearer"
-    answer = api.client.post("/worker/v1/jobs/job_x/attempts/1/heartbeat", json={}, headers=headers)
+    answer = api.client.post("/worker/v1/runs/job_x-1/heartbeat", json={}, headers=headers)
     refused(answer, 401)
 
 

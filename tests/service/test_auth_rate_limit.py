@@ -84,8 +84,8 @@ def client(api: Api, clock: Clock) -> Iterator[TestClient]:
     [
         ("GET", "/v1/jobs"),
         ("POST", "/v1/tokens"),
-        ("POST", "/worker/v1/jobs/job_x/attempts/1/heartbeat"),
-        ("POST", "/worker/v1/datasets/ds_x/start"),
+        ("POST", "/worker/v1/runs/job_x-1/heartbeat"),
+        ("POST", "/worker/v1/runs/ds_x-1/start"),
     ],
 )
 def test_auth_rate_limit_applies_to_every_endpoint(

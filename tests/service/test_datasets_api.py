@@ -89,9 +89,9 @@ def test_register_refuses_bad_names_and_paths(
 def test_ingest_report_lists_skipped_images(api: Api) -> None:
     dataset = api.dataset(state="pending")
     number, headers = api.ingest(dataset)
-    endpoint = f"/worker/v1/datasets/{dataset}"
+    endpoint = f"/worker/v1/runs/{dataset}-{number}"
     refused(api.client.post(f"{endpoint}/start", headers=api.token("admin")), 401)
-    refused(api.client.post("/worker/v1/datasets/ds_x/start", headers=headers), 401)
+    refused(api.client.post("/worker/v1/runs/ds_x-1/start", headers=headers), 401)
     started = api.client.post(f"{endpoint}/start", headers=headers).json()
     assert number == 1
     assert started["uri"].endswith("/images/emoji")
@@ -112,9 +112,11 @@ def test_ingest_report_lists_skipped_images(api: Api) -> None:
 
 def test_failed_ingest_shows_the_reason(api: Api) -> None:
     dataset = api.dataset(state="pending")
-    _, headers = api.ingest(dataset)
+    number, headers = api.ingest(dataset)
     body = {"state": "failed", "error": "holds no images"}
-    answer = api.client.post(f"/worker/v1/datasets/{dataset}/finish", json=body, headers=headers)
+    answer = api.client.post(
+        f"/worker/v1/runs/{dataset}-{number}/finish", json=body, headers=headers
+    )
     assert answer.status_code == 204
     shown = api.client.get(f"/v1/datasets/{dataset}").json()
     assert shown["error"] == {"type": "ingest-failed", "message": "holds no images"}
@@ -170,10 +172,12 @@ def test_register_compares_paths_as_text_when_checks_are_off(api: Api, rooted: P
 
 def test_ingest_report_for_deleted_dataset_is_stale(api: Api) -> None:
     dataset = api.dataset(state="pending")
-    _, headers = api.ingest(dataset)
+    number, headers = api.ingest(dataset)
     assert api.client.delete(f"/v1/datasets/{dataset}").status_code == 204
     body = {"state": "failed", "error": "x"}
-    answer = api.client.post(f"/worker/v1/datasets/{dataset}/finish", json=body, headers=headers)
+    answer = api.client.post(
+        f"/worker/v1/runs/{dataset}-{number}/finish", json=body, headers=headers
+    )
     refused(answer, 409, None, "stale-attempt")
 
 

@@ -58,8 +58,8 @@ def test_worker_start_includes_dataset_roots(api: Api, tmp_path: Path) -> None:
     worker = api.start(api.submit()["id"])
     assert worker.post("start").json()["dataset_roots"] == [str(tmp_path)]
     dataset = api.dataset(name="other", state="pending")
-    _, headers = api.ingest(dataset)
-    start = api.client.post(f"/worker/v1/datasets/{dataset}/start", headers=headers)
+    number, headers = api.ingest(dataset)
+    start = api.client.post(f"/worker/v1/runs/{dataset}-{number}/start", headers=headers)
     assert start.json()["dataset_roots"] == [str(tmp_path)]
 
 

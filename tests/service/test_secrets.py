@@ -101,7 +101,7 @@ def test_secrets_appear_in_no_log_file_row_or_response(
     job = watched.send("POST", "/v1/jobs", submitter, json={"dataset": "emoji"}).json()["id"]
     worker = api.start(job)
     secrets["the worker's token"] = worker.token
-    endpoint = f"/worker/v1/jobs/{job}/attempts/1"
+    endpoint = f"/worker/v1/runs/{job}-1"
     error = {"type": "OSError", "message": "no space", "traceback": "Traceback ..."}
     for action, body in (
         ("start", {}),
@@ -117,11 +117,11 @@ def test_secrets_appear_in_no_log_file_row_or_response(
         lifecycle.requeue(session, job)
     again = api.start(job)
     secrets["the second worker's token"] = again.token
-    watched.send("POST", f"/worker/v1/jobs/{job}/attempts/2/start", worker.token)
+    watched.send("POST", f"/worker/v1/runs/{job}-2/start", worker.token)
     watched.send("POST", f"/v1/jobs/{job}/cancel", submitter)
-    _, headers = api.ingest(pending)
+    number, headers = api.ingest(pending)
     ingest = secrets["the ingest's token"] = headers["Authorization"].removeprefix("Bearer ")
-    watched.send("POST", f"/worker/v1/datasets/{pending}/start", ingest)
+    watched.send("POST", f"/worker/v1/runs/{pending}-{number}/start", ingest)
 
     # A new token is shown only in the response that creates it.
     created = watched.send("POST", "/v1/tokens", admin, json={"name": "new"}).json()

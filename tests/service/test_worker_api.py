@@ -440,10 +440,24 @@ class IngestWorker:
     number: int
     headers: dict[str, str]
 
+    @property
+    def path(self) -> str:
+        """Path of the run's endpoints below `/worker/v1`."""
+        return f"runs/{self.dataset_id}-{self.number}"
+
     def post(self, action: str, **body: Any) -> Any:
         """POST to an endpoint of the worker API."""
-        path = f"/worker/v1/runs/{self.dataset_id}-{self.number}/{action}"
+        path = f"/worker/v1/{self.path}/{action}"
         return self.api.client.post(path, json=body, headers=self.headers)
+
+
+@dataclass
+class OldIngestWorker(IngestWorker):
+    """The worker of an ingest run of version 0.1."""
+
+    @property
+    def path(self) -> str:
+        return f"datasets/{self.dataset_id}"
 
 
 @pytest.fixture
@@ -473,6 +487,15 @@ def test_ingest_run_starts_beats_and_finishes(ingest: IngestWorker) -> None:
     assert api.client.get(f"/v1/datasets/{dataset}").json()["state"] == "ready"
     for action in ("start", "heartbeat"):
         refused(ingest.post(action), 409, None, "stale-attempt")
+
+
+def test_ingest_paths_of_version_0_1_answer_as_those_of_runs(ingest: IngestWorker) -> None:
+    old = OldIngestWorker(ingest.api, ingest.dataset_id, ingest.number, ingest.headers)
+    assert old.post("start").json() == ingest.post("start").json()
+    for worker in (old, ingest):
+        refused(worker.post("finish", state="ready"), 422, "body")
+        assert worker.post("finish", state="failed", error="broken").status_code == 204
+        refused(worker.post("start"), 409, None, "stale-attempt")
 
 
 def test_ingest_run_is_refused_what_only_attempts_send(api: Api, ingest: IngestWorker) -> None:
@@ -505,6 +528,6 @@ def test_superseded_ingest_run_is_refused(ingest: IngestWorker) -> None:
     for action in ("start", "heartbeat"):
         refused(ingest.post(action), 409, None, "stale-attempt")
     refused(ingest.post("finish", state="failed", error="x"), 409, None, "stale-attempt")
-    impostor = IngestWorker(api, dataset, number, ingest.headers)
-    refused(impostor.post("start"), 401)
+    for kind in (IngestWorker, OldIngestWorker):
+        refused(kind(api, dataset, number, ingest.headers).post("start"), 401)
     assert IngestWorker(api, dataset, number, headers).post("start").status_code == 200

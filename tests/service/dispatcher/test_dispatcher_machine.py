@@ -189,8 +189,7 @@ class Story(RuleBasedStateMachine):
         number = self.world.job(job).attempt
         name = f"{job}-{number}"
         headers = {"Authorization": f"Bearer {self.world.executor.envs[name]['DASL_WORKER_TOKEN']}"}
-        path = f"/worker/v1/jobs/{job}/attempts/{number}/{word}"
-        answer = self.ask(path, body, death, headers)
+        answer = self.ask(f"/worker/v1/runs/{name}/{word}", body, death, headers)
         if answer.is_success:
             return True
         assert answer.json()["type"] == "stale-attempt", answer.text
