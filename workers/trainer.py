@@ -17,6 +17,7 @@ class LeanTrainer(TorchTrainer):  # type: ignore[misc]  # Ray's class has no typ
     differently, it starts the helper processes again.
     """
 
-    def _create_default_callbacks(self) -> list[Any]:
-        callbacks = super()._create_default_callbacks()
+    # Another version of Ray may pass arguments.
+    def _create_default_callbacks(self, *args: Any, **kwargs: Any) -> list[Any]:
+        callbacks = super()._create_default_callbacks(*args, **kwargs)
         return [callback for callback in callbacks if type(callback).__name__ not in _UNNEEDED]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from ray.train.torch import TorchTrainer
 
 from workers.trainer import LeanTrainer
@@ -15,3 +16,12 @@ def test_lean_trainer_omits_exactly_two_helper_processes() -> None:
     omitted = {"DatasetsCallback", "PlacementGroupCleanerCallback"}
     assert omitted <= set(default)
     assert lean == [name for name in default if name not in omitted]
+
+
+def test_lean_trainer_passes_on_arguments_of_another_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    def callbacks(trainer: TorchTrainer, context: str, *, strict: bool) -> list[object]:
+        return [context, strict]
+
+    monkeypatch.setattr(TorchTrainer, "_create_default_callbacks", callbacks)
+    lean = LeanTrainer(lambda: None)
+    assert lean._create_default_callbacks("context", strict=True) == ["context", True]
