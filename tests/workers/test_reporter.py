@@ -42,7 +42,7 @@ class Home:
     """An API that a test can take down, with scripted refusals."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[str, dict[str, Any]]] = []
+        self.requests: list[tuple[str, dict[str, Any]]] = []
         self.refusals: dict[str, tuple[int, dict[str, Any]]] = {}
         self.answers: dict[str, dict[str, Any]] = dict(ANSWERS)
         self.changed = threading.Condition()
@@ -58,7 +58,7 @@ class Home:
     def reports(self) -> list[tuple[str, dict[str, Any]]]:
         """Return all accepted requests except heartbeats."""
         with self.changed:
-            return [word for word in self.heard if word[0] != "heartbeat"]
+            return [request for request in self.requests if request[0] != "heartbeat"]
 
     def wait(self, condition: Callable[[], bool]) -> None:
         with self.changed:
@@ -67,14 +67,14 @@ class Home:
     def up(self) -> None:
         home = self
 
-        class Door(BaseHTTPRequestHandler):  # HTTP/1.0 closes each connection after its request
+        class Handler(BaseHTTPRequestHandler):  # HTTP/1.0 closes each connection after its request
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 action = self.path.rsplit("/", 1)[1]
                 with home.changed:
                     status, answer = home.refusals.get(action, (200, home.answers.get(action)))
                     if status == 200:
-                        home.heard.append((action, body))
+                        home.requests.append((action, body))
                     home.changed.notify_all()
                 content = b"" if answer is None else json.dumps(answer).encode()
                 self.send_response(status)
@@ -84,9 +84,9 @@ class Home:
                 self.wfile.write(content)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Tests read `heard` instead."""
+                """Tests read `requests` instead."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Door)
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
         self.port = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
@@ -176,11 +176,11 @@ def test_reports_arrive_in_order(home: Home, reporter: ApiReporter, folder: Path
         reporter.progress(PROGRESS)
         reporter.flush()
         # The last report is the latest progress.
-        assert {"progress": PROGRESS} in [b for what, b in home.heard if what == "heartbeat"]
+        assert {"progress": PROGRESS} in [b for what, b in home.requests if what == "heartbeat"]
         reporter.keepalive()
         reporter.flush()
         assert {"progress": {**PROGRESS, "worked": 1}} in [
-            body for what, body in home.heard if what == "heartbeat"
+            body for what, body in home.requests if what == "heartbeat"
         ]
     order = [what for i, (what, _) in enumerate(home.reports) if what != home.reports[i - 1][0]]
     assert order == ["metrics", "evaluations", "metrics", "checkpoints", "artifacts", "events"]
@@ -226,7 +226,7 @@ def test_outage_delays_reports_and_loses_none(
 ) -> None:
     with reporter:
         reporter.metrics(points(1))
-        home.wait(lambda: any(what == "metrics" for what, _ in home.heard))
+        home.wait(lambda: any(what == "metrics" for what, _ in home.requests))
         home.down()
         for step in range(2, 40):
             reporter.metrics(points(step))
@@ -268,8 +268,8 @@ def test_flush_waits_until_all_reports_have_arrived(home: Home, reporter: ApiRep
         reporter.event("note", "hello", {})
         waiting = threading.Thread(target=flush)
         waiting.start()
-        beats = len(home.heard)
-        home.wait(lambda: len(home.heard) > beats + 3)  # heartbeats continue meanwhile
+        beats = len(home.requests)
+        home.wait(lambda: len(home.requests) > beats + 3)  # heartbeats continue meanwhile
         assert not flushed.is_set()
         with home.changed:
             home.refusals.clear()
@@ -290,11 +290,11 @@ def test_flush_gives_up_on_unreachable_api(
             reporter.flush()
 
 
-@pytest.mark.parametrize("door", ["heartbeat", "events"])
+@pytest.mark.parametrize("endpoint", ["heartbeat", "events"])
 def test_superseded_attempt_stops_without_waiting(
-    home: Home, reporter: ApiReporter, door: str
+    home: Home, reporter: ApiReporter, endpoint: str
 ) -> None:
-    home.refusals[door] = STALE
+    home.refusals[endpoint] = STALE
     with reporter:
         reporter.event("note", "hello", {})
         wait_until_over(reporter)

@@ -105,7 +105,7 @@ class Home:
 
     def serve(self, **env: str) -> Served:
         output = self.path / f"serve-{len(self.started)}.out"
-        surroundings = {
+        environment = {
             **{name: value for name, value in os.environ.items() if name[:5] != "DASL_"},
             "HOME": str(self.path),
             "XDG_CONFIG_HOME": str(self.path / "config"),
@@ -118,7 +118,7 @@ class Home:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env={**surroundings, **env},
+                env={**environment, **env},
                 cwd=self.path,
                 text=True,
             )
