@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.export import checkpoint
 from dasl_core.train.validation import Validator
 from tests.support.exports import Reader
 from tests.support.gloo_pool import GlooPool
@@ -54,12 +53,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable the final plots, which take longer than a tiny run itself."""
     monkeypatch.setattr(Validator, "publish_plots", lambda validator: None)
-
-
-@pytest.fixture
-def without_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write no `backbone.onnx` with the final checkpoint, which also takes longer than a tiny run."""
-    monkeypatch.setattr(checkpoint, "_try_onnx", lambda weights, spec, folder: None)
 
 
 @pytest.fixture(autouse=True)
