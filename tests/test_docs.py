@@ -68,6 +68,14 @@ def test_relative_links_resolve(page: Path) -> None:
             assert anchor in anchors(file), f"{page.name} links to {target}: no such heading"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_mentioned_source_files_exist(page: Path) -> None:
+    folders = "|".join((*PACKAGES, "benchmarks", "docker", "examples", "tests", "tools"))
+    for path in re.findall(rf"`((?:{folders})/[\w./-]+\.\w+)`", prose(text_of(page))):
+        if "NAME" not in path:  # a placeholder in the guide for new methods
+            assert (ROOT / path).exists(), f"{page.name} mentions {path}, which does not exist"
+
+
 def anchors(page: Path) -> set[str]:
     """Return the anchors that GitHub creates for the headings of a page."""
     titles = re.findall(r"^#+ (.+)$", prose(text_of(page)), flags=re.M)
