@@ -15,6 +15,7 @@ $(STAMP): requirements/dev.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 11) <= v < (3, 14) else "DASL needs Python 3.11 to 3.13; this is %d.%d. Choose another one: make PYTHON=python3.12" % v[:2])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@echo "Installing PyTorch, Ray and other packages into $(VENV) (about 7 GB, some minutes) ..."
 	@# Compile bytecode now: with PYTHONDONTWRITEBYTECODE each process would compile all its imports again
 	@# (16 s instead of 6 s for PyTorch and Ray).
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip sync --quiet --compile-bytecode requirements/dev.lock
