@@ -85,11 +85,16 @@ def _translate(detail: ErrorDetails, model: type[BaseModel] | None, whole: str) 
     given = shorten(detail["input"])
     match detail["type"]:
         case "extra_forbidden":
-            near = closest(str(unknown[0]), _known_keys(model, location))
-            if not near and model is not None:
-                paths = [path for path in _paths(model) if path.endswith(f".{unknown[0]}")]
-                near = f"; did you mean {paths[0]!r}?" if paths else ""
-            return FieldProblem(field, f"unknown key{near}", given)
+            siblings = {
+                key: ".".join((*map(str, parts[:-1]), key)) for key in _known_keys(model, location)
+            }
+            others = (
+                {} if model is None else {path.rpartition(".")[2]: path for path in _paths(model)}
+            )
+            key = str(unknown[0])
+            meant = _nearest_path(key, siblings) or _nearest_path(key, others, cutoff=0.8)
+            hint = f"; did you mean {meant!r}?" if meant else ""
+            return FieldProblem(field, f"unknown key{hint}", given)
         case "missing":
             return FieldProblem(field, "missing required field")
         case "field_problem":
@@ -148,13 +153,19 @@ def _nearest_name(name: str, model: type[BaseModel] | None, path: Iterable[int |
     return near[0] if near else name
 
 
+def _nearest_path(key: str, paths: Mapping[str, str], cutoff: float = 0.6) -> str | None:
+    """Return the path whose key is most similar to the given key; None if no similarity reaches `cutoff`."""
+    near = difflib.get_close_matches(key[:_LONGEST_NAME], paths, n=1, cutoff=cutoff)
+    return paths[near[0]] if near else None
+
+
 def _paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted paths of all fields except those of the methods."""
-    for name, field in model.model_fields.items():
-        yield f"{prefix}{name}"
+    """Yield the dotted paths of all fields except those of the methods, from the rarest to the usual."""
+    for name, field in reversed(model.model_fields.items()):
         if name != "method":
             for inner in _models(field.annotation):
                 yield from _paths(inner, f"{prefix}{name}.")
+        yield f"{prefix}{name}"
 
 
 def _models_at(model: type[BaseModel] | None, path: Iterable[int | str]) -> list[type[BaseModel]]:

@@ -199,9 +199,11 @@ def test_similar_names_are_suggested_and_long_values_cut() -> None:
     assert "did you mean 'vit_small_patch16_224'?" in problem.message
     for spec, meant in (
         ({"trian": {}}, "train"),
-        ({"train": {"optimizer": {"wieght_decay": 0}}}, "weight_decay"),
-        ({"method": {"temprature": 1}}, "temperature"),
-        ({"evaluate": {"linear": {"epoch": 1}}}, "epochs"),
+        ({"train": {"optimizer": {"wieght_decay": 0}}}, "train.optimizer.weight_decay"),
+        ({"method": {"temprature": 1}}, "method.temperature"),
+        ({"evaluate": {"linear": {"epoch": 1}}}, "evaluate.linear.epochs"),
+        ({"epoch": 1}, "train.epochs"),
+        ({"train": {"epoch": 1}}, "train.epochs"),
         ({"train": {"lr": 1}}, "train.optimizer.lr"),
     ):
         (problem,) = problems_of({"dataset": "x"} | spec)
