@@ -184,4 +184,7 @@ def print_table(result: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    # A closed terminal and a supervisor stop the service, too.
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit(1))
     sys.exit(main())
