@@ -179,7 +179,7 @@ def _data(spec: ResolvedJobSpec, data: dict[str, Any] | None) -> str:
 
 
 def _training(spec: ResolvedJobSpec, metrics: dict[str, Any], versions: str) -> dict[str, str]:
-    train, optimizer = spec.train, spec.train.optimizer
+    train, optimizer, workers = spec.train, spec.train.optimizer, spec.resources.workers
     rows = {"method": _settings(spec.method)}
     rows |= {
         name: "none" if part is None else _settings(part)
@@ -187,7 +187,7 @@ def _training(spec: ResolvedJobSpec, metrics: dict[str, Any], versions: str) -> 
     }
     return rows | {
         "step": f"{metrics['step']:,}, epoch {metrics['epoch']:g} of {train.epochs}",
-        "global batch": f"{train.batch_size} on {spec.resources.workers} workers",
+        "global batch": f"{train.batch_size} on {workers} worker{'s' if workers > 1 else ''}",
         "optimizer": _settings(optimizer),
         "precision": str(train.precision),
         "seed": str(train.seed),
@@ -199,7 +199,10 @@ def _settings(part: Any) -> str:
     """Format a part of the spec on one line: its name, if it has one, and every setting."""
     settings = part.model_dump(mode="json")
     name = settings.pop("name", None)
-    rest = ", ".join(f"{key} {value}" for key, value in settings.items())
+    rest = ", ".join(
+        f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}"
+        for key, value in settings.items()
+    )
     return ": ".join(text for text in (name, rest) if text)
 
 
