@@ -55,7 +55,7 @@ def add(
     wait: Annotated[bool, typer.Option(help="Wait until all images are read.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Register a folder of images, read every image once, and report the result."""
+    """Register a folder of images. Reads every image once and reports the result."""
     from service.client.errors import DatasetFailed
 
     chosen = dataset_name(name, path)
@@ -93,7 +93,7 @@ def list_datasets(as_json: AsJson = False) -> None:
 
 
 def show(dataset: DatasetId, as_json: AsJson = False) -> None:
-    """Show a data set and its ingest report: image counts and skipped files."""
+    """Show a data set. Its ingest report has image counts and skipped files."""
     with connect() as client:
         _print(client.datasets.get(dataset), as_json)
 

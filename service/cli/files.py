@@ -101,7 +101,7 @@ def pin(
     off: Annotated[bool, typer.Option("--off", help="Remove the pin.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Pin a checkpoint: it is kept even if the job's settings would delete it."""
+    """Pin a checkpoint. It is kept even if the job's settings would delete it."""
     with connect() as client:
         record = client.checkpoints.pin(checkpoint, not off)
     state = "pinned" if record.pinned else "no longer pinned"
@@ -130,7 +130,7 @@ def artifacts(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List a job's plots and other files, or download them with -o."""
+    """List a job's plots and other files. Downloads them with -o."""
     with connect() as client:
         records = client.jobs.artifacts(job)
         if output is not None:

@@ -68,7 +68,7 @@ def validate(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check a spec, and show its "auto" values, steps and memory, without submitting it."""
+    """Resolve a spec and show its steps, parameters and memory. Nothing is submitted."""
     body = read_spec(spec, overrides)
     if local:
         print_result({"valid": True}, f"{spec} is a valid spec.", as_json)
@@ -134,7 +134,7 @@ def logs(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the log of a job's newest attempt, or of another attempt."""
+    """Print the log of a job. It is that of the newest attempt, or of --attempt."""
     if follow and attempt is not None:
         raise typer.BadParameter("--follow covers all attempts; remove --attempt")
     with connect() as client:
@@ -196,7 +196,7 @@ def clone(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Submit a new job that continues from a job's checkpoint with changed settings."""
+    """Submit a job that continues from another job's checkpoint. Settings may be changed."""
     from dasl_core.spec import apply_overrides
 
     try:

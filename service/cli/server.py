@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 
 def serve() -> None:
-    """Start the API, the dispatcher and a local Ray on this machine. Ctrl-C stops all three."""
+    """Start the API, the dispatcher and a local Ray. Ctrl-C stops all three."""
     try:
         from service.embedded.serve import main
     except ModuleNotFoundError as error:
@@ -30,7 +30,7 @@ def serve() -> None:
 
 
 def upgrade(as_json: AsJson = False) -> None:
-    """Create or upgrade the tables of the database that DASL_DATABASE_URL names."""
+    """Create or upgrade the database's tables. DASL_DATABASE_URL names the database."""
     try:
         from sqlalchemy import make_url
 
@@ -62,7 +62,7 @@ def admin_token(
     ] = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Create an admin token in the database that DASL_DATABASE_URL names, and print it once.
+    """Create an admin token and print it once. It is stored in the database of DASL_DATABASE_URL.
 
     A new deployment gets its first token this way. No token is needed, because write access to the database
     already allows everything.
@@ -96,7 +96,7 @@ def admin_token(
 
 
 def schema() -> None:
-    """Print the JSON Schema of a spec, for editors and code generators."""
+    """Print the JSON Schema of a spec. Editors and code generators can use it."""
     from dasl_core.spec import JobSpec
 
     print_json(JobSpec.model_json_schema())

@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
 
 
 def show(job: JobId, as_json: AsJson = False) -> None:
-    """Show a job: status, progress, evaluations, checkpoints, and its error if it failed."""
+    """Show a job's status, progress, metrics and error."""
     with connect() as client:
         record = client.jobs.get(job)
         if as_json:
@@ -67,9 +67,9 @@ def events(
 
 
 def evaluations(job: JobId, as_json: AsJson = False) -> None:
-    """Show all metrics of a job's newest evaluation, next to raw pixels and the untrained network.
+    """Show all metrics of a job's newest evaluation.
 
-    With --json, print all evaluations.
+    Those of raw pixels and of the untrained network are beside it. With --json, print all evaluations.
     """
     with connect() as client:
         records = client.jobs.evaluations(job)

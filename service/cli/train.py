@@ -36,7 +36,7 @@ def train(
         bool, typer.Option("--resume", help="Continue from the newest checkpoint in the output.")
     ] = False,
 ) -> None:
-    """Train without a service, in this process, or on several ranks with `torchrun -m dasl_core.standalone`."""
+    """Train without a service, in this process. For several ranks: `torchrun -m dasl_core.standalone`."""
     with core_extra("train"):
         from dasl_core.standalone.main import train as run
     raise typer.Exit(run(spec, data, output, overrides, resume=resume))
