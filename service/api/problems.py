@@ -123,9 +123,14 @@ def spec_problem(problems: Sequence[FieldProblem]) -> Problem:
     return Problem(422, "validation", detail, errors=problems)
 
 
+# Commands that list the objects of a kind.
+_LISTED_BY = {"data set": "dasl datasets list", "job": "dasl jobs", "token": "dasl tokens list"}
+
+
 def not_found(kind: str, name: str) -> Problem:
-    """A 404 problem, the same for a missing object and for another tenant's."""
-    return Problem(404, "not-found", f"No {kind} {_shown(name)}")
+    """Return a 404 problem, the same for a missing object and for another tenant's."""
+    remedy = f"; see: {_LISTED_BY[kind]}" if kind in _LISTED_BY else ""
+    return Problem(404, "not-found", f"No {kind} {_shown(name)}{remedy}")
 
 
 def install(app: FastAPI) -> None:

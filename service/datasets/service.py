@@ -68,6 +68,8 @@ def register(session: Session, tenant: str, request: DatasetRequest) -> Dataset:
                 f". It could not be ingested: {reason}. Remove it to reuse the name "
                 f"(dasl datasets rm {existing.id})"
             )
+        else:
+            detail += f". Choose another name, or remove it (dasl datasets rm {existing.id})"
         raise Problem(
             409,
             "name-taken",
@@ -102,7 +104,7 @@ def delete(session: Session, dataset: Dataset) -> None:
         raise Problem(
             409,
             "dataset-in-use",
-            f"Unfinished jobs use {dataset.name!r}: {', '.join(jobs)}",
+            f"Unfinished jobs use {dataset.name!r}: {', '.join(jobs)}. Cancel them, or wait for their end",
             extra={"jobs": list(jobs)},
         )
     dataset.deleted_at = datetime.now(UTC)

@@ -93,7 +93,8 @@ def plan(
 def _ready_dataset(session: Session, tenant: str, name: str, field: str, lock: bool) -> Dataset:
     dataset = datasets.find(session, tenant, name, lock=lock)
     if dataset is None:
-        raise field_problem(field, "is not registered", name, "id or name of a data set")
+        expected = "id or name of a data set; register one with: dasl datasets add FOLDER"
+        raise field_problem(field, "is not registered", name, expected)
     if dataset.state == DatasetState.FAILED:
         reason = (dataset.error or {}).get("message", "see its report")
         raise field_problem(
