@@ -25,11 +25,16 @@ $(STAMP): requirements/dev.lock pyproject.toml
 demo: $(STAMP)
 	$(BIN)/python -m examples.demo
 
+# Plugins are named because pytest rewrites the assertions of all packages whose plugins it finds by itself:
+# several CPU seconds in each process for those of hypothesis and schemathesis.
+PYTEST := PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/python -m pytest -p xdist -p pytest_timeout \
+	-p _hypothesis_pytestplugin -p schemathesis.pytest.plugin -n $(PYTEST_WORKERS) --dist loadgroup
+
 test: $(STAMP)
-	$(BIN)/python -m pytest tests -n $(PYTEST_WORKERS) --dist loadgroup
+	$(PYTEST) tests
 
 test-fast: $(STAMP)
-	$(BIN)/python -m pytest tests -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow"
+	$(PYTEST) tests -m "not slow"
 
 # Test dasl_core alone, without Ray, FastAPI and SQLAlchemy, with the oldest supported torch.
 CORE_PYTHON ?= python3.12
