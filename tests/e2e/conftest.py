@@ -51,7 +51,8 @@ def old_service(tmp_path_factory: pytest.TempPathFactory) -> OldService:
     return old
 
 
-@pytest.fixture(scope="session")
+# The service ends with the tests of this folder: an idle Ray and its service cost a tenth of a CPU core.
+@pytest.fixture(scope="package")
 def served(
     tmp_path_factory: pytest.TempPathFactory, images: Images, old_service: OldService
 ) -> Iterator[Served]:
@@ -68,18 +69,18 @@ def served(
         yield Served(pid, url, token, client, "images", home / "artifacts")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def client(served: Served) -> Client:
     return served.client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def pictures(served: Served) -> Dataset:
     return served.client.datasets.get(served.dataset)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def main_job(served: Served) -> Job:
     """The job of `spec`, which succeeded without any disturbance."""
     job = served.client.jobs.submit(spec(served.dataset, name="undisturbed"))
-    return job.wait(timeout=PATIENCE_SECONDS, poll=0.2)
+    return job.wait(timeout=PATIENCE_SECONDS, poll=0.5)

@@ -1,4 +1,4 @@
-"""Short versions of `tests.chaos.crashes` and `tests.chaos.recovery`: kill -9 of real processes."""
+"""Short versions of `tests.chaos.crashes`: kill -9 of real processes."""
 
 from __future__ import annotations
 
@@ -63,12 +63,5 @@ def test_random_kills_lose_and_repeat_nothing(
     assert result["violations"] == []
     assert result["kills_by_target"] == kills
     assert result["attempts"]["succeeded"] == result["jobs"]
-
-
-def test_killed_dispatcher_loses_no_step(tmp_path: Path) -> None:
-    words = ("--only", "dispatcher", "--standin")
-    result = run(tmp_path, "tests.chaos.recovery", *words)["dispatcher"]["result"]
-    # The time until adoption is not checked, because the machine may be busy; the command measures it.
-    assert (result["status"], result["attempt"], result["restarts"]) == ("running", 1, 0), result
-    assert result["every_step_once_and_in_order"], result
-    assert result["left_behind"] == []
+    if set(kills) == {"api", "dispatcher"}:  # the next dispatcher adopts what runs
+        assert result["attempts"] == {"succeeded": result["jobs"]}

@@ -124,12 +124,12 @@ def start(folder: Path, home: Path, **settings: str) -> tuple[subprocess.Popen[b
 
 
 def spec(dataset: str, **changes: Any) -> dict[str, Any]:
-    """Return a small job: two ranks, SimCLR with DAR, four epochs of 40 steps, a checkpoint per epoch."""
+    """Return a small job: two ranks, SimCLR with DAR, three epochs of 40 steps, a checkpoint per epoch."""
     return {
         "dataset": dataset,
         "backbone": {"name": "test_resnet", "image_size": 16},
         "dar": {"weight": 0.1},
-        "train": {"epochs": 4, "batch_size": 8, "checkpoint_every_epochs": 1},
+        "train": {"epochs": 3, "batch_size": 8, "checkpoint_every_epochs": 1},
         "evaluate": {"every_epochs": 1},
         "resources": {"workers": 2},
     } | changes
