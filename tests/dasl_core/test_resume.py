@@ -42,6 +42,7 @@ IN_PARTS: dict[str, dict[str, Any]] = {
     # Includes the state of the method and the regularizers between steps.
     method: {
         "method": {"name": method},
+        "backbone": {"stem": "standard"},  # a third of the time
         "dar": {"weight": 0.1, "labels": "cluster", "clusters": {"k": 3}},
         "sec": {"weight": 0.5, "momentum": 0.4},
         "train": {"micro_batches": 2},
