@@ -41,11 +41,11 @@ def stopped(pids: list[int]) -> Iterator[None]:
 def until_training(served: Served, job: Job, attempt: int) -> None:
     """Wait until the ranks of an attempt have started and train; poll rarely, which leaves them the CPUs."""
 
-    def trains() -> bool:
-        phases = [event for event in served.client.jobs.events(job.id) if event.type == "phase"]
-        return sum(event.data["phase"] == "training" for event in phases if event.data) == attempt
+    def starts() -> int:
+        events = [event for event in served.client.jobs.events(job.id) if event.type == "phase"]
+        return len([event for event in events if event.data and event.data["phase"] == "training"])
 
-    until(lambda: trains() or None, f"the training of attempt {attempt}", pause=0.5)
+    until(lambda: starts() == attempt or None, f"the training of attempt {attempt}", pause=0.5)
 
 
 def until_mid_epoch(served: Served, job: Job, attempt: int) -> None:
