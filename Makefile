@@ -20,6 +20,7 @@ $(STAMP): requirements/dev.lock pyproject.toml
 	@# (16 s instead of 6 s for PyTorch and Ray).
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip sync --quiet --compile-bytecode requirements/dev.lock
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m compileall -q dasl_core service workers examples benchmarks tests tools
 	touch $(STAMP)
 
 demo: $(STAMP)
