@@ -47,9 +47,12 @@ class Story(RuleBasedStateMachine):
     world: World
     api: Api
     jobs = Bundle("jobs")
+    numbers = itertools.count()
 
     def __init__(self) -> None:
         super().__init__()
+        # In idempotency keys; `id(self)` may be that of an earlier story, whose job would be answered.
+        self.number = next(self.numbers)
         self.accepted: list[str] = []
         self.submissions: dict[str, tuple[dict[str, Any], str]] = {}
         self.deaf: set[str] = set()  # jobs whose drivers never end by themselves
@@ -81,7 +84,7 @@ class Story(RuleBasedStateMachine):
             "priority": priority,
             "resources": {"workers": workers, "cpus_per_worker": 1, "max_restarts": 2},
         }
-        key = f"{id(self)}-{len(self.accepted)}"
+        key = f"{self.number}-{len(self.accepted)}"
         answer = self.ask("/v1/jobs", spec, death, {"Idempotency-Key": key})
         assert answer.status_code == 201, answer.text
         job = str(answer.json()["id"])
