@@ -172,7 +172,7 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
     from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
     from ray.train.v2.api.exceptions import TrainingFailedError, WorkerGroupError
 
-    from workers.process_group import NodeAddressConfig
+    from workers.process_group import ProcessGroupConfig
     from workers.rank import train_rank
     from workers.trainer import LeanTrainer
 
@@ -188,7 +188,7 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
     trainer = LeanTrainer(
         train_rank,
         train_loop_config=config,
-        torch_config=NodeAddressConfig(backend="nccl" if resources.gpus_per_worker else "gloo"),
+        backend_config=ProcessGroupConfig("nccl" if resources.gpus_per_worker else "gloo"),
         scaling_config=ScalingConfig(
             num_workers=resources.workers,
             use_gpu=bool(resources.gpus_per_worker),

@@ -1,56 +1,86 @@
-"""Rendezvous of the ranks of an attempt on the address of rank 0's node.
+"""Process group of the ranks of an attempt, with its rendezvous on the address of rank 0's node.
 
-With Ray's default, torch opens the store of the process group on all addresses of the machine, without
-any secret. Any process that reaches the store could change the addresses that ranks exchange there.
+With Ray's torch backend, the store of the process group is open on all addresses of the machine, without any
+secret. Any process that reaches the store could change the addresses that ranks exchange there.
+
+Driver and controller import this module, too, but only the functions that run in a rank import torch. It takes
+two seconds and 500 MB in each process.
 """
 
+from __future__ import annotations
+
+import logging
 import os
 import socket
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import ray
-import torch.distributed as dist
-from ray.train.torch import TorchConfig
+import ray.train
+from ray.train.backend import Backend, BackendConfig
 
-# Ray documents `Backend` for extension, but the reused parts of its torch backend have no public name.
-from ray.train.torch.config import _set_torch_distributed_env_vars, _TorchBackend
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+logger = logging.getLogger(__name__)
+
+# Of the collectives of torch; also the default of Ray.
+TIMEOUT = timedelta(minutes=30)
+_LEAVE_SECONDS = 30
 
 # Keeps the store alive for the lifetime of rank 0's process.
 _store: TCPStore | None = None
 
 
 @dataclass
-class NodeAddressConfig(TorchConfig):  # type: ignore[misc]  # Ray's class has no types
-    """`TorchConfig` with a store that listens on the address by which the cluster knows rank 0's node."""
+class ProcessGroupConfig(BackendConfig):  # type: ignore[misc]  # Ray's class has no types
+    """Configuration for Ray Train: a process group of all ranks.
+
+    Attributes:
+        backend: the backend of torch.distributed.
+    """
+
+    backend: Literal["gloo", "nccl"]
 
     @property
-    def backend_cls(self) -> type["_NodeAddressBackend"]:
+    def backend_cls(self) -> type[ProcessGroupBackend]:
         """Return the backend class for Ray Train."""
-        return _NodeAddressBackend
+        return ProcessGroupBackend
 
 
-class _NodeAddressBackend(_TorchBackend):  # type: ignore[misc]
-    def on_start(self, worker_group: Any, backend_config: NodeAddressConfig) -> None:
+class ProcessGroupBackend(Backend):  # type: ignore[misc]
+    """Forms the process group before training and ends it afterwards."""
+
+    # NCCL needs the GPUs of all ranks of a node.
+    share_cuda_visible_devices = True
+
+    def on_start(self, worker_group: Any, backend_config: ProcessGroupConfig) -> None:
         """Create a process group of all workers."""
-        timeout = timedelta(seconds=backend_config.timeout_s)
-        address, port = worker_group.execute_single(0, open_store, timeout)
-        worker_group.execute(_set_torch_distributed_env_vars)
+        address, port = worker_group.execute_single(0, open_store)
+        worker_group.execute(set_rank_variables)
         size = len(worker_group)
         ray.get(
             [
                 worker_group.execute_single_async(
-                    rank, join, backend_config.backend, address, port, rank, size, timeout
+                    rank, join, backend_config.backend, address, port, rank, size
                 )
                 for rank in range(size)
             ]
         )
 
+    def on_shutdown(self, worker_group: Any, backend_config: ProcessGroupConfig) -> None:
+        """Destroy the process group, unless a rank does not answer."""
+        try:
+            ray.get(worker_group.execute_async(leave), timeout=_LEAVE_SECONDS)
+        except ray.exceptions.GetTimeoutError:
+            logger.warning("the ranks did not leave their process group in %d s", _LEAVE_SECONDS)
 
-def open_store(timeout: timedelta) -> tuple[str, int]:
+
+def open_store() -> tuple[str, int]:
     """Open the store in rank 0's process and return its address and port."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
     global _store
     address = ray.util.get_node_ip_address()
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -65,20 +95,43 @@ def open_store(timeout: timedelta) -> tuple[str, int]:
         port,
         is_master=True,
         wait_for_workers=False,
-        timeout=timeout,
+        timeout=TIMEOUT,
         master_listen_fd=listener.detach(),
     )
     return address, port
 
 
-def join(backend: str, address: str, port: int, rank: int, size: int, timeout: timedelta) -> None:
+def set_rank_variables() -> None:
+    """Set the environment variables that torchrun sets for a rank."""
+    context = ray.train.get_context()
+    os.environ |= {
+        "RANK": str(context.get_world_rank()),
+        "WORLD_SIZE": str(context.get_world_size()),
+        "LOCAL_RANK": str(context.get_local_rank()),
+        "LOCAL_WORLD_SIZE": str(context.get_local_world_size()),
+        "NODE_RANK": str(context.get_node_rank()),
+    }
+
+
+def join(backend: str, address: str, port: int, rank: int, size: int) -> None:
     """Join the process group as one rank."""
+    import torch.distributed as dist
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
     if address.startswith("127.") or address == "::1":
         # By default, collectives connect over the address to which the host name resolves.
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             os.environ.setdefault(name, _loopback())
-    store = _store if rank == 0 else TCPStore(address, port, timeout=timeout)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+    store = _store if rank == 0 else TCPStore(address, port, timeout=TIMEOUT)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+
+
+def leave() -> None:
+    """Leave the process group."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _loopback() -> str:

@@ -29,6 +29,7 @@ def train_rank(config: dict[str, Any]) -> None:
         config: run, job, attempt, url, token, and the API's answer to `start`.
     """
     import ray.train.torch
+    import torch
 
     from dasl_core.distributed import rank, world_size
     from dasl_core.train.build import RunFiles, pretrain
@@ -42,6 +43,8 @@ def train_rank(config: dict[str, Any]) -> None:
 
     log_to_stderr(config["token"], job=config["job"], attempt=config["attempt"], rank=rank())
     device, node = ray.train.torch.get_device(), ray.util.get_node_ip_address()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     logger.info("rank %d of %d is on %s, %s", rank(), world_size(), node, device)
     start = AttemptStart.model_validate(config["start"])
     spec = start.job_spec()

@@ -1,20 +1,22 @@
-"""Ray's `TorchTrainer` without the helper processes that an attempt does not need."""
+"""Ray Train without the imports and helper processes that an attempt does not need."""
 
 from typing import Any
 
-from ray.train.torch import TorchTrainer
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 _UNNEEDED = frozenset({"DatasetsCallback", "PlacementGroupCleanerCallback"})
 
 
-class LeanTrainer(TorchTrainer):  # type: ignore[misc]  # Ray's class has no types
-    """`TorchTrainer` that starts two processes fewer, each of which imports Ray Train.
+class LeanTrainer(DataParallelTrainer):  # type: ignore[misc]  # Ray's class has no types
+    """`DataParallelTrainer` that starts two processes fewer, each of which imports Ray Train.
 
     One would distribute Ray datasets, which DASL does not use. The other would free the resources of the
     ranks after the death of Ray Train's controller; the driver ends then, and Ray frees them.
 
     Ray has no setting for this. The callbacks are recognized by name; if another version of Ray names them
     differently, it starts the helper processes again.
+
+    Ray's `TorchTrainer` adds only a default backend, and imports torch in the driver and the controller.
     """
 
     # Another version of Ray may pass arguments.

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import socket
-from datetime import timedelta
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 import ray
+import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, not re-exported
 
 from workers import process_group
-
-TIMEOUT = timedelta(seconds=60)
 
 
 @pytest.fixture(autouse=True)
@@ -31,8 +31,8 @@ def is_heard(address: str, port: int) -> bool:
 
 
 def test_store_listens_on_node_address_only() -> None:
-    address, port = process_group.open_store(TIMEOUT)
-    TCPStore(address, port, timeout=TIMEOUT).set("from", "another rank")
+    address, port = process_group.open_store()
+    TCPStore(address, port, timeout=process_group.TIMEOUT).set("from", "another rank")
     assert process_group._store is not None
     assert process_group._store.get("from") == b"another rank"
     assert not is_heard("127.0.0.2", port)
@@ -49,6 +49,28 @@ def test_store_listens_on_all_addresses_if_node_lacks_its_own(
         return create(address, **options)
 
     monkeypatch.setattr(socket, "create_server", not_mine)
-    address, port = process_group.open_store(TIMEOUT)
-    TCPStore(address, port, timeout=TIMEOUT).set("from", "another rank")
+    address, port = process_group.open_store()
+    TCPStore(address, port, timeout=process_group.TIMEOUT).set("from", "another rank")
     assert is_heard("127.0.0.2", port)
+
+
+def test_rank_joins_and_leaves_process_group() -> None:
+    address, port = process_group.open_store()
+    process_group.join("gloo", address, port, rank=0, size=1)
+    assert (dist.is_initialized(), dist.get_world_size()) == (True, 1)
+    process_group.leave()
+    assert not dist.is_initialized()
+    process_group.leave()  # it may have failed before it joined
+
+
+def test_driver_and_controller_do_not_import_torch() -> None:
+    """It would cost each attempt two seconds in both processes, one after the other."""
+    code = """
+import sys
+from workers import driver, process_group, rank, trainer
+trainer.LeanTrainer(rank.train_rank, backend_config=process_group.ProcessGroupConfig("gloo"))
+assert "ray.train" in sys.modules
+print([name for name in ("torch", "torchvision", "timm") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "[]\n", done.stdout + done.stderr
