@@ -127,24 +127,6 @@ def test_pause_kill_and_damaged_checkpoint_do_not_change_result(
     assert (again.step, again.values) == (undisturbed.step, undisturbed.values)
 
 
-def test_clone_continues_with_changed_settings(
-    served: Served, client: Client, main_job: Job
-) -> None:
-    assert main_job.resolved is not None
-    epochs = int(main_job.resolved["train"]["epochs"])
-    changes = {
-        "train": {"epochs": epochs + 1, "optimizer": {"name": "adamw", "lr": 0.0001}},
-        "resources": {"workers": 1},
-    }
-    clone = client.jobs.clone(main_job.id, changes).wait(timeout=PATIENCE_SECONDS, poll=0.5)
-    [*_, newest] = client.jobs.checkpoints(main_job.id)
-    assert clone.start_checkpoint_id == newest.id
-    steps = client.jobs.metrics(clone.id, name="loss", max_points=10_000).step
-    assert steps == list(range(newest.step + 1, newest.step + STEPS + 1))
-    [checkpoint] = client.jobs.checkpoints(clone.id)
-    assert (checkpoint.final, checkpoint.step) == (True, newest.step + STEPS)
-
-
 def test_diverging_run_fails_with_its_cause(served: Served, client: Client) -> None:
     train = {
         "epochs": 3,
@@ -168,15 +150,21 @@ def test_diverging_run_fails_with_its_cause(served: Served, client: Client) -> N
     assert len(job.error.log_lines()) <= 50
 
 
-def test_cancel_stops_after_a_step_and_saves_it(
-    served: Served, client: Client, tmp_path: Path
+def test_clone_continues_with_changed_settings_until_cancelled(
+    served: Served, client: Client, main_job: Job, tmp_path: Path
 ) -> None:
-    train = {"epochs": 100_000, "batch_size": 8, "checkpoint_every_epochs": 100_000}
-    resources = {"workers": 1}
-    evaluate = {"every_epochs": 50_000}
-    job = client.jobs.submit(
-        spec(served.dataset, train=train, evaluate=evaluate, resources=resources)
-    )
+    changes = {
+        "train": {
+            "epochs": 100_000,
+            "checkpoint_every_epochs": 100_000,
+            "optimizer": {"name": "adamw", "lr": 0.0001},
+        },
+        "evaluate": {"every_epochs": 50_000},
+        "resources": {"workers": 1},
+    }
+    job = client.jobs.clone(main_job.id, changes)
+    [*_, newest] = client.jobs.checkpoints(main_job.id)
+    assert job.start_checkpoint_id == newest.id
     until(lambda: client.jobs.metrics(job.id).step or None, "the first step")
     assert job.cancel().status in ("running", "cancelling")
     job = until(lambda: ((now := job.refresh()).done and now) or None, "the end")
@@ -184,12 +172,15 @@ def test_cancel_stops_after_a_step_and_saves_it(
     moves = [e.data["to"] for e in client.jobs.events(job.id) if e.type == "status" and e.data]
     assert moves[-2:] == ["cancelling", "cancelled"]
 
+    steps = client.jobs.metrics(job.id, max_points=1_000_000).step
+    assert steps == list(range(newest.step + 1, steps[-1] + 1))
+    assert job.progress is not None
+    assert job.progress.total_steps == 100_000 * STEPS
     [attempt] = client.jobs.attempts(job.id)
     assert attempt.state == "cancelled"
-    [checkpoint] = client.jobs.checkpoints(job.id)
-    assert not checkpoint.final
     # The checkpoint contains every trained step, and training could resume from it.
-    assert checkpoint.step == client.jobs.metrics(job.id, max_points=1_000_000).step[-1]
+    [checkpoint] = client.jobs.checkpoints(job.id)
+    assert (checkpoint.final, checkpoint.step) == (False, steps[-1])
     client.checkpoints.download(checkpoint.id, tmp_path)
     assert load_state(tmp_path)["progress"]["step"] == checkpoint.step
     until(lambda: not served.drivers(job.id) or None, "the driver's end")
