@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from service.embedded.local_ray import LocalRay
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     # How long an example takes says how busy the machine is, and nothing of what is tested.
     settings.register_profile("any machine", deadline=None)
     settings.load_profile("any machine")
     # Importing everything makes a million objects that stay. Python else walks all of them 26 times
     # meanwhile, which is a fifth of the collection's time.
     gc.disable()
+    # Libraries miss frozen objects at the end, and say so. After pytest's own five collections, a second each.
+    config.add_cleanup(gc.unfreeze)
 
 
 def pytest_collection_finish() -> None:
@@ -28,10 +30,6 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # else libraries miss their objects at the end, and say so
 
 
 @pytest.fixture(scope="session")
