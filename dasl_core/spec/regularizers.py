@@ -125,11 +125,13 @@ class DAR(SpecModel):
 class SEC(SpecModel):
     """Spherical embedding constraint (Zhang et al., NeurIPS 2020) on the raw embedding norms."""
 
-    weight: Weight = Field(
-        0.5,
+    weight: Weight | Auto = Field(
+        "auto",
         description=(
             "The factor eta. The authors multiply their contrastive loss by temperature/0.07, and "
-            "`simclr` here does not: divide their eta by this factor (7.14 at temperature 0.5)."
+            "`simclr` here does not: divide their eta by this factor (7.14 at temperature 0.5). "
+            '"auto": 0.5 for `target: mean`; 0.0001 for `target: zero`, the value of the SEC authors\' '
+            "README for L2 regularization."
         ),
     )
     target: Literal["mean", "zero"] = Field(

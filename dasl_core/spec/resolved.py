@@ -81,8 +81,9 @@ class ResolvedDAR(DAR):
 
 
 class ResolvedSEC(SEC):
-    """SEC with or without its ramp."""
+    """SEC with its weight, and with or without its ramp."""
 
+    weight: Weight
     ramp: bool
 
 

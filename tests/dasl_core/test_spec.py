@@ -611,6 +611,22 @@ def test_auto_dar_weight_depends_on_norm_and_difference(dar: dict[str, Any], wei
 
 
 @pytest.mark.parametrize(
+    ("sec", "weight"),
+    [
+        ({}, 0.5),
+        ({"target": "zero"}, 1e-4),
+        ({"weight": "auto", "target": "zero"}, 1e-4),
+        ({"weight": 0.5, "target": "zero"}, 0.5),
+    ],
+)
+def test_auto_sec_weight_depends_on_target(sec: dict[str, Any], weight: float) -> None:
+    resolved = resolve(JobSpec.model_validate({"dataset": "x", "sec": sec}), FACTS).sec
+    assert resolved is not None
+    assert resolved.weight == weight
+    assert resolve(JobSpec(dataset="x", sec=resolved), FACTS).sec == resolved
+
+
+@pytest.mark.parametrize(
     ("dar", "batch", "message"),
     [
         ({"estimator": "full"}, 1024, r"dar\.estimator.*2,048 embeddings.*at most 1,024"),

@@ -12,6 +12,9 @@ from dasl_core.spec.resolved import ResolvedClusters, ResolvedDAR, ResolvedSEC
 # distances; for l1, no weight around 0.003 differed measurably from 0. l2 and sq_l2 of 128 coordinates
 # are about a tenth of their l1.
 DAR_WEIGHTS = {"l1": 0.003, "l2": 0.03, "sq_l2": 0.03, "distance": 0.5}
+# eta by target. Norms are pulled to 0 with the weight of the SEC authors' README (`--l2reg_wei 1e-4`): at 0.5
+# the penalty outweighs a loss of dot products.
+SEC_WEIGHTS = {"mean": 0.5, "zero": 1e-4}
 # All pairs of 1,024 embeddings are 524 thousand columns, 268 MB at a width of 128. l2 compares all pairs
 # of columns: 128 embeddings have about as many columns as a chain of 8,192.
 FULL_LIMIT, FULL_L2_LIMIT = 1024, 128
@@ -54,8 +57,12 @@ def choose_k(images: int) -> int:
 def resolve_sec(spec: JobSpec) -> ResolvedSEC | None:
     if spec.sec is None:
         return None
-    ramp = not spec.method.supervised if spec.sec.ramp == "auto" else spec.sec.ramp
-    return spec.sec.narrow(ResolvedSEC, ramp=ramp)
+    weight, ramp = spec.sec.weight, spec.sec.ramp
+    if weight == "auto":
+        weight = SEC_WEIGHTS[spec.sec.target]
+    if ramp == "auto":
+        ramp = not spec.method.supervised
+    return spec.sec.narrow(ResolvedSEC, weight=weight, ramp=ramp)
 
 
 def check_dar(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> None:
