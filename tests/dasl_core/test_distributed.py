@@ -62,8 +62,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "dar-and-sec": {"dar": {"weight": 0.1}, "sec": {"weight": 0.5, "ramp": False}},
 }
 CASES = [
-    *((method, "alone", (2, 4)) for method in REGISTRY),
-    *((method, terms, (4,)) for method in REGISTRY for terms in EVERY_METHOD if terms != "alone"),
+    *((method, terms, (2, 4)) for method in REGISTRY for terms in EVERY_METHOD),
     *(("simclr", terms, (2,)) for terms in VARIANTS),
 ]
 

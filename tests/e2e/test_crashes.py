@@ -1,4 +1,4 @@
-"""Short versions of `tests.chaos.crashes`: kill -9 of real processes."""
+"""Short versions of `tests.chaos.crashes` and `tests.chaos.recovery`: kill -9 of real processes."""
 
 from __future__ import annotations
 
@@ -65,3 +65,12 @@ def test_random_kills_lose_and_repeat_nothing(
     assert result["attempts"]["succeeded"] == result["jobs"]
     if set(kills) == {"api", "dispatcher"}:  # the next dispatcher adopts what runs
         assert result["attempts"] == {"succeeded": result["jobs"]}
+
+
+def test_killed_dispatcher_loses_no_step(tmp_path: Path) -> None:
+    words = ("--only", "dispatcher", "--standin")
+    result = run(tmp_path, "tests.chaos.recovery", *words)["dispatcher"]["result"]
+    # The time until adoption is not checked, because the machine may be busy; the command measures it.
+    assert (result["status"], result["attempt"], result["restarts"]) == ("running", 1, 0), result
+    assert result["every_step_once_and_in_order"], result
+    assert result["left_behind"] == []

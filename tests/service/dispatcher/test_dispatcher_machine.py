@@ -301,7 +301,7 @@ def test_random_events_lose_no_job(story: type[Story]) -> None:
     run_state_machine_as_test(
         story,
         settings=settings(
-            max_examples=30,
+            max_examples=40,
             stateful_step_count=30,
             deadline=None,
             derandomize=True,
