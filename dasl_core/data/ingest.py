@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
 from dasl_core.data.decode import decode_image
 from dasl_core.data.index import DatasetIndex, Skipped, inside
 from dasl_core.spec.locations import OUTSIDE, is_allowed
@@ -38,9 +39,6 @@ FILLERS = frozenset({
     "set", "split", "data", "dataset", "folder", "jpg", "jpeg", "png",
 })
 # fmt: on
-
-# Files handed to a thread at once: a future per file would cost 1 KB each for millions of files.
-_CHUNK = 32
 
 
 @dataclass(frozen=True)
@@ -241,13 +239,12 @@ def _decode_all(
 ) -> Iterator[tuple[int, int] | str]:
     """Decode all images; return (width, height) of each, or why it cannot be used, in order."""
 
-    def check(chunk: list[str]) -> list[tuple[int, int] | str]:
-        return [_size_or_reason(root, path) for path in chunk]
+    def check(path: str) -> tuple[int, int] | str:
+        return _size_or_reason(root, path)
 
-    chunks = [paths[start : start + _CHUNK] for start in range(0, len(paths), _CHUNK)]
-    with ThreadPoolExecutor(workers or os.cpu_count(), "decode") as pool:
-        for outcomes in pool.map(check, chunks):
-            yield from outcomes
+    threads = workers or os.cpu_count() or 1
+    with ThreadPoolExecutor(threads, "decode") as pool:
+        yield from bounded_map(pool, check, paths, AHEAD_PER_THREAD * threads)
 
 
 def _size_or_reason(root: Path, path: str) -> tuple[int, int] | str:

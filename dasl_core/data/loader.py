@@ -7,12 +7,11 @@ device from pixels finer than they need, with a bilinear filter that reduces by 
 
 import hashlib
 import io
-import itertools
 import json
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from PIL import Image
 from torch import Tensor
 
 from dasl_core.atomic import write_atomically
+from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
 from dasl_core.data.cache import CacheFolder, locked
 from dasl_core.data.decode import decode_image
 from dasl_core.data.index import DatasetIndex
@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 # Raised when older caches must not be read: format 1 kept unreadable images as black ones.
 CACHE_FORMAT = 2
+BATCHES_AHEAD = 3
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class Canvases:
         self.side = min(2 * image_size, int(index.sizes.max()))
         self.unreadable: dict[int, str] = {}
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
+        self._ahead = AHEAD_PER_THREAD * threads
         self._pixels: np.ndarray | None = None
         self._folder: CacheFolder | None = None
         self._valid_hw = _valid_hw(index.sizes, self.side)
@@ -160,7 +162,7 @@ class Canvases:
             except ValueError as error:
                 return str(error)
 
-        reasons = enumerate(self._pool.map(reason, range(len(self.index))))
+        reasons = enumerate(bounded_map(self._pool, reason, range(len(self.index)), self._ahead))
         return {index: why for index, why in reasons if why is not None}
 
     def _shape(self) -> tuple[int, int, int, int]:
@@ -218,7 +220,7 @@ class Canvases:
             folder.reserve(partial, len(header.getvalue()) + pixels)
             with open(partial, "r+b") as file:
                 file.write(header.getvalue())
-                canvases = self._pool.map(self._draw, range(len(self.index)))
+                canvases = bounded_map(self._pool, self._draw, range(len(self.index)), self._ahead)
                 for index, canvas in enumerate(canvases):
                     if isinstance(canvas, str):
                         unreadable[index] = canvas
@@ -244,7 +246,8 @@ class Canvases:
         start = target.stat().st_size - size * len(self.index)
         unreadable: dict[int, str] = {}
         with open(target, "r+b") as file:
-            for index, canvas in zip(listed, self._pool.map(self._draw, listed), strict=True):
+            canvases = bounded_map(self._pool, self._draw, listed, self._ahead)
+            for index, canvas in zip(listed, canvases, strict=True):
                 if isinstance(canvas, str):
                     unreadable[index] = canvas
                 else:
@@ -339,12 +342,7 @@ class EpochLoader:
             return Batch(pixels, valid_hw, torch.from_numpy(batch), step)
 
         with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as reader:
-            ahead: list[Future[Batch]] = []
-            for step in itertools.chain(range(first_step, self.steps), [None, None]):
-                if step is not None:
-                    ahead.append(reader.submit(read, step))
-                if ahead and (step is None or len(ahead) > 2):
-                    yield ahead.pop(0).result()
+            yield from bounded_map(reader, read, range(first_step, self.steps), BATCHES_AHEAD)
 
     def _order(self, generator: torch.Generator) -> Tensor:
         """Positions in `indices` for an epoch, batch after batch."""

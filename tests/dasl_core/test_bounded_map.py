@@ -1,0 +1,50 @@
+"""A pool's results in order: complete, and never many ahead of their consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dasl_core.data.bounded_map import bounded_map
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 50])
+@pytest.mark.parametrize("ahead", [1, 4])
+def test_results_are_complete_and_in_order(
+    threads: ThreadPoolExecutor, count: int, ahead: int
+) -> None:
+    assert list(bounded_map(threads, lambda n: n * n, range(count), ahead)) == [
+        n * n for n in range(count)
+    ]
+
+
+def test_at_most_ahead_items_are_computed_before_they_are_taken() -> None:
+    computed: list[int] = []
+    pool = ThreadPoolExecutor(2)
+    results = bounded_map(pool, computed.append, range(1000), 6)
+    next(results)
+    pool.shutdown(wait=True)  # everything submitted is now computed
+    assert sorted(computed) == list(range(6))
+
+
+def test_error_reaches_the_consumer_and_ends_the_work(threads: ThreadPoolExecutor) -> None:
+    computed: list[int] = []
+
+    def divide(number: int) -> float:
+        computed.append(number)
+        return 1 / (2 - number)
+
+    results = bounded_map(threads, divide, range(1000), 4)
+    assert [next(results), next(results)] == [0.5, 1.0]
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+    threads.shutdown(wait=True)
+    assert max(computed) <= 6
