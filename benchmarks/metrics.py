@@ -119,7 +119,7 @@ CASES: dict[str, tuple[Callable[[Size, torch.device], Step], Size, str]] = {
     "dimension_std": (std_case, (200_000, 512, 1), ""),
     "inter_class_distances": (distances_case, (4_096, 2_048, 4_096), "as a job does"),
     "uniformity": (uniformity_case, (50_000, 128, 1), ""),
-    "clustering_metrics": (clustering_case, (10_000, 128, 100), ""),
+    "clustering_metrics": (clustering_case, (10_000, 128, 100), "10 starts of k-means"),
 }
 
 

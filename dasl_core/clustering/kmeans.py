@@ -20,6 +20,7 @@ from torch import Tensor
 
 from dasl_core import tensors
 from dasl_core.distributed import world_size
+from dasl_core.seeds import derive_seed
 from dasl_core.tensors import check_choice, check_matrix, full_precision
 
 Metric = Literal["spherical", "euclidean"]
@@ -116,15 +117,17 @@ def cluster(
 
 
 def kmeans(
-    x: Tensor | np.ndarray, k: int, seed: int = 0, max_iterations: int = 100
+    x: Tensor | np.ndarray, k: int, seed: int = 0, max_iterations: int = 100, restarts: int = 1
 ) -> tuple[Tensor, Tensor]:
     """Euclidean k-means in a single process; see `cluster`.
 
     Args:
         x: (N, d) points, taken as they are (normalize them for cosine clusters).
         k: clusters, from 1 to N.
-        seed: of the initialization.
+        seed: of the initialization, and of those of the other starts.
         max_iterations: stops earlier once no point changes its cluster.
+        restarts: number of starts; the clusters with the smallest inertia, the sum of squared
+            distances to their centers, are returned, of equal ones the first.
 
     Returns:
         The cluster of each point, (N,) int64, and the centers, (k, d).
@@ -135,15 +138,23 @@ def kmeans(
     x = tensors.feature_matrix(x, "x")
     tensors.check_whole_number(k, "k")
     tensors.check_whole_number(max_iterations, "max_iterations")
-    clustering = cluster(
-        x,
-        k,
-        metric="euclidean",
-        seed=seed,
-        max_iterations=max_iterations,
-        distributed=False,
+    tensors.check_whole_number(restarts, "restarts")
+    seeds = (seed, *(derive_seed(seed, "k-means", start) for start in range(1, restarts)))
+    best = min(
+        (
+            cluster(
+                x,
+                k,
+                metric="euclidean",
+                seed=each,
+                max_iterations=max_iterations,
+                distributed=False,
+            )
+            for each in seeds
+        ),
+        key=lambda clustering: clustering.inertia,
     )
-    return clustering.assignments, clustering.centers
+    return best.assignments, best.centers
 
 
 class _Points:

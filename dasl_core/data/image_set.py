@@ -27,9 +27,9 @@ class ImageSet:
         """The index of the whole data set."""
         return self.canvases.index
 
-    def at_most(self, limit: int) -> "ImageSet":
-        """Select at most `limit` of these images, evenly spaced."""
-        return ImageSet(self.canvases, self.indices[:: spacing(len(self.indices), limit)])
+    def every(self, stride: int) -> "ImageSet":
+        """Select every n-th of these images."""
+        return ImageSet(self.canvases, self.indices[::stride])
 
     def class_names(self) -> list[str] | None:
         """The class name of each image, or None without labels."""

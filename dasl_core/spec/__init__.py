@@ -8,7 +8,7 @@ from dasl_core.spec.backbone import Backbone
 from dasl_core.spec.backbones import BACKBONES, BackboneInfo
 from dasl_core.spec.branch import branch_problems
 from dasl_core.spec.errors import field_problems
-from dasl_core.spec.evaluate import Evaluate, FineTune, Holdout, Knn, LinearProbe
+from dasl_core.spec.evaluate import Evaluate, FineTune, Holdout, KMeans, Knn, LinearProbe
 from dasl_core.spec.job import Checkpoints, JobSpec, Resources
 from dasl_core.spec.methods import METHODS, MethodConfig, MethodSettings
 from dasl_core.spec.methods.simclr import SimCLR
@@ -48,6 +48,7 @@ __all__ = [
     "FineTune",
     "Holdout",
     "JobSpec",
+    "KMeans",
     "Knn",
     "LinearProbe",
     "MethodConfig",

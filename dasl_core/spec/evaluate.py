@@ -15,6 +15,15 @@ class Knn(SpecModel):
     temperature: float = Field(
         0.07, ge=1e-3, le=1000, description="A vote has the weight exp(similarity / temperature)."
     )
+    bank: PositiveInt | None = Field(
+        None,
+        description=(
+            "Maximum of training images in the bank, where neighbors are searched; of more, every "
+            "second, third, and so on, is taken. null: all training images. Every evaluation "
+            "computes their features anew, and each rank stores 4 bytes per feature and image: "
+            "10 GB for ImageNet and a ResNet-50."
+        ),
+    )
 
 
 class Holdout(SpecModel):
@@ -31,6 +40,20 @@ class Holdout(SpecModel):
         description=(
             '"class" holds out whole classes: retrieval is then zero-shot, and there is no '
             "k-NN accuracy, linear probe or fine-tuning."
+        ),
+    )
+
+
+class KMeans(SpecModel):
+    """k-means of held-out images into as many clusters as there are classes."""
+
+    restarts: int = Field(
+        10,
+        ge=1,
+        le=1000,
+        description=(
+            "How often k-means starts from other centers; the clusters with the smallest sum of "
+            "squared distances to their centers count."
         ),
     )
 
@@ -100,11 +123,11 @@ class Evaluate(SpecModel):
             "labels."
         ),
     )
-    clustering: bool = Field(
+    clustering: KMeans | bool = Field(
         False,
         description=(
             "NMI and pairwise F1 of k-means with as many clusters as classes, on held-out "
-            "images. Needs labels."
+            "images. true: with the defaults below. Needs labels."
         ),
     )
     retrieval: tuple[PositiveInt, ...] = Field(

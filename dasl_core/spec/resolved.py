@@ -8,7 +8,7 @@ from typing import Literal
 
 from dasl_core.spec.augment import Augment
 from dasl_core.spec.backbone import Backbone
-from dasl_core.spec.evaluate import Evaluate, FineTune, LinearProbe
+from dasl_core.spec.evaluate import Evaluate, FineTune, KMeans, LinearProbe
 from dasl_core.spec.fields import (
     ClusterCount,
     Decay,
@@ -111,8 +111,9 @@ class ResolvedTrain(Train):
 
 
 class ResolvedEvaluate(Evaluate):
-    """Evaluations with their interval, and the settings of the probes that are on."""
+    """Evaluations with their interval, and the settings of k-means and the probes that are on."""
 
+    clustering: KMeans | Literal[False]
     linear: LinearProbe | Literal[False]
     finetune: FineTune | Literal[False]
     every_epochs: PositiveInt

@@ -4,7 +4,8 @@ Specs are read long after they were written: from rows of the database and files
 stored stays as it is; it is upgraded whenever it is read.
 
 A change of the models that a stored spec does not survive (a field renamed, removed or narrowed, or one
-added to `resources`) needs an upgrader, in the same commit.
+added to `resources`) needs an upgrader, in the same commit. So does a new field of a resolved spec whose
+default would change what an old job computes when it is resumed.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +19,43 @@ from dasl_core.spec.resolved import ResolvedJobSpec
 Content = dict[str, Any]
 Model = TypeVar("Model", bound=BaseModel)
 
-UPGRADERS: list[Callable[[Content], Content]] = []
+_PARTS_OF_VERSION_1 = frozenset(
+    [
+        "name",
+        "dataset",
+        "method",
+        "backbone",
+        "augment",
+        "dar",
+        "sec",
+        "train",
+        "evaluate",
+        "checkpoints",
+        "resources",
+        "priority",
+        "tags",
+    ]
+)
+
+
+def is_resolved(spec: Content) -> bool:
+    """Whether a stored spec has every part: what a person wrote leaves out the defaults."""
+    return spec.keys() >= _PARTS_OF_VERSION_1
+
+
+def keep_evaluations_of_version_1(spec: Content) -> Content:
+    """Version 1 had at most 50,000 images in the bank of k-NN, and one start of k-means."""
+    if not is_resolved(spec):
+        return spec
+    evaluate = dict(spec["evaluate"])
+    if evaluate["knn"] is not None:
+        evaluate["knn"] = {**evaluate["knn"], "bank": 50_000}
+    if evaluate["clustering"] is True:
+        evaluate["clustering"] = {"restarts": 1}
+    return {**spec, "evaluate": evaluate}
+
+
+UPGRADERS: list[Callable[[Content], Content]] = [keep_evaluations_of_version_1]
 """Item n - 1 turns a spec of version n into one of version n + 1.
 
 An upgrader is a pure function: it returns a new dict. It gets resolved specs, and specs as a person wrote

@@ -26,12 +26,9 @@ from dasl_core.evaluate import (
 )
 from dasl_core.evaluate.finetune import Reader, rank_share
 from dasl_core.seeds import stream
-from dasl_core.spec import FineTune, LinearProbe, ResolvedEvaluate, ViewAugment
+from dasl_core.spec import FineTune, KMeans, LinearProbe, ResolvedEvaluate, ViewAugment
 from dasl_core.train.precision import Precision, autocast, autocast_dtype, weight_dtype
 
-# Maximum of training images in the k-NN bank, evenly spaced: features are recomputed at every
-# evaluation, which must stay cheap compared with training.
-BANK_LIMIT = 50_000
 # Maximum of held-out images for health metrics, whose cost is quadratic or worse. Evenly spaced, since
 # the first ones of the index belong to the first few classes.
 HEALTH_LIMIT = 4_096
@@ -73,7 +70,9 @@ class Evaluator:
         self.keepalive = keepalive
         self.image_size = image_size
         self.train = train
-        self.bank = train.at_most(BANK_LIMIT)
+        limit = settings.knn.bank if settings.knn is not None else None
+        bank_every = 1 if limit is None else spacing(len(train), limit)
+        self.bank = train.every(bank_every)
         self.held_out = held_out
         names, train_names = held_out.class_names(), train.class_names()
         self.labels: Tensor | None = None
@@ -87,7 +86,7 @@ class Evaluator:
             # classes are held out. Images of a single missing class count as wrong.
             if train_names is not None and not set(names).isdisjoint(train_names):
                 self.train_labels = torch.tensor([numbers[name] for name in train_names])
-                self.bank_labels = self.train_labels[:: spacing(len(train_names), BANK_LIMIT)]
+                self.bank_labels = self.train_labels[::bank_every]
 
     def backbone(self, backbone: nn.Module, *, final: bool = False) -> dict[str, float]:
         """Compute all metrics of a network from images to features (B, d), in eval mode.
@@ -177,22 +176,24 @@ class Evaluator:
                 metrics |= {
                     "knn_k": float(settings.knn.k),
                     "knn_temperature": settings.knn.temperature,
+                    "knn_bank": float(len(self.bank)),
                 }
             if settings.retrieval and len(held_out) > 1:
                 recalls = recall_at_k(held_out, self.labels, settings.retrieval)
                 metrics |= {f"recall_at_{k}": value for k, value in recalls.items()}
-            if settings.clustering:
-                metrics |= clustering_metrics(held_out, self.labels)
+            if isinstance(settings.clustering, KMeans):
+                restarts = settings.clustering.restarts
+                metrics |= clustering_metrics(held_out, self.labels, restarts=restarts)
         if health:
             metrics |= self._health(encode, held_out)
         return metrics
 
     def _health(self, encode: Encoder, features: Tensor) -> dict[str, float]:
         """Compute the metrics that need no labels: is the representation spread, or collapsing?"""
-        subset = self.held_out.at_most(HEALTH_LIMIT)
+        every = spacing(len(self.held_out), HEALTH_LIMIT)
+        subset = self.held_out.every(every)
         first, second = (self.features(encode, subset, view) for view in range(2))
         metrics = {"alignment": alignment(first, second), "mean_norm": mean_norm(features)}
-        every = spacing(len(features), HEALTH_LIMIT)
         features = features[::every]
         if len(features) > 1:
             metrics |= {

@@ -226,7 +226,7 @@ def test_pairwise_f1_is_exact_beyond_float32_and_int32() -> None:
 
 def test_clustering_metrics_come_from_one_kmeans() -> None:
     x, y = clouds(classes=6, spread=1.2, seed=2)
-    clusters, _ = evaluate.kmeans(F.normalize(x, dim=1), 6, seed=5)
+    clusters, _ = evaluate.kmeans(F.normalize(x, dim=1), 6, seed=5, restarts=10)
     metrics = evaluate.clustering_metrics(x, y, seed=5)
     assert metrics["nmi"] == evaluate.normalized_mutual_information(clusters, y)
     assert metrics["nmi"] == evaluate.nmi(x, y, seed=5)
@@ -244,6 +244,28 @@ def test_nmi_is_high_for_clear_and_low_for_shuffled_classes() -> None:
     shuffled = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(0))]
     assert evaluate.nmi(x, shuffled) < 0.5
     assert evaluate.nmi(torch.ones(6, 3), torch.tensor([0, 0, 1, 1, 2, 2])) < 0.9
+
+
+def test_kmeans_keeps_the_best_of_its_restarts() -> None:
+    x, y = clouds(classes=12, per_class=20, spread=0.3, seed=4)
+    x = F.normalize(x, dim=1)
+
+    def inertia(restarts: int, seed: int = 0) -> float:
+        clusters, centers = evaluate.kmeans(x, 12, seed=seed, restarts=restarts)
+        return float((x - centers[clusters]).square().sum())
+
+    inertias = [inertia(restarts) for restarts in range(1, 11)]
+    assert inertias == sorted(inertias, reverse=True)
+    assert inertias[-1] < inertias[0]
+    assert inertias[0] == inertia(1)
+    theirs = KMeans(12, n_init=10, random_state=0).fit(x.numpy())
+    assert inertias[-1] == pytest.approx(theirs.inertia_, rel=1e-3)
+    assert evaluate.nmi(x, y) == evaluate.nmi(x, y, restarts=10)
+    first, best = evaluate.nmi(x, y, restarts=1), evaluate.nmi(x, y)
+    assert best == pytest.approx(
+        reference.normalized_mutual_info_score(y, theirs.labels_), abs=1e-3
+    )
+    assert first != best
 
 
 def test_kmeans_matches_scikit_learn_and_is_repeatable() -> None:
@@ -427,6 +449,7 @@ def test_errors_name_invalid_argument() -> None:
         (lambda: evaluate.knn_accuracy(x, y, x, y, temperature=math.nan), "temperature must be"),
         (lambda: evaluate.kmeans(x, 2.0), r"k must be .* whole number; given 2.0"),  # type: ignore[arg-type]
         (lambda: evaluate.kmeans(x, 61), "k must be"),
+        (lambda: evaluate.kmeans(x, 2, restarts=0), "restarts must be at least 1"),
         (lambda: evaluate.kmeans(x, 2, max_iterations=1.5), "max_iterations must be at least 1"),  # type: ignore[arg-type]
         (
             lambda: evaluate.recall_at_k(x, y, []),

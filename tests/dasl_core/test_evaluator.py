@@ -152,8 +152,7 @@ def test_subset_of_held_out_images_has_all_classes(
 ) -> None:
     # The first three images of the index belong to one class.
     monkeypatch.setattr(evaluation, "HEALTH_LIMIT", 3)
-    monkeypatch.setattr(evaluation, "BANK_LIMIT", 6)
-    evaluator = build(pictures)
+    evaluator = build(pictures, knn={"bank": 6})
     network = network_with_a_head()
     metrics = evaluator.backbone(network)
     with evaluation.eval_mode(network):
@@ -169,6 +168,29 @@ def test_subset_of_held_out_images_has_all_classes(
         labels[evaluator.held_out.indices],
     )
     assert metrics["knn_top1"] == expected
+
+
+@pytest.mark.parametrize(("bank", "images"), [(None, 18), (18, 18), (17, 9), (6, 6), (1, 1)])
+def test_bank_holds_all_training_images_or_at_most_as_many_as_set(
+    build: Build, pictures: DatasetIndex, bank: int | None, images: int
+) -> None:
+    metrics = build(pictures, knn={"bank": bank}).backbone(network_with_a_head())
+    assert metrics["knn_bank"] == images
+
+
+def test_clusters_are_the_best_of_all_starts(
+    build: Build, pictures: DatasetIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = []
+
+    def record(x: Tensor, y: Tensor, restarts: int) -> dict[str, float]:
+        starts.append(restarts)
+        return {}
+
+    monkeypatch.setattr(evaluation, "clustering_metrics", record)
+    for clustering in (False, True, {"restarts": 3}):
+        build(pictures, clustering=clustering).raw_pixels()
+    assert starts == [10, 3]
 
 
 def test_evaluator_without_labels_skips_label_metrics(build: Build, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from dasl_core.data.index import DatasetIndex
 from dasl_core.export import ExportError
 from dasl_core.export.checkpoint import MODEL, read_checkpoint
-from dasl_core.spec import Resources, versions
+from dasl_core.spec import KMeans, Resources, versions
 from dasl_core.spec.versions import UnreadableSpec
 from dasl_core.train.serialization import STRUCTURE
 from tests.support.training_world import Recorder, resolved, run
@@ -45,15 +45,17 @@ def test_upgraders_run_from_the_stored_version_on(monkeypatch: pytest.MonkeyPatc
 
 
 def test_spec_of_newer_version_is_refused() -> None:
-    with pytest.raises(UnreadableSpec, match=r"of version 2, and this DASL reads versions up to 1"):
-        versions.load({}, 2)
+    newest = versions.current()
+    message = rf"of version {newest + 1}, and this DASL reads versions up to {newest}"
+    with pytest.raises(UnreadableSpec, match=message):
+        versions.load({}, newest + 1)
 
 
 def test_spec_without_upgrader_is_refused_with_its_field(pictures: DatasetIndex) -> None:
     stored = resolved(pictures).model_dump(mode="json")
     stored["resources"]["racks"] = 2
     with pytest.raises(UnreadableSpec, match=r"another version.* spec\.resources\.racks"):
-        versions.load(stored, 1)
+        versions.load(stored, versions.current())
     with pytest.raises(UnreadableSpec, match=r"another version.* spec\.resources\.racks"):
         versions.load_resources(stored, 1)
 
@@ -106,11 +108,28 @@ def test_version_must_be_an_integer_from_1_on(
 def test_loaded_spec_equals_the_stored_one(pictures: DatasetIndex) -> None:
     spec = resolved(pictures)
     stored = spec.model_dump(mode="json")
-    assert versions.load(stored, 1) == spec
-    assert versions.load_resources(stored, 1) == spec.resources
+    assert versions.load(stored, versions.current()) == spec
+    assert versions.load_resources(stored, versions.current()) == spec.resources
+
+
+def test_evaluations_of_version_1_keep_their_bank_and_their_one_start_of_kmeans(
+    pictures: DatasetIndex,
+) -> None:
+    stored = resolved(pictures, evaluate={"clustering": True}).model_dump(mode="json")
+    del stored["evaluate"]["knn"]["bank"]
+    stored["evaluate"]["clustering"] = True
+    evaluate = versions.load(stored, 1).evaluate
+    assert evaluate.knn is not None
+    assert evaluate.knn.bank == 50_000
+    assert evaluate.clustering == KMeans(restarts=1)
+    stored["evaluate"] |= {"knn": None, "clustering": False}
+    assert versions.load(stored, 1).evaluate.knn is None
+    submitted = {"dataset": "pictures", "evaluate": {"knn": {"k": 5}, "clustering": True}}
+    assert versions.upgrade(submitted, 1) == submitted, "a clone gets the defaults of today"
 
 
 def test_files_of_version_1_hold_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "UPGRADERS", [])
     assert versions.beside() == {}
     assert versions.of({}) == 1
     monkeypatch.setattr(versions, "UPGRADERS", [rename_passes])
@@ -120,6 +139,7 @@ def test_files_of_version_1_hold_no_version(monkeypatch: pytest.MonkeyPatch) -> 
 def test_older_checkpoint_is_resumed_and_exported(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(versions, "UPGRADERS", [])
     spec = resolved(pictures, train={"epochs": 2})
     whole = Recorder(tmp_path / "whole")
     assert run(spec, pictures, cache, whole) == "succeeded"
@@ -149,6 +169,7 @@ def test_checkpoint_of_newer_version_is_refused(
     done = Recorder(tmp_path / "done")
     run(spec, pictures, cache, done)
     file = done.last_checkpoint / STRUCTURE
-    file.write_text(json.dumps({**json.loads(file.read_text()), "spec_version": 2}))
-    with pytest.raises(ValueError, match=r"spec is of version 2"):
+    newer = versions.current() + 1
+    file.write_text(json.dumps({**json.loads(file.read_text()), "spec_version": newer}))
+    with pytest.raises(ValueError, match=rf"spec is of version {newer}"):
         run(spec, pictures, cache, Recorder(tmp_path / "again"), done.last_checkpoint)

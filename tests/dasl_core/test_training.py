@@ -156,7 +156,7 @@ def test_evaluations_cover_pixels_untrained_and_trained(
         (9, 3, "backbone"),
     ]
     with_labels = {"knn_top1", "recall_at_1", "recall_at_2"}
-    knn_settings = {"knn_k": 20, "knn_temperature": 0.07}
+    knn_settings = {"knn_k": 20, "knn_temperature": 0.07, "knn_bank": 24}
     health = {
         *("alignment", "uniformity", "effective_rank", "dimension_std", "mean_norm"),
         *(f"{kind}_{name}" for kind in ("distance", "class_distance") for name in DISTANCES),

@@ -136,8 +136,9 @@ def test_clone_of_newer_spec_is_refused(api: Api, newer: str) -> None:
     answer = api.client.post(f"/v1/jobs/{newer}/clone", json={"checkpoint": None})
     problem = refused(answer, 409, type="spec-unreadable")
     assert problem["detail"] == (
-        "This server cannot read the job's spec: the spec is of version 2, and this DASL reads versions up "
-        "to 1; upgrade the server, or for a checkpoint the DASL that reads it"
+        f"This server cannot read the job's spec: the spec is of version {versions.current() + 1}, and "
+        f"this DASL reads versions up to {versions.current()}; upgrade the server, or for a checkpoint "
+        "the DASL that reads it"
     )
 
 
@@ -150,7 +151,8 @@ def test_newer_spec_stays_queued_and_holds_nobody_up(
         assert [job.job_id for job in scheduling.queued(session)] == [other]
         scheduling.queued(session)
     queue = {job["id"]: job for job in api.client.get("/v1/cluster").json()["queue"]}
-    assert queue[newer]["reason"].startswith("It cannot start: the spec is of version 2")
+    version = versions.current() + 1
+    assert queue[newer]["reason"].startswith(f"It cannot start: the spec is of version {version}")
     assert queue[other]["reason"] == ""
     assert caplog.text.count(newer) == 1  # not in each round
 

@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.spec import ResolvedJobSpec
+from dasl_core.spec import ResolvedJobSpec, versions
 from service.db import migrate
 from service.db.session import Database, make_engine
 from service.server.app import create_app
@@ -121,7 +121,8 @@ def test_attempt_that_was_running_reports_on(upgraded: Upgraded) -> None:
 def test_attempt_that_was_starting_starts(upgraded: Upgraded) -> None:
     start = upgraded.attempt("starting", "start")
     assert start.status_code == 200
-    assert start.json()["spec"] == upgraded.job("starting")["resolved"]
+    stored = upgraded.job("starting")["resolved"]
+    assert start.json()["spec"] == versions.upgrade(stored, 1)
     assert start.json()["artifacts_uri"].startswith(f"file://{upgraded.old.home}/artifacts/")
     assert upgraded.job("starting")["status"] == "running"
     failed = upgraded.attempt("starting", "finish", outcome="failed", error={"message": "Broken"})

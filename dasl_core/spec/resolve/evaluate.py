@@ -1,6 +1,6 @@
 """Check and resolve the settings of evaluations."""
 
-from dasl_core.spec.evaluate import FineTune, Holdout, LinearProbe
+from dasl_core.spec.evaluate import FineTune, Holdout, KMeans, LinearProbe
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.resolve.facts import DatasetFacts
@@ -53,6 +53,7 @@ def resolve_evaluate(spec: JobSpec) -> ResolvedEvaluate:
     return evaluate.narrow(
         ResolvedEvaluate,
         every_epochs=every,
+        clustering=KMeans() if evaluate.clustering is True else evaluate.clustering,
         linear=LinearProbe() if evaluate.linear is True else evaluate.linear,
         finetune=FineTune() if evaluate.finetune is True else evaluate.finetune,
     )
