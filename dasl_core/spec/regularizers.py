@@ -106,7 +106,7 @@ class DAR(SpecModel):
         True,
         description=(
             "L2-normalize embeddings first. Without it, shrinking all norms drives the term "
-            "to 0, which risks collapse."
+            "to 0, which risks collapse unless the loss itself fixes the scale of the embeddings."
         ),
     )
 

@@ -21,7 +21,7 @@ import torch
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.spec.methods import METHODS
-from tests.support.training_world import Recorder, image_folder, ingest, resolved, run
+from tests.support.training_world import Recorder, image_folder, ingest, resolved, run, supported
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "golden_losses.json"
 STEPS = 20
@@ -31,7 +31,11 @@ REGULARIZED: dict[str, Any] = {"dar": {"weight": 0.1}, "sec": {"weight": 0.5}}
 DISTANCES = {"dar": {"difference": "distance", "weight": 0.5, "estimator": "unbiased"}}
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     *((method, "plain", {}) for method in sorted(METHODS)),
-    *((method, "dar_and_sec", REGULARIZED) for method in sorted(METHODS)),
+    *(
+        (method, "_and_".join(parts), parts)
+        for method in sorted(METHODS)
+        if (parts := supported(method, **REGULARIZED))
+    ),
     ("simclr", "dar_on_distances", DISTANCES),
 ]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import REGISTRY, Step, build_method
@@ -188,3 +188,33 @@ def test_embedding_width_is_that_of_the_setting(
     assert len(widths) == 1
     width = getattr(spec.method, widths.pop())
     assert seen["outputs"]["embeddings"].shape[-1] == width == 8
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_losses_of_directions_do_not_depend_on_embedding_lengths(
+    pictures: DatasetIndex, name: str
+) -> None:
+    spec = resolved(pictures, method={"name": name})
+    torch.manual_seed(0)
+    method = build_method(spec, num_classes=3).double()
+    images = [
+        torch.randn(SAMPLES, 3, view.image_size, view.image_size, dtype=torch.float64)
+        for view in views_of(spec.method, spec.augment, spec.backbone.image_size)
+    ]
+    step = Step(0, PER_EPOCH * EPOCHS, PER_EPOCH, torch.arange(SAMPLES), LABELS)
+    outputs = method(images)
+    embeddings = outputs["embeddings"].detach().flatten(0, 1)
+    lengths = torch.linspace(0.5, 3, len(images) * SAMPLES, dtype=torch.float64).unsqueeze(1)
+
+    def rescale(module: nn.Module, inputs: Any, output: Any) -> Tensor | None:
+        if not isinstance(output, Tensor) or output.shape[1:] != embeddings.shape[1:]:
+            return None
+        is_embeddings = torch.allclose(output[: len(embeddings)], embeddings)
+        return output * lengths[: len(output)] if is_embeddings else None
+
+    for module in method.modules():
+        module.register_forward_hook(rescale)
+    rescaled = method(images)
+    assert not torch.allclose(rescaled["embeddings"], outputs["embeddings"])
+    same_loss = torch.isclose(method.loss(outputs, step), method.loss(rescaled, step), rtol=1e-9)
+    assert bool(same_loss) == METHODS[name].compares_directions

@@ -19,7 +19,7 @@ from dasl_core.methods import REGISTRY, Outputs
 from dasl_core.methods.simclr import SimCLR
 from dasl_core.train.serialization import load_state
 from dasl_core.vocabulary import Desired
-from tests.support.training_world import Recorder, assert_same, ingest, resolved, run
+from tests.support.training_world import Recorder, assert_same, ingest, resolved, run, supported
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 STEPS, TOTAL = 3, 9  # of `training_world.settings` on `pictures`: 24 images, batch 8, 3 epochs
@@ -43,9 +43,12 @@ IN_PARTS: dict[str, dict[str, Any]] = {
     method: {
         "method": {"name": method},
         "backbone": {"stem": "standard"},  # a third of the time
-        "dar": {"weight": 0.1, "labels": "cluster", "clusters": {"k": 3}},
-        "sec": {"weight": 0.5, "momentum": 0.4},
         "train": {"micro_batches": 2},
+        **supported(
+            method,
+            dar={"weight": 0.1, "labels": "cluster", "clusters": {"k": 3}},
+            sec={"weight": 0.5, "momentum": 0.4},
+        ),
     }
     for method in REGISTRY
 }

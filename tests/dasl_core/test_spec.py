@@ -31,7 +31,9 @@ from dasl_core.spec import (
     field_problems,
     load_spec,
     resolve,
+    versions,
 )
+from dasl_core.spec.regularizers import SEC
 from dasl_core.spec.resolve import choose_k
 
 NAN = float("nan")
@@ -755,6 +757,22 @@ def test_auto_sec_schedule_grows_only_for_self_supervised_methods() -> None:
         sec = resolve(JobSpec.model_validate(spec), FACTS).sec
         assert sec is not None
         assert sec.ramp is ramp
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_sec_is_refused_with_loss_that_does_not_compare_directions(method: str) -> None:
+    config = METHODS[method].model_validate({"name": method})
+    spec = JobSpec(dataset="x", method=config, sec=SEC())
+    if config.compares_directions:
+        assert resolve(spec, FACTS).sec is not None
+    else:
+        with pytest.raises(SpecError, match=f"^sec: .* that of {method} does not .*expected null"):
+            resolve(spec, FACTS)
+        # A job of an earlier version is resumed with what it was submitted with.
+        sec = resolve(JobSpec(dataset="x", sec=SEC()), FACTS).sec
+        before = resolve(JobSpec(dataset="x", method=config), FACTS)
+        stored = before.model_dump(mode="json") | {"sec": sec and sec.model_dump(mode="json")}
+        assert versions.load(stored, 1).sec == sec
 
 
 def test_auto_clusters_follow_number_of_images() -> None:

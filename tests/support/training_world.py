@@ -88,6 +88,13 @@ def tiny_spec(**changes: Any) -> dict[str, Any]:
     return base
 
 
+def supported(method: str, **regularizers: Any) -> dict[str, Any]:
+    """Return the regularizers, without `sec` for a method that refuses it."""
+    if METHODS[method].compares_directions:
+        return regularizers
+    return {name: value for name, value in regularizers.items() if name != "sec"}
+
+
 def resolved(index: DatasetIndex, **changes: Any) -> ResolvedJobSpec:
     """Resolve a tiny spec for a data set; see `tiny_spec`."""
     return resolve(JobSpec.model_validate(tiny_spec(**changes)), index.facts())

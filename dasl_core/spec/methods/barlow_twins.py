@@ -24,6 +24,7 @@ class BarlowTwins(MethodConfig):
     Makes each coordinate of an embedding agree between the two views of an image and decorrelates it from
     all other coordinates. Both views go through the network in one pass, so its batch statistics are those of
     both views together; the authors' code computes them for each view separately.
+    The loss compares coordinates, not directions, so `sec` is refused.
     """
 
     # The authors' code for a batch of 2048 and 1000 epochs (facebookresearch/barlowtwins, main.py).
@@ -34,12 +35,13 @@ class BarlowTwins(MethodConfig):
         blur=(1.0, 0.1),
         solarize=(0.0, 0.2),
     )
+    compares_directions: ClassVar[bool] = False
 
     name: Literal["barlow_twins"] = "barlow_twins"
     projection_dim: Annotated[EmbeddingWidth | Auto, FIXES_SHAPES] = Field(
         "auto",
         description=(
-            'Width of the projector\'s outputs, which the loss, DAR and SEC use. "auto": four '
+            'Width of the projector\'s outputs, which the loss and DAR use. "auto": four '
             "times the width of the backbone's features, at most 8192, the paper's value for "
             "a ResNet-50."
         ),

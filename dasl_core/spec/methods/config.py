@@ -89,6 +89,8 @@ class MethodConfig(SpecModel):
     """Whether the loss is 0 for a batch of one class, or without two images of any class."""
     has_prototypes: ClassVar[bool] = False
     """Whether the method assigns images to prototypes, which DAR can use as clusters."""
+    compares_directions: ClassVar[bool] = True
+    """Whether the loss compares embeddings by their angles, as SEC requires."""
 
     name: Any
 

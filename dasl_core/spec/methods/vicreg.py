@@ -22,7 +22,7 @@ class VICReg(MethodConfig):
     """VICReg (Bardes, Ponce and LeCun, ICLR 2022, https://arxiv.org/abs/2105.04906).
 
     Pulls the views of an image together while each coordinate keeps its variance over the batch and
-    coordinates are decorrelated.
+    coordinates are decorrelated. The loss compares coordinates, not directions, so `sec` is refused.
     """
 
     recipe: ClassVar[Recipe] = Recipe(
@@ -32,12 +32,13 @@ class VICReg(MethodConfig):
         blur=(1.0, 0.1),
         solarize=(0.0, 0.2),
     )
+    compares_directions: ClassVar[bool] = False
 
     name: Literal["vicreg"] = "vicreg"
     projection_dim: Annotated[EmbeddingWidth | Auto, FIXES_SHAPES] = Field(
         "auto",
         description=(
-            'Width of the expander\'s outputs, which the loss, DAR and SEC use. "auto": four '
+            'Width of the expander\'s outputs, which the loss and DAR use. "auto": four '
             "times the width of the backbone's features, at most 8192, the paper's value for "
             "a ResNet-50."
         ),

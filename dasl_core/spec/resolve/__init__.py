@@ -14,7 +14,13 @@ from dasl_core.spec.resolve.checks import check_ignored, check_labels
 from dasl_core.spec.resolve.estimate import Estimate, estimate
 from dasl_core.spec.resolve.evaluate import check_evaluate, resolve_evaluate
 from dasl_core.spec.resolve.facts import DatasetFacts, training_images
-from dasl_core.spec.resolve.regularizers import check_dar, choose_k, resolve_dar, resolve_sec
+from dasl_core.spec.resolve.regularizers import (
+    check_dar,
+    check_sec,
+    choose_k,
+    resolve_dar,
+    resolve_sec,
+)
 from dasl_core.spec.resolve.train import check_learning_rate, resolve_train
 from dasl_core.spec.resolved import ResolvedBackbone, ResolvedJobSpec
 
@@ -46,6 +52,7 @@ def resolve(spec: JobSpec, facts: DatasetFacts) -> ResolvedJobSpec:
     check_evaluate(spec, facts, problems)
     check_labels(spec, facts, problems)
     check_dar(spec, batch, problems)
+    check_sec(spec, problems)
     check_ignored(spec, batch, problems)
     problems += spec.method.check(context)
     if problems:

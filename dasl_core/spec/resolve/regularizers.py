@@ -65,6 +65,20 @@ def resolve_sec(spec: JobSpec) -> ResolvedSEC | None:
     return spec.sec.narrow(ResolvedSEC, weight=weight, ramp=ramp)
 
 
+def check_sec(spec: JobSpec, problems: list[FieldProblem]) -> None:
+    """Check that SEC regularizes norms of embeddings whose directions the loss compares."""
+    if spec.sec is not None and not spec.method.compares_directions:
+        problems.append(
+            FieldProblem(
+                "sec",
+                "equalizes the norms of embeddings for a loss that compares their directions; that "
+                f"of {spec.method.name} does not",
+                "",
+                "null, or a method that compares directions, such as 'simclr'",
+            )
+        )
+
+
 def check_dar(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> None:
     """Check that the pairs that DAR compares fit in memory."""
     dar = spec.dar
