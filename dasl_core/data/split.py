@@ -17,8 +17,8 @@ class Split:
     held_out: np.ndarray
 
 
-def split(index: DatasetIndex, holdout: Holdout) -> Split:
-    """Hold out a share of the images, or of the classes, chosen by a hash of their names.
+def split(index: DatasetIndex, holdout: Holdout | None) -> Split:
+    """Hold out a share of the images, or of the classes, chosen by a hash of their names; None holds out none.
 
     The choice does not depend on the seed or on the order of files, so that runs with different
     seeds are evaluated on the same images, and a larger share contains a smaller one.
@@ -26,9 +26,11 @@ def split(index: DatasetIndex, holdout: Holdout) -> Split:
     Raises:
         ValueError: classes are held out of a data set that has fewer than two.
     """
-    if holdout.by == "image":
+    held_out = np.zeros(len(index), dtype=bool)
+    if holdout is None:
+        pass
+    elif holdout.by == "image":
         chosen = _smallest_hashes(index.paths, holdout.fraction)
-        held_out = np.zeros(len(index), dtype=bool)
         held_out[chosen] = True
     else:
         if index.labels is None or len(index.class_names) < 2:

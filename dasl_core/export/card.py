@@ -163,6 +163,8 @@ def _data(spec: ResolvedJobSpec, data: dict[str, Any] | None) -> str:
     holdout = spec.evaluate.holdout
     if spec.evaluate.dataset is not None:
         held_out = f"the data set `{spec.evaluate.dataset}`"
+    elif holdout is None:
+        held_out = "none"
     elif holdout.by == "class":
         held_out = f"{holdout.fraction:.4g} of the classes, chosen by a hash of their names"
     else:

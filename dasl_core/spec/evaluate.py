@@ -102,7 +102,13 @@ class Evaluate(SpecModel):
             "hold out images of the training set."
         ),
     )
-    holdout: Holdout = Field(default_factory=Holdout)
+    holdout: Holdout | None = Field(
+        default_factory=Holdout,
+        description=(
+            "Images of the training set to evaluate on. null: train on all of them; then nothing is "
+            "measured but the loss and the embeddings of the batches."
+        ),
+    )
     knn: Knn | None = Field(
         default_factory=Knn, description="k-NN classification. null: off. Needs labels."
     )

@@ -132,12 +132,17 @@ class Validator:
         """Report what this run will not measure, and why."""
         settings = self.settings
         if self.evaluator is None:
-            images, fraction = len(self.data.index), settings.holdout.fraction
+            images = len(self.data.index)
+            fraction = 0.0 if settings.holdout is None else settings.holdout.fraction
+            message = (
+                f"evaluate.holdout is null, so all {images} images are trained on and only the loss is "
+                "measured"
+                if settings.holdout is None
+                else f"evaluate.holdout.fraction: {fraction:g} of {images} images rounds to 0, so none is "
+                "held out and only the loss is measured. Increase it."
+            )
             self.reporter.event(
-                "nothing_held_out",
-                f"evaluate.holdout.fraction: {fraction:g} of {images} images rounds to 0, so none is "
-                "held out and only the loss is measured. Increase it.",
-                {"images": images, "fraction": fraction},
+                "nothing_held_out", message, {"images": images, "fraction": fraction}
             )
         elif self.evaluator.train_labels is None:
             requested = [name for name in ("linear", "finetune") if getattr(settings, name)]

@@ -35,6 +35,8 @@ from dasl_core.spec import (
 )
 from dasl_core.spec.regularizers import SEC
 from dasl_core.spec.resolve import choose_k
+from dasl_core.spec.resolve.facts import training_classes, training_images
+from dasl_core.spec.versions import current, load
 
 NAN = float("nan")
 FACTS = DatasetFacts(num_images=1000, num_classes=10, median_size=72)
@@ -288,6 +290,36 @@ def test_explicit_holdout_of_no_images_is_refused() -> None:
     assert problem.message == "holds out none of the data set's 3 images"
     resolve(chosen, FACTS)
     resolve(spec_of(evaluate={"dataset": "other"}), three)
+
+
+@given(images=st.integers(3, 10_000_000))
+def test_advised_holdout_is_one_image(images: int) -> None:
+    """The bound that was advised before held out none of six images."""
+    facts = FACTS.model_copy(update={"num_images": images})
+    none = spec_of(evaluate={"holdout": {"fraction": 0.4 / images}})
+    (problem,) = unresolvable(none, facts)
+    assert problem.field == "evaluate.holdout.fraction"
+    fraction = float(problem.expected.split()[0])
+    advised = spec_of(evaluate={"holdout": {"fraction": fraction}})
+    assert training_images(advised, facts) == images - 1
+    resolve(advised, facts)
+
+
+def test_holdout_null_trains_on_all_images() -> None:
+    spec = spec_of(evaluate={"holdout": None})
+    assert training_images(spec, FACTS) == FACTS.num_images
+    assert training_classes(spec, FACTS) == FACTS.num_classes
+    resolved = resolve(spec, FACTS)
+    assert resolved.evaluate.holdout is None
+    assert load(resolved.model_dump(mode="json"), current()) == resolved
+    resolve(spec_of(evaluate={"holdout": None, "dataset": "other", "linear": True}), FACTS)
+
+
+@pytest.mark.parametrize("name", ["linear", "finetune", "clustering"])
+def test_holdout_null_refuses_evaluations_that_would_not_run(name: str) -> None:
+    (problem,) = unresolvable(spec_of(evaluate={"holdout": None, name: True}), FACTS)
+    assert problem.field == f"evaluate.{name}"
+    assert "needs held-out images, and evaluate.holdout is null" in problem.message
 
 
 def test_resolved_spec_of_few_images_is_valid_input() -> None:

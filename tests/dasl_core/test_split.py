@@ -98,6 +98,22 @@ def test_run_without_held_out_images_reports_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_plots")
+def test_run_without_holdout_trains_on_all_images(tmp_path: Path) -> None:
+    index = ingest(image_folder(tmp_path / "pictures", classes=2, per_class=3))
+    reporter = Recorder(tmp_path / "out")
+    spec = resolved(index, train={"batch_size": 2, "epochs": 2}, evaluate={"holdout": None})
+    run(spec, index, tmp_path / "cache", reporter)
+    assert len(reporter.points) == 6, "two epochs of all six images"
+    ((kind, message, data),) = reporter.events
+    assert (kind, data) == ("nothing_held_out", {"images": 6, "fraction": 0.0})
+    assert "evaluate.holdout is null, so all 6 images are trained on" in message
+    assert reporter.evaluations == []
+    card = (reporter.checkpoints[-1][1] / "README.md").read_text()
+    assert "| held out, never trained on | none |" in card
+    assert "| trained on | 6 images |" in card
+
+
+@pytest.mark.usefixtures("without_plots")
 def test_probe_without_shared_classes_is_reported(tmp_path: Path) -> None:
     index = ingest(image_folder(tmp_path / "pictures", classes=4, per_class=4))
     by_class = {"holdout": {"fraction": 0.5, "by": "class"}, "linear": True, "finetune": True}

@@ -50,7 +50,7 @@ def check_ignored(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> No
                 "train.optimizer.name: sgd",
             )
         )
-    if spec.evaluate.dataset is not None and spec.evaluate.holdout != Holdout():
+    if spec.evaluate.dataset is not None and spec.evaluate.holdout not in (None, Holdout()):
         problems.append(
             _ignored("evaluate.holdout", None, "evaluate.dataset", "evaluate.dataset: null")
         )

@@ -1,6 +1,8 @@
 """Check and resolve the settings of evaluations."""
 
-from dasl_core.spec.evaluate import FineTune, Holdout, KMeans, LinearProbe
+import math
+
+from dasl_core.spec.evaluate import Evaluate, FineTune, Holdout, KMeans, LinearProbe
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.resolve.facts import DatasetFacts
@@ -8,33 +10,12 @@ from dasl_core.spec.resolved import ResolvedEvaluate
 
 
 def check_evaluate(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> None:
-    evaluate = spec.evaluate
-    if evaluate.dataset is None and evaluate.holdout.by == "class":
-        classes = facts.num_classes or 0
-        held_out = round(classes * evaluate.holdout.fraction)
-        if classes < 2 or not 0 < held_out < classes:
-            problems.append(
-                FieldProblem(
-                    "evaluate.holdout.by",
-                    f"cannot hold out {evaluate.holdout.fraction:g} of the classes: the data set has "
-                    f"{classes or 'none'}",
-                    "'class'",
-                    "'image', or a data set with a folder for each of two or more classes",
-                )
-            )
-    holdout = evaluate.holdout
-    # The default fraction may round to 0 images: the run then reports it in an event.
-    is_explicit = evaluate.dataset is None and holdout.fraction != Holdout().fraction
-    if is_explicit and holdout.by == "image" and round(facts.num_images * holdout.fraction) == 0:
-        problems.append(
-            FieldProblem(
-                "evaluate.holdout.fraction",
-                f"holds out none of the data set's {facts.num_images} images",
-                f"{holdout.fraction:g}",
-                f"more than {0.5 / facts.num_images:.3g}",
-            )
-        )
-    finetune, workers = evaluate.finetune, spec.resources.workers
+    if spec.evaluate.dataset is None:
+        if spec.evaluate.holdout is None:
+            _check_nothing_held_out(spec.evaluate, problems)
+        else:
+            _check_holdout(spec.evaluate.holdout, facts, problems)
+    finetune, workers = spec.evaluate.finetune, spec.resources.workers
     if isinstance(finetune, FineTune) and finetune.batch_size < workers:
         problems.append(
             FieldProblem(
@@ -44,6 +25,54 @@ def check_evaluate(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProbl
                 f"at least {workers}",
             )
         )
+
+
+def _check_holdout(holdout: Holdout, facts: DatasetFacts, problems: list[FieldProblem]) -> None:
+    """Check that the fraction leaves images or classes on both sides."""
+    if holdout.by == "class":
+        classes = facts.num_classes or 0
+        if classes < 2 or not 0 < round(classes * holdout.fraction) < classes:
+            problems.append(
+                FieldProblem(
+                    "evaluate.holdout.by",
+                    f"cannot hold out {holdout.fraction:g} of the classes: the data set has "
+                    f"{classes or 'none'}",
+                    "'class'",
+                    "'image', or a data set with a folder for each of two or more classes",
+                )
+            )
+    # The default fraction may round to 0 images: the run then reports it in an event.
+    elif holdout.fraction != Holdout().fraction and round(facts.num_images * holdout.fraction) == 0:
+        problems.append(
+            FieldProblem(
+                "evaluate.holdout.fraction",
+                f"holds out none of the data set's {facts.num_images} images",
+                f"{holdout.fraction:g}",
+                _holdout_advice(facts.num_images),
+            )
+        )
+
+
+def _holdout_advice(images: int) -> str:
+    """Return what to write instead of a fraction that holds out none of so many images."""
+    if images == 1:
+        return "evaluate.holdout: null"
+    digits = len(str(images)) + 1
+    one = f"{math.ceil(10**digits / images) / 10**digits:.{digits}f}".rstrip("0")
+    return f"{one} for one image, or evaluate.holdout: null"
+
+
+def _check_nothing_held_out(evaluate: Evaluate, problems: list[FieldProblem]) -> None:
+    """Refuse settings of evaluations that need held-out images."""
+    for name in ("linear", "finetune", "clustering"):
+        if getattr(evaluate, name):
+            problems.append(
+                FieldProblem(
+                    f"evaluate.{name}",
+                    "needs held-out images, and evaluate.holdout is null; remove it, or name a data set "
+                    "in evaluate.dataset",
+                )
+            )
 
 
 def resolve_evaluate(spec: JobSpec) -> ResolvedEvaluate:

@@ -16,14 +16,15 @@ class DatasetFacts(SpecModel):
 
 def training_images(spec: JobSpec, facts: DatasetFacts) -> int:
     """Return the number of training images; an expected value if whole classes are held out."""
-    if spec.evaluate.dataset is not None:
+    evaluate = spec.evaluate
+    if evaluate.dataset is not None or evaluate.holdout is None:
         return facts.num_images
-    return facts.num_images - round(facts.num_images * spec.evaluate.holdout.fraction)
+    return facts.num_images - round(facts.num_images * evaluate.holdout.fraction)
 
 
 def training_classes(spec: JobSpec, facts: DatasetFacts) -> int:
     """Return the number of classes that are trained on; 0 without labels."""
     classes, holdout = facts.num_classes or 0, spec.evaluate.holdout
-    if spec.evaluate.dataset is not None or holdout.by == "image":
+    if spec.evaluate.dataset is not None or holdout is None or holdout.by == "image":
         return classes
     return classes - round(classes * holdout.fraction)
