@@ -22,5 +22,9 @@ LONGEST_FILE_NAME = 200
 Phase = Literal["reading", "baselines", "training", "final"]
 """Part of a training that may take long."""
 
-Subject = Literal["raw", "untrained", "backbone"]
-"""What an evaluation measures: the pixels, and the backbone before and after training."""
+Subject = Literal["raw", "untrained", "backbone", "embedding"]
+"""What an evaluation measures: the pixels, the backbone before and after training, and the L2-normalized
+embedding of a supervised method after training."""
+
+TRAINED: tuple[Subject, ...] = ("backbone", "embedding")
+"""Subjects that training changes, in the order in which they are recorded; `evaluate.on` names the last."""

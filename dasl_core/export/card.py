@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dasl_core.spec import ResolvedJobSpec
+from dasl_core.vocabulary import TRAINED
 
 
 def model_card(spec: ResolvedJobSpec, model: dict[str, Any], metrics: dict[str, Any]) -> str:
@@ -147,8 +148,10 @@ def _results(spec: ResolvedJobSpec, metrics: dict[str, Any]) -> str:
     titles = {
         "raw": "raw pixels",
         "untrained": "untrained" if spec.backbone.pretrained is None else "at the start",
-        "backbone": f"epoch {last['backbone']['epoch']:g}" if "backbone" in last else "",
     }
+    for subject in (subject for subject in TRAINED if subject in last):
+        epoch = f"epoch {last[subject]['epoch']:g}"
+        titles[subject] = f"{subject}, {epoch}" if "embedding" in last else epoch
     rows = [
         ["metric", *(titles.get(subject, subject) for subject in last)],
         ["---"] * (len(last) + 1),

@@ -119,6 +119,20 @@ class Method(nn.Module, ABC):
         """
 
     @property
+    @abstractmethod
+    def embedding_head(self) -> nn.Module:
+        """The layers from the features of `backbone` to the embeddings that the loss compares."""
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Compute the raw embeddings (B, h) of images (B, C, H, W): phi in the papers of DAR and SEC.
+
+        They are those of `forward`, without its other outputs. In eval mode, an image's embedding does
+        not depend on the other images.
+        """
+        embeddings: Tensor = self.embedding_head(self.backbone(images))
+        return embeddings
+
+    @property
     def representation(self) -> nn.Module:
         """The backbone that is evaluated and exported: a teacher's, if the method specifies it."""
         return self.backbone

@@ -111,7 +111,7 @@ class DINO(EMATeacherMethod):
         # One pass for all crops of the same size.
         sizes = [list(group) for _, group in groupby(views, key=lambda view: view.shape[2:])]
         features = torch.cat([self.backbone(torch.cat(group)) for group in sizes])
-        embeddings = self.head.mlp(features)
+        embeddings = self.embedding_head(features)
         outputs = self.head.outputs(embeddings)
         targets = self.teacher(torch.cat(list(views[:GLOBAL_VIEWS])))
         return {
@@ -119,6 +119,11 @@ class DINO(EMATeacherMethod):
             "student": torch.unflatten(outputs, 0, (len(views), -1)),
             "teacher": torch.unflatten(targets, 0, (GLOBAL_VIEWS, -1)),
         }
+
+    @property
+    def embedding_head(self) -> nn.Module:
+        """The student's head up to the bottleneck."""
+        return self.head.mlp
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
         with torch.no_grad():

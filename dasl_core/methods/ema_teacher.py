@@ -73,11 +73,15 @@ class PredictorMethod(EMATeacherMethod):
         # One pass over both views, as with SimCLR: they share batch statistics. BYOL's code makes two
         # passes of half the size, with separate statistics for each view.
         images = torch.cat(list(views))
-        predictions = self.predictor(self.projector(self.backbone(images)))
         return {
-            "embeddings": predictions.unflatten(0, (len(views), -1)),
+            "embeddings": self.embed(images).unflatten(0, (len(views), -1)),
             self.targets: self.teacher(images).unflatten(0, (len(views), -1)),
         }
+
+    @property
+    def embedding_head(self) -> nn.Module:
+        """Projector and predictor: DAR and SEC act on the predictions."""
+        return nn.Sequential(self.projector, self.predictor)
 
     @property
     def student_head(self) -> nn.Module:

@@ -26,7 +26,11 @@ class MetricLearning(Method):
 
     def forward(self, views: Sequence[Tensor]) -> Outputs:
         (view,) = views
-        return {"embeddings": self.head(self.backbone(view)).unsqueeze(0)}
+        return {"embeddings": self.embed(view).unsqueeze(0)}
+
+    @property
+    def embedding_head(self) -> nn.Module:
+        return self.head
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
         """Compute the loss of the global batch on every rank.

@@ -101,6 +101,10 @@ class SwAV(Method):
             "assignments": assignments.unsqueeze(0),
         }
 
+    @property
+    def embedding_head(self) -> nn.Module:
+        return self.projector
+
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
         scores = outputs["scores"]
         candidates = scores[:GLOBAL_VIEWS].detach()

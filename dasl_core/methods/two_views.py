@@ -14,11 +14,11 @@ class TwoViewMethod(Method):
     projector: nn.Module
 
     @property
-    def head(self) -> nn.Module:
-        """The head from features to embeddings; overridden if the paper gives it another name."""
+    def embedding_head(self) -> nn.Module:
+        """The projector; overridden if the paper gives it another name."""
         return self.projector
 
     def forward(self, views: Sequence[Tensor]) -> Outputs:
         # One pass over both views: they share batch statistics, as in SimCLR's code.
-        embeddings = self.head(self.backbone(torch.cat(list(views))))
+        embeddings = self.embed(torch.cat(list(views)))
         return {"embeddings": embeddings.unflatten(0, (len(views), -1))}

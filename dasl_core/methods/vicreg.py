@@ -58,7 +58,7 @@ class VICReg(TwoViewMethod):
         )
 
     @property
-    def head(self) -> nn.Module:
+    def embedding_head(self) -> nn.Module:
         return self.expander
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:

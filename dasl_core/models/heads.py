@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dasl_core.tensors import full_precision
+
 
 def projection_head(in_features: int, hidden: int, out: int) -> nn.Sequential:
     """SimCLR's head: Linear, BatchNorm, ReLU, Linear (Chen et al. 2020, section 4.2).
@@ -37,6 +39,17 @@ def deep_head(widths: Sequence[int], *, normalized_output: bool) -> nn.Sequentia
         elif normalized_output:
             layers.append(nn.BatchNorm1d(after, affine=False))
     return nn.Sequential(*layers)
+
+
+class EmbeddingNetwork(nn.Module):
+    """A backbone with its embedding head: images (B, C, H, W) to L2-normalized embeddings (B, h)."""
+
+    def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.backbone, self.head = backbone, head
+
+    def forward(self, images: Tensor) -> Tensor:
+        return F.normalize(full_precision(self.head(self.backbone(images))), dim=-1)
 
 
 class UnitLinear(nn.Module):

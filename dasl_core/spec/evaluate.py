@@ -109,6 +109,14 @@ class Evaluate(SpecModel):
             "measured but the loss and the embeddings of the batches."
         ),
     )
+    on: Literal["backbone", "embedding"] | Auto = Field(
+        "auto",
+        description=(
+            '"embedding" evaluates the L2-normalized embedding of a supervised method, and the '
+            "backbone beside it. "
+            '"auto": "embedding" for supervised methods, else "backbone".'
+        ),
+    )
     knn: Knn | None = Field(
         default_factory=Knn, description="k-NN classification. null: off. Needs labels."
     )

@@ -133,6 +133,17 @@ class JobSpec(SpecModel):
         return self
 
     @model_validator(mode="after")
+    def _check_evaluated(self) -> Self:
+        if self.evaluate.on == "embedding" and not self.method.supervised:
+            raise problem(
+                f"the embeddings of {self.method.name} only serve its loss",
+                "embedding",
+                "'backbone', or a supervised method",
+                field="evaluate.on",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_prototypes(self) -> Self:
         dar = self.dar
         if (

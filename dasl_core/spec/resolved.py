@@ -113,6 +113,7 @@ class ResolvedTrain(Train):
 class ResolvedEvaluate(Evaluate):
     """Evaluations with their interval, and the settings of k-means and the probes that are on."""
 
+    on: Literal["backbone", "embedding"]
     clustering: KMeans | Literal[False]
     linear: LinearProbe | Literal[False]
     finetune: FineTune | Literal[False]

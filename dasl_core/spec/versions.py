@@ -55,7 +55,17 @@ def keep_evaluations_of_version_1(spec: Content) -> Content:
     return {**spec, "evaluate": evaluate}
 
 
-UPGRADERS: list[Callable[[Content], Content]] = [keep_evaluations_of_version_1]
+def keep_evaluating_the_backbone(spec: Content) -> Content:
+    """Version 2 evaluated the backbone of supervised methods, too."""
+    if not is_resolved(spec):
+        return spec
+    return {**spec, "evaluate": {**spec["evaluate"], "on": "backbone"}}
+
+
+UPGRADERS: list[Callable[[Content], Content]] = [
+    keep_evaluations_of_version_1,
+    keep_evaluating_the_backbone,
+]
 """Item n - 1 turns a spec of version n into one of version n + 1.
 
 An upgrader is a pure function: it returns a new dict. It gets resolved specs, and specs as a person wrote

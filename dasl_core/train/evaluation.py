@@ -95,12 +95,17 @@ class Evaluator:
             backbone: any such network: a method's backbone, a teacher's, one with its head.
             final: run the linear probe and fine-tuning, too, if the spec enables them.
         """
-        with eval_mode(backbone):
-            metrics = self._metrics(backbone, health=True)
-            if final and self.labels is not None and self.train_labels is not None:
-                metrics |= self._linear(backbone, self.train_labels, self.labels)
+        metrics = self.frozen(backbone, final=final)
         if final and self.labels is not None and self.train_labels is not None:
             metrics |= self._fine_tune(backbone, self.train_labels, self.labels)
+        return metrics
+
+    def frozen(self, network: nn.Module, *, final: bool = False) -> dict[str, float]:
+        """Compute all metrics of a network except those of fine-tuning it; see `backbone`."""
+        with eval_mode(network):
+            metrics = self._metrics(network, health=True)
+            if final and self.labels is not None and self.train_labels is not None:
+                metrics |= self._linear(network, self.train_labels, self.labels)
         return metrics
 
     @property

@@ -20,7 +20,11 @@ logger = logging.getLogger(__name__)
 
 QUERIES, NEIGHBORS = 8, 7
 LARGEST_LOSS = 1e100
-TRAINED, BASELINE, MISS = "#1f6feb", "#8b949e", "#cf222e"
+TRAINED, EMBEDDING, BASELINE, MISS = "#1f6feb", "#8250df", "#8b949e", "#cf222e"
+CURVES = (
+    ("backbone", ("untrained", "backbone"), TRAINED),
+    ("embedding", ("embedding",), EMBEDDING),
+)
 TITLES = {accuracy.metric: f"{accuracy.title}, held-out" for accuracy in ACCURACIES}
 
 
@@ -50,12 +54,14 @@ def _draw_curves(
     axes[0].plot(range(1, len(losses) + 1), losses, color=TRAINED)
     axes[0].set(xlabel="epoch", ylabel="loss (mean of the epoch)", title="Training loss")
     for axis, name in zip(axes[1:], names, strict=True):
-        points = [
-            (e["epoch"], e["metrics"][name])
-            for e in evaluations
-            if e["subject"] != "raw" and name in e["metrics"]
-        ]
-        axis.plot(*zip(*points, strict=True), marker="o", color=TRAINED, label="backbone")
+        for label, subjects, color in CURVES:
+            points = [
+                (e["epoch"], e["metrics"][name])
+                for e in evaluations
+                if e["subject"] in subjects and name in e["metrics"]
+            ]
+            if points:
+                axis.plot(*zip(*points, strict=True), marker="o", color=color, label=label)
         for e in evaluations:
             if e["subject"] in ("raw", "untrained") and name in e["metrics"]:
                 style = ":" if e["subject"] == "raw" else "--"

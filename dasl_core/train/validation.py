@@ -5,14 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from torch import nn
+
 from dasl_core.distributed import rank
 from dasl_core.evaluate import NotFiniteError
 from dasl_core.methods import Method
 from dasl_core.models.backbone import feature_width
+from dasl_core.models.heads import EmbeddingNetwork
 from dasl_core.spec import ResolvedEvaluate
 from dasl_core.train.data import TrainingData
 from dasl_core.train.divergence import DivergenceGuard
-from dasl_core.train.evaluation import Evaluator
+from dasl_core.train.evaluation import Evaluator, eval_mode
 from dasl_core.train.progress import Progress, RunLength
 from dasl_core.train.reporter import Reporter
 from dasl_core.train.step_metrics import StepMetrics
@@ -68,6 +71,8 @@ class Validator:
     def evaluate(self, subject: Literal["untrained", "backbone"]) -> None:
         """Measure the backbone on held-out images, and watch it for collapse.
 
+        With ``evaluate.on: embedding``, the embedding is measured after it.
+
         Raises:
             DivergedError: its features are not finite.
         """
@@ -76,10 +81,16 @@ class Validator:
         final = self.progress.step == self.length.total_steps
         try:
             metrics = self.evaluator.backbone(self.method.representation, final=final)
+            embedding = None
+            if subject == "backbone" and self.settings.on == "embedding":
+                embedding = self.evaluator.frozen(self._evaluated(), final=final)
         except NotFiniteError as error:
             # The last update broke the weights, and no loss was computed since.
             raise self.guard.error(f"after step {self.progress.step}, {error}") from error
         self._record(subject, metrics)
+        # Last, since the newest record is what progress and checkpoints show.
+        if embedding is not None:
+            self._record("embedding", embedding)
         # Includes the untrained network, as a reference for a falling rank.
         watched: dict[str, float] = {
             "effective_rank": metrics.get("effective_rank", math.nan),
@@ -100,8 +111,8 @@ class Validator:
         """
         features = None
         if self.evaluator is not None and len(self.data.held_out) > 1:
-            self.method.eval()
-            features = self.evaluator.features(self.method.representation, self.data.held_out)
+            with eval_mode(self._evaluated()) as network:
+                features = self.evaluator.features(network, self.data.held_out)
         if rank() != 0:
             return
         curves, neighbors = self.scratch / "curves.png", self.scratch / "neighbours.png"
@@ -119,6 +130,12 @@ class Validator:
         except OSError as error:  # a full disk: the run is over, and its weights are saved
             message = f"The plots could not be written: {error}"
             self.reporter.event("pictures_missing", message, {"step": self.progress.step})
+
+    def _evaluated(self) -> nn.Module:
+        """The network from images to what `evaluate.on` names."""
+        if self.settings.on == "embedding":
+            return EmbeddingNetwork(self.method.backbone, self.method.embedding_head)
+        return self.method.representation
 
     def _record(self, subject: Subject, metrics: dict[str, float]) -> None:
         step, epoch = self.progress.step, self.length.epoch_at(self.progress.step)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dasl_core.headlines import ACCURACIES, Accuracy, number_of
+from dasl_core.vocabulary import TRAINED
 from service.cli.output import note
 from service.client import ApiError, Client, ConnectionFailed
 from service.client.models import Evaluation, Event, Job
@@ -83,8 +84,10 @@ class Watcher:
         return [value for value in metrics.values.get("loss", []) if value is not None]
 
     def _newest_evaluation(self) -> Evaluation | None:
-        trained = [e for e in self.client.jobs.evaluations(self.job_id) if e.subject == "backbone"]
-        return trained[-1] if trained else None
+        evaluations = self.client.jobs.evaluations(self.job_id)
+        ranks = {subject: rank for rank, subject in enumerate(TRAINED)}
+        trained = [(e.step, ranks[e.subject], e) for e in evaluations if e.subject in ranks]
+        return max(trained, key=lambda each: each[:2])[2] if trained else None
 
 
 def watch_job(

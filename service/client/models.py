@@ -134,7 +134,7 @@ class Metrics(Record):
 
 
 class Evaluation(Record):
-    """Metrics on held-out images; `subject` is `raw` pixels, `untrained` or trained `backbone`."""
+    """Metrics on held-out images; `subject` is `raw`, `untrained`, `backbone` or `embedding`."""
 
     step: int = 0
     epoch: float | None = None

@@ -273,7 +273,7 @@ class Metric(Base):
 
 
 class Evaluation(Base):
-    """Metrics of one subject (raw pixels, untrained or trained backbone) at one step."""
+    """Metrics of one subject (`dasl_core.vocabulary.Subject`) at one step."""
 
     __tablename__ = "evaluations"
     __table_args__ = (Index(None, "job_id", "step"),)

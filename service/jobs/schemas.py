@@ -124,7 +124,11 @@ class AttemptView(BaseModel):
 
 
 class EvaluationView(BaseModel):
-    """Metrics of one subject at one step: `raw` pixels, the `untrained` or the `backbone`."""
+    """Metrics of one subject at one step.
+
+    The subjects are `raw` pixels, the `untrained` backbone, the trained `backbone`, and the `embedding` of a
+    supervised method.
+    """
 
     model_config = ConfigDict(from_attributes=True)
 

@@ -41,6 +41,10 @@ class Contrastive(Method):
     ) -> Contrastive:
         return cls()
 
+    @property
+    def embedding_head(self) -> nn.Module:
+        return nn.Identity()
+
     def forward(self, views: Sequence[Tensor]) -> Outputs:
         outputs = self.backbone(torch.cat(list(views))).unflatten(0, (len(views), -1))
         return {"embeddings": outputs, "unused": torch.zeros(1, outputs.shape[1])}

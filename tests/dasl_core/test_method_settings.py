@@ -191,6 +191,22 @@ def test_embedding_width_is_that_of_the_setting(
 
 
 @pytest.mark.parametrize("name", REGISTRY)
+def test_embed_computes_the_embeddings_of_forward(pictures: DatasetIndex, name: str) -> None:
+    spec = resolved(pictures, method={"name": name})
+    torch.manual_seed(0)
+    method = build_method(spec, num_classes=3).double().eval()
+    images = [
+        torch.randn(SAMPLES, 3, view.image_size, view.image_size, dtype=torch.float64)
+        for view in views_of(spec.method, spec.augment, spec.backbone.image_size)
+    ]
+    with torch.no_grad():
+        for view, embeddings in zip(images, method(images)["embeddings"], strict=False):
+            torch.testing.assert_close(method.embed(view), embeddings)
+            alone = torch.cat([method.embed(image.unsqueeze(0)) for image in view])
+            torch.testing.assert_close(alone, embeddings)
+
+
+@pytest.mark.parametrize("name", REGISTRY)
 def test_losses_of_directions_do_not_depend_on_embedding_lengths(
     pictures: DatasetIndex, name: str
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.axes import Axes
 from PIL import Image
 
 from dasl_core.data.index import DatasetIndex
@@ -73,6 +74,26 @@ def test_curves_draw_losses_of_any_size(
     draw_curves(losses, [], "a run", tmp_path / "curves.png")
     assert Image.open(tmp_path / "curves.png").format == "PNG"
     assert not caplog.records
+
+
+def test_curves_of_backbone_and_embedding_are_separate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: dict[str, list[float]] = {}
+    plot = Axes.plot
+
+    def record(axes: Axes, *data: Any, **options: Any) -> Any:
+        drawn[options.get("label", "loss")] = list(data[1])
+        return plot(axes, *data, **options)
+
+    monkeypatch.setattr(Axes, "plot", record)
+    values = (("raw", 0.1), ("untrained", 0.2), ("backbone", 0.3), ("embedding", 0.4))
+    evaluations = [
+        {"step": 1, "epoch": 1, "subject": subject, "metrics": {"knn_top1": value}}
+        for subject, value in values
+    ]
+    draw_curves([1.0], evaluations, "a run", tmp_path / "curves.png")
+    assert drawn == {"loss": [1.0], "backbone": [0.2, 0.3], "embedding": [0.4]}
 
 
 def test_plot_that_cannot_be_drawn_is_logged(

@@ -305,6 +305,18 @@ def test_advised_holdout_is_one_image(images: int) -> None:
     resolve(advised, facts)
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_embedding_is_evaluated_for_supervised_methods(name: str) -> None:
+    supervised = METHODS[name].supervised
+    evaluated = resolve(spec_of(method={"name": name}), FACTS).evaluate.on
+    assert evaluated == ("embedding" if supervised else "backbone")
+    chosen = spec_of(method={"name": name}, evaluate={"on": "backbone"})
+    assert resolve(chosen, FACTS).evaluate.on == "backbone"
+    if not supervised:
+        with pytest.raises(ValidationError, match=f"the embeddings of {name} only serve its loss"):
+            spec_of(method={"name": name}, evaluate={"on": "embedding"})
+
+
 def test_holdout_null_trains_on_all_images() -> None:
     spec = spec_of(evaluate={"holdout": None})
     assert training_images(spec, FACTS) == FACTS.num_images

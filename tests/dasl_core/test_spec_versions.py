@@ -128,6 +128,16 @@ def test_evaluations_of_version_1_keep_their_bank_and_their_one_start_of_kmeans(
     assert versions.upgrade(submitted, 1) == submitted, "a clone gets the defaults of today"
 
 
+def test_supervised_job_of_version_2_keeps_evaluating_its_backbone(pictures: DatasetIndex) -> None:
+    spec = resolved(pictures, method={"name": "npair"})
+    stored = spec.model_dump(mode="json")
+    assert stored["evaluate"].pop("on") == "embedding"
+    for version in (1, 2):
+        assert versions.load(stored, version).evaluate.on == "backbone"
+    submitted = {"dataset": "pictures", "method": {"name": "npair"}}
+    assert versions.upgrade(submitted, 2) == submitted, "a clone gets the defaults of today"
+
+
 def test_files_of_version_1_hold_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "UPGRADERS", [])
     assert versions.beside() == {}

@@ -175,6 +175,30 @@ def test_evaluations_cover_pixels_untrained_and_trained(
     assert len(content["epoch_losses"]) == 3
 
 
+def test_supervised_method_is_evaluated_on_its_embedding_and_backbone(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    reporter = Recorder(tmp_path)
+    spec = resolved(
+        pictures,
+        method={"name": "npair"},
+        train={"epochs": 1, "batch_size": 6},
+        evaluate={"clustering": True, "linear": {"epochs": 2}, "finetune": {"epochs": 1}},
+    )
+    run(spec, pictures, cache, reporter)
+    subjects = [subject for _, _, subject, _ in reporter.evaluations]
+    assert subjects == ["raw", "untrained", "backbone", "embedding"]
+    backbone, embedding = (metrics for _, _, _, metrics in reporter.evaluations[2:])
+    tuned = {"finetune_top1", "finetune_top5"}
+    assert backbone.keys() == embedding.keys() | tuned
+    assert embedding["mean_norm"] == pytest.approx(1)
+    assert backbone["uniformity"] != embedding["uniformity"]
+    assert reporter.progresses[-1]["recall_at_1"] == embedding["recall_at_1"]
+    assert reporter.latest == embedding
+    card = (reporter.last_checkpoint / "README.md").read_text()
+    assert "| metric | raw pixels | untrained | backbone, epoch 1 | embedding, epoch 1 |" in card
+
+
 def test_evaluation_without_labels_has_label_free_metrics(tmp_path: Path, cache: Path) -> None:
     index = ingest(image_folder(tmp_path / "pictures", classes=0, per_class=20))
     reporter = Recorder(tmp_path / "kept")

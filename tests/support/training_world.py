@@ -120,6 +120,7 @@ class Recorder:
         self.worked = 0
         self.evaluations: list[tuple[int, float, str, dict[str, float]]] = []
         self.checkpoints: list[tuple[int, Path, bool]] = []
+        self.latest: dict[str, float] = {}
         self.artifacts: dict[str, bytes] = {}
         self.events: list[tuple[str, str, dict[str, Any]]] = []
         self._desired, self._started_steps = desired, 0
@@ -149,6 +150,7 @@ class Recorder:
             copy = copy.with_name(f"step-{step}-final")
         shutil.copytree(folder, copy)
         self.checkpoints.append((step, copy, final))
+        self.latest = metrics
 
     def artifact(self, file: Path) -> None:
         self.artifacts[file.name] = file.read_bytes()

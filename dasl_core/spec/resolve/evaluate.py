@@ -76,11 +76,14 @@ def _check_nothing_held_out(evaluate: Evaluate, problems: list[FieldProblem]) ->
 
 
 def resolve_evaluate(spec: JobSpec) -> ResolvedEvaluate:
-    evaluate, every = spec.evaluate, spec.evaluate.every_epochs
+    evaluate, every, on = spec.evaluate, spec.evaluate.every_epochs, spec.evaluate.on
+    if on == "auto":
+        on = "embedding" if spec.method.supervised else "backbone"
     if every == "auto":
         every = max(1, round(spec.train.epochs / 10))
     return evaluate.narrow(
         ResolvedEvaluate,
+        on=on,
         every_epochs=every,
         clustering=KMeans() if evaluate.clustering is True else evaluate.clustering,
         linear=LinearProbe() if evaluate.linear is True else evaluate.linear,

@@ -45,7 +45,8 @@ class Life:
                 metrics = {"knn_top1": 0.5, "recall_at_1": 0.25}
                 found = [
                     {"subject": "raw", "step": 9, "metrics": {"knn_top1": 0.1}},
-                    {"subject": "backbone", "step": 1, "metrics": metrics},
+                    {"subject": "embedding", "step": 1, "metrics": metrics},
+                    {"subject": "backbone", "step": 1, "metrics": {"knn_top1": 0.2}},
                 ]
                 return answer_json({"data": found})
             case "logs":
