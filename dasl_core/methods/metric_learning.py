@@ -16,7 +16,7 @@ from dasl_core.tensors import full_precision
 class MetricLearning(Method):
     """A linear embedding of one view of each image, compared by class within the global batch.
 
-    The losses are those of pytorch-metric-learning. Only the methods that use it import it, so that a
+    Most losses are those of pytorch-metric-learning. Only the methods that use it import it, so that a
     machine without it can train all others.
     """
 

@@ -62,9 +62,17 @@ def keep_evaluating_the_backbone(spec: Content) -> Content:
     return {**spec, "evaluate": {**spec["evaluate"], "on": "backbone"}}
 
 
+def keep_all_semihard_triplets(spec: Content) -> Content:
+    """Up to version 3, `mining: semihard` was the mean over all semi-hard triplets."""
+    if not is_resolved(spec) or spec["method"].get("mining") != "semihard":
+        return spec
+    return {**spec, "method": {**spec["method"], "mining": "all_semihard"}}
+
+
 UPGRADERS: list[Callable[[Content], Content]] = [
     keep_evaluations_of_version_1,
     keep_evaluating_the_backbone,
+    keep_all_semihard_triplets,
 ]
 """Item n - 1 turns a spec of version n into one of version n + 1.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -22,7 +24,7 @@ from dasl_core.methods.metric_learning import MetricLearning
 from dasl_core.methods.multi_similarity import MultiSimilarity
 from dasl_core.methods.npair import NPair
 from dasl_core.methods.proxy_anchor import ProxyAnchor
-from dasl_core.methods.triplet import Triplet
+from dasl_core.methods.triplet import Triplet, semihard_triplet_loss
 from dasl_core.regularizers import SphericalEmbeddingConstraint
 from dasl_core.spec import METHODS
 from dasl_core.spec.methods.config import MetricLearningConfig
@@ -100,16 +102,40 @@ def naive_proxy_anchor(x: Tensor, labels: list[int], method: ProxyAnchor) -> flo
 
 def naive_triplet(x: Tensor, labels: list[int], method: Triplet) -> float:
     """Compute Schroff et al. 2015, eq. 2 and 4: the mean violation over triplets."""
-    margin = method.criterion.margin
+    assert method.mean_over_triplets is not None
+    margin = method.margin
     z = x / x.norm(dim=1, keepdim=True)
     violations = []
     for a, p, n in np.ndindex(len(x), len(x), len(x)):
         if a == p or labels[a] != labels[p] or labels[a] == labels[n]:
             continue
         near, far = float((z[a] - z[p]).square().sum()), float((z[a] - z[n]).square().sum())
-        if method.miner is None or near < far <= near + margin:
+        if method.mean_over_triplets.miner is None or near < far <= near + margin:
             violations.append(max(0.0, near - far + margin))
     return sum(violations) / len(violations) if violations else 0.0
+
+
+def semihard_reference(x: Tensor, labels: list[int], margin: float) -> Tensor:
+    """Compute the loss of tfa.losses.triplet_semihard_loss, pair by pair.
+
+    Among equally far negatives, it takes the first one outside and the last one inside.
+    """
+    z = x / x.norm(dim=1, keepdim=True)
+    distances = (z.unsqueeze(1) - z).square().sum(dim=2)
+    numbers = distances.tolist()
+    violations = []
+    for a, p in np.ndindex(len(x), len(x)):
+        others = [(numbers[a][n], n) for n in range(len(x)) if labels[n] != labels[a]]
+        if a == p or labels[a] != labels[p] or not others:
+            continue
+        outside = [other for other in others if other[0] > numbers[a][p]]
+        negative = (min(outside) if outside else max(others))[1]
+        violations.append(F.relu(margin + distances[a][p] - distances[a][negative]))
+    return torch.stack(violations).mean() if violations else 0 * x.sum()
+
+
+def naive_semihard(x: Tensor, labels: list[int], method: Triplet) -> float:
+    return float(semihard_reference(x, labels, method.margin))
 
 
 def naive_multi_similarity(x: Tensor, labels: list[int], method: MultiSimilarity) -> float:
@@ -133,7 +159,8 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[..., float]]] = {
     "npair-raw": (lambda: NPair(*parts(), normalize=False), naive_npair),
     "proxy-anchor": (lambda: ProxyAnchor(*parts(), 6), naive_proxy_anchor),
     "triplet-all": (lambda: Triplet(*parts(), mining="all", margin=1.0), naive_triplet),
-    "triplet-semihard": (lambda: Triplet(*parts()), naive_triplet),
+    "triplet-all-semihard": (lambda: Triplet(*parts(), mining="all_semihard"), naive_triplet),
+    "triplet-semihard": (lambda: Triplet(*parts()), naive_semihard),
     "multi-similarity": (lambda: MultiSimilarity(*parts()), naive_multi_similarity),
 }
 
@@ -172,6 +199,54 @@ def test_batch_without_pairs_or_negatives_has_finite_gradient(case: str, labels:
     assert gradient.isfinite().all()
     if "proxy" not in case and (labels[0] != labels[1] or "triplet" in case):
         assert loss.item() == gradient.abs().sum().item() == 0
+
+
+# Unit vectors whose distances are exact in float64, so that many are equal.
+LATTICE = [
+    *(sign * row for row in torch.eye(4, dtype=torch.float64) for sign in (1, -1)),
+    *(torch.tensor(signs).double() for signs in itertools.product((0.5, -0.5), repeat=4)),
+]
+
+
+def assert_semihard(x: Tensor, labels: list[int], margin: float) -> None:
+    """Check value and gradient against the reference."""
+    results = []
+    for loss in (
+        semihard_triplet_loss(x, torch.tensor(labels), margin),
+        semihard_reference(x, labels, margin),
+    ):
+        (gradient,) = torch.autograd.grad(loss, x)
+        results.append((loss.detach(), gradient))
+    torch.testing.assert_close(*results, rtol=1e-10, atol=1e-12)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.tuples(st.sampled_from(LATTICE), st.integers(0, 2)), min_size=2, max_size=8),
+    st.sampled_from([0.2, 1.0, 3.0]),
+)
+def test_semihard_triplet_loss_equals_reference_where_distances_are_equal(
+    batch: list[tuple[Tensor, int]], margin: float
+) -> None:
+    lengths = 2.0 ** torch.arange(len(batch)).double().unsqueeze(1)
+    x = (torch.stack([vector for vector, _ in batch]) * lengths).requires_grad_()
+    assert_semihard(x, [label for _, label in batch], margin)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(2, 12), st.integers(1, 4), st.integers(0, 10**6))
+def test_semihard_triplet_loss_has_gradient_of_reference(
+    samples: int, classes: int, seed: int
+) -> None:
+    labels = torch.randint(classes, (samples,), generator=torch.Generator().manual_seed(seed))
+    assert_semihard(embeddings_of(samples, seed).requires_grad_(), labels.tolist(), 0.2)
+
+
+def test_semihard_pair_whose_negatives_are_all_nearer_is_pushed_from_the_farthest() -> None:
+    x = torch.tensor([[1.0, 0], [-1, 0], [0.8, 0.6], [0.6, 0.8]], requires_grad=True)
+    loss = semihard_triplet_loss(x, torch.tensor([0, 0, 1, 2]), 0.2)
+    # Squared distances of the anchors: to each other 4; to the farthest negatives 0.8 and 3.6.
+    torch.testing.assert_close(loss, torch.tensor((4.2 - 0.8 + 4.2 - 3.6) / 2))
 
 
 def test_satisfied_triplets_count_in_mean() -> None:
@@ -273,7 +348,9 @@ def gradients(case: str, embeddings: np.ndarray, labels: list[int]) -> dict[str,
     (loss / world).backward()
     assert own.grad is not None
     results = {"loss": np.array(loss.item()), "embeddings": own.grad.numpy()}
-    for name, parameter in method.criterion.named_parameters():
+    for name, parameter in method.named_parameters():
+        if not name.startswith("criterion."):
+            continue
         assert parameter.grad is not None
         results[name] = parameter.grad.numpy()
     return results
@@ -329,6 +406,7 @@ def test_auto_margin_depends_on_mining(pictures: DatasetIndex) -> None:
 
     assert margin(mining="semihard", margin="auto") == 0.2
     assert margin(mining="all", margin="auto") == 1.0
+    assert margin(mining="all_semihard", margin="auto") == 0.2
     assert margin(margin=0.7) == 0.7
 
 

@@ -12,6 +12,7 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.export import ExportError
 from dasl_core.export.checkpoint import MODEL, read_checkpoint
 from dasl_core.spec import KMeans, Resources, versions
+from dasl_core.spec.methods.triplet import ResolvedTriplet
 from dasl_core.spec.versions import UnreadableSpec
 from dasl_core.train.serialization import STRUCTURE
 from tests.support.training_world import Recorder, resolved, run
@@ -136,6 +137,21 @@ def test_supervised_job_of_version_2_keeps_evaluating_its_backbone(pictures: Dat
         assert versions.load(stored, version).evaluate.on == "backbone"
     submitted = {"dataset": "pictures", "method": {"name": "npair"}}
     assert versions.upgrade(submitted, 2) == submitted, "a clone gets the defaults of today"
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_semihard_triplets_of_version_3_keep_their_mining(
+    pictures: DatasetIndex, version: int
+) -> None:
+    stored = resolved(pictures, method={"name": "triplet"}).model_dump(mode="json")
+    assert stored["method"]["mining"] == "semihard"
+    for mining, expected in (("semihard", "all_semihard"), ("all", "all")):
+        stored["method"]["mining"] = mining
+        method = versions.load(stored, version).method
+        assert isinstance(method, ResolvedTriplet)
+        assert (method.mining, method.margin) == (expected, stored["method"]["margin"])
+    submitted = {"dataset": "pictures", "method": {"name": "triplet", "mining": "semihard"}}
+    assert versions.upgrade(submitted, version) == submitted, "a clone gets the meaning of today"
 
 
 def test_files_of_version_1_hold_no_version(monkeypatch: pytest.MonkeyPatch) -> None:

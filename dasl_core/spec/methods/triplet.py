@@ -14,7 +14,7 @@ from dasl_core.spec.methods.config import (
 from dasl_core.spec.problems import FieldProblem
 
 Margin = Annotated[float, Field(ge=1e-3, le=4)]
-# Triplets of N images are found in a tensor of N^3 booleans: 1.1 GB.
+# All triplets of N images are found in a tensor of N^3 booleans: 1.1 GB.
 LARGEST_BATCH = 1024
 
 
@@ -23,16 +23,18 @@ class Triplet(MetricLearningConfig):
     """Triplet loss (Schroff et al., CVPR 2015, https://arxiv.org/abs/1503.03832).
 
     An image must be closer to its class than to others, by a margin on squared distances of normalized
-    embeddings. The loss is the mean over the triplets that `mining` selects; a batch without any has a loss
+    embeddings. `mining` selects the triplets whose mean violation is the loss; a batch without any has a loss
     of 0.
     """
 
     name: Literal["triplet"] = "triplet"
-    mining: Literal["all", "semihard"] = Field(
+    mining: Literal["semihard", "all", "all_semihard"] = Field(
         "semihard",
         description=(
-            '"semihard" selects triplets whose negative is farther than the positive but '
-            'within the margin; "all" selects all triplets.'
+            '"semihard" selects one negative for each anchor and positive, as TensorFlow and the SEC '
+            "paper's code do: the nearest of those farther than the positive, or the farthest if there "
+            'is none. "all" selects all triplets; "all_semihard" all whose negative is farther than the '
+            "positive but within the margin, as the miner of pytorch-metric-learning does."
         ),
     )
     margin: Margin | Auto = Field(
@@ -40,21 +42,21 @@ class Triplet(MetricLearningConfig):
         description=(
             "Required difference between the squared distances to the negative and to the "
             'positive. "auto": 0.2 for "semihard", 1.0 for "all", as in the SEC paper\'s '
-            "code."
+            'code; 0.2 for "all_semihard".'
         ),
     )
 
     def check(self, context: ResolveContext) -> list[FieldProblem]:
-        """Return a problem when memory would not hold the triplets of a batch."""
+        """Return a problem when memory would not hold all triplets of a batch."""
         batch = context.batch_size
-        if batch <= LARGEST_BATCH:
+        if self.mining == "semihard" or batch <= LARGEST_BATCH:
             return []
         return [
             FieldProblem(
                 "train.batch_size",
-                f"has {batch**3:.1e} triplets, which the method triplet holds in memory",
+                f"has {batch**3:.1e} triplets, which mining: {self.mining} holds in memory",
                 str(batch),
-                f"at most {LARGEST_BATCH:,}",
+                f"at most {LARGEST_BATCH:,}, or method.mining: semihard",
             )
         ]
 
@@ -62,7 +64,7 @@ class Triplet(MetricLearningConfig):
         """Choose the margin that goes with the mining."""
         margin = self.margin
         if margin == "auto":
-            margin = 0.2 if self.mining == "semihard" else 1.0
+            margin = 1.0 if self.mining == "all" else 0.2
         return self.narrow(ResolvedTriplet, margin=margin)
 
 
