@@ -91,7 +91,7 @@ divided by {images["std"]}. No exported network does this itself.
 
 ## Measured on held-out images
 
-{_results(spec, metrics)}
+{_verdict(metrics)}{_results(spec, metrics)}
 
 All evaluations and the loss of every epoch are in `metrics.json` of the checkpoint.
 
@@ -137,6 +137,12 @@ def _regularizer_names(spec: ResolvedJobSpec) -> list[str]:
 def _regularizers(spec: ResolvedJobSpec) -> str:
     names = _regularizer_names(spec)
     return f" with {' and '.join(names)}" if names else ""
+
+
+def _verdict(metrics: dict[str, Any]) -> str:
+    """Return the verdict as a paragraph; checkpoints before the last one have none."""
+    verdict = metrics.get("verdict")
+    return "" if verdict is None else f"Verdict: {verdict['message']}\n\n"
 
 
 def _results(spec: ResolvedJobSpec, metrics: dict[str, Any]) -> str:

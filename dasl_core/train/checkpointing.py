@@ -107,6 +107,7 @@ class Checkpointer:
                 "epoch": epoch,
                 "evaluations": progress.evaluations,
                 "epoch_losses": progress.losses,
+                "verdict": progress.verdict,
                 "data": self.data.facts(),
                 "unreadable_images": sum(self.data.unreadable.values()),
             }
@@ -193,7 +194,7 @@ class TrainingState:
         progress = Progress(**state["progress"])
         if branch:
             self.check_branch(state, progress.step)
-            progress.collapsed, progress.ended = None, False
+            progress.collapsed, progress.ended, progress.verdict = None, False, None
         vars(self.progress).update(vars(progress))
         self.method.load_state_dict(state["method"])
         if "sec" not in changed:

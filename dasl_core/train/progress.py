@@ -20,6 +20,7 @@ class Progress:
     collapse: dict[str, Any] = field(default_factory=dict)  # state of the collapse alarm
     collapsed: str | None = None  # why the run must end
     ended: bool = False  # the final evaluation is done, too
+    verdict: dict[str, Any] | None = None  # of `dasl_core.verdict`, once ended
 
     def close_epoch(self) -> None:
         """Record the mean loss of the epoch and start the next one."""

@@ -125,6 +125,11 @@ class StepMetrics:
         if alarms and self.on_collapse == "stop":
             self.progress.collapsed = alarms[0].message
 
+    @property
+    def collapsed(self) -> list[str]:
+        """Causes of a collapse from which the run has not recovered."""
+        return list(self._alarm.active)
+
     def restore_alarm(self) -> None:
         """Restore the collapse alarm from the progress of a checkpoint."""
         if self.progress.collapse:

@@ -178,6 +178,7 @@ class Trainer:
         if self.validator.trains_at_end:
             self._save(required=False)  # a probe or fine-tuning may take hours, and may fail
         self.validator.evaluate("backbone")
+        self.validator.judge()
         self.progress.ended = True
         self.checkpointer.saved_step = None  # the evaluation belongs to the final checkpoint
         self._stop_if_collapsed()

@@ -19,6 +19,7 @@ from dasl_core.train.evaluation import Evaluator, eval_mode
 from dasl_core.train.progress import Progress, RunLength
 from dasl_core.train.reporter import Reporter
 from dasl_core.train.step_metrics import StepMetrics
+from dasl_core.verdict import judge
 from dasl_core.vocabulary import Subject
 
 
@@ -103,6 +104,14 @@ class Validator:
             watched["num_classes"] = self.data.num_classes
         self.metrics.watch_collapse(watched)
         self.metrics.reset_timer()
+
+    def judge(self) -> None:
+        """Record and report the verdict on the finished training, if anything was measured."""
+        verdict = judge(self.progress.evaluations, self.metrics.collapsed, len(self.data.held_out))
+        if verdict is not None:
+            self.progress.verdict = verdict.as_dict()
+            data = {"verdict": verdict.verdict, "figures": verdict.figures}
+            self.reporter.event("verdict", f"Verdict: {verdict.message}", data)
 
     def publish_plots(self) -> None:
         """Publish the curves, and the nearest neighbors of a few held-out images, as artifacts.

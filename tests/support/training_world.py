@@ -123,6 +123,7 @@ class Recorder:
         self.latest: dict[str, float] = {}
         self.artifacts: dict[str, bytes] = {}
         self.events: list[tuple[str, str, dict[str, Any]]] = []
+        self.verdicts: list[tuple[str, dict[str, Any]]] = []
         self._desired, self._started_steps = desired, 0
 
     def metrics(self, points: list[dict[str, Any]]) -> None:
@@ -156,7 +157,10 @@ class Recorder:
         self.artifacts[file.name] = file.read_bytes()
 
     def event(self, type: str, message: str, data: dict[str, Any]) -> None:
-        self.events.append((type, message, data))
+        if type == "verdict":  # apart: nearly every run has one
+            self.verdicts.append((message, data))
+        else:
+            self.events.append((type, message, data))
 
     def desired(self) -> Desired:
         self._started_steps += 1

@@ -1,0 +1,151 @@
+"""Verdict on a finished training, in words, from figures that its evaluations measured anyway.
+
+Imports nothing heavy, for the commands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from dasl_core.headlines import ACCURACIES, number_of
+
+Kind = Literal["healthy", "collapsed", "no_better", "falling", "still_rising"]
+
+# What counts as a change of an effective rank; it has no standard error. Our choice.
+RANK_CHANGE = 0.05
+# Share of the training after which a figure that still rises means "train longer". Our choice.
+LAST_PART = 0.75
+
+_UNLABELED = (
+    "Without labels this says only whether the features are spread out; evaluate.dataset can name a "
+    "labeled data set."
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A verdict on a training.
+
+    Attributes:
+        verdict: in one word.
+        message: a sentence with the figures and what to do.
+        figures: the figures that it rests on, by name.
+    """
+
+    verdict: Kind
+    message: str
+    figures: dict[str, float]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the verdict, JSON-ready."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """A figure before training and at each later evaluation, larger being better."""
+
+    name: str
+    start: float
+    values: Sequence[float]
+    steps: Sequence[int]
+    epochs: Sequence[float]
+    margin: float
+    """A smaller difference may be chance."""
+
+    @property
+    def last(self) -> float:
+        return self.values[-1]
+
+    def ends(self) -> dict[str, float]:
+        """Return the figure before and after training, by name."""
+        return {f"{self.name}_at_start": self.start, self.name: self.last}
+
+
+def judge(
+    evaluations: Sequence[Mapping[str, Any]], collapsed: Sequence[str], held_out: int
+) -> Verdict | None:
+    """Judge a training by its evaluations.
+
+    The figure is the k-NN accuracy; without it R@1; without labels the effective rank. A difference
+    counts if it is larger than one standard error of an accuracy on so many images, or 5 % of a rank.
+
+    Args:
+        evaluations: records with step, epoch, subject and metrics, oldest first.
+        collapsed: causes of a collapse from which the training has not recovered.
+        held_out: number of images that were evaluated on.
+
+    Returns:
+        The verdict; None if nothing was measured both before and after training, and nothing collapsed.
+    """
+    curve = _curve(evaluations, held_out)
+    if collapsed:
+        message = f"collapsed: {', '.join(collapsed)}. The event `collapse` says what to change."
+        return Verdict("collapsed", message, {} if curve is None else curve.ends())
+    if curve is None:
+        return None
+    name, last, figures = curve.name, curve.last, curve.ends()
+    text = f"{name} {last:.3g}, {curve.start:.3g} at the start"
+    advice = "" if name in {accuracy.metric for accuracy in ACCURACIES} else f" {_UNLABELED}"
+    if last <= curve.start + curve.margin:
+        message = (
+            f"no better than the start: {text}. Check the learning rate, the views (augment) and the number of "
+            "epochs."
+        )
+        return Verdict("no_better", message + advice, figures)
+    best = max(range(len(curve.values)), key=lambda i: curve.values[i])
+    if last < curve.values[best] - 2 * curve.margin:
+        figures |= {f"{name}_best": curve.values[best], "best_epoch": curve.epochs[best]}
+        message = (
+            f"falling: {name} was {curve.values[best]:.3g} at epoch {curve.epochs[best]:g} and is {last:.3g} "
+            f"now ({curve.start:.3g} at the start). Train for fewer epochs, or lower the learning rate."
+        )
+        return Verdict("falling", message + advice, figures)
+    before = _value_before_last_part(curve)
+    if before is not None and last > before + curve.margin:
+        figures[f"{name}_before_last_quarter"] = before
+        message = (
+            f"still rising: train longer. In the last quarter {name} rose from {before:.3g} to {last:.3g} "
+            f"({curve.start:.3g} at the start)."
+        )
+        return Verdict("still_rising", message + advice, figures)
+    return Verdict("healthy", f"healthy: {text}.{advice}", figures)
+
+
+def _curve(evaluations: Sequence[Mapping[str, Any]], held_out: int) -> _Curve | None:
+    """Return the first figure that was measured before and after training."""
+    start = next((e for e in evaluations if e["subject"] == "untrained"), None)
+    trained = [
+        e for e in evaluations if e["step"] > 0 and e["subject"] == evaluations[-1]["subject"]
+    ]
+    if start is None or not trained:
+        return None
+    for name in (*(accuracy.metric for accuracy in ACCURACIES), "effective_rank"):
+        first = number_of(start["metrics"], name)
+        known = [(e, number_of(e["metrics"], name)) for e in trained]
+        if first is None or any(value is None for _, value in known):
+            continue
+        values = [value for _, value in known if value is not None]
+        if name == "effective_rank":
+            margin = RANK_CHANGE * values[-1]
+        else:
+            margin = math.sqrt(max(values[-1] * (1 - values[-1]), 0.0) / max(held_out, 1))
+        steps, epochs = [e["step"] for e in trained], [e["epoch"] for e in trained]
+        return _Curve(name, first, values, steps, epochs, margin)
+    return None
+
+
+def _value_before_last_part(curve: _Curve) -> float | None:
+    """Return the last value of the first three quarters of the training, if there is one."""
+    limit = LAST_PART * curve.steps[-1]
+    return next(
+        (
+            value
+            for value, step in zip(reversed(curve.values), reversed(curve.steps), strict=True)
+            if step <= limit
+        ),
+        None,
+    )

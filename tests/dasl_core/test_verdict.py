@@ -1,0 +1,125 @@
+"""The verdict at the end of a training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dasl_core.verdict import Verdict, judge
+from tests.support.training_world import Recorder, image_folder, ingest, resolved, run
+
+
+def evaluations(
+    start: float, *values: float, name: str = "knn_top1", raw: float | None = None
+) -> list[dict[str, Any]]:
+    """Return evaluations of a figure before training and after each of the epochs 1, 2, ..."""
+    records = [] if raw is None else [record("raw", 0, {name: raw})]
+    records.append(record("untrained", 0, {name: start}))
+    return records + [record("backbone", i, {name: x}) for i, x in enumerate(values, start=1)]
+
+
+def record(subject: str, epoch: int, metrics: dict[str, float]) -> dict[str, Any]:
+    return {"step": 10 * epoch, "epoch": float(epoch), "subject": subject, "metrics": metrics}
+
+
+def judged(records: list[dict[str, Any]], *collapsed: str, held_out: int = 10_000) -> Verdict:
+    verdict = judge(records, collapsed, held_out)
+    assert verdict is not None
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "words"),
+    [
+        ((0.3, 0.5, 0.6, 0.6, 0.6), "healthy", "healthy: knn_top1 0.6, 0.2 at the start"),
+        (
+            (0.3, 0.4, 0.5, 0.6),
+            "still_rising",
+            "train longer. In the last quarter knn_top1 rose from 0.5",
+        ),
+        (
+            (0.3, 0.2, 0.2, 0.2),
+            "no_better",
+            "no better than the start: knn_top1 0.2, 0.2 at the start",
+        ),
+        ((0.1, 0.1, 0.1, 0.1), "no_better", "no better than the start"),
+        ((0.5, 0.6, 0.4, 0.4), "falling", "knn_top1 was 0.6 at epoch 2 and is 0.4 now"),
+        ((0.6,), "healthy", "healthy"),
+    ],
+)
+def test_verdict_of_an_accuracy(values: tuple[float, ...], kind: str, words: str) -> None:
+    verdict = judged(evaluations(0.2, *values))
+    assert verdict.verdict == kind
+    assert words in verdict.message
+    assert verdict.figures["knn_top1_at_start"] == 0.2
+    assert verdict.figures["knn_top1"] == values[-1]
+
+
+def test_small_difference_on_few_images_is_chance() -> None:
+    records = evaluations(0.5, 0.5, 0.53)
+    assert judged(records, held_out=100).verdict == "no_better"
+    assert judged(records, held_out=10_000).verdict == "still_rising"
+
+
+def test_collapse_comes_before_figures() -> None:
+    verdict = judged(evaluations(0.2, 0.5, 0.6), "constant_output")
+    assert verdict.verdict == "collapsed"
+    assert "collapsed: constant_output. The event `collapse`" in verdict.message
+    assert judge([], ["norm_explosion"], 0) is not None, "also if nothing is evaluated"
+
+
+def test_verdict_without_labels_says_what_it_does_not_say() -> None:
+    verdict = judged(evaluations(3.0, 20.0, 41.0, 41.5, name="effective_rank"))
+    assert verdict.verdict == "healthy"
+    assert "effective_rank 41.5, 3 at the start" in verdict.message
+    assert "Without labels" in verdict.message
+    assert "evaluate.dataset" in verdict.message
+    assert judged(evaluations(41.0, 20.0, 42.0, name="effective_rank")).verdict == "no_better"
+
+
+def test_verdict_needs_figures_before_and_after_training() -> None:
+    assert judge([], [], 0) is None
+    assert judge(evaluations(0.2), [], 100) is None
+    assert judge(evaluations(0.2, 0.5)[1:], [], 100) is None
+    assert judge(evaluations(0.2, 0.5, name="mean_norm"), [], 100) is None
+
+
+def test_raw_pixels_are_not_the_start() -> None:
+    assert judged(evaluations(0.2, 0.4, 0.4, 0.4, raw=0.9)).verdict == "healthy"
+
+
+share = st.floats(0, 1)
+
+
+@given(start=share, values=st.lists(share, min_size=1, max_size=8), images=st.integers(1, 10**6))
+def test_every_run_with_figures_has_a_verdict(
+    start: float, values: list[float], images: int
+) -> None:
+    verdict = judged(evaluations(start, *values), held_out=images)
+    assert json.loads(json.dumps(verdict.as_dict(), allow_nan=False))["message"]
+    if values[-1] <= start:
+        assert verdict.verdict == "no_better"
+    if verdict.verdict == "falling":
+        assert max(values) > values[-1]
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_run_reports_verdict_in_event_metrics_and_card(tmp_path: Path) -> None:
+    index = ingest(image_folder(tmp_path / "pictures", classes=3, per_class=6))
+    reporter = Recorder(tmp_path / "out")
+    spec = resolved(index, train={"batch_size": 4, "epochs": 2, "checkpoint_every_epochs": 1})
+    run(spec, index, tmp_path / "cache", reporter)
+    ((message, data),) = reporter.verdicts
+    assert message.startswith("Verdict: ")
+    (_, before, _), (_, final, _) = reporter.checkpoints
+    stored = json.loads((final / "metrics.json").read_text())["verdict"]
+    assert message == f"Verdict: {stored['message']}"
+    assert data == {"verdict": stored["verdict"], "figures": stored["figures"]}
+    assert message in (final / "README.md").read_text()
+    assert json.loads((before / "metrics.json").read_text())["verdict"] is None
+    assert "Verdict" not in (before / "README.md").read_text()
