@@ -187,7 +187,7 @@ def _methods(*, supervised: bool) -> str:
 
 
 def _rates() -> str:
-    """What rates and decays become with each optimizer; bold where the method prescribes it."""
+    """What rates and decays become with each optimizer; bold where the method's recipe sets it."""
     headings = [f"{what}, `{name}`" for what in ("rate", "decay") for name in BASE_LR]
 
     def cell(prescribed: Mapping[str, Any], general: Mapping[str, float], name: str) -> str:
@@ -211,7 +211,7 @@ def _rates() -> str:
 
 
 def _recipes() -> str:
-    """What each method prescribes for views and clipping."""
+    """What the recipe of each method sets for views and clipping."""
 
     def cells(name: str) -> Iterator[str]:
         recipe = METHODS[name].recipe

@@ -10,7 +10,7 @@ from dasl_core.spec.methods.config import range_of_areas
 class Augment(SpecModel):
     """Random views, drawn for each sample (Chen et al. 2020, appendix A; Grill et al. 2020, B).
 
-    "auto" is what the method's paper prescribes.
+    "auto" is the method's recipe.
     """
 
     crop_scale: tuple[float, float] | Auto = Field(

@@ -55,7 +55,7 @@ class BYOL(EMATeacherConfig):
         description=(
             "Momentum of the EMA teacher at the first step; it grows to 1 along a half "
             'cosine. "auto": 0.97 up to 40 epochs, 0.99 for 100 to 300, 0.996 from 1000, as '
-            "the authors'; interpolated in between."
+            "in the authors' code; interpolated in between."
         ),
     )
 

@@ -33,7 +33,9 @@ FIXES_SHAPES = FixesShapes()
 
 
 class Recipe(NamedTuple):
-    """What a method's authors prescribe for the "auto" settings that all methods share.
+    """What "auto" means with a method in the settings that all methods share.
+
+    It starts from what the method's authors use; docs/spec.md lists the differences.
 
     Tuples hold one entry a view.
 
@@ -76,8 +78,7 @@ class ResolveContext(NamedTuple):
 class MethodConfig(SpecModel):
     """The settings that every method has.
 
-    What its authors prescribe for the settings that all methods share is its `recipe`: there, "auto"
-    means the recipe.
+    In the settings that all methods share, "auto" means the method's `recipe`.
     """
 
     recipe: ClassVar[Recipe] = Recipe()

@@ -1,4 +1,4 @@
-"""Resolve the augmentations: what the method prescribes, fitted to the image size."""
+"""Resolve the augmentations: the method's recipe, fitted to the image size."""
 
 from dasl_core.spec.augment import Augment
 from dasl_core.spec.methods import MethodConfig

@@ -46,7 +46,7 @@ def resolve_clusters(clusters: Clusters, method: MethodConfig, images: int) -> R
 def choose_k(images: int) -> int:
     """Clusters for a data set of this size: the square root of it, from 2 to 10,000.
 
-    Our choice; the papers on DAR give none. It is 72 for 5 thousand images, 356 for ImageNet-100 and
+    Our choice; the sources on DAR at hand give none. It is 72 for 5 thousand images, 356 for ImageNet-100 and
     1,132 for ImageNet, between its classes and the ten times as many that served DeepCluster best
     (Caron et al., ECCV 2018: 10,000 for 1.3 million), and each cluster holds as many images as there
     are clusters. DAR only needs the images of a cluster to be alike, so too many clusters do little harm.
