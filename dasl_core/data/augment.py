@@ -4,6 +4,8 @@ The recipe is SimCLR's (Chen et al. 2020, appendix A). Color changes are linear 
 brightness, contrast, saturation, hue and grayscale become one 3x3 matrix and one offset per image;
 hue rotates the chroma plane of YIQ, as NVIDIA DALI does, where torchvision goes through HSV. They are
 applied in that order (torchvision draws an order; all but hue and contrast's mean commute).
+
+Crops are resampled as Pillow's bilinear filter and torchvision with `antialias=True` do, flips included.
 """
 
 import math
@@ -128,8 +130,7 @@ def render(
     Returns:
         (B, C, image_size, image_size), normalized with `statistics`.
     """
-    pixels = canvases.to(dtype) / 255
-    images = _crop(pixels, valid_hw.to(canvases.device), view.box, image_size)
+    images = _crop(canvases, valid_hw.to(canvases.device), view.box.to(dtype), image_size)
     if images.shape[1] == 3:
         images = _recolor(images, view.color, view.contrast)
     else:  # grayscale: only brightness and contrast apply
@@ -200,19 +201,39 @@ def _color_matrix(brightness: Tensor, saturation: Tensor, hue: Tensor) -> Tensor
 
 
 def _crop(canvases: Tensor, valid_hw: Tensor, box: Tensor, size: int) -> Tensor:
-    side = canvases.shape[-1]
+    """Resample a box of each image to (B, C, size, size) in [0, 1], as Pillow's bilinear `resize`.
+
+    A box is parallel to the axes, so rows and columns are filtered one after the other.
+    """
+    count, channels, side, _ = canvases.shape
     height, width = (edge.to(box.dtype) for edge in valid_hw.unbind(1))
-    # Pixel centers of the view, as shares of the box; then positions in the canvas, in pixels.
-    center = (torch.arange(size, device=canvases.device, dtype=box.dtype) + 0.5) / size
-    x = (box[:, 0:1] + center * box[:, 2:3]) * width[:, None]
-    y = (box[:, 1:2] + center * box[:, 3:4]) * height[:, None]
-    # Stay half a pixel inside the image: beyond it the canvas is empty.
-    x = torch.minimum(x.clamp(min=0.5), width[:, None] - 0.5) * 2 / side - 1
-    y = torch.minimum(y.clamp(min=0.5), height[:, None] - 0.5) * 2 / side - 1
-    grid = torch.stack(
-        [x[:, None, :].expand(-1, size, -1), y[:, :, None].expand(-1, -1, size)], dim=-1
-    )
-    return F.grid_sample(canvases, grid, mode="bilinear", align_corners=False)
+    rows = _filter_weights(box[:, 1], box[:, 3], height, side, size)
+    columns = _filter_weights(box[:, 0], box[:, 2], width, side, size)
+    lower = rows[:, None] @ canvases.to(box.dtype)  # (B, C, size, side)
+    return (lower.flatten(1, 2) @ columns.mT).view(count, channels, size, size) / 255
+
+
+def _filter_weights(start: Tensor, share: Tensor, edge: Tensor, side: int, size: int) -> Tensor:
+    """Weights (B, size, side) of a canvas's rows or columns in those of a view.
+
+    A triangle filter: linear interpolation where a view enlarges; where it reduces, the filter is
+    wider by the reduction, so that details finer than the view's pixels vanish and leave no moire.
+
+    Args:
+        start: (B,), of the box, as a share of the image.
+        share: (B,), of the image in the box; negative for a flipped view.
+        edge: (B,), pixels of the image within its canvas.
+        side: pixels of the canvas.
+        size: pixels of the view.
+    """
+    steps = (torch.arange(size, device=edge.device, dtype=edge.dtype) + 0.5) / size
+    centers = (start[:, None] + steps * share[:, None]) * edge[:, None]  # in pixels of the canvas
+    reduction = (share.abs() * edge / size).clamp(min=1)
+    pixels = torch.arange(side, device=edge.device, dtype=edge.dtype) + 0.5
+    distance = (pixels - centers[:, :, None]).abs() / reduction[:, None, None]
+    # Beyond the image the canvas is empty.
+    weights = (1 - distance).clamp(min=0) * (pixels < edge[:, None])[:, None, :]
+    return weights / weights.sum(dim=2, keepdim=True)
 
 
 def _recolor(images: Tensor, color: Tensor, contrast: Tensor) -> Tensor:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from PIL import Image
 from torch import Tensor
 from torchvision.transforms import RandomResizedCrop
+from torchvision.transforms.functional import resize
 
 from dasl_core.data.augment import (
     LUMA,
@@ -91,12 +96,6 @@ def test_normalization_equals_recorded_statistics() -> None:
     close(rendered, (images / 255 - mean) / std, atol=1e-5)
 
 
-def test_reduction_by_two_is_the_mean_of_each_box() -> None:
-    images = canvases(side=32)
-    boxes = F.avg_pool2d(images.double() / 255, 2)
-    close(pixels(images, central_view(whole(images)), 16), boxes)
-
-
 @pytest.mark.parametrize(("height", "width"), [(8, 14), (14, 8)])
 def test_central_view_is_the_largest_central_square(height: int, width: int) -> None:
     images = canvases(side=14)
@@ -104,6 +103,78 @@ def test_central_view_is_the_largest_central_square(height: int, width: int) -> 
     top, left = (height - 8) // 2, (width - 8) // 2
     square = images[:, :, top : top + 8, left : left + 8].double() / 255
     close(pixels(images, central_view(valid_hw), 8, valid_hw), square)
+
+
+# --- resampling
+
+
+def crop(*box: float) -> ViewParameters:
+    """A view of one image that is only cropped, to x, y, width, height as shares of it."""
+    return ViewParameters(torch.tensor([box]).double(), torch.eye(3)[None], torch.ones(1), None)
+
+
+@given(
+    st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    st.integers(1, 24),
+    st.tuples(*[st.floats(0.05, 1)] * 2),
+    st.tuples(*[st.floats(0, 1)] * 2),
+    st.booleans(),
+)
+@example((40, 40), 8, (1.0, 1.0), (0.0, 0.0), False)
+@example((9, 31), 24, (0.3, 0.2), (1.0, 1.0), True)
+@settings(deadline=None, max_examples=60)
+def test_crop_equals_bilinear_resize_of_pillow(
+    hw: tuple[int, int],
+    size: int,
+    shares: tuple[float, float],
+    places: tuple[float, float],
+    flip: bool,
+) -> None:
+    image = canvases(1, side=44)
+    height, width = hw
+    left, top = (place * (1 - share) for place, share in zip(places, shares, strict=True))
+    right, bottom = left + shares[0], top + shares[1]
+    box = (left * width, top * height, min(right, 1) * width, min(bottom, 1) * height)
+    references = [
+        np.asarray(
+            Image.fromarray(plane.numpy().astype(np.float32)).resize(
+                (size, size), Image.Resampling.BILINEAR, box=box
+            )
+        )
+        for plane in image[0, :, :height, :width]
+    ]
+    reference = torch.from_numpy(np.stack(references)).double()[None] / 255
+    view = crop(right if flip else left, top, -shares[0] if flip else shares[0], shares[1])
+    ours = pixels(image, view, size, torch.tensor([hw]))
+    # Pillow rounds a box to float32.
+    close(ours.flip(3) if flip else ours, reference, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [5, 16, 20, 50])
+def test_whole_image_equals_antialiased_resize_of_torchvision(size: int) -> None:
+    images = canvases(side=44)
+    expected = resize(images.double() / 255, [size, size], antialias=True)
+    close(pixels(images, draw(STILL, whole(images)), size), expected)
+
+
+def test_details_finer_than_the_view_vanish() -> None:
+    """A local crop of DINO: 40% of an image of 448 pixels, reduced by 2.95 to 96."""
+    wave = 127.5 + 127.5 * torch.sin(2 * math.pi * torch.arange(448) / 3.1)
+    stripes = wave.to(torch.uint8).expand(1, 3, 448, 448)
+    share = math.sqrt(0.4)
+    for image in (stripes, stripes.mT):
+        view = pixels(image, crop(0.1, 0.1, share, share), 96)
+        assert view.mean().item() == pytest.approx(0.5, abs=0.01)
+        assert view.std().item() < 0.01
+
+
+def test_view_does_not_depend_on_other_images_of_the_batch() -> None:
+    images = canvases(8, side=24)
+    valid_hw = torch.randint(5, 25, (8, 2), generator=torch.Generator().manual_seed(2))
+    view = draw(drawn(), valid_hw)
+    own = slice(2, 5)
+    share = pixels(images[own], view.rows(own), 16, valid_hw[own])
+    close(share, pixels(images, view, 16, valid_hw)[own], atol=1e-12)
 
 
 # --- crops and flips

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from service.client import Client
 from tests.support.polling import PATIENCE_SECONDS
 from tests.support.running_service import Served
-from tests.support.service_v0_1 import OldService, machine
+from tests.support.service_v0_1 import OldService, machine, resume_paused
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
 
 
-def test_paused_job_of_an_old_home_resumes_bit_exactly(
-    served: Served, old_service: OldService
+def test_paused_job_of_an_old_home_resumes_with_its_losses(
+    served: Served, old_service: OldService, tmp_path: Path
 ) -> None:
     record = old_service.record
+    # Before the service resumes it and replaces its checkpoint.
+    alone = resume_paused(old_service, tmp_path).curve()
     assert served.token != record["admin_token"], "a new one; the old one is still good"
     with Client(served.url, record["admin_token"], patience=60) as client:
         job = client.jobs.resume(record["jobs"]["paused"]).wait(timeout=PATIENCE_SECONDS)
@@ -25,11 +29,11 @@ def test_paused_job_of_an_old_home_resumes_bit_exactly(
         losses = dict(zip(curve.step, curve.values["loss"], strict=True))
         expected = dict(resumed["losses"])
         assert losses.keys() == set(range(1, resumed["step"] + 1)) | expected.keys()
-        first = resumed["step"] + 1
-        # On other processors the last bits differ, and after many steps more than these.
-        assert losses[first] == pytest.approx(expected[first], rel=1e-3)
+        after = [losses[step] for step in expected]
+        assert after[: len(alone)] == alone
+        # Crops are resampled with other rounding than in 0.1; without it, losses are the same bit for
+        # bit (`tests/service/test_upgrade.py`).
         if machine() == record["machine"]:
-            assert {step: losses[step] for step in expected} == expected
-            [final] = [each for each in client.jobs.checkpoints(job.id) if each.final]
-            weights = {f.name: f.sha256 for f in final.files if f.name.endswith(".safetensors")}
-            assert weights == resumed["weights"]
+            assert after == pytest.approx(list(expected.values()), rel=1e-4)
+        # On other processors the last bits differ, and after many steps more than these.
+        assert after[0] == pytest.approx(expected[resumed["step"] + 1], rel=1e-3)

@@ -17,13 +17,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine, create_engine, text
+from torch import Tensor
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.spec import ResolvedJobSpec, versions
+from tests.support.training_world import Recorder, run
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "v0_1"
 FILES, DUMP, RECORD = (
     FOLDER / name for name in ("files.tar.xz", "postgresql.sql.xz", "record.json.xz")
 )
+
+# The slow test of `tests/e2e` resumes the job to its end.
+RESUMED_STEPS = 20
 
 # Columns with paths that a moved service needs. Paths elsewhere (reports, errors, logs) describe the
 # past and stay as they are.
@@ -87,6 +96,47 @@ def relocate(engine: Engine, service: OldService) -> None:
                 text(f"UPDATE {table} SET {column} = replace({column}, :old, :new)"),
                 {"old": service.record["root"], "new": str(service.root)},
             )
+
+
+def resume_paused(old: OldService, folder: Path) -> Recorder:
+    """Resume the paused job in this process for `RESUMED_STEPS`, and return its reports."""
+    paused = old.record["jobs"]["paused"]
+    job = old.record["answers"][f"/v1/jobs/{paused}"]["body"]
+    spec = ResolvedJobSpec.model_validate(versions.upgrade(job["resolved"], 1))
+    [checkpoint] = old.home.glob(f"artifacts/jobs/{paused}/attempts/*/checkpoints/*")
+    [index] = old.home.glob(f"artifacts/datasets/{job['dataset']['id']}/*/index.json.gz")
+    reporter = Recorder(
+        folder / "out", lambda started: "cancel" if started >= RESUMED_STEPS else "run"
+    )
+    outcome = run(
+        spec,
+        DatasetIndex.load(index),
+        folder / "cache",
+        reporter,
+        checkpoint,
+        threads=spec.resources.cpus_per_worker,
+    )
+    assert outcome == "cancelled"
+    first = old.record["resumed"]["step"] + 1
+    steps = [point["step"] for point in reporter.points]
+    assert steps == list(range(first, first + RESUMED_STEPS))
+    return reporter
+
+
+def crop_of_v0_1(canvases: Tensor, valid_hw: Tensor, box: Tensor, size: int) -> Tensor:
+    """Resample crops as version 0.1 did: from two pixels, which aliases where a crop shrinks."""
+    side = canvases.shape[-1]
+    height, width = (edge.to(box.dtype) for edge in valid_hw.unbind(1))
+    center = (torch.arange(size, dtype=box.dtype) + 0.5) / size
+    x = (box[:, 0:1] + center * box[:, 2:3]) * width[:, None]
+    y = (box[:, 1:2] + center * box[:, 3:4]) * height[:, None]
+    x = torch.minimum(x.clamp(min=0.5), width[:, None] - 0.5) * 2 / side - 1
+    y = torch.minimum(y.clamp(min=0.5), height[:, None] - 0.5) * 2 / side - 1
+    grid = torch.stack(
+        [x[:, None, :].expand(-1, size, -1), y[:, :, None].expand(-1, -1, size)], dim=-1
+    )
+    pixels = canvases.to(box.dtype) / 255
+    return F.grid_sample(pixels, grid, mode="bilinear", align_corners=False)
 
 
 def answers(client: TestClient, admin_token: str, token: str) -> dict[str, Any]:
