@@ -300,6 +300,16 @@ def test_head_equals_lightlys(batch_norm: bool) -> None:
     torch.testing.assert_close(ours(features), theirs(features))
 
 
+def test_outputs_of_head_are_float32_under_autocast() -> None:
+    dino = method()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs = dino(crops(local=0))
+    assert outputs["embeddings"].dtype == torch.bfloat16
+    assert outputs["student"].dtype == outputs["teacher"].dtype == torch.float32
+    exact = dino.head.outputs(outputs["embeddings"].float())
+    torch.testing.assert_close(outputs["student"], exact, rtol=0, atol=0)
+
+
 def test_last_layer_rows_have_unit_length() -> None:
     """Compare with torch's weight normalization with g = 1, including gradients."""
     layer, reference = UnitLinear(4, 6), nn.Linear(4, 6, bias=False)
