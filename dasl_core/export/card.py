@@ -52,7 +52,7 @@ model = timm.create_model(**json.load(open("model.json"))["timm"])
 {stem}model.load_state_dict(load_file("backbone.safetensors"))
 model.eval()
 ```
-"""
+{_load_head(model)}"""
     onnx = model["onnx"]
     if onnx is None:
         return with_timm + "\nONNX and other formats: `dasl export FOLDER --format onnx`.\n"
@@ -67,6 +67,28 @@ import onnxruntime
 
 session = onnxruntime.InferenceSession("{onnx["file"]}")
 features = session.run(["{onnx["output"]}"], {{"{onnx["input"]}": images}})[0]
+```
+"""
+
+
+def _load_head(model: dict[str, Any]) -> str:
+    head = model["head"]
+    if head is None:
+        return ""
+    lines = "\n".join(head["lines"])
+    return f"""
+After these lines, with the embedding layer, whose L2-normalized output is the embedding:
+
+```python
+import torch
+
+{lines}
+head.load_state_dict(load_file("{head["file"]}"))
+head.eval()
+
+
+def embed(images):
+    return torch.nn.functional.normalize(head(model(images)), dim=-1)
 ```
 """
 

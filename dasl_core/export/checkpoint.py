@@ -1,4 +1,4 @@
-"""The exported backbone in a checkpoint: weights for timm, ONNX, and their description."""
+"""The exported network in a checkpoint: weights for timm, ONNX, the head, and their description."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from dasl_core.export.card import model_card
+from dasl_core.export.head import write_head
 from dasl_core.export.network import (
     ExportError,
     exported_network,
@@ -39,6 +40,7 @@ def export_backbone(
     metrics: dict[str, Any],
     folder: Path,
     *,
+    head: nn.Module | None = None,
     onnx: bool = False,
 ) -> str | None:
     """Write weights, `model.json`, `metrics.json` and the model card into `folder`.
@@ -49,6 +51,7 @@ def export_backbone(
         metrics: step, epoch, evaluations and losses; JSON-ready. `metrics["data"]` is optional: the
             facts of the data set, `images`, `classes` (or None), `train_images`,
             `held_out_images`.
+        head: the embedding head of a supervised method, of layers of `torch.nn`; saved in float32.
         onnx: also write `backbone.onnx`, which takes some seconds.
 
     Returns:
@@ -63,6 +66,7 @@ def export_backbone(
         "stem": stem_lines(spec.backbone),
         "num_features": BACKBONES[spec.backbone.name].features,
         "preprocessing": preprocessing(spec.backbone),
+        "head": None if head is None else write_head(head, folder),
         "onnx": about_onnx,
         "versions": {"dasl": _dasl_version(), "timm": timm.__version__, "torch": torch.__version__},
         "spec": spec.model_dump(mode="json"),

@@ -111,8 +111,14 @@ class Checkpointer:
                 "data": self.data.facts(),
                 "unreadable_images": sum(self.data.unreadable.values()),
             }
+            method = self.state.method
             missing = export_backbone(
-                self.state.method.representation, self.spec, metrics, folder, onnx=progress.ended
+                method.representation,
+                self.spec,
+                metrics,
+                folder,
+                head=method.embedding_head if self.spec.method.supervised else None,
+                onnx=progress.ended,
             )
             if missing is not None:
                 self.reporter.event("onnx_missing", missing, {"step": progress.step})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import pickle
@@ -12,14 +13,19 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 import yaml
 from safetensors.numpy import load_file
+from torch import nn
 
 from dasl_core.data.augment import statistics
 from dasl_core.data.index import DatasetIndex
 from dasl_core.export import FORMATS, ExportError, export_backbone, export_checkpoint
 from dasl_core.export.checkpoint import read_checkpoint
+from dasl_core.export.head import constructor
+from dasl_core.methods import build_method
 from dasl_core.models.backbone import build_backbone, stem_lines
+from dasl_core.models.batchnorm import synchronize_batchnorm
 from dasl_core.spec import BACKBONES, ResolvedBackbone
 from dasl_core.train.serialization import load_state
 from tests.support.exports import (
@@ -103,6 +109,41 @@ def test_exported_backbone_is_the_trained_one(
         values = [evaluation["metrics"].get(name) for evaluation in last.values()]
         cells = ["" if value is None else f"{value:.4f}" for value in values]
         assert f"| {name} | {' | '.join(cells)} |" in card
+
+
+def test_card_code_computes_the_embedding_of_a_supervised_method(
+    pictures: DatasetIndex, cache: Path, reader: Reader, tmp_path: Path, without_plots: None
+) -> None:
+    train = {"epochs": 1, "batch_size": 8, "precision": "fp64"}
+    spec = resolved(pictures, method={"name": "proxy_anchor"}, train=train)
+    reporter = Recorder(tmp_path)
+    run(spec, pictures, cache, reporter)
+    folder = reporter.last_checkpoint
+    method = build_method(spec, num_classes=3).double()
+    method.load_state_dict(load_state(folder)["method"])
+    images = images_for(spec)
+    with torch.no_grad():
+        embeddings = method.eval().embed(torch.from_numpy(images).double())
+    expected = F.normalize(embeddings, dim=1).numpy()
+    embed = "\nwith torch.no_grad():\n    features = embed(torch.from_numpy(images)).numpy()\n"
+    code = code_of(folder, 0) + code_of(folder, 1) + embed
+    (embedding,) = reader.features([folder], [code], [images])
+    np.testing.assert_allclose(embedding, expected, rtol=1e-4, atol=1e-5)
+    assert load_file(folder / "head.safetensors").keys() == {"weight", "bias"}
+    head = json.loads((folder / "model.json").read_text())["head"]
+    assert (head["file"], head["normalized"]) == ("head.safetensors", True)
+
+
+def test_constructor_builds_the_layers_of_a_head() -> None:
+    head = nn.Sequential(
+        nn.BatchNorm1d(4), nn.Linear(4, 3, bias=False), nn.ReLU(), nn.Sequential(nn.Linear(3, 2))
+    )
+    synchronized = synchronize_batchnorm(copy.deepcopy(head), torch.device("cpu"))
+    for network in (head, synchronized):
+        built = eval(constructor(network), {"torch": torch})
+        built.load_state_dict(head.state_dict())
+        x = torch.randn(5, 4)
+        torch.testing.assert_close(built(x), head(x))
 
 
 def test_checkpoint_contains_and_loads_no_pickle(

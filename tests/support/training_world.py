@@ -192,8 +192,8 @@ def run(
         onnx: whether to write ONNX with the last checkpoint, which takes longer than a tiny run.
     """
 
-    def without_onnx(*arguments: Any, **_: Any) -> str | None:
-        return export_backbone(*arguments)
+    def without_onnx(*arguments: Any, **options: Any) -> str | None:
+        return export_backbone(*arguments, **options | {"onnx": False})
 
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         if not onnx:
