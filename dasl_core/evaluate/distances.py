@@ -19,7 +19,8 @@ QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 def inter_class_distances(x: Tensor | np.ndarray, y: Tensor | np.ndarray) -> dict[str, float]:
     """Statistics of the distances between L2-normalized features of samples with different labels.
 
-    The theorems of Chen et al. (DASL, ICLR 2024) are about these distances ``d = ||x_i - x_j||``.
+    The theorems of Chen et al. (DASL, ICLR 2024) are about these distances ``d = ||x_i - x_j||`` where x
+    are phi, the embeddings that the loss compares.
     Theorem 2 bounds the difference |d(x, x') - d(z, z')| of any two of them, which DAR lowers:
     `max_difference` is the largest difference and `std` a typical one. Theorem 3 bounds the
     generalization error by a product with the factor `log_factor`. If all labels differ, all pairs

@@ -25,6 +25,7 @@ from dasl_core.evaluate import (
     uniformity,
 )
 from dasl_core.evaluate.finetune import Reader, rank_share
+from dasl_core.methods import Method
 from dasl_core.seeds import stream
 from dasl_core.spec import FineTune, KMeans, LinearProbe, ResolvedEvaluate, ViewAugment
 from dasl_core.train.precision import Precision, autocast, autocast_dtype, weight_dtype
@@ -32,7 +33,7 @@ from dasl_core.train.precision import Precision, autocast, autocast_dtype, weigh
 # Maximum of held-out images for health metrics, whose cost is quadratic or worse. Evenly spaced, since
 # the first ones of the index belong to the first few classes.
 HEALTH_LIMIT = 4_096
-# Statistics that are reported of the distances of DAR's theorems.
+# Statistics that are reported of distances between images.
 DISTANCES = ("mean", "std", "q05", "q50", "q95", "max", "max_difference", "log_factor")
 FEATURE_BATCH = 256
 # Raw pixels are compared at this side length at most: at 224 each image has 150,528 numbers, and a
@@ -107,6 +108,13 @@ class Evaluator:
             if final and self.labels is not None and self.train_labels is not None:
                 metrics |= self._linear(network, self.train_labels, self.labels)
         return metrics
+
+    def phi_distances(self, method: Method) -> dict[str, float]:
+        """Compute the quantities of DAR's theorems: distances of phi, the embeddings that the loss compares."""
+        subset = self.held_out.every(spacing(len(self.held_out), HEALTH_LIMIT))
+        with eval_mode(method):
+            distances = self._distances(self.features(method.embed, subset))
+        return {f"phi_{name}": value for name, value in distances.items()}
 
     @property
     def trains_at_end(self) -> bool:
@@ -206,12 +214,21 @@ class Evaluator:
                 "dimension_std": dimension_std(features),
                 "uniformity": uniformity(features),
             }
-            labels = {"distance": torch.arange(len(features))}
-            if self.labels is not None and torch.unique(self.labels[::every]).numel() > 1:
-                labels["class_distance"] = self.labels[::every]
-            for kind, y in labels.items():
-                distances = inter_class_distances(features, y)
-                metrics |= {f"{kind}_{name}": distances[name] for name in DISTANCES}
+        return metrics | self._distances(features)
+
+    def _distances(self, features: Tensor) -> dict[str, float]:
+        """Statistics of the distances of at most `HEALTH_LIMIT` held-out images, evenly spaced."""
+        if len(features) < 2:
+            return {}
+        metrics: dict[str, float] = {}
+        labels = {"distance": torch.arange(len(features))}
+        if self.labels is not None:
+            y = self.labels[:: spacing(len(self.held_out), HEALTH_LIMIT)]
+            if torch.unique(y).numel() > 1:
+                labels["class_distance"] = y
+        for kind, y in labels.items():
+            distances = inter_class_distances(features, y)
+            metrics |= {f"{kind}_{name}": distances[name] for name in DISTANCES}
         return metrics
 
     def _linear(self, encode: Encoder, train_y: Tensor, y: Tensor) -> dict[str, float]:

@@ -72,16 +72,18 @@ class Validator:
     def evaluate(self, subject: Literal["untrained", "backbone"]) -> None:
         """Measure the backbone on held-out images, and watch it for collapse.
 
-        With ``evaluate.on: embedding``, the embedding is measured after it.
+        The distances of the embeddings that the loss compares are measured beside those of its features,
+        and, with ``evaluate.on: embedding``, all else of the embedding after it.
 
         Raises:
-            DivergedError: its features are not finite.
+            DivergedError: its features or embeddings are not finite.
         """
         if self.evaluator is None:
             return
         final = self.progress.step == self.length.total_steps
         try:
             metrics = self.evaluator.backbone(self.method.representation, final=final)
+            metrics |= self.evaluator.phi_distances(self.method)
             embedding = None
             if subject == "backbone" and self.settings.on == "embedding":
                 embedding = self.evaluator.frozen(self._evaluated(), final=final)

@@ -12,6 +12,7 @@ from dasl_core import evaluate
 from dasl_core.data.image_set import ImageSet
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import Canvases
+from dasl_core.methods import build_method
 from dasl_core.spec import ResolvedJobSpec
 from dasl_core.train import evaluation
 from dasl_core.train.evaluation import DISTANCES, RAW_SIDE, Evaluator
@@ -145,6 +146,31 @@ def test_evaluator_metrics_equal_metric_functions(build: Build, pictures: Datase
             name: expected[name] for name in DISTANCES
         }
     assert metrics["distance_max_difference"] > metrics["class_distance_max_difference"]
+
+
+@pytest.mark.parametrize("name", ["simclr", "byol", "dino", "npair"])
+def test_phi_distances_are_of_the_embeddings_that_the_loss_compares(
+    build: Build, pictures: DatasetIndex, name: str
+) -> None:
+    torch.manual_seed(0)
+    spec = resolved(pictures, method={"name": name})
+    method = build_method(spec, num_classes=3)
+    modes = [module.training for module in method.modules()]
+    evaluator = build(pictures)
+    metrics = evaluator.phi_distances(method)
+    assert [module.training for module in method.modules()] == modes
+    with evaluation.eval_mode(method):
+        phi = evaluator.features(
+            lambda x: method([x, x][: spec.method.num_views])["embeddings"][0], evaluator.held_out
+        )
+    y = torch.tensor(pictures.labels)[evaluator.held_out.indices]
+    for kind, labelling in (("distance", torch.arange(len(phi))), ("class_distance", y)):
+        expected = evaluate.inter_class_distances(phi, labelling)
+        for statistic in DISTANCES:
+            value = metrics[f"phi_{kind}_{statistic}"]
+            assert value == pytest.approx(expected[statistic], abs=1e-4)
+    backbone = evaluator.backbone(method.representation)
+    assert abs(metrics["phi_distance_mean"] - backbone["distance_mean"]) > 1e-3
 
 
 def test_subset_of_held_out_images_has_all_classes(

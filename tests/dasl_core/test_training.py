@@ -162,9 +162,10 @@ def test_evaluations_cover_pixels_untrained_and_trained(
         *("alignment", "uniformity", "effective_rank", "dimension_std", "mean_norm"),
         *(f"{kind}_{name}" for kind in ("distance", "class_distance") for name in DISTANCES),
     }
+    phi = {f"phi_{name}" for name in health if "distance" in name}
     for _, _, subject, metrics in reporter.evaluations:
         known = with_labels | knn_settings.keys()
-        assert metrics.keys() == (known if subject == "raw" else known | health)
+        assert metrics.keys() == (known if subject == "raw" else known | health | phi)
         assert {name: metrics[name] for name in knn_settings} == knn_settings
         assert all(math.isfinite(value) for value in metrics.values())
         assert all(0 <= metrics[name] <= 1 for name in with_labels)
@@ -190,7 +191,11 @@ def test_supervised_method_is_evaluated_on_its_embedding_and_backbone(
     assert subjects == ["raw", "untrained", "backbone", "embedding"]
     backbone, embedding = (metrics for _, _, _, metrics in reporter.evaluations[2:])
     tuned = {"finetune_top1", "finetune_top5"}
-    assert backbone.keys() == embedding.keys() | tuned
+    phi = {name for name in backbone if name.startswith("phi_")}
+    assert backbone.keys() == embedding.keys() | tuned | phi
+    assert {name: backbone[f"phi_{name}"] for name in embedding if "distance" in name} == (
+        pytest.approx({name: value for name, value in embedding.items() if "distance" in name})
+    )
     assert embedding["mean_norm"] == pytest.approx(1)
     assert backbone["uniformity"] != embedding["uniformity"]
     assert reporter.progresses[-1]["recall_at_1"] == embedding["recall_at_1"]
