@@ -1,4 +1,4 @@
-"""Regularizers for any base loss: difference alignment (DAR) and spherical embedding (SEC)."""
+"""Regularizers for any base loss: difference alignment (DAR), spherical embedding (SEC), and their rivals."""
 
 from dasl_core.regularizers.dar import (
     chain_length,
@@ -7,9 +7,14 @@ from dasl_core.regularizers.dar import (
     pair_count,
 )
 from dasl_core.regularizers.embedding_stats import angular_update, norm_distribution
+from dasl_core.regularizers.koleo import koleo_loss
+from dasl_core.regularizers.negative_margin import negative_margin_loss
 from dasl_core.regularizers.norms import ctv_norm
 from dasl_core.regularizers.schedule import weight_at
 from dasl_core.regularizers.sec import SphericalEmbeddingConstraint
+from dasl_core.regularizers.sigreg import sigreg_loss
+from dasl_core.regularizers.uniformity import uniformity_loss
+from dasl_core.regularizers.visreg import visreg_loss
 
 __all__ = [
     "SphericalEmbeddingConstraint",
@@ -18,7 +23,12 @@ __all__ = [
     "ctv_norm",
     "difference_alignment",
     "inter_class_chain",
+    "koleo_loss",
+    "negative_margin_loss",
     "norm_distribution",
     "pair_count",
+    "sigreg_loss",
+    "uniformity_loss",
+    "visreg_loss",
     "weight_at",
 ]

@@ -1,0 +1,36 @@
+"""A hinge that keeps embeddings with different labels a margin apart (Hadsell, Chopra and LeCun, CVPR 2006).
+
+The reviewers of DAR ask whether DAR is more than such a margin.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dasl_core.regularizers.pairs import directions_and_pairs, mean_where
+from dasl_core.tensors import check_number
+
+
+def negative_margin_loss(embeddings: Tensor, labels: Tensor, margin: float = 1.4) -> Tensor:
+    """Compute the mean of ``max(0, margin - ||x_i - x_j||)`` over pairs with different labels.
+
+    Args:
+        embeddings: (N, h), of all views, normalized here; on several processes those of the global
+            batch, gathered with a backward that sums over ranks. Memory is that of a few (N, N)
+            matrices.
+        labels: (N,) integers; instance ids leave out the pairs of views of one image.
+        margin: of distances, which are at most 2. Orthogonal embeddings have a distance of 1.414.
+
+    Returns:
+        A scalar in float32 (float64 for float64 embeddings); 0 without such pairs.
+
+    Raises:
+        ValueError: an argument is not valid; the message names it.
+    """
+    check_number(margin, "margin")
+    directions, pairs = directions_and_pairs(embeddings, labels)
+    with torch.autocast(embeddings.device.type, enabled=False):
+        # Not through products, whose rounding near 0 a square root would amplify.
+        distances = torch.cdist(directions, directions, compute_mode="donot_use_mm_for_euclid_dist")
+    return mean_where(torch.relu(margin - distances), pairs)

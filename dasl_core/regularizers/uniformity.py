@@ -1,0 +1,33 @@
+"""Uniformity (Wang and Isola, "Understanding Contrastive Representation Learning through Alignment and
+Uniformity on the Hypersphere", ICML 2020)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dasl_core.regularizers.pairs import directions_and_pairs, mean_where
+from dasl_core.tensors import check_number
+
+
+def uniformity_loss(embeddings: Tensor, labels: Tensor, t: float = 2.0) -> Tensor:
+    """Compute ``log mean exp(-t ||x_i - x_j||^2)`` of normalized embeddings over pairs with different labels.
+
+    Args:
+        embeddings: (N, h), of all views; on several processes those of the global batch, gathered
+            with a backward that sums over ranks. Memory is that of a few (N, N) matrices.
+        labels: (N,) integers; instance ids leave out the pairs of views of one image.
+        t: sharpness of the potential.
+
+    Returns:
+        A scalar from -4t to 0, in float32 (float64 for float64 embeddings); 0 without such pairs.
+
+    Raises:
+        ValueError: an argument is not valid; the message names it.
+    """
+    check_number(t, "t")
+    directions, pairs = directions_and_pairs(embeddings, labels)
+    with torch.autocast(embeddings.device.type, enabled=False):
+        potential = torch.exp(2 * t * (directions @ directions.T - 1))
+    # Without pairs the mean is 0, and log(1) = 0 has a gradient.
+    return (mean_where(potential, pairs) + ~pairs.any()).log()
