@@ -257,10 +257,11 @@ def few_labels(network: Any, folder: Path, side: int) -> float:
     """
     import torch
 
-    from dasl_core.data.augment import statistics as mean_and_std
     from dasl_core.evaluate import knn_accuracy
+    from dasl_core.spec.normalization import IMAGENET
 
-    (mean,), (std,) = mean_and_std(1)
+    gray = IMAGENET.of_channels(1)
+    (mean,), (std,) = gray.mean, gray.std
     features, labels = {}, {}
     for part in ("fashion", "test"):
         files = sorted((folder / part).glob("*/*.png"))

@@ -128,8 +128,10 @@ def _check_weights(pretrained: str | None, roots: Sequence[str]) -> None:
 def _weight_paths(path: Path) -> Iterator[Path]:
     """Yield every path that may be opened when weights are loaded from a file or a checkpoint folder."""
     from dasl_core.manifest import MANIFEST, digests_of
-    from dasl_core.models.warm_start import MODEL, WEIGHTS
+    from dasl_core.spec.locations import CHECKPOINT_MODEL, CHECKPOINT_WEIGHTS
+    from dasl_core.spec.normalization import describing_files
 
-    yield from (path, path / WEIGHTS, path / MODEL, path / MANIFEST)
+    yield from (path, path / CHECKPOINT_WEIGHTS, path / CHECKPOINT_MODEL, path / MANIFEST)
+    yield from describing_files(path)
     if (path / MANIFEST).is_file():
         yield from (path / name for name in digests_of(path))

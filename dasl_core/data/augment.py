@@ -17,11 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dasl_core.spec import ViewAugment
-
-# ImageNet's statistics, timm's default; recorded with every checkpoint.
-RGB_MEAN, RGB_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-LUMA_MEAN, LUMA_STD = (0.449,), (0.226,)
+from dasl_core.spec import Normalization, ViewAugment
 
 LUMA = (0.299, 0.587, 0.114)  # ITU-R 601-2, as Pillow's
 # The rows of the chroma sum to 0: a gray pixel has none, so hue and saturation leave it gray.
@@ -32,11 +28,6 @@ CROP_RATIO = (3 / 4, 4 / 3)
 # SimCLR's strengths at jitter 1: 0.8 each, and 0.2 of a turn of hue.
 JITTER, HUE_JITTER = 0.8, 0.2
 BLUR_SIGMA = (0.1, 2.0)
-
-
-def statistics(channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation for the normalization of images in [0, 1]."""
-    return (RGB_MEAN, RGB_STD) if channels == 3 else (LUMA_MEAN, LUMA_STD)
 
 
 @dataclass(frozen=True)
@@ -116,7 +107,12 @@ def central_view(valid_hw: Tensor) -> ViewParameters:
 
 
 def render(
-    canvases: Tensor, valid_hw: Tensor, view: ViewParameters, image_size: int, dtype: torch.dtype
+    canvases: Tensor,
+    valid_hw: Tensor,
+    view: ViewParameters,
+    image_size: int,
+    dtype: torch.dtype,
+    normalization: Normalization,
 ) -> Tensor:
     """Render a view of each canvas.
 
@@ -126,9 +122,10 @@ def render(
         view: parameters, moved to the device with `to`.
         image_size: pixels a side of the result.
         dtype: floating-point type of the computation and the result.
+        normalization: of C channels, that of the network that gets the view.
 
     Returns:
-        (B, C, image_size, image_size), normalized with `statistics`.
+        (B, C, image_size, image_size), normalized.
     """
     images = _crop(canvases, valid_hw.to(canvases.device), view.box.to(dtype), image_size)
     if images.shape[1] == 3:
@@ -144,7 +141,7 @@ def render(
         images = torch.where(chosen, 1 - images, images)
     mean, std = (
         _constant(values, dtype, images.device).view(1, -1, 1, 1)
-        for values in statistics(images.shape[1])
+        for values in (normalization.mean, normalization.std)
     )
     return (images - mean) / std
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import timm
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dasl_core.export.card import model_card
@@ -21,14 +21,17 @@ from dasl_core.export.network import (
     exported_network,
     exported_weights,
     preprocessing,
+    save_weights,
 )
 from dasl_core.export.onnx_file import write_onnx
 from dasl_core.manifest import MANIFEST, damage_of
 from dasl_core.models.backbone import stem_lines, timm_arguments
 from dasl_core.spec import BACKBONES, ResolvedJobSpec, versions
+from dasl_core.spec.locations import CHECKPOINT_MODEL, CHECKPOINT_WEIGHTS
 from dasl_core.spec.versions import UnreadableSpec
 
-WEIGHTS, MODEL, METRICS, CARD = "backbone.safetensors", "model.json", "metrics.json", "README.md"
+WEIGHTS, MODEL = CHECKPOINT_WEIGHTS, CHECKPOINT_MODEL
+METRICS, CARD = "metrics.json", "README.md"
 ONNX = "backbone.onnx"
 
 logger = logging.getLogger(__name__)
@@ -59,7 +62,7 @@ def export_backbone(
         raised, because the weights are complete and can be converted later.
     """
     weights = exported_weights(backbone)
-    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    save_weights(weights, spec.backbone, folder / WEIGHTS)
     about_onnx = _try_onnx(weights, spec, folder) if onnx else None
     model = {
         "timm": timm_arguments(spec.backbone),

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
 from torch import Tensor
 
 from dasl_core.export.card import hub_card
-from dasl_core.export.network import ExportError, exported_network, preprocessing
+from dasl_core.export.network import ExportError, exported_network, preprocessing, save_weights
 from dasl_core.models.backbone import stem_lines, timm_arguments
 from dasl_core.spec import BACKBONES, ResolvedJobSpec
 
@@ -58,7 +57,7 @@ def write_hub_folder(
     (folder / CONFIG).write_text(
         json.dumps(hub_config(weights, spec), indent=2) + "\n", encoding="utf-8"
     )
-    save_file(dict(weights), folder / WEIGHTS, metadata={"format": "pt"})
+    save_weights(weights, spec.backbone, folder / WEIGHTS)
     (folder / CARD).write_text(card, encoding="utf-8")
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from dasl_core.data.augment import statistics
 from dasl_core.models.backbone import build_backbone
 from dasl_core.spec import ResolvedBackbone
+from dasl_core.spec.normalization import PREPROCESSING
 
 # Other runtimes sum in another order. A larger difference means that they compute another function.
 TOLERANCE = 1e-4
@@ -83,12 +86,28 @@ def largest_difference(
 
 def preprocessing(backbone: ResolvedBackbone) -> dict[str, Any]:
     """Describe the preprocessing of images, JSON-ready. No exported network does it itself."""
-    mean, std = statistics(backbone.in_channels)
     return {
         "image_size": backbone.image_size,
         "channels": backbone.in_channels,
         "crop": "largest central square",
         "interpolation": "bilinear",
-        "mean": list(mean),
-        "std": list(std),
+        "mean": list(backbone.mean),
+        "std": list(backbone.std),
     }
+
+
+def save_weights(weights: Mapping[str, Tensor], backbone: ResolvedBackbone, path: Path) -> None:
+    """Write a safetensors file that records the preprocessing, so that a file that is moved does, too.
+
+    Equal weights give equal files.
+    """
+    metadata = {"format": "pt", PREPROCESSING: json.dumps(preprocessing(backbone))}
+    save_file(dict(weights), path, metadata=metadata)
+    with path.open("r+b") as file:  # safetensors writes metadata in random order
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        header["__metadata__"] = metadata
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        assert len(text) <= length, "only the order differs"
+        file.seek(8)
+        file.write(text.ljust(length))

@@ -11,6 +11,7 @@ from torch import nn
 
 from dasl_core.models.warm_start import (
     check_finite,
+    check_normalization,
     has_same_shapes,
     load_checkpoint,
     pretrained_path,
@@ -32,7 +33,8 @@ def build_backbone(backbone: ResolvedBackbone, *, any_size: bool = False) -> nn.
 
     Raises:
         ValueError: the pretrained weights do not exist, cannot be read, are not finite or do not fit;
-            the message names `backbone.pretrained` and the file.
+            the message names `backbone.pretrained` and the file. Or their files record another
+            normalization; the message names `backbone.mean` and what to set.
     """
     extra: dict[str, Any] = {"drop_path_rate": backbone.drop_path} if backbone.drop_path else {}
     if any_size and BACKBONES[backbone.name].family == "vit":
@@ -51,6 +53,7 @@ def build_backbone(backbone: ResolvedBackbone, *, any_size: bool = False) -> nn.
         model = _from_timm_file(start, weights, arguments | extra)
         _fit_stem_without_loss(model, backbone, start)
     check_finite(model, start)
+    check_normalization(backbone, start)
     return model
 
 

@@ -7,8 +7,6 @@ from typing import Any
 import timm
 import torch
 
-import dasl_core.spec
-
 # Modules of timm whose models share one class each, so that one stem rule fits all models of a module.
 FAMILIES = {"resnet": "resnet", "vision_transformer": "vit"}
 
@@ -24,7 +22,20 @@ def describe(name: str, family: str) -> dict[str, Any]:
         "features": model.num_features,
         "image_size": model.default_cfg["input_size"][-1],
         "patch_size": patch,
+        "normalizations": _normalizations(name),
     }
+
+
+def _normalizations(name: str) -> list[dict[str, Any]]:
+    """List the distinct means and standard deviations of a model's published weights."""
+    tags: dict[tuple[tuple[float, ...], tuple[float, ...]], list[str]] = {}
+    # The default weights are found by the name without a tag.
+    for full in (name, *timm.list_models(f"{name}.*", pretrained=True)):
+        published = timm.get_pretrained_cfg(full)
+        if published is not None and published.has_weights:
+            known = tags.setdefault((tuple(published.mean), tuple(published.std)), [])
+            known += [published.tag] if published.tag not in known else []
+    return [{"mean": mean, "std": std, "weights": known} for (mean, std), known in tags.items()]
 
 
 def build_catalog() -> dict[str, dict[str, Any]]:
@@ -37,6 +48,7 @@ def build_catalog() -> dict[str, dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    target = Path(dasl_core.spec.__file__).parent / "backbones.json"
+    # Found without importing `dasl_core.spec`, which could not read a file that lacks a new field.
+    target = Path(__file__).parents[1] / "spec" / "backbones.json"
     lines = (f"  {json.dumps(n)}: {json.dumps(f)}" for n, f in build_catalog().items())
     target.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

@@ -9,10 +9,14 @@ from timm.models import load_state_dict
 from torch import Tensor, nn
 
 from dasl_core.manifest import MANIFEST, damage_of
-from dasl_core.spec.locations import WEIGHTS_ENDINGS, local_path
-
-# Files of a checkpoint, as `dasl_core.export` writes them.
-WEIGHTS, MODEL = "backbone.safetensors", "model.json"
+from dasl_core.spec import ResolvedBackbone, recorded_normalization
+from dasl_core.spec.locations import (
+    CHECKPOINT_MODEL,
+    CHECKPOINT_WEIGHTS,
+    WEIGHTS_ENDINGS,
+    local_path,
+)
+from dasl_core.spec.resolve.backbone import normalization_problem
 
 
 def pretrained_path(location: str) -> Path:
@@ -37,10 +41,10 @@ def pretrained_path(location: str) -> Path:
 
 def _check_kind(path: Path) -> None:
     if path.is_dir():
-        if not (path / WEIGHTS).is_file() or not (path / MODEL).is_file():
+        if not (path / CHECKPOINT_WEIGHTS).is_file() or not (path / CHECKPOINT_MODEL).is_file():
             raise ValueError(
-                f"backbone.pretrained: the folder {path} is not a checkpoint: it has no {WEIGHTS} "
-                f"and {MODEL}"
+                f"backbone.pretrained: the folder {path} is not a checkpoint: it has no {CHECKPOINT_WEIGHTS} "
+                f"and {CHECKPOINT_MODEL}"
             )
     elif not path.is_file():
         raise ValueError(f"backbone.pretrained: {path} does not exist on this machine")
@@ -88,6 +92,21 @@ def check_finite(model: nn.Module, start: Path) -> None:
             raise ValueError(f"backbone.pretrained: {start} holds NaN or infinity in {name}")
 
 
+def check_normalization(backbone: ResolvedBackbone, start: Path) -> None:
+    """Check that the network will get its images as when its weights were trained.
+
+    "auto" was replaced where `start` may not have been readable, so only now the two can be compared.
+
+    Raises:
+        ValueError: the files of `start` record another mean or std; the message says what to set.
+    """
+    recorded = recorded_normalization(start)
+    if recorded is not None:
+        expected = recorded.of_channels(backbone.in_channels)
+        if not backbone.normalization.is_close(expected):
+            raise ValueError(str(normalization_problem(backbone.normalization, expected)))
+
+
 def load_checkpoint(model: nn.Module, folder: Path, expected: dict[str, Any]) -> None:
     """Load the backbone of a checkpoint.
 
@@ -102,10 +121,12 @@ def load_checkpoint(model: nn.Module, folder: Path, expected: dict[str, Any]) ->
         damage = damage_of(folder) if (folder / MANIFEST).is_file() else None
         if damage is not None:
             raise ValueError(damage)
-        settings = json.loads((folder / MODEL).read_text(encoding="utf-8"))
-        weights = load_file(folder / WEIGHTS)
+        settings = json.loads((folder / CHECKPOINT_MODEL).read_text(encoding="utf-8"))
+        weights = load_file(folder / CHECKPOINT_WEIGHTS)
         if not isinstance(settings, dict):
-            raise ValueError(f"{MODEL} must hold settings, not {type(settings).__name__}")
+            raise ValueError(
+                f"{CHECKPOINT_MODEL} must hold settings, not {type(settings).__name__}"
+            )
     except (
         Exception
     ) as error:  # such as SafetensorError, which is not a ValueError, or RecursionError
@@ -119,4 +140,6 @@ def load_checkpoint(model: nn.Module, folder: Path, expected: dict[str, Any]) ->
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:  # a tensor is missing, or has another shape
-        raise ValueError(f"backbone.pretrained: {folder / WEIGHTS} is damaged: {error}") from error
+        raise ValueError(
+            f"backbone.pretrained: {folder / CHECKPOINT_WEIGHTS} is damaged: {error}"
+        ) from error

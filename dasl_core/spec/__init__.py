@@ -12,6 +12,7 @@ from dasl_core.spec.evaluate import Evaluate, FineTune, Holdout, KMeans, Knn, Li
 from dasl_core.spec.job import Checkpoints, JobSpec, Resources
 from dasl_core.spec.methods import METHODS, MethodConfig, MethodSettings
 from dasl_core.spec.methods.simclr import SimCLR
+from dasl_core.spec.normalization import Normalization, recorded_normalization
 from dasl_core.spec.problems import FieldProblem, SpecError
 from dasl_core.spec.regularizers import DAR, SEC, Clusters
 from dasl_core.spec.resolve import DatasetFacts, Estimate, estimate, resolve
@@ -53,6 +54,7 @@ __all__ = [
     "LinearProbe",
     "MethodConfig",
     "MethodSettings",
+    "Normalization",
     "Optimizer",
     "ResolvedAugment",
     "ResolvedBackbone",
@@ -73,5 +75,6 @@ __all__ = [
     "estimate",
     "field_problems",
     "load_spec",
+    "recorded_normalization",
     "resolve",
 ]

@@ -1,13 +1,13 @@
 """Settings of the network that is pretrained."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from dasl_core.spec.backbones import BACKBONES
 from dasl_core.spec.base import Auto, SpecModel, problem
 from dasl_core.spec.errors import closest
-from dasl_core.spec.fields import ImageSize
+from dasl_core.spec.fields import ChannelMeans, ChannelStds, ImageSize
 
 
 class Backbone(SpecModel):
@@ -47,6 +47,18 @@ class Backbone(SpecModel):
             "image size of a ViT. null: random weights."
         ),
     )
+    mean: ChannelMeans | Auto = Field(
+        "auto",
+        description=(
+            "Mean of each channel by which pixels in [0, 1] are normalized, in training, evaluation "
+            'and the exported preprocessing. "auto": that with which the weights of `pretrained` were '
+            "trained, and an error if it is unknown; for random weights ImageNet's."
+        ),
+    )
+    std: ChannelStds | Auto = Field(
+        "auto",
+        description='Standard deviation of each channel, likewise. "auto": as for `mean`.',
+    )
     drop_path: float = Field(
         0.0,
         ge=0,
@@ -64,3 +76,16 @@ class Backbone(SpecModel):
                 "a timm ResNet or VisionTransformer name, such as 'resnet50' or 'vit_small_patch16_224'",
             )
         return name
+
+    @model_validator(mode="after")
+    def _check_channels(self) -> Self:
+        for field in ("mean", "std"):
+            values = getattr(self, field)
+            if values != "auto" and len(values) != self.in_channels:
+                raise problem(
+                    f"has {len(values)} values for {self.in_channels} channels",
+                    list(values),
+                    f"'auto', or {self.in_channels} numbers: one for each of backbone.in_channels",
+                    field=f"backbone.{field}",
+                )
+        return self

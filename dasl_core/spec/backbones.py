@@ -8,6 +8,17 @@ from importlib.resources import files
 from typing import Literal
 
 from dasl_core.spec.base import SpecModel
+from dasl_core.spec.normalization import Normalization
+
+
+class PublishedNormalization(Normalization):
+    """What some published weights of a model were trained with.
+
+    Attributes:
+        weights: timm's tags of them, such as "augreg_in21k".
+    """
+
+    weights: tuple[str, ...]
 
 
 class BackboneInfo(SpecModel):
@@ -19,6 +30,7 @@ class BackboneInfo(SpecModel):
         features: width of the pooled feature.
         image_size: the size it was published at, in pixels a side.
         patch_size: ViT only, in pixels.
+        normalizations: of the weights that timm publishes; those of timm's default weights first.
     """
 
     family: Literal["resnet", "vit"]
@@ -26,6 +38,7 @@ class BackboneInfo(SpecModel):
     features: int
     image_size: int
     patch_size: int | None
+    normalizations: tuple[PublishedNormalization, ...]
 
 
 BACKBONES: dict[str, BackboneInfo] = {

@@ -10,7 +10,7 @@ from dasl_core.spec.resolved import ResolvedJobSpec
 
 # In addition to the fields that fix the shape of a weight: these decide what a step is.
 STEP_FIELDS = {
-    "backbone": ("name", "image_size", "in_channels", "stem"),
+    "backbone": ("name", "image_size", "in_channels", "stem", "mean", "std"),
     "train": ("batch_size",),
     "evaluate": ("dataset", "holdout"),
 }

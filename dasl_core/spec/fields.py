@@ -18,6 +18,12 @@ Decay = Annotated[float, Field(ge=0, le=LARGEST_DECAY)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 # fail_fast: report only the first invalid entry of what may be many.
 PerView = Annotated[tuple[Probability, ...], Field(min_length=1, max_length=100, fail_fast=True)]
+# Of pixels in [0, 1], so that constants for 0 to 255, such as 123.675, are refused.
+ChannelMeans = Annotated[tuple[Probability, ...], Field(min_length=1, max_length=3, fail_fast=True)]
+ChannelStds = Annotated[
+    tuple[Annotated[float, Field(ge=0.001, le=1)], ...],
+    Field(min_length=1, max_length=3, fail_fast=True),
+]
 ImageSize = Annotated[int, Field(ge=8, le=1024)]
 JitterStrength = Annotated[float, Field(ge=0, le=2)]
 ClusterCount = Annotated[int, Field(ge=2, le=1_000_000)]

@@ -11,6 +11,8 @@ from urllib.parse import unquote, urlsplit
 OUTSIDE = "resolves to a path outside the folders that may be read"
 # File name extensions of the weights that timm reads.
 WEIGHTS_ENDINGS = (".safetensors", ".pth", ".pt", ".bin")
+# Files of a checkpoint: the weights of its backbone, and their description.
+CHECKPOINT_WEIGHTS, CHECKPOINT_MODEL = "backbone.safetensors", "model.json"
 
 
 def local_path(location: str) -> Path:

@@ -10,6 +10,8 @@ from dasl_core.spec.augment import Augment
 from dasl_core.spec.backbone import Backbone
 from dasl_core.spec.evaluate import Evaluate, FineTune, KMeans, LinearProbe
 from dasl_core.spec.fields import (
+    ChannelMeans,
+    ChannelStds,
     ClusterCount,
     Decay,
     GlobalBatch,
@@ -24,15 +26,23 @@ from dasl_core.spec.fields import (
 )
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.methods import ResolvedMethodSettings
+from dasl_core.spec.normalization import Normalization
 from dasl_core.spec.regularizers import DAR, SEC, Clusters
 from dasl_core.spec.train import Clip, Optimizer, Train
 
 
 class ResolvedBackbone(Backbone):
-    """A backbone with its image size and stem."""
+    """A backbone with its image size, stem and normalization."""
 
     image_size: ImageSize
     stem: Literal["standard", "small"]
+    mean: ChannelMeans
+    std: ChannelStds
+
+    @property
+    def normalization(self) -> Normalization:
+        """The mean and standard deviation by which all of its images are normalized."""
+        return Normalization(mean=self.mean, std=self.std)
 
 
 class ResolvedAugment(Augment):

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from dasl_core.spec.job import Resources
+from dasl_core.spec.normalization import IMAGENET
 from dasl_core.spec.resolved import ResolvedJobSpec
 
 Content = dict[str, Any]
@@ -37,10 +38,20 @@ _PARTS_OF_VERSION_1 = frozenset(
     ]
 )
 
+# "images" is no part of a spec: nothing that a person wrote has it.
+_PARTS_OF_A_TRAINING_STATE = frozenset(
+    ["method", "backbone", "augment", "dar", "sec", "train", "images"]
+)
+
 
 def is_resolved(spec: Content) -> bool:
     """Whether a stored spec has every part: what a person wrote leaves out the defaults."""
     return spec.keys() >= _PARTS_OF_VERSION_1
+
+
+def decides_steps(spec: Content) -> bool:
+    """Whether a stored spec has all settings of a step: a resolved one, or the part in a training state."""
+    return is_resolved(spec) or spec.keys() >= _PARTS_OF_A_TRAINING_STATE
 
 
 def keep_evaluations_of_version_1(spec: Content) -> Content:
@@ -69,10 +80,20 @@ def keep_all_semihard_triplets(spec: Content) -> Content:
     return {**spec, "method": {**spec["method"], "mining": "all_semihard"}}
 
 
+def keep_normalizing_as_imagenet(spec: Content) -> Content:
+    """Up to version 4, ImageNet's mean and std were those of every job, whatever its weights expect."""
+    if not decides_steps(spec):
+        return spec
+    channels = 1 if spec["backbone"]["in_channels"] == 1 else 3
+    usual = IMAGENET.of_channels(channels).model_dump(mode="json")
+    return {**spec, "backbone": {**spec["backbone"], **usual}}
+
+
 UPGRADERS: list[Callable[[Content], Content]] = [
     keep_evaluations_of_version_1,
     keep_evaluating_the_backbone,
     keep_all_semihard_triplets,
+    keep_normalizing_as_imagenet,
 ]
 """Item n - 1 turns a spec of version n into one of version n + 1.
 

@@ -16,7 +16,17 @@ from safetensors import SafetensorError
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import list_folder
-from dasl_core.spec import JobSpec, SpecError, apply_overrides, field_problems, load_spec, resolve
+from dasl_core.models.warm_start import pretrained_path
+from dasl_core.spec import (
+    JobSpec,
+    Normalization,
+    SpecError,
+    apply_overrides,
+    field_problems,
+    load_spec,
+    recorded_normalization,
+    resolve,
+)
 from dasl_core.standalone.console import ConsoleReporter, fail, print_line
 from dasl_core.standalone.index_cache import open_index
 from dasl_core.standalone.ranks import (
@@ -153,7 +163,7 @@ def _train(spec: JobSpec, data: Path, output: Path, resume: bool, device: torch.
         index, cache = on_rank_0(lambda: _open_images(data))
         # The folder may have another path on another machine.
         index = replace(index, root=Path(os.path.realpath(data)))
-        spec = resolve(spec, index.facts())
+        spec = resolve(spec, index.facts(), on_rank_0(lambda: _recorded(spec, start)))
         if run_dir is not None:
             if start is None:  # a resumed run has its spec already
                 run_dir.write_spec(spec.model_dump_json(indent=2))
@@ -185,6 +195,13 @@ def _start(run_dir: RunDirectory, resume: bool) -> Path | None:
     if resume and start is None:
         print_line(f"No checkpoint in {run_dir.path}. Starting with the first step.", "stderr")
     return start
+
+
+def _recorded(spec: JobSpec, start: Path | None) -> Normalization | None:
+    """Return the normalization that the checkpoint to resume from, or the weights to start from, record."""
+    if start is None and spec.backbone.pretrained is not None:
+        start = pretrained_path(spec.backbone.pretrained)
+    return None if start is None else recorded_normalization(start)
 
 
 def _open_images(data: Path) -> tuple[DatasetIndex, str]:

@@ -27,7 +27,14 @@ from dasl_core.evaluate import (
 from dasl_core.evaluate.finetune import Reader, rank_share
 from dasl_core.methods import Method
 from dasl_core.seeds import stream
-from dasl_core.spec import FineTune, KMeans, LinearProbe, ResolvedEvaluate, ViewAugment
+from dasl_core.spec import (
+    FineTune,
+    KMeans,
+    LinearProbe,
+    Normalization,
+    ResolvedEvaluate,
+    ViewAugment,
+)
 from dasl_core.train.precision import Precision, autocast, autocast_dtype, weight_dtype
 
 # Maximum of held-out images for health metrics, whose cost is quadratic or worse. Evenly spaced, since
@@ -54,6 +61,7 @@ class Evaluator:
         held_out: ImageSet,
         *,
         image_size: int,
+        normalization: Normalization,
         precision: Precision,
         seed: int,
         device: torch.device,
@@ -69,7 +77,7 @@ class Evaluator:
         self.precision, self.dtype = precision, weight_dtype(precision)
         self.device = device
         self.keepalive = keepalive
-        self.image_size = image_size
+        self.image_size, self.normalization = image_size, normalization
         self.train = train
         limit = settings.knn.bank if settings.knn is not None else None
         bank_every = 1 if limit is None else spacing(len(train), limit)
@@ -170,7 +178,8 @@ class Evaluator:
 
     def _render(self, canvases: Tensor, valid_hw: Tensor, view: ViewParameters) -> Tensor:
         view = view.to(self.device, self.dtype)
-        return render(canvases.to(self.device), valid_hw, view, self.image_size, self.dtype)
+        canvases = canvases.to(self.device)
+        return render(canvases, valid_hw, view, self.image_size, self.dtype, self.normalization)
 
     def _metrics(self, encode: Encoder, *, health: bool) -> dict[str, float]:
         settings = self.settings

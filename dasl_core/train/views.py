@@ -9,7 +9,7 @@ from dasl_core.data.augment import draw_view, render
 from dasl_core.data.loader import Batch
 from dasl_core.distributed import rank
 from dasl_core.seeds import stream
-from dasl_core.spec import ResolvedAugment, ViewAugment
+from dasl_core.spec import Normalization, ResolvedAugment, ViewAugment
 from dasl_core.spec.methods import ResolvedMethodSettings
 from dasl_core.spec.methods.config import ResolvedMultiCropConfig
 
@@ -43,10 +43,12 @@ class ViewMaker:
         seed: int,
         device: torch.device,
         dtype: torch.dtype,
+        normalization: Normalization,
         *,
         channels_last: bool,
     ) -> None:
         self.views, self.seed, self.device, self.dtype = views, seed, device, dtype
+        self.normalization = normalization
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
 
     def make(self, batch: Batch, step: int) -> list[Tensor]:
@@ -66,6 +68,13 @@ class ViewMaker:
             generator = stream(self.seed, "augment", step, number)
             drawn = draw_view(valid_hw, view.augment, generator).rows(slice(first, first + share))
             drawn = drawn.to(self.device, self.dtype)
-            images = render(canvases, batch.valid_hw, drawn, view.image_size, self.dtype)
+            images = render(
+                canvases,
+                batch.valid_hw,
+                drawn,
+                view.image_size,
+                self.dtype,
+                self.normalization,
+            )
             views.append(images.contiguous(memory_format=self.layout))
         return views

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import JSONResponse
 from pydantic import AfterValidator
 
-from dasl_core.spec import METHODS, FieldProblem, JobSpec
+from dasl_core.spec import METHODS, JobSpec
 from dasl_core.spec.base import problem
 from dasl_core.spec.errors import closest
 from service.api.auth import Reader, Submitter
@@ -18,6 +18,7 @@ from service.api.problems import field_problem
 from service.api.transaction import Context, ReadSession, Route, WithContext, WriteSession
 from service.jobs import path_checks, repository, service, submission
 from service.jobs.dependencies import OwnJob, OwnJobToChange
+from service.jobs.path_checks import PathChecks
 from service.jobs.schemas import (
     AttemptView,
     CloneRequest,
@@ -53,8 +54,8 @@ def submit_job(
     key: IdempotencyKey = None,
 ) -> Response:
     """Queue a job; a request repeated with the same `Idempotency-Key` gets the first answer."""
-    problems = _path_problems(context, caller.tenant, spec)
-    return _submitted(*submission.submit(session, caller, spec, key, problems), status=201)
+    checks = _check_paths(context, caller.tenant, spec)
+    return _submitted(*submission.submit(session, caller, spec, key, checks), status=201)
 
 
 @router.post("/validate")
@@ -62,8 +63,8 @@ def validate_job(
     spec: SpecBody, caller: Reader, context: WithContext, session: ReadSession
 ) -> ValidatedJob:
     """Resolve a spec (no "auto" is left) and estimate its cost, without storing anything."""
-    problems = _path_problems(context, caller.tenant, spec)
-    planned = submission.plan(session, caller.tenant, spec, problems)
+    checks = _check_paths(context, caller.tenant, spec)
+    planned = submission.plan(session, caller.tenant, spec, checks)
     return ValidatedJob(
         resolved=planned.resolved.model_dump(mode="json"), estimate=planned.estimate
     )
@@ -140,7 +141,7 @@ def clone_job(
     request = request or CloneRequest()
     with context.database.read() as reading:
         spec = submission.spec_of_clone(reading, caller.tenant, job_id, request.changes)
-    problems = _path_problems(context, caller.tenant, spec)
+    checks = _check_paths(context, caller.tenant, spec)
     find_checkpoint = None
     if request.checkpoint is not None:
         named = None if request.checkpoint == "newest" else request.checkpoint
@@ -148,7 +149,7 @@ def clone_job(
     # Hashed as it was sent, not as resolved: the newest checkpoint may differ when it is repeated.
     replayable = {"clone": job_id} | request.model_dump(mode="json")
     answer, repeated = submission.submit(
-        session, caller, spec, key, problems, find_checkpoint=find_checkpoint, request=replayable
+        session, caller, spec, key, checks, find_checkpoint=find_checkpoint, request=replayable
     )
     return _submitted(answer, repeated, status=202)
 
@@ -167,8 +168,8 @@ def list_evaluations(job: OwnJob, session: ReadSession) -> Page[EvaluationView]:
     return Page(data=[EvaluationView.model_validate(row) for row in rows])
 
 
-def _path_problems(context: Context, tenant: str, spec: JobSpec) -> list[FieldProblem]:
-    return path_checks.path_problems(context.settings, context.database, tenant, spec)
+def _check_paths(context: Context, tenant: str, spec: JobSpec) -> PathChecks:
+    return path_checks.check_paths(context.settings, context.database, tenant, spec)
 
 
 def _submitted(answer: dict[str, Any], repeated: bool, *, status: int) -> Response:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from dasl_core.spec import FieldProblem, JobSpec
+from dasl_core.spec import FieldProblem, JobSpec, Normalization, recorded_normalization
 from dasl_core.spec.locations import OUTSIDE, WEIGHTS_ENDINGS, is_allowed, local_path
+from dasl_core.spec.normalization import describing_files
 from service.datasets import repository as datasets
 from service.db.models import Dataset
 from service.db.session import Database
@@ -13,14 +16,29 @@ from service.settings import Settings
 from service.states import DatasetState
 
 
-def path_problems(
-    settings: Settings, database: Database, tenant: str, spec: JobSpec
-) -> list[FieldProblem]:
-    """Return the problems with the paths that a spec names.
+@dataclass(frozen=True)
+class PathChecks:
+    """What the paths that a spec names are found to be.
+
+    Attributes:
+        problems: of the paths.
+        recorded: normalization that the weights to start from record; None where the server cannot
+            read them.
+    """
+
+    problems: Sequence[FieldProblem] = ()
+    recorded: Normalization | None = None
+
+
+def check_paths(settings: Settings, database: Database, tenant: str, spec: JobSpec) -> PathChecks:
+    """Check the paths that a spec names.
 
     No transaction is open while paths are checked, as a file system may hang.
     """
-    problems = _weights_problems(settings, spec.backbone.pretrained)
+    recorded, pretrained = None, spec.backbone.pretrained
+    problems = _weights_problems(settings, pretrained)
+    if pretrained is not None and settings.check_paths and not problems:
+        recorded, problems = _recorded(settings, pretrained)
     names = {"dataset": spec.dataset, "evaluate.dataset": spec.evaluate.dataset}
     with database.autocommit() as session:
         by_field = {
@@ -31,7 +49,7 @@ def path_problems(
     for field, dataset in by_field.items():
         if dataset is not None and dataset.state == DatasetState.READY:
             problems += _folder_problems(settings, field, str(names[field]), dataset)
-    return problems
+    return PathChecks(problems, recorded)
 
 
 def _weights_problems(settings: Settings, pretrained: str | None) -> list[FieldProblem]:
@@ -58,6 +76,23 @@ def _weights_problems(settings: Settings, pretrained: str | None) -> list[FieldP
     except OSError as error:
         return [FieldProblem(field, f"cannot be read: {error.strerror}", pretrained, expected)]
     return []
+
+
+def _recorded(
+    settings: Settings, pretrained: str
+) -> tuple[Normalization | None, list[FieldProblem]]:
+    """Read the normalization that weights record, from files inside the roots only."""
+    field, path = "backbone.pretrained", local_path(pretrained)
+    try:
+        for file in describing_files(path):
+            if not is_allowed(file, settings.dataset_roots):
+                message = f"has a file beside it, {file}, that {OUTSIDE}"
+                expected = _in_roots(settings, "weights")
+                return None, [FieldProblem(field, message, pretrained, expected)]
+        return recorded_normalization(path), []
+    except (OSError, ValueError) as error:
+        message = str(error).removeprefix(f"{field}: ")
+        return None, [FieldProblem(field, message, pretrained)]
 
 
 def _folder_problems(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -34,6 +34,7 @@ from service.datasets import repository as datasets
 from service.db.locks import lock_job
 from service.db.models import Checkpoint, Dataset, Job
 from service.jobs import repository, service
+from service.jobs.path_checks import PathChecks
 from service.jobs.schemas import JobView
 from service.scheduling import capacity
 from service.states import DatasetState
@@ -55,14 +56,14 @@ def plan(
     session: Session,
     tenant: str,
     spec: JobSpec,
-    known_problems: Sequence[FieldProblem] = (),
+    checks: PathChecks,
     *,
     lock: bool = False,
 ) -> Plan:
     """Find the data sets of a spec and resolve it.
 
     Args:
-        known_problems: problems of the spec that were detected before.
+        checks: of the paths that the spec names.
         lock: lock the data sets against deletion until this writing transaction ends.
 
     Raises:
@@ -76,9 +77,9 @@ def plan(
         if evaluate_dataset.id == dataset.id:  # once by name, once by id
             raise field_problem("evaluate.dataset", NOT_ITS_DATASET, name, ANOTHER_DATASET)
     facts = DatasetFacts.model_validate(dataset.facts)
-    problems = [*known_problems, *capacity.capacity_problems(session, spec.resources)]
+    problems = [*checks.problems, *capacity.capacity_problems(session, spec.resources)]
     try:
-        resolved = resolve_spec(spec, facts)
+        resolved = resolve_spec(spec, facts, checks.recorded)
     except SpecError as error:
         problems += error.problems
     if problems:
@@ -118,7 +119,7 @@ def submit(
     caller: Caller,
     spec: JobSpec,
     key: str | None,
-    known_problems: Sequence[FieldProblem] = (),
+    checks: PathChecks,
     *,
     find_checkpoint: Callable[[], Checkpoint] | None = None,
     request: dict[str, Any] | None = None,
@@ -127,7 +128,7 @@ def submit(
 
     Args:
         key: the Idempotency-Key. The same key with the same request replays the first answer.
-        known_problems: problems of the spec that were detected before; a replay ignores them.
+        checks: of the paths that the spec names; a replay ignores their problems.
         find_checkpoint: finds another job's checkpoint to start from; not called for a replay.
         request: the request that the key identifies, if it is not the spec itself.
 
@@ -147,7 +148,7 @@ def submit(
         if replay is not None:
             return replay, True
     checkpoint = find_checkpoint() if find_checkpoint is not None else None
-    planned = plan(session, caller.tenant, spec, known_problems, lock=True)
+    planned = plan(session, caller.tenant, spec, checks, lock=True)
     if checkpoint is not None:
         _check_branch(session, planned.resolved, checkpoint)
     check_queue(session, caller.token_id, queue_limit)

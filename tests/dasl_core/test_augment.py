@@ -21,9 +21,9 @@ from dasl_core.data.augment import (
     central_view,
     draw_view,
     render,
-    statistics,
 )
-from dasl_core.spec import ViewAugment
+from dasl_core.spec import Normalization, ViewAugment
+from dasl_core.spec.normalization import IMAGENET
 
 STILL = ViewAugment(crop_scale=(1.0, 1.0), flip=0, jitter=0, grayscale=0, blur=0.0, solarize=0.0)
 
@@ -67,10 +67,11 @@ def pixels(
     """Render a view in float64 and undo its normalization: values in [0, 1]."""
     view = view.to(torch.device("cpu"), torch.float64)
     valid_hw = whole(images) if valid_hw is None else valid_hw
-    rendered = render(images, valid_hw, view, size, torch.float64)
+    normalization = IMAGENET.of_channels(images.shape[1])
+    rendered = render(images, valid_hw, view, size, torch.float64, normalization)
     mean, std = (
         torch.tensor(values, dtype=torch.float64).view(1, -1, 1, 1)
-        for values in statistics(images.shape[1])
+        for values in (normalization.mean, normalization.std)
     )
     return rendered * std + mean
 
@@ -88,10 +89,16 @@ def test_central_view_at_native_resolution_is_the_image(channels: int) -> None:
     close(pixels(images, central_view(whole(images)), 16), images.double() / 255)
 
 
-def test_normalization_equals_recorded_statistics() -> None:
+@pytest.mark.parametrize(
+    "normalization", [IMAGENET, Normalization(mean=(0.5, 0.4, 0.3), std=(0.5, 0.6, 0.7))]
+)
+def test_view_is_normalized_as_requested(normalization: Normalization) -> None:
     images = canvases()
-    rendered = render(images, whole(images), central_view(whole(images)), 16, torch.float32)
-    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in statistics(3))
+    valid_hw = whole(images)
+    rendered = render(images, valid_hw, central_view(valid_hw), 16, torch.float32, normalization)
+    mean, std = (
+        torch.tensor(values).view(1, 3, 1, 1) for values in (normalization.mean, normalization.std)
+    )
     assert rendered.dtype == torch.float32
     close(rendered, (images / 255 - mean) / std, atol=1e-5)
 

@@ -140,9 +140,10 @@ def test_branch_that_does_not_fit_is_refused(
         ),
         (
             {"train": {"batch_size": 4}, "backbone": {"in_channels": 1}},
-            ["backbone.in_channels", "train.batch_size"],
+            ["backbone.in_channels", "backbone.mean", "backbone.std", "train.batch_size"],
         ),
         ({"evaluate": {"holdout": {"fraction": 0.5}}}, ["evaluate.holdout"]),
+        ({"backbone": {"std": [0.5, 0.5, 0.5]}}, ["backbone.std"]),
     ],
 )
 def test_branch_names_setting_that_fixes_shapes(

@@ -10,6 +10,7 @@ import torch
 from dasl_core.models.backbone import build_backbone
 from dasl_core.models.checkpointing import checkpoint_blocks
 from dasl_core.spec import ResolvedBackbone
+from dasl_core.spec.normalization import IMAGENET
 
 
 @pytest.mark.parametrize("name", ["test_resnet", "test_vit"])
@@ -17,7 +18,7 @@ def test_gradients_and_running_statistics_stay(name: str) -> None:
     torch.manual_seed(0)
     size = 32
     plain = build_backbone(
-        ResolvedBackbone(name=name, image_size=size, stem="small", drop_path=0.3)
+        ResolvedBackbone(name=name, image_size=size, stem="small", drop_path=0.3, **dict(IMAGENET))
     ).double()
     kept = copy.deepcopy(plain)
     checkpoint_blocks(kept)
@@ -38,7 +39,9 @@ def test_block_activations_are_not_stored() -> None:
     """Count the tensors that autograd saves for the backward."""
 
     def saved(checkpointed: bool) -> int:
-        model = build_backbone(ResolvedBackbone(name="test_vit", image_size=64, stem="small"))
+        model = build_backbone(
+            ResolvedBackbone(name="test_vit", image_size=64, stem="small", **dict(IMAGENET))
+        )
         if checkpointed:
             checkpoint_blocks(model)
         seen: dict[int, int] = {}
@@ -56,7 +59,9 @@ def test_block_activations_are_not_stored() -> None:
 
 
 def test_copied_network_uses_its_own_weights() -> None:
-    model = build_backbone(ResolvedBackbone(name="test_resnet", image_size=32, stem="small"))
+    model = build_backbone(
+        ResolvedBackbone(name="test_resnet", image_size=32, stem="small", **dict(IMAGENET))
+    )
     checkpoint_blocks(model)
     other = copy.deepcopy(model)
     with torch.no_grad():

@@ -35,6 +35,7 @@ def evaluator_of(
         train,
         held_out,
         image_size=spec.backbone.image_size,
+        normalization=spec.backbone.normalization,
         precision=spec.train.precision,
         seed=spec.train.seed,
         device=torch.device("cpu"),

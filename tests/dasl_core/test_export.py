@@ -18,7 +18,6 @@ import yaml
 from safetensors.numpy import load_file
 from torch import nn
 
-from dasl_core.data.augment import statistics
 from dasl_core.data.index import DatasetIndex
 from dasl_core.export import FORMATS, ExportError, export_backbone, export_checkpoint
 from dasl_core.export.checkpoint import read_checkpoint
@@ -27,6 +26,7 @@ from dasl_core.methods import build_method
 from dasl_core.models.backbone import build_backbone, stem_lines
 from dasl_core.models.batchnorm import synchronize_batchnorm
 from dasl_core.spec import BACKBONES, ResolvedBackbone
+from dasl_core.spec.normalization import IMAGENET
 from dasl_core.train.serialization import load_state
 from tests.support.exports import (
     BACKBONE_KINDS,
@@ -94,7 +94,7 @@ def test_exported_backbone_is_the_trained_one(
     assert model["timm"]["model_name"] == "test_resnet"
     assert len(model["stem"]) == 2
     assert model["preprocessing"]["image_size"] == 16
-    assert model["preprocessing"]["mean"] == list(statistics(3)[0])
+    assert model["preprocessing"]["mean"] == list(IMAGENET.mean)
     assert model["spec"] == spec.model_dump(mode="json")
     card = (folder / "README.md").read_text()
     assert "\n# tiny\n" in card
@@ -273,7 +273,9 @@ def test_incomplete_checkpoint_is_refused_with_missing_file(
 )
 def test_small_stem_keeps_resolution(name: str, size: int, stride: int) -> None:
     stem = "small" if size <= 64 else "standard"
-    network = build_backbone(ResolvedBackbone(name=name, image_size=size, stem=stem))
+    network = build_backbone(
+        ResolvedBackbone(name=name, image_size=size, stem=stem, **dict(IMAGENET))
+    )
     with torch.no_grad():
         # An attribute of timm's models that `nn.Module` does not declare.
         last = cast(Any, network.eval()).forward_features(torch.rand(1, 3, size, size))
@@ -282,6 +284,8 @@ def test_small_stem_keeps_resolution(name: str, size: int, stride: int) -> None:
 
 @pytest.mark.parametrize("size", [16, 32, 64])
 def test_small_vit_has_eight_by_eight_patches(size: int) -> None:
-    network = build_backbone(ResolvedBackbone(name="test_vit", image_size=size, stem="small"))
+    network = build_backbone(
+        ResolvedBackbone(name="test_vit", image_size=size, stem="small", **dict(IMAGENET))
+    )
     assert network.get_submodule("patch_embed").num_patches == 64
     assert network(torch.rand(2, 3, size, size)).shape == (2, network.num_features)

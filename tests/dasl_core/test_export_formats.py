@@ -21,6 +21,7 @@ from dasl_core.export import FORMATS, ExportError, export_backbone, export_check
 from dasl_core.export.network import largest_difference
 from dasl_core.models.backbone import build_backbone
 from dasl_core.spec import ResolvedBackbone, ResolvedJobSpec
+from dasl_core.spec.normalization import IMAGENET
 from tests.support.exports import (
     BACKBONE_KINDS,
     Reader,
@@ -41,7 +42,7 @@ MEASURED = {
 # One group, whose worker alone makes the checkpoints and starts the reader.
 pytestmark = pytest.mark.xdist_group("exports")
 Exported = tuple[Path, ResolvedJobSpec, torch.nn.Module]
-TINY = ResolvedBackbone(name="test_resnet", image_size=16, stem="standard")
+TINY = ResolvedBackbone(name="test_resnet", image_size=16, stem="standard", **dict(IMAGENET))
 
 
 def checkpoint_of(
@@ -267,7 +268,7 @@ def test_timm_transform_equals_evaluation_preprocessing(
     canvas = torch.zeros(1, 3, width, width, dtype=torch.uint8)
     canvas[:, :, :height] = torch.from_numpy(pixels).permute(2, 0, 1)
     valid_hw = torch.tensor([[height, width]])
-    ours = render(canvas, valid_hw, central_view(valid_hw), 32, torch.float32)
+    ours = render(canvas, valid_hw, central_view(valid_hw), 32, torch.float32, IMAGENET)
     # Pillow rounds reduced rows and then columns to 8 bits; `theirs` are divided by some 0.226.
     atol = 1e-4 if reduction == 1 else 1 / 255 / 0.22
     torch.testing.assert_close(theirs, ours[0], rtol=0, atol=atol)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dasl_core.data.augment import RGB_MEAN, RGB_STD, ViewParameters, draw_view
+from dasl_core.data.augment import ViewParameters, draw_view
 from dasl_core.data.index import DatasetIndex
 from dasl_core.spec import Clip, ResolvedJobSpec, ViewAugment
 from dasl_core.spec.methods.proxy_anchor import ProxyAnchor
@@ -229,7 +229,10 @@ def test_per_view_setting_changes_only_that_view(
     )
     with opened(spec, pictures, cache, tmp_path) as this:
         views = this.view_maker.make(next(this.loader.epoch(0)), 0)
-    mean, std = (torch.tensor(values).double().view(3, 1, 1) for values in (RGB_MEAN, RGB_STD))
+    mean, std = (
+        torch.tensor(values).double().view(3, 1, 1)
+        for values in (spec.backbone.mean, spec.backbone.std)
+    )
     first, second = (view * std + mean for view in views)
     assert ((first > 0.5).flatten(1).any(dim=1) & (first < 0.5).flatten(1).any(dim=1)).any()
     expected = torch.where(first > 0.5, 1 - first, first)

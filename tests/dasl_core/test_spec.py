@@ -21,6 +21,7 @@ from dasl_core.models.catalog import FAMILIES, describe
 from dasl_core.spec import (
     BACKBONES,
     METHODS,
+    BackboneInfo,
     DatasetFacts,
     FieldProblem,
     JobSpec,
@@ -614,7 +615,7 @@ def test_catalog_contains_models_of_timm() -> None:
     ["test_vit", "test_resnet", "resnet18", "resnet10t", "vit_small_patch16_224", "resnet50d"],
 )
 def test_catalog_entry_describes_timm_model(name: str) -> None:
-    assert BACKBONES[name].model_dump() == describe(name, BACKBONES[name].family)
+    assert BACKBONES[name] == BackboneInfo.model_validate(describe(name, BACKBONES[name].family))
 
 
 def test_spec_package_imports_neither_torch_nor_numpy() -> None:

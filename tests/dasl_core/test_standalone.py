@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 import torch.distributed as dist
 import typer
 import yaml
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from dasl_core.export import export_backbone
 from dasl_core.standalone import main as standalone
@@ -136,6 +137,23 @@ def test_resume_continues_from_newest_checkpoint(
     expected, resumed = weights(folder / "undisturbed"), weights(folder / "out")
     assert expected.keys() == resumed.keys()
     assert all(torch.equal(expected[name], resumed[name]) for name in expected)
+
+
+@pytest.mark.usefixtures("without_plots", "without_onnx")
+def test_resumed_run_keeps_normalization_of_deleted_weights(folder: Path) -> None:
+    """A timm file with its config.json; resuming needs neither."""
+    hub = folder / "hub"
+    hub.mkdir()
+    save_file(timm.create_model("test_resnet").state_dict(), hub / "model.safetensors")
+    recorded = {"mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6]}
+    (hub / "config.json").write_text(json.dumps({"pretrained_cfg": recorded}))
+    start = f"backbone.pretrained={hub / 'model.safetensors'}"
+    assert train(folder, start, "train.epochs=1") == 0
+    shutil.rmtree(hub)
+    assert train(folder, start, "train.epochs=1", resume=True) == 0
+    (checkpoint,) = (folder / "out" / "checkpoints").iterdir()
+    preprocessing = json.loads((checkpoint / "model.json").read_text())["preprocessing"]
+    assert preprocessing.items() >= recorded.items()
 
 
 @pytest.mark.usefixtures("without_plots", "without_onnx")

@@ -156,7 +156,8 @@ def test_timm_loads_checkpoint_with_same_features(
     canvases = Canvases(index, size, 3, cache=tmp_path, threads=1)
     pixels, valid_hw = canvases.read(range(64))
     canvases.close()
-    batch = render(pixels, valid_hw, central_view(valid_hw), size, torch.float32)
+    normalization = spec.backbone.normalization
+    batch = render(pixels, valid_hw, central_view(valid_hw), size, torch.float32, normalization)
     # The weights from which training would resume, not the exported ones.
     method = build_method(spec)
     method.load_state_dict(load_state(downloaded)["method"])

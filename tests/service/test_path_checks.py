@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,70 @@ def test_submit_refuses_missing_weights(api: Api, tmp_path: Path) -> None:
         problem = refused(submit(api, backbone=backbone), 422, "backbone.pretrained")
         assert message in problem["detail"]
     # Valid: the folder of a checkpoint, and any path when the API does not check paths.
+    problem = refused(submit(api, backbone={"pretrained": str(tmp_path)}), 422)
+    assert "a folder must be a checkpoint" in problem["detail"]
+    model = {"preprocessing": {"mean": [0.5] * 3, "std": [0.5] * 3}}
+    (tmp_path / "model.json").write_text(json.dumps(model))
     assert submit(api, backbone={"pretrained": str(tmp_path)}).status_code == 201
     api.settings.check_paths = False
     backbone = {"name": "resnet18", "pretrained": str(tmp_path / "nowhere.pth")}
     assert submit(api, backbone=backbone).status_code == 201
+
+
+def resolved_mean(api: Api, **backbone: Any) -> Any:
+    spec = {"dataset": "emoji", "backbone": backbone}
+    answer = api.client.post("/v1/jobs/validate", json=spec)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["resolved"]["backbone"]["mean"]
+
+
+def test_normalization_comes_from_files_that_the_server_reads(api: Api, tmp_path: Path) -> None:
+    api.dataset()
+    weights = tmp_path / "pytorch_model.bin"
+    weights.touch()
+    vit = {"name": "vit_tiny_patch16_224", "pretrained": str(weights)}
+    assert resolved_mean(api, **vit) == [0.5, 0.5, 0.5]
+    recorded = {"mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6]}
+    (tmp_path / "config.json").write_text(json.dumps({"pretrained_cfg": recorded}))
+    assert resolved_mean(api, **vit) == [0.1, 0.2, 0.3]
+    submitted = submit(api, backbone=vit).json()
+    assert submitted["resolved"]["backbone"]["std"] == [0.4, 0.5, 0.6]
+    assert "mean" not in submitted["spec"]["backbone"]
+    wrong = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}
+    problem = refused(submit(api, backbone=vit | wrong), 422, "backbone.mean")
+    assert problem["errors"][0]["expected"].startswith("backbone.mean: [0.1, 0.2, 0.3]")
+    # The worker compares it with the file.
+    api.settings.check_paths = False
+    assert resolved_mean(api, **vit) == [0.5, 0.5, 0.5]
+    several = vit | {"name": "vit_small_patch16_224"}
+    refused(submit(api, backbone=several), 422, "backbone.mean")
+    assert resolved_mean(api, **several, **recorded) == [0.1, 0.2, 0.3]
+
+
+def test_submit_refuses_description_outside_the_roots(api: Api, tmp_path: Path) -> None:
+    api.dataset()
+    models, secret = tmp_path / "models", tmp_path / "secret"
+    models.mkdir()
+    (models / "pytorch_model.bin").touch()
+    (models / "config.json").symlink_to(secret)
+    api.settings.dataset_roots = (tmp_path / "images", models)
+    backbone = {"name": "resnet18", "pretrained": str(models / "pytorch_model.bin")}
+    details = []
+    for content in (None, '{"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}', "secret"):
+        if content is not None:
+            secret.write_text(content)
+        details.append(
+            refused(submit(api, backbone=backbone), 422, "backbone.pretrained")["detail"]
+        )
+    assert len(set(details)) == 1  # it does not depend on what exists there
+    assert "config.json" in details[0]
+    assert "outside the folders that may be read" in details[0]
+
+
+def test_submit_refuses_damaged_description(api: Api, tmp_path: Path) -> None:
+    api.dataset()
+    (tmp_path / "pytorch_model.bin").touch()
+    (tmp_path / "config.json").write_text("{")
+    backbone = {"name": "resnet18", "pretrained": str(tmp_path / "pytorch_model.bin")}
+    problem = refused(submit(api, backbone=backbone), 422, "backbone.pretrained")
+    assert f"{tmp_path / 'config.json'} cannot be read" in problem["detail"]

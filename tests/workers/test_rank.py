@@ -84,6 +84,23 @@ def test_weights_outside_roots_are_refused(tmp_path: Path) -> None:
             _check_weights(str(out), roots)
 
 
+@pytest.mark.parametrize(
+    ("weights", "beside"),
+    [("backbone.safetensors", "model.json"), ("pytorch_model.bin", "config.json")],
+)
+def test_description_outside_roots_is_refused(tmp_path: Path, weights: str, beside: str) -> None:
+    data, secret = tmp_path / "data", tmp_path / "secret"
+    data.mkdir()
+    (data / weights).touch()
+    _check_weights(str(data / weights), [str(data)])
+    (data / beside).symlink_to(secret)
+    # The answer must not depend on what exists there.
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"backbone\.pretrained: .* outside the folders"):
+            _check_weights(str(data / weights), [str(data)])
+        secret.touch()
+
+
 def test_manifest_outside_roots_is_refused(tmp_path: Path) -> None:
     checkpoint, secret = tmp_path / "data" / "checkpoint", tmp_path / "secret"
     checkpoint.mkdir(parents=True)

@@ -6,9 +6,10 @@ The result is stored with the job, so that a run can be repeated.
 from dasl_core.spec.backbones import BACKBONES
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.methods import ResolveContext
+from dasl_core.spec.normalization import Normalization
 from dasl_core.spec.problems import FieldProblem, SpecError
 from dasl_core.spec.resolve.augment import resolve_augment
-from dasl_core.spec.resolve.backbone import choose_backbone
+from dasl_core.spec.resolve.backbone import choose_backbone, choose_normalization
 from dasl_core.spec.resolve.batch import choose_batch
 from dasl_core.spec.resolve.checks import check_ignored, check_labels
 from dasl_core.spec.resolve.estimate import Estimate, estimate
@@ -27,17 +28,25 @@ from dasl_core.spec.resolved import ResolvedBackbone, ResolvedJobSpec
 __all__ = ["DatasetFacts", "Estimate", "choose_k", "estimate", "resolve"]
 
 
-def resolve(spec: JobSpec, facts: DatasetFacts) -> ResolvedJobSpec:
+def resolve(
+    spec: JobSpec, facts: DatasetFacts, recorded: Normalization | None = None
+) -> ResolvedJobSpec:
     """Return the same spec with every "auto" replaced by a number or a name.
 
     The choices that others depend on come first, then all checks, so that every problem is reported at
     once; only then are the parts put together.
+
+    Args:
+        facts: of the data set.
+        recorded: what the files of the weights to start from record (`recorded_normalization`). None
+            where they cannot be read, or record nothing.
 
     Raises:
         SpecError: the spec cannot run on this data set.
     """
     problems: list[FieldProblem] = []
     image_size, stem, patch = choose_backbone(spec.backbone, facts, problems)
+    normalization = choose_normalization(spec.backbone, recorded, problems)
     batch, per_class = choose_batch(spec, facts, problems)
     context = ResolveContext(
         backbone=spec.backbone.name,
@@ -59,7 +68,13 @@ def resolve(spec: JobSpec, facts: DatasetFacts) -> ResolvedJobSpec:
         raise SpecError(problems)
     return spec.narrow(
         ResolvedJobSpec,
-        backbone=spec.backbone.narrow(ResolvedBackbone, image_size=image_size, stem=stem),
+        backbone=spec.backbone.narrow(
+            ResolvedBackbone,
+            image_size=image_size,
+            stem=stem,
+            mean=normalization.mean,
+            std=normalization.std,
+        ),
         train=resolve_train(spec, batch, per_class),
         evaluate=resolve_evaluate(spec),
         augment=resolve_augment(spec.augment, spec.method, image_size),

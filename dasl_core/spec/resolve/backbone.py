@@ -1,9 +1,11 @@
-"""Choose the image size and the stem."""
+"""Choose the image size, the stem and the normalization."""
 
 from typing import Literal
 
 from dasl_core.spec.backbone import Backbone
 from dasl_core.spec.backbones import BACKBONES
+from dasl_core.spec.locations import WEIGHTS_ENDINGS
+from dasl_core.spec.normalization import IMAGENET, Normalization
 from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.resolve.facts import DatasetFacts
 
@@ -42,6 +44,63 @@ def choose_backbone(
         if stem == "small":
             patch = size // SMALL_STEM_PATCHES
     return size, stem, patch
+
+
+def choose_normalization(
+    backbone: Backbone, recorded: Normalization | None, problems: list[FieldProblem]
+) -> Normalization:
+    """Choose the mean and standard deviation of images; `recorded` is as in `resolve`."""
+    given = {"mean": backbone.mean, "std": backbone.std}
+    automatic = [name for name, value in given.items() if value == "auto"]
+    expected = IMAGENET.of_channels(backbone.in_channels)
+    if recorded is not None:
+        expected = recorded.of_channels(backbone.in_channels)
+    elif automatic and backbone.pretrained and backbone.pretrained.endswith(WEIGHTS_ENDINGS):
+        # A folder is a checkpoint, whose normalization the worker compares with this choice.
+        published = BACKBONES[backbone.name].normalizations
+        if len(published) == 1:
+            expected = published[0].of_channels(backbone.in_channels)
+        else:
+            problems.append(_unknown(backbone, automatic))
+    chosen = expected.model_copy(
+        update={name: value for name, value in given.items() if value != "auto"}
+    )
+    if recorded is not None and not chosen.is_close(expected):
+        problems.append(normalization_problem(chosen, expected))
+    return chosen
+
+
+def normalization_problem(chosen: Normalization, expected: Normalization) -> FieldProblem:
+    """Describe a mean and std that are not those that the weights record."""
+    field = "backbone.std" if chosen.mean == expected.mean else "backbone.mean"
+    return FieldProblem(
+        field,
+        "is not what the weights of backbone.pretrained were trained with, as their files record it",
+        str(chosen),
+        f"backbone.mean: {list(expected.mean)} and backbone.std: {list(expected.std)}",
+    )
+
+
+def _unknown(backbone: Backbone, automatic: list[str]) -> FieldProblem:
+    """Describe that nothing says which normalization a file of weights needs."""
+    name, published = backbone.name, BACKBONES[backbone.name].normalizations
+    if published:
+        reason = f"timm publishes weights of {name} with different ones"
+        expected = "; or ".join(
+            f"{each.of_channels(backbone.in_channels)} for {', '.join(each.weights)}"
+            for each in published
+        )
+    else:
+        reason = f"timm publishes no weights of {name}"
+        expected = f"such as {IMAGENET.of_channels(backbone.in_channels)} (ImageNet's)"
+    return FieldProblem(
+        f"backbone.{automatic[0]}",
+        "is not known for the weights of backbone.pretrained: no file beside them that can be read "
+        f"here records it, and {reason}; set backbone.mean and backbone.std to what they were trained "
+        "with",
+        "auto",
+        expected,
+    )
 
 
 def _fitting_size(facts: DatasetFacts) -> int:

@@ -1,0 +1,123 @@
+"""Mean and standard deviation by which images are normalized, and those that weights record."""
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from dasl_core.spec.base import SpecModel
+from dasl_core.spec.fields import ChannelMeans, ChannelStds
+from dasl_core.spec.locations import CHECKPOINT_MODEL, CHECKPOINT_WEIGHTS
+
+# Hugging Face's layout: timm writes and reads these names.
+HUB_CONFIG, HUB_WEIGHTS = "config.json", ("model.safetensors", "pytorch_model.bin")
+# Key of a safetensors file's metadata under which an export records its preprocessing, as JSON.
+PREPROCESSING = "preprocessing"
+# Larger descriptions than any network's; reading them would only take memory.
+LARGEST_DESCRIPTION = 2**24
+
+
+class Normalization(SpecModel):
+    """Images in [0, 1] become (image - mean) / std, with one number per channel."""
+
+    mean: ChannelMeans
+    std: ChannelStds
+
+    def of_channels(self, channels: int) -> "Normalization":
+        """Return it for images with this number of channels.
+
+        Other channels than its own get the averages: timm sums the weights of RGB for one channel, and
+        then the averages shift and scale most alike.
+        """
+        if len(self.mean) == channels == len(self.std):
+            return self
+        mean, std = (round(sum(each) / len(each), 6) for each in (self.mean, self.std))
+        return Normalization(mean=(mean,) * channels, std=(std,) * channels)
+
+    def is_close(self, other: "Normalization") -> bool:
+        """Whether both are equal, up to the digits that files leave out."""
+        return all(
+            len(ours) == len(theirs)
+            and all(math.isclose(a, b, abs_tol=1e-4) for a, b in zip(ours, theirs, strict=True))
+            for ours, theirs in ((self.mean, other.mean), (self.std, other.std))
+        )
+
+    def __str__(self) -> str:
+        return f"mean {list(self.mean)} and std {list(self.std)}"
+
+
+# What most networks are trained with, and all networks from random weights here.
+IMAGENET = Normalization(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+
+
+def describing_files(weights: Path) -> Iterator[Path]:
+    """Yield the files that may record the normalization of weights. They need not exist.
+
+    Args:
+        weights: what `backbone.pretrained` names: a file, or the folder of a checkpoint.
+    """
+    if weights.is_dir():
+        yield weights / CHECKPOINT_MODEL
+        return
+    if weights.suffix == ".safetensors":
+        yield weights
+    if weights.name == CHECKPOINT_WEIGHTS:
+        yield weights.with_name(CHECKPOINT_MODEL)
+    elif weights.name in HUB_WEIGHTS:
+        yield weights.with_name(HUB_CONFIG)
+
+
+def recorded_normalization(weights: Path) -> Normalization | None:
+    """Return the normalization that weights were trained with, if their files record it.
+
+    It is recorded by checkpoints and exports of DASL, and by the `config.json` beside weights from the
+    Hugging Face hub.
+
+    Raises:
+        ValueError: a file that may record it cannot be read; the message names `backbone.pretrained`.
+    """
+    for file in describing_files(weights):
+        try:
+            if not file.is_file():
+                if weights.is_dir():
+                    raise ValueError("a folder must be a checkpoint, and this file is missing")
+                continue
+            recorded = _read(file)
+        except Exception as error:  # malformed files raise arbitrary exception types
+            problem = str(error) if isinstance(error, ValueError | OSError) else repr(error)
+            if isinstance(error, ValidationError):
+                problem = "its mean and std are not those of images in [0, 1]"
+            raise ValueError(f"backbone.pretrained: {file} cannot be read: {problem}") from error
+        if recorded is not None:
+            return recorded
+    return None
+
+
+def _read(file: Path) -> Normalization | None:
+    if file.suffix == ".safetensors":
+        recorded = json.loads(_safetensors_metadata(file).get(PREPROCESSING, "{}"))
+    elif file.stat().st_size > LARGEST_DESCRIPTION:
+        raise ValueError("it is too large")
+    else:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if file.name == CHECKPOINT_MODEL:
+            recorded = content["preprocessing"]
+            return Normalization(mean=recorded["mean"], std=recorded["std"])
+        # Early exports of timm have no section.
+        recorded = content.get("pretrained_cfg", content)
+    mean, std = recorded.get("mean"), recorded.get("std")
+    return None if mean is None or std is None else Normalization(mean=mean, std=std)
+
+
+def _safetensors_metadata(file: Path) -> dict[str, Any]:
+    """Read the metadata of a safetensors file: 8 bytes of length, then JSON."""
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if length > LARGEST_DESCRIPTION:
+            raise ValueError("it is not a safetensors file")
+        header = json.loads(stream.read(length))
+    metadata: dict[str, Any] = header.get("__metadata__", {})
+    return metadata
