@@ -75,7 +75,7 @@ def keep_evaluating_the_backbone(spec: Content) -> Content:
 
 def keep_all_semihard_triplets(spec: Content) -> Content:
     """Up to version 3, `mining: semihard` was the mean over all semi-hard triplets."""
-    if not is_resolved(spec) or spec["method"].get("mining") != "semihard":
+    if not decides_steps(spec) or spec["method"].get("mining") != "semihard":
         return spec
     return {**spec, "method": {**spec["method"], "mining": "all_semihard"}}
 
