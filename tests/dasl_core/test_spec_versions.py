@@ -202,6 +202,26 @@ def test_older_checkpoint_is_resumed_and_exported(
     assert newest["spec_version"] == 2
 
 
+def test_triplet_checkpoint_of_version_3_is_resumed_with_its_loss(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    method = {"name": "triplet", "mining": "all_semihard"}
+    spec = resolved(pictures, method=method, train={"epochs": 2})
+    whole = Recorder(tmp_path / "whole")
+    assert run(spec, pictures, cache, whole) == "succeeded"
+    first = Recorder(tmp_path / "first", lambda started: "cancel" if started >= 3 else "run")
+    assert run(spec, pictures, cache, first) == "cancelled"
+    for name in (STRUCTURE, MODEL):
+        file = first.last_checkpoint / name
+        content = json.loads(file.read_text()) | {"spec_version": 3}
+        content["spec"]["method"]["mining"] = "semihard"
+        file.write_text(json.dumps(content))
+    assert read_checkpoint(first.last_checkpoint)[0] == spec
+    second = Recorder(tmp_path / "second")
+    assert run(spec, pictures, cache, second, first.last_checkpoint) == "succeeded"
+    assert first.curve() + second.curve() == whole.curve()
+
+
 def test_checkpoint_of_newer_version_is_refused(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
