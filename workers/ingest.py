@@ -43,6 +43,8 @@ def main() -> int:
         except ValueError as error:  # the folder is missing or has no usable images
             client.dataset_finish(dataset, state="failed", error=storable(str(error)))
             return 0
+        for warning in index.warnings():
+            logger.warning("%s", warning)
         with tempfile.TemporaryDirectory(prefix="dasl-") as folder:
             file = Path(folder) / INDEX
             index.save(file)

@@ -7,7 +7,7 @@ import re
 from typing import IO
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageFile, UnidentifiedImageError
 
 # Raster formats that Pillow decodes itself, unlike EPS, for which it runs another program. Only these
 # are tried, for any extension of the file.
@@ -35,8 +35,8 @@ _UPRIGHT = {
 def decode_image(source: str | os.PathLike[str] | IO[bytes], channels: int = 3) -> np.ndarray:
     """Decode an image file completely.
 
-    EXIF orientation is applied, 16-bit values are scaled to 8 bits, transparency is composited on
-    white, CMYK and palettes are converted to RGB, and of several frames the first is taken.
+    EXIF orientation is applied, 16-bit values are scaled to 8 bits by the full range (0 to 65535,
+    whatever part of it the image uses), transparency is composited on white, CMYK and palettes are converted to RGB, and of several frames the first is taken.
 
     Args:
         source: a path, or a binary file.
@@ -50,6 +50,21 @@ def decode_image(source: str | os.PathLike[str] | IO[bytes], channels: int = 3) 
             truncated, or larger than `MAX_PIXELS`; the message is the reason, in a sentence. Or
             `channels` is neither 1 nor 3.
     """
+    return decode_with_range(source, channels)[0]
+
+
+def decode_with_range(
+    source: str | os.PathLike[str] | IO[bytes], channels: int = 3
+) -> tuple[np.ndarray, tuple[int, int] | None]:
+    """Decode an image as `decode_image`, and measure the values of one of more than 8 bits.
+
+    Returns:
+        The array, and the lowest and highest value in the file, of 0 to 65535; None if the image has
+        8 bits or floating-point values.
+
+    Raises:
+        ValueError: as for `decode_image`.
+    """
     if channels not in (1, 3):
         raise ValueError(f"channels must be 1 or 3; given {channels!r}")
     try:
@@ -57,16 +72,33 @@ def decode_image(source: str | os.PathLike[str] | IO[bytes], channels: int = 3) 
             width, height = image.size
             if width * height > MAX_PIXELS:
                 raise ValueError(_too_large(f"{width} x {height} pixels"))
+            deep = _has_more_than_8_bits(image)
             image.load()
+            value_range = _value_range(image) if deep else None
             pixels = _to_mode(_upright(image), "L" if channels == 1 else "RGB")
     except Exception as error:  # on damaged files Pillow raises almost anything
         raise ValueError(_reason(error, source)) from error
-    return np.array(pixels, dtype=np.uint8).reshape(pixels.height, pixels.width, channels)
+    array = np.array(pixels, dtype=np.uint8).reshape(pixels.height, pixels.width, channels)
+    return array, value_range
 
 
 def is_transient(reason: str) -> bool:
     """Whether `decode_image` failed with this reason for something other than the file's content."""
     return reason.startswith((_MISSING, _FORBIDDEN, _UNREADABLE, _NO_MEMORY))
+
+
+def _has_more_than_8_bits(image: ImageFile.ImageFile) -> bool:
+    """Whether the pixels are integers of more than 8 bits; `load` forgets this of color images."""
+    return image.mode.startswith("I") or any(";16" in str(tile[3]) for tile in image.tile)
+
+
+def _value_range(image: Image.Image) -> tuple[int, int]:
+    values = np.asarray(image)
+    if image.mode.startswith("I"):
+        return int(values.min()), int(values.max())
+    # Of colors Pillow has kept the upper 8 bits; the fourth channel is opacity.
+    colors = values[..., :3]
+    return 256 * int(colors.min()), 256 * int(colors.max()) + 255
 
 
 def _upright(image: Image.Image) -> Image.Image:

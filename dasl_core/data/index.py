@@ -5,7 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -15,6 +16,10 @@ from dasl_core.atomic import write_atomically
 from dasl_core.spec import DatasetFacts
 
 _FORMAT = 1
+
+# Images of 16 bits whose values all lie below this leave half of the 256 levels or more unused. Sensors
+# of 10 to 14 bits and reflectances up to 10,000 do; images with a highlight at full range do not.
+_HALF_RANGE = 1 << 15
 
 
 def inside(root: Path, path: str) -> Path:
@@ -45,6 +50,34 @@ class Skipped:
 
 
 @dataclass(frozen=True)
+class DeepImages:
+    """The images of more than 8 bits, and the part of 0 to 65535 that they use together."""
+
+    num_images: int
+    low: int
+    high: int
+
+    @classmethod
+    def of(cls, ranges: Sequence[tuple[int, int]]) -> DeepImages | None:
+        """Combine the ranges of images; None if there are none."""
+        if not ranges:
+            return None
+        return cls(len(ranges), min(low for low, _ in ranges), max(high for _, high in ranges))
+
+    def warning(self) -> str | None:
+        """Say what is lost when the range is scaled to 8 bits; None if it is mostly used."""
+        if self.high >= _HALF_RANGE:
+            return None
+        left = round(self.high / 257) - round(self.low / 257) + 1
+        images = "1 image has" if self.num_images == 1 else f"{self.num_images} images have"
+        return (
+            f"{images} 16 bits and only values of {self.low} to {self.high}; scaled from 0 to 65535 to 8 "
+            f"bits, at most {left} of 256 levels are left. Stretch the values of all images alike to 0 "
+            "to 65535, or convert the images to 8 bits, and register the folder again"
+        )
+
+
+@dataclass(frozen=True)
 class DatasetIndex:
     """The usable images of a folder, in a fixed order."""
 
@@ -61,6 +94,8 @@ class DatasetIndex:
     skipped: list[Skipped]
     num_ignored: int = 0
     """Files without the extension of an image; hidden files are not counted."""
+    deep_images: DeepImages | None = None
+    """None when all images have 8 bits, or when an older version wrote the index."""
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -91,7 +126,14 @@ class DatasetIndex:
             "skipped": [
                 {"path": skipped.path, "reason": skipped.reason} for skipped in self.skipped[:limit]
             ],
+            "deep_images": None if self.deep_images is None else asdict(self.deep_images),
+            "warnings": self.warnings(),
         }
+
+    def warnings(self) -> list[str]:
+        """Sentences on what training loses of the usable images."""
+        lost = None if self.deep_images is None else self.deep_images.warning()
+        return [] if lost is None else [lost]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write gzipped JSON, atomically; the same index gives the same bytes."""
@@ -104,6 +146,7 @@ class DatasetIndex:
             "sizes": self.sizes.tolist(),
             "skipped": [[skipped.path, skipped.reason] for skipped in self.skipped],
             "num_ignored": self.num_ignored,
+            "deep_images": None if self.deep_images is None else asdict(self.deep_images),
         }
         data = gzip.compress(json.dumps(content, separators=(",", ":")).encode(), mtime=0)
         write_atomically(Path(path), data)
@@ -123,6 +166,7 @@ class DatasetIndex:
                 raise ValueError(f"it must contain a mapping, not {type(content).__name__}")
             if content["format"] != _FORMAT:
                 raise ValueError(f"its format is {content['format']!r}, expected {_FORMAT}")
+            deep = content.get("deep_images")  # older versions wrote none
             index = cls(
                 root=Path(content["root"]),
                 paths=content["paths"],
@@ -131,6 +175,7 @@ class DatasetIndex:
                 sizes=np.array(content["sizes"], dtype=np.int32).reshape(-1, 2),
                 skipped=[Skipped(*entry) for entry in content["skipped"]],
                 num_ignored=content["num_ignored"],
+                deep_images=None if deep is None else DeepImages(**deep),
             )
             index._check_types()
         except Exception as error:  # damaged files raise arbitrary exception types
@@ -164,6 +209,8 @@ class DatasetIndex:
             raise ValueError("its sizes must be at least 1")
         if type(self.num_ignored) is not int or self.num_ignored < 0:
             raise ValueError("its num_ignored must be a number of at least 0")
+        if self.deep_images is not None and {*map(type, astuple(self.deep_images))} != {int}:
+            raise ValueError("its deep_images must be numbers")
 
     def _check_paths(self, path: object) -> None:
         for name in self.paths:

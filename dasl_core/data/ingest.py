@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
-from dasl_core.data.decode import decode_image
-from dasl_core.data.index import DatasetIndex, Skipped, inside
+from dasl_core.data.decode import decode_with_range
+from dasl_core.data.index import DatasetIndex, DeepImages, Skipped, inside
 from dasl_core.spec.locations import OUTSIDE, is_allowed
 
 # fmt: off
@@ -39,6 +39,10 @@ FILLERS = frozenset({
     "set", "split", "data", "dataset", "folder", "jpg", "jpeg", "png",
 })
 # fmt: on
+
+
+# Width and height of an image, and the values that one of more than 8 bits uses.
+_Usable = tuple[tuple[int, int], tuple[int, int] | None]
 
 
 @dataclass(frozen=True)
@@ -140,14 +144,18 @@ def ingest_listing(listing: Listing, workers: int | None = None) -> DatasetIndex
     folder, num_ignored = listing.root, listing.num_ignored
     paths: list[str] = []
     sizes: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     skipped = [*listing.skipped]
     outcomes = _decode_all(folder, listing.paths, workers)
     for path, outcome in zip(listing.paths, outcomes, strict=True):
         if isinstance(outcome, str):
             skipped.append(Skipped(path, outcome))
         else:
+            size, value_range = outcome
             paths.append(path)
-            sizes.append(outcome)
+            sizes.append(size)
+            if value_range is not None:
+                ranges.append(value_range)
     skipped.sort(key=lambda entry: entry.path)
     if not paths:
         raise ValueError(_no_images(folder, skipped, num_ignored))
@@ -166,6 +174,7 @@ def ingest_listing(listing: Listing, workers: int | None = None) -> DatasetIndex
         sizes=np.array(sizes, dtype=np.int32),
         skipped=skipped,
         num_ignored=num_ignored,
+        deep_images=DeepImages.of(ranges),
     )
 
 
@@ -234,25 +243,24 @@ def _skip_reason(root: Path, entry: os.DirEntry[str]) -> str | None:
     return None
 
 
-def _decode_all(
-    root: Path, paths: list[str], workers: int | None
-) -> Iterator[tuple[int, int] | str]:
-    """Decode all images; return (width, height) of each, or why it cannot be used, in order."""
+def _decode_all(root: Path, paths: list[str], workers: int | None) -> Iterator[_Usable | str]:
+    """Decode all images; return the facts of each, or why it cannot be used, in order."""
 
-    def check(path: str) -> tuple[int, int] | str:
-        return _size_or_reason(root, path)
+    def check(path: str) -> _Usable | str:
+        return _usable_or_reason(root, path)
 
     threads = workers or os.cpu_count() or 1
     with ThreadPoolExecutor(threads, "decode") as pool:
         yield from bounded_map(pool, check, paths, AHEAD_PER_THREAD * threads)
 
 
-def _size_or_reason(root: Path, path: str) -> tuple[int, int] | str:
+def _usable_or_reason(root: Path, path: str) -> _Usable | str:
     try:
-        height, width, _ = decode_image(inside(root, path)).shape
+        pixels, value_range = decode_with_range(inside(root, path))
     except ValueError as error:
         return str(error)
-    return width, height
+    height, width, _ = pixels.shape
+    return (width, height), value_range
 
 
 def _splits(paths: list[str]) -> list[str]:

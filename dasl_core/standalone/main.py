@@ -169,6 +169,8 @@ def _train(spec: JobSpec, data: Path, output: Path, resume: bool, device: torch.
                 run_dir.write_spec(spec.model_dump_json(indent=2))
             for skipped in index.skipped:
                 print_line(f"Skipped {skipped.path}: {skipped.reason}", "stderr")
+            for warning in index.warnings():
+                print_line(f"Warning: {warning}.", "stderr")
         stack.enter_context(_interruptible(reporter))
         scratch = output if run_dir is None else run_dir.scratch
         outcome = pretrain(

@@ -128,7 +128,11 @@ def _print(dataset: Dataset, as_json: bool) -> None:
         ]
     )
     report = dataset.report
-    if report is None or not report.num_skipped:
+    if report is None:
+        return
+    for warning in report.warnings:
+        print_line(f"Warning: {warning}.")
+    if not report.num_skipped:
         return
     print_line(f"Skipped {report.num_skipped} {'file' if report.num_skipped == 1 else 'files'}:")
     for file in report.skipped[:_MAX_SKIPPED_SHOWN]:

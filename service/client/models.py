@@ -202,11 +202,15 @@ class SkippedFile(Record):
 
 
 class IngestReport(Record):
-    """Result of an ingest; `skipped` lists at most the first 1000 files."""
+    """Result of an ingest; `skipped` lists at most the first 1000 files.
+
+    `warnings` are sentences on what training loses of the usable images.
+    """
 
     num_images: int | None = None
     num_skipped: int = 0
     skipped: list[SkippedFile] = Field(default_factory=list)
+    warnings: list[str] = Field(default_factory=list)
     class_names: list[str] | None = None
 
 

@@ -39,11 +39,11 @@ class Decoder:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.paths: list[str] = []
-        monkeypatch.setattr(ingest, "decode_image", self.decode)
+        monkeypatch.setattr(ingest, "decode_with_range", self.decode)
 
     def decode(self, path: Path, *arguments: Any) -> Any:
         self.paths.append(path.name)
-        return decode.decode_image(path, *arguments)
+        return decode.decode_with_range(path, *arguments)
 
     def count(self) -> int:
         """Return the number of images since the last count."""
@@ -176,10 +176,10 @@ def test_transient_failure_is_not_kept(
                 raise reason
             except OSError as error:
                 raise ValueError(decode._reason(error, path)) from error
-        return decode.decode_image(path, *arguments)
+        return decode.decode_with_range(path, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ingest, "decode_image", fails)
+        patch.setattr(ingest, "decode_with_range", fails)
         assert len(opened(root, cache)) == IMAGES - 3
     assert len(opened(root, cache)) == IMAGES
 

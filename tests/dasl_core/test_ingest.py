@@ -278,7 +278,15 @@ def test_index_survives_saving(tmp_path: Path) -> None:
     assert loaded.facts() == index.facts()
     assert loaded.report() == index.report()
     assert (loaded.sizes == index.sizes).all()
-    for field in ("root", "paths", "labels", "class_names", "skipped", "num_ignored"):
+    for field in (
+        "root",
+        "paths",
+        "labels",
+        "class_names",
+        "skipped",
+        "num_ignored",
+        "deep_images",
+    ):
         assert getattr(loaded, field) == getattr(index, field)
     assert loaded.path(1) == tmp_path / "images" / "dog" / "b.png"
     before = (tmp_path / "index.json.gz").read_bytes()
@@ -299,9 +307,43 @@ def test_report_is_cut_but_counts_all(tmp_path: Path) -> None:
     ]
 
 
+def deep_folder(folder: Path, *highest: int) -> Path:
+    """Write an image of 8 bits, and one of 16 bits for each highest value."""
+    picture(folder / "shallow.png")
+    for number, high in enumerate(highest):
+        values = np.linspace(0, high, 64).astype(np.uint16).reshape(8, 8)
+        Image.fromarray(values).save(folder / f"{number}.png")
+    return folder
+
+
+def test_images_of_12_bits_are_reported_with_what_is_lost(tmp_path: Path) -> None:
+    index = ingest_folder(deep_folder(tmp_path / "images", 4095, 2000, 1000))
+    report = index.report()
+    assert report["deep_images"] == {"num_images": 3, "low": 0, "high": 4095}
+    [warning] = report["warnings"]
+    assert warning.startswith("3 images have 16 bits and only values of 0 to 4095; scaled")
+    assert "at most 17 of 256 levels are left. Stretch the values" in warning
+    index.save(tmp_path / "index.json.gz")
+    assert DatasetIndex.load(tmp_path / "index.json.gz").report() == report
+
+
+@pytest.mark.parametrize(
+    ("highest", "warns"),
+    [((4095, 65535), False), ((32768,), False), ((32767,), True), ((), False)],
+)
+def test_images_that_use_the_range_of_16_bits_are_no_warning(
+    tmp_path: Path, highest: tuple[int, ...], warns: bool
+) -> None:
+    report = ingest_folder(deep_folder(tmp_path, *highest)).report()
+    assert bool(report["warnings"]) is warns
+    assert (report["deep_images"] is None) is (not highest)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
+        ({"deep_images": {"num_images": "3", "low": 0, "high": 1}}, "its deep_images must be"),
+        ({"deep_images": {"num_images": 3}}, "is not a data set index"),
         ({"paths": ["../../etc/passwd.png"]}, "names an image outside its folder"),
         ({"paths": ["/etc/passwd.png"]}, "names an image outside its folder"),
         ({"paths": ["a.png", "b.png"]}, "its lists differ in length"),

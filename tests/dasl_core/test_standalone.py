@@ -14,12 +14,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
 import torch.distributed as dist
 import typer
 import yaml
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from dasl_core.export import export_backbone
@@ -216,10 +218,16 @@ def test_ctrl_c_during_print_saves(folder: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("without_plots", "without_onnx")
-def test_file_names_are_escaped(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "pictures" / "class-0" / "a\x1b[2J\nepoch 9.png").write_bytes(b"no image")
+def test_problems_of_images_are_printed_with_escaped_names(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = folder / "pictures" / "class-0"
+    (images / "a\x1b[2J\nepoch 9.png").write_bytes(b"no image")
+    Image.fromarray(np.full((20, 20), 4095, dtype=np.uint16)).save(images / "deep.png")
     assert train(folder, "train.epochs=1") == 0
-    assert r"Skipped class-0/a\x1b[2J\nepoch 9.png: " in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert r"Skipped class-0/a\x1b[2J\nepoch 9.png: " in printed
+    assert "Warning: 1 image has 16 bits and only values of 4095 to 4095; " in printed
 
 
 @pytest.mark.usefixtures("without_plots", "without_onnx")

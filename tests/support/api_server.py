@@ -30,6 +30,7 @@ REPORT = {
         {"path": "a/empty.png", "reason": "is empty"},
         {"path": "a/notes.png", "reason": "is not an image"},
     ],
+    "warnings": ["3 images have 16 bits and only values of 0 to 4095"],
 }
 
 

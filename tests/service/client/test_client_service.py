@@ -122,6 +122,7 @@ def test_dataset_commands(service: Service, client: Client, tmp_path: Path) -> N
 
     shown = _run("datasets", "show", "cats").stdout
     assert "640" in shown
+    assert "Warning: 3 images have 16 bits and only values of 0 to 4095." in shown
     assert "Skipped 2 files:" in shown
     assert "a/empty.png: is empty" in shown
     assert _json("datasets", "show", added["id"])["report"]["num_skipped"] == 2
