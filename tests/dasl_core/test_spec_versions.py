@@ -154,20 +154,6 @@ def test_semihard_triplets_of_version_3_keep_their_mining(
     assert versions.upgrade(submitted, version) == submitted, "a clone gets the meaning of today"
 
 
-def test_triplet_run_of_version_3_resumes(
-    pictures: DatasetIndex, cache: Path, tmp_path: Path
-) -> None:
-    spec = resolved(pictures, method={"name": "triplet", "mining": "all_semihard"})
-    stopped = Recorder(tmp_path / "stopped", lambda started: "cancel" if started >= 1 else "run")
-    assert run(spec, pictures, cache, stopped) == "cancelled"
-    file = stopped.last_checkpoint / STRUCTURE
-    state = json.loads(file.read_text())
-    state["spec"]["method"]["mining"] = "semihard"
-    file.write_text(json.dumps({**state, "spec_version": 3}))
-    resumed = Recorder(tmp_path / "resumed")
-    assert run(spec, pictures, cache, resumed, stopped.last_checkpoint) == "succeeded"
-
-
 def test_files_of_version_1_hold_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "UPGRADERS", [])
     assert versions.beside() == {}
