@@ -241,7 +241,17 @@ def _decimal(value: float) -> str:
     return f"{value:.10f}".rstrip("0").rstrip(".")
 
 
-SECTIONS = ("backbone", "augment", "dar", "sec", "train", "evaluate", "checkpoints", "resources")
+SECTIONS = (
+    "backbone",
+    "augment",
+    "dar",
+    "sec",
+    "rivals",
+    "train",
+    "evaluate",
+    "checkpoints",
+    "resources",
+)
 BLOCKS: dict[str, Callable[[], str]] = {
     "job": _job_table,
     "self_supervised_methods": partial(_methods, supervised=False),

@@ -153,7 +153,8 @@ tags:
 
 def _regularizer_names(spec: ResolvedJobSpec) -> list[str]:
     parts = (("DAR", spec.dar), ("SEC", spec.sec))
-    return [name for name, part in parts if part is not None and part.weight]
+    names = [name for name, part in parts if part is not None and part.weight]
+    return [*names, *spec.rivals.active()]
 
 
 def _regularizers(spec: ResolvedJobSpec) -> str:
@@ -218,6 +219,7 @@ def _training(spec: ResolvedJobSpec, metrics: dict[str, Any], versions: str) -> 
         name: "none" if part is None else _settings(part)
         for name, part in (("DAR", spec.dar), ("SEC", spec.sec))
     }
+    rows |= {name: _settings(rival) for name, rival in spec.rivals.active().items()}
     return rows | {
         "step": f"{metrics['step']:,}, epoch {metrics['epoch']:g} of {train.epochs}",
         "global batch": f"{train.batch_size} on {workers} worker{'s' if workers > 1 else ''}",

@@ -13,6 +13,7 @@ from dasl_core.spec.fields import Name, PositiveInt, Tag
 from dasl_core.spec.methods import METHODS, MethodSettings
 from dasl_core.spec.methods.simclr import SimCLR
 from dasl_core.spec.regularizers import DAR, SEC
+from dasl_core.spec.rivals import Rivals
 from dasl_core.spec.train import Train
 
 
@@ -91,6 +92,7 @@ class JobSpec(SpecModel):
         None,
         description="Spherical embedding constraint. null: off; {}: on, with the defaults below.",
     )
+    rivals: Rivals = Field(default_factory=Rivals)
     train: Train = Field(default_factory=Train)
     evaluate: Evaluate = Field(default_factory=Evaluate)
     checkpoints: Checkpoints = Field(default_factory=Checkpoints)

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from dasl_core.spec.job import Resources
 from dasl_core.spec.normalization import IMAGENET
 from dasl_core.spec.resolved import ResolvedJobSpec
+from dasl_core.spec.rivals import Rivals
 
 Content = dict[str, Any]
 Model = TypeVar("Model", bound=BaseModel)
@@ -89,11 +90,19 @@ def keep_normalizing_as_imagenet(spec: Content) -> Content:
     return {**spec, "backbone": {**spec["backbone"], **usual}}
 
 
+def without_rivals(spec: Content) -> Content:
+    """Up to version 5, there were no regularizers besides DAR and SEC."""
+    if not decides_steps(spec):
+        return spec
+    return {**spec, "rivals": Rivals().model_dump(mode="json")}
+
+
 UPGRADERS: list[Callable[[Content], Content]] = [
     keep_evaluations_of_version_1,
     keep_evaluating_the_backbone,
     keep_all_semihard_triplets,
     keep_normalizing_as_imagenet,
+    without_rivals,
 ]
 """Item n - 1 turns a spec of version n into one of version n + 1.
 

@@ -152,7 +152,16 @@ def build_trainer(
     )
     model = _wrap_ddp(method, device)
     pseudo_labels = _build_pseudo_labels(spec, data)
-    criterion = Criterion(spec.method.name, method, spec.dar, spec.sec, seed, device, pseudo_labels)
+    criterion = Criterion(
+        spec.method.name,
+        method,
+        spec.dar,
+        spec.sec,
+        seed,
+        device,
+        pseudo_labels,
+        spec.rivals,
+    )
     updater = Updater(
         optimizer,
         spec.train.clip,

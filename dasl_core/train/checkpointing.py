@@ -257,7 +257,7 @@ class TrainingState:
 def deciding_settings(spec: ResolvedJobSpec) -> dict[str, Any]:
     """The settings of a spec that decide every step, JSON-ready."""
     return spec.model_dump(
-        mode="json", include={"method", "backbone", "augment", "dar", "sec", "train"}
+        mode="json", include={"method", "backbone", "augment", "dar", "sec", "rivals", "train"}
     )
 
 

@@ -16,12 +16,16 @@ from dasl_core.regularizers import (
 )
 from dasl_core.seeds import stream
 from dasl_core.spec import ResolvedDAR, ResolvedSEC
+from dasl_core.spec.rivals import Rivals
 from dasl_core.tensors import full_precision
 from dasl_core.train.pseudo_labels import PseudoLabels
+from dasl_core.train.rivals import rival_loss
+
+NO_RIVALS = Rivals()
 
 
 class Criterion:
-    """Loss terms of a batch by name: ``loss_<method>``, ``loss_dar`` and ``loss_sec``.
+    """Loss terms of a batch by name: ``loss_<method>``, ``loss_dar``, ``loss_sec``, ``loss_<rival>``.
 
     The regularizers act on the embeddings of the global batch and are computed alike on all ranks. So
     their mean over ranks and, with the summed backward of the gather, their gradient equal those of
@@ -31,6 +35,7 @@ class Criterion:
         name: of the method, for its term.
         seed: of DAR's chain.
         pseudo_labels: for DAR on clusters of k-means.
+        rivals: other regularizers.
     """
 
     def __init__(
@@ -42,9 +47,11 @@ class Criterion:
         seed: int,
         device: torch.device,
         pseudo_labels: PseudoLabels | None = None,
+        rivals: Rivals = NO_RIVALS,
     ) -> None:
         self.name, self.method, self.pseudo_labels = name, method, pseudo_labels
         self.seed, self.sec = seed, sec
+        self.rivals = rivals.active()
         self.dar = dar if dar is not None and dar.active else None
         # Pairs that DAR took from the last batch: the columns of its matrix.
         self.columns: int | None = None
@@ -55,7 +62,11 @@ class Criterion:
     @property
     def is_mean(self) -> bool:
         """Whether the terms of a batch are the means of those of its micro-batches."""
-        return self.method.accumulates and self.dar is None and self.constraint is None
+        return self.method.accumulates and not self._is_regularized
+
+    @property
+    def _is_regularized(self) -> bool:
+        return self.dar is not None or self.constraint is not None or bool(self.rivals)
 
     def __call__(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
         """Compute the weighted terms; the loss is their sum.
@@ -64,7 +75,7 @@ class Criterion:
             outputs: (V, B, ...) of this rank's share of the batch that `step` describes.
         """
         terms = {f"loss_{self.name}": self.method.loss(outputs, step)}
-        if self.dar is None and self.constraint is None:
+        if not self._is_regularized:
             return terms
         # Before the gather: its backward sums over ranks, which bfloat16 would round.
         embeddings = gather_views(full_precision(outputs["embeddings"]))  # (V, N, h)
@@ -74,6 +85,9 @@ class Criterion:
             assert self.sec is not None
             weight = self.sec.weight * (step.progress if self.sec.ramp else 1.0)
             terms["loss_sec"] = weight * self.constraint(embeddings.flatten(0, 1))
+        for name, rival in self.rivals.items():
+            term = rival_loss(rival, embeddings, step, self.seed)
+            terms[f"loss_{name}"] = rival.weight * term
         return terms
 
     def _alignment(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,7 +13,15 @@ from torch import Tensor
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import Outputs, Step, build_method
-from dasl_core.regularizers import difference_alignment, inter_class_chain
+from dasl_core.regularizers import (
+    difference_alignment,
+    inter_class_chain,
+    koleo_loss,
+    negative_margin_loss,
+    sigreg_loss,
+    uniformity_loss,
+    visreg_loss,
+)
 from dasl_core.seeds import stream
 from dasl_core.spec import DAR, SEC, DatasetFacts, JobSpec, ResolvedClusters, resolve
 from dasl_core.train.build import RunFiles, build_trainer
@@ -47,7 +56,14 @@ def criterion(pseudo_labels: PseudoLabels | None = None, **changes: Any) -> Crit
     spec = resolve(JobSpec.model_validate(tiny_spec(**changes)), facts)
     method = build_method(spec, 3).double()
     return Criterion(
-        spec.method.name, method, spec.dar, spec.sec, spec.train.seed, CPU, pseudo_labels
+        spec.method.name,
+        method,
+        spec.dar,
+        spec.sec,
+        spec.train.seed,
+        CPU,
+        pseudo_labels,
+        spec.rivals,
     )
 
 
@@ -329,3 +345,43 @@ def test_weight_schedules_span_whole_run(
     raw = naive_constraint(seen_embeddings, "mean", 1.0)
     expected = [WEIGHT * factor * value for factor, value in zip(ramped, raw, strict=True)]
     assert reporter.curve("loss_sec") == pytest.approx(expected, rel=1e-9)
+
+
+# --- rivals
+
+
+def directions(index: int) -> torch.Generator:
+    return stream(SEED, "rivals", index)
+
+
+IDS, CLASS_IDS = SAMPLES.repeat(2), CLASSES.repeat(2)
+RIVALS: list[tuple[str, dict[str, Any], Callable[[Tensor], Tensor]]] = [
+    ("uniformity", {}, lambda x: uniformity_loss(x.flatten(0, 1), IDS)),
+    ("uniformity", {"t": 3.0}, lambda x: uniformity_loss(x.flatten(0, 1), IDS, 3.0)),
+    ("koleo", {"labels": "class"}, lambda x: koleo_loss(x.flatten(0, 1), CLASS_IDS)),
+    (
+        "negative_margin",
+        {"margin": 1.1},
+        lambda x: negative_margin_loss(x.flatten(0, 1), IDS, 1.1),
+    ),
+    ("sigreg", {}, lambda x: sigreg_loss(x, generator=directions(4))),
+    ("visreg", {"slices": 9}, lambda x: visreg_loss(x, slices=9, generator=directions(4))),
+]
+
+
+@pytest.mark.parametrize(("name", "settings", "term"), RIVALS)
+def test_rival_is_added_with_its_weight_and_settings(
+    name: str, settings: dict[str, Any], term: Callable[[Tensor], Tensor]
+) -> None:
+    this = criterion(rivals={name: {"weight": WEIGHT} | settings})
+    output = outputs()
+    terms = this(output, at(4))
+    assert terms.keys() == {"loss_simclr", f"loss_{name}"}
+    torch.testing.assert_close(terms[f"loss_{name}"], WEIGHT * term(output["embeddings"]))
+    assert not this.is_mean
+
+
+def test_rivals_are_added_to_dar_and_sec() -> None:
+    this = criterion(dar={}, sec={}, rivals={"koleo": {"weight": 1}, "uniformity": {"weight": 0}})
+    names = {"loss_simclr", "loss_dar", "loss_sec", "loss_koleo"}
+    assert this(outputs(), at(4)).keys() == names

@@ -60,6 +60,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "dar-unnormalised": {"dar": {"weight": 0.1, "normalize": False}},
     "sec-zero": {"sec": {"weight": 0.01, "target": "zero", "ramp": False}},
     "dar-and-sec": {"dar": {"weight": 0.1}, "sec": {"weight": 0.5, "ramp": False}},
+    "rival-of-pairs": {"rivals": {"uniformity": {"weight": 0.3, "labels": "class"}}},
+    "rival-of-slices": {"rivals": {"visreg": {"weight": 0.3, "slices": 9}}},
 }
 CASES = [
     *(

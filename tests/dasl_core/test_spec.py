@@ -823,6 +823,20 @@ def test_sec_is_refused_with_loss_that_does_not_compare_directions(method: str) 
         assert versions.load(stored, versions.current()).sec == sec
 
 
+def test_rival_of_classes_needs_classes() -> None:
+    rivals = {"koleo": {"weight": 0.1, "labels": "class"}}
+    spec = JobSpec.model_validate({"dataset": "x", "rivals": rivals})
+    assert resolve(spec, FACTS).rivals == spec.rivals
+    unlabeled = FACTS.model_copy(update={"num_classes": None})
+    with pytest.raises(SpecError, match=r"rivals\.koleo\.labels: needs at least two classes"):
+        resolve(spec, unlabeled)
+
+
+def test_rival_needs_a_weight() -> None:
+    (problem,) = problems_of({"dataset": "x", "rivals": {"koleo": {}}})
+    assert problem.field == "rivals.koleo.weight"
+
+
 def test_auto_clusters_follow_number_of_images() -> None:
     assert [choose_k(n) for n in (2, 5_236, 126_689, 1_281_167)] == [2, 72, 356, 1132]
     assert choose_k(10**9) == 10_000

@@ -188,6 +188,16 @@ def test_older_checkpoint_is_resumed_and_exported(
     assert newest["spec_version"] == 2
 
 
+def test_specs_up_to_version_5_have_no_rivals(pictures: DatasetIndex) -> None:
+    spec = resolved(pictures)
+    stored = spec.model_dump(mode="json")
+    rivals = stored.pop("rivals")
+    assert versions.load(stored, 5) == spec
+    parts = ("method", "backbone", "augment", "dar", "sec", "train")
+    state = {part: stored[part] for part in parts} | {"train_images": 18, "images": "digest"}
+    assert versions.upgrade(state, 5) == state | {"rivals": rivals}
+
+
 def test_triplet_checkpoint_of_version_3_is_resumed_with_its_loss(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:

@@ -51,6 +51,7 @@ def test_zero_regularizer_weight_is_bit_identical_to_none(
     plain, zero = Recorder(tmp_path / "plain"), Recorder(tmp_path / "zero")
     spec = {"method": {"name": method}, "train": {"epochs": 2}}
     without = {"dar": {"weight": 0, "labels": "cluster"}, "sec": {"weight": 0}}
+    without |= {"rivals": {"koleo": {"weight": 0}, "sigreg": {"weight": 0}}}
     run(resolved(pictures, **spec), pictures, cache, plain)
     run(resolved(pictures, **spec, **supported(method, **without)), pictures, cache, zero)
     states = [load_state(reporter.last_checkpoint) for reporter in (plain, zero)]

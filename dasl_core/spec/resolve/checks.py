@@ -7,6 +7,7 @@ from dasl_core.spec.regularizers import Clusters
 from dasl_core.spec.resolve.facts import DatasetFacts, training_classes, training_images
 from dasl_core.spec.resolve.regularizers import UNUSED_CLUSTERS, resolve_clusters
 from dasl_core.spec.resolve.train import optimizer_name
+from dasl_core.spec.rivals import PairRival
 from dasl_core.spec.train import Optimizer
 
 
@@ -70,6 +71,9 @@ def check_labels(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem
         needing.append(("method.name", repr(spec.method.name), "a self-supervised method"))
     if spec.dar is not None and spec.dar.labels == "class":
         needing.append(("dar.labels", "'class'", "'instance' or 'cluster'"))
+    for name, rival in spec.rivals.active().items():
+        if isinstance(rival, PairRival) and rival.labels == "class":
+            needing.append((f"rivals.{name}.labels", "'class'", "'instance'"))
     if spec.train.samples_per_class not in ("auto", None):
         needing.append(("train.samples_per_class", str(spec.train.samples_per_class), "null"))
     for field, given, instead in needing:
