@@ -18,6 +18,9 @@ Kind = Literal["healthy", "collapsed", "no_better", "falling", "still_rising"]
 RANK_CHANGE = 0.05
 # Share of the training after which a figure that still rises means "train longer". Our choice.
 LAST_PART = 0.75
+# Accuracies on fewer images say little.
+FEWEST_IMAGES = 30
+_RECALL = "recall_at_"
 
 _UNLABELED = (
     "Without labels this says only whether the features are spread out; evaluate.dataset can name a "
@@ -70,8 +73,9 @@ def judge(
 ) -> Verdict | None:
     """Judge a training by its evaluations.
 
-    The figure is the k-NN accuracy; without it R@1; without labels the effective rank. A difference
-    counts if it is larger than one standard error of an accuracy on so many images, or 5 % of a rank.
+    The figure is the k-NN accuracy of the backbone; without it its R@1, or R@K with the smallest K; without
+    labels its effective rank. A difference counts if it is larger than one standard error of an accuracy on
+    so many images, or 5 % of a rank.
 
     Args:
         evaluations: records with step, epoch, subject and metrics, oldest first.
@@ -79,7 +83,8 @@ def judge(
         held_out: number of images that were evaluated on.
 
     Returns:
-        The verdict; None if nothing was measured both before and after training, and nothing collapsed.
+        The verdict; None if nothing collapsed, and no figure was measured both before and after training,
+        or only accuracies on fewer than 30 images.
     """
     curve = _curve(evaluations, held_out)
     if collapsed:
@@ -89,7 +94,7 @@ def judge(
         return None
     name, last, figures = curve.name, curve.last, curve.ends()
     text = f"{name} {last:.3g}, {curve.start:.3g} at the start"
-    advice = "" if name in {accuracy.metric for accuracy in ACCURACIES} else f" {_UNLABELED}"
+    advice = f" {_UNLABELED}" if name == "effective_rank" else ""
     if last <= curve.start + curve.margin:
         message = (
             f"no better than the start: {text}. Check the learning rate, the views (augment) and the number of "
@@ -116,26 +121,47 @@ def judge(
 
 
 def _curve(evaluations: Sequence[Mapping[str, Any]], held_out: int) -> _Curve | None:
-    """Return the first figure that was measured before and after training."""
+    """Return the best known figure that was measured before and after training.
+
+    Both are of the backbone: the embedding of a supervised method is not measured before training.
+    """
     start = next((e for e in evaluations if e["subject"] == "untrained"), None)
-    trained = [
-        e for e in evaluations if e["step"] > 0 and e["subject"] == evaluations[-1]["subject"]
-    ]
+    trained = [e for e in evaluations if e["subject"] == "backbone" and e["step"] > 0]
     if start is None or not trained:
         return None
-    for name in (*(accuracy.metric for accuracy in ACCURACIES), "effective_rank"):
-        first = number_of(start["metrics"], name)
-        known = [(e, number_of(e["metrics"], name)) for e in trained]
-        if first is None or any(value is None for _, value in known):
+    names = _accuracies(start["metrics"])
+    if names and held_out < FEWEST_IMAGES:
+        return None
+    for name in names or ["effective_rank"]:
+        values = [_finite(e["metrics"], name) for e in (start, *trained)]
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
             continue
-        values = [value for _, value in known if value is not None]
+        first, last = known[0], known[-1]
         if name == "effective_rank":
-            margin = RANK_CHANGE * values[-1]
+            margin = RANK_CHANGE * last
         else:
-            margin = math.sqrt(max(values[-1] * (1 - values[-1]), 0.0) / max(held_out, 1))
+            if min(first, last) == 1:
+                continue  # as with a single class: nothing can be better
+            # Laplace's estimate: the error of 0 or 1 is not 0.
+            share = (last * held_out + 1) / (held_out + 2)
+            margin = math.sqrt(share * (1 - share) / held_out)
         steps, epochs = [e["step"] for e in trained], [e["epoch"] for e in trained]
-        return _Curve(name, first, values, steps, epochs, margin)
+        return _Curve(name, first, known[1:], steps, epochs, margin)
     return None
+
+
+def _accuracies(metrics: Mapping[str, Any]) -> list[str]:
+    """Return the names of the accuracies of an evaluation, best known first."""
+    first = [accuracy.metric for accuracy in ACCURACIES]
+    recalls = [name for name in metrics if name.startswith(_RECALL) and name not in first]
+    recalls.sort(key=lambda name: int(name.removeprefix(_RECALL)))
+    return [name for name in (*first, *recalls) if name in metrics]
+
+
+def _finite(metrics: Mapping[str, Any], name: str) -> float | None:
+    value = number_of(metrics, name)
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _value_before_last_part(curve: _Curve) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,33 @@ def test_verdict_of_an_accuracy(values: tuple[float, ...], kind: str, words: str
     assert verdict.figures["knn_top1"] == values[-1]
 
 
+@pytest.mark.parametrize("values", [(0.0, 1.0), (0.0, 0.5, 1.0)])
+def test_few_images_have_no_verdict(values: tuple[float, ...]) -> None:
+    assert judge(evaluations(0.0, *values), [], 29) is None
+    assert judge(evaluations(0.0, *values), [], 30) is not None
+
+
+def test_accuracy_of_a_single_class_is_not_judged() -> None:
+    assert judge(evaluations(1.0, 1.0, 1.0), [], 100) is None
+
+
+def test_supervised_run_is_judged_by_its_backbone() -> None:
+    """Its embedding is not measured before training, and has another width."""
+    records = []
+    for epoch, (recall, rank) in enumerate([(0.2, 60.0), (0.9, 90.0), (0.9, 90.0)]):
+        metrics = {"recall_at_10": recall, "recall_at_100": 0.99, "effective_rank": rank}
+        records.append(record("backbone" if epoch else "untrained", epoch, metrics))
+        if epoch:
+            records.append(record("embedding", epoch, metrics | {"effective_rank": 30.0}))
+    verdict = judged(records)
+    assert (verdict.verdict, verdict.figures["recall_at_10"]) == ("healthy", 0.9)
+    assert "Without labels" not in verdict.message
+
+
+def test_figure_that_is_not_a_number_is_not_judged() -> None:
+    assert judge(evaluations(3.0, math.nan, name="effective_rank"), [], 100) is None
+
+
 def test_small_difference_on_few_images_is_chance() -> None:
     records = evaluations(0.5, 0.5, 0.53)
     assert judged(records, held_out=100).verdict == "no_better"
@@ -96,11 +124,14 @@ def test_raw_pixels_are_not_the_start() -> None:
 share = st.floats(0, 1)
 
 
-@given(start=share, values=st.lists(share, min_size=1, max_size=8), images=st.integers(1, 10**6))
+@given(start=share, values=st.lists(share, min_size=1, max_size=8), images=st.integers(30, 10**6))
 def test_every_run_with_figures_has_a_verdict(
     start: float, values: list[float], images: int
 ) -> None:
-    verdict = judged(evaluations(start, *values), held_out=images)
+    verdict = judge(evaluations(start, *values), [], images)
+    if verdict is None:
+        assert start == values[-1] == 1
+        return
     assert json.loads(json.dumps(verdict.as_dict(), allow_nan=False))["message"]
     if values[-1] <= start:
         assert verdict.verdict == "no_better"
@@ -110,9 +141,13 @@ def test_every_run_with_figures_has_a_verdict(
 
 @pytest.mark.usefixtures("without_plots")
 def test_run_reports_verdict_in_event_metrics_and_card(tmp_path: Path) -> None:
-    index = ingest(image_folder(tmp_path / "pictures", classes=3, per_class=6))
+    index = ingest(image_folder(tmp_path / "pictures", classes=0, per_class=12))
     reporter = Recorder(tmp_path / "out")
-    spec = resolved(index, train={"batch_size": 4, "epochs": 2, "checkpoint_every_epochs": 1})
+    spec = resolved(
+        index,
+        train={"batch_size": 4, "epochs": 2, "checkpoint_every_epochs": 1},
+        evaluate={"holdout": {"fraction": 0.5}},
+    )
     run(spec, index, tmp_path / "cache", reporter)
     ((message, data),) = reporter.verdicts
     assert message.startswith("Verdict: ")
