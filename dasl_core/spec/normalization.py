@@ -16,8 +16,8 @@ from dasl_core.spec.locations import CHECKPOINT_MODEL, CHECKPOINT_WEIGHTS
 HUB_CONFIG, HUB_WEIGHTS = "config.json", ("model.safetensors", "pytorch_model.bin")
 # Key of a safetensors file's metadata under which an export records its preprocessing, as JSON.
 PREPROCESSING = "preprocessing"
-# Larger descriptions than any network's; reading them would only take memory.
-LARGEST_DESCRIPTION = 2**24
+# Bytes; larger ones than any network's. The API reads them, and JSON takes thirty times as much memory.
+LARGEST_DESCRIPTION, LARGEST_HEADER = 2**18, 2**21
 
 
 class Normalization(SpecModel):
@@ -116,7 +116,7 @@ def _safetensors_metadata(file: Path) -> dict[str, Any]:
     """Read the metadata of a safetensors file: 8 bytes of length, then JSON."""
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
-        if length > LARGEST_DESCRIPTION:
+        if length > LARGEST_HEADER:
             raise ValueError("it is not a safetensors file")
         header = json.loads(stream.read(length))
     metadata: dict[str, Any] = header.get("__metadata__", {})

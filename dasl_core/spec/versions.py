@@ -60,9 +60,9 @@ def keep_evaluations_of_version_1(spec: Content) -> Content:
     if not is_resolved(spec):
         return spec
     evaluate = dict(spec["evaluate"])
-    if evaluate["knn"] is not None:
+    if evaluate.get("knn") is not None:
         evaluate["knn"] = {**evaluate["knn"], "bank": 50_000}
-    if evaluate["clustering"] is True:
+    if evaluate.get("clustering") is True:
         evaluate["clustering"] = {"restarts": 1}
     return {**spec, "evaluate": evaluate}
 
@@ -85,7 +85,7 @@ def keep_normalizing_as_imagenet(spec: Content) -> Content:
     """Up to version 4, ImageNet's mean and std were those of every job, whatever its weights expect."""
     if not decides_steps(spec):
         return spec
-    channels = 1 if spec["backbone"]["in_channels"] == 1 else 3
+    channels = 1 if spec["backbone"].get("in_channels") == 1 else 3
     usual = IMAGENET.of_channels(channels).model_dump(mode="json")
     return {**spec, "backbone": {**spec["backbone"], **usual}}
 

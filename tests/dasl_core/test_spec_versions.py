@@ -229,3 +229,9 @@ def test_checkpoint_of_newer_version_is_refused(
     file.write_text(json.dumps({**json.loads(file.read_text()), "spec_version": newer}))
     with pytest.raises(ValueError, match=rf"spec is of version {newer}"):
         run(spec, pictures, cache, Recorder(tmp_path / "again"), done.last_checkpoint)
+
+
+def test_written_spec_of_version_1_with_all_parts_is_readable() -> None:
+    """It looks like a resolved one, whose fields are all there."""
+    spec = {part: {} for part in versions._PARTS_OF_VERSION_1}
+    assert versions.upgrade(spec, 1)["evaluate"]["on"] == "backbone"

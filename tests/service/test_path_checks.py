@@ -152,3 +152,30 @@ def test_submit_refuses_damaged_description(api: Api, tmp_path: Path) -> None:
     backbone = {"name": "resnet18", "pretrained": str(tmp_path / "pytorch_model.bin")}
     problem = refused(submit(api, backbone=backbone), 422, "backbone.pretrained")
     assert f"{tmp_path / 'config.json'} cannot be read" in problem["detail"]
+
+
+def test_weights_that_only_workers_may_read_are_accepted(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker compares what the weights record with the values of the job."""
+
+    def open_as_another_user(path: Path, *_: Any, **__: Any) -> Any:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    api.dataset()
+    weights = tmp_path / "resnet18.safetensors"
+    weights.write_bytes(b"\0" * 16)
+    backbone = {"name": "resnet18", "pretrained": str(weights)}
+    refused(submit(api, backbone=backbone), 422, "backbone.pretrained")
+    monkeypatch.setattr(Path, "open", open_as_another_user)
+    assert submit(api, backbone=backbone).status_code == 201
+
+
+def test_submit_refuses_huge_description(api: Api, tmp_path: Path) -> None:
+    """Parsed, it would take hundreds of megabytes of the API's memory."""
+    api.dataset()
+    (tmp_path / "pytorch_model.bin").touch()
+    (tmp_path / "config.json").write_text(f"[{'[],' * 100_000}[]]")
+    backbone = {"name": "resnet18", "pretrained": str(tmp_path / "pytorch_model.bin")}
+    problem = refused(submit(api, backbone=backbone), 422, "backbone.pretrained")
+    assert "config.json cannot be read: it is too large" in problem["detail"]
