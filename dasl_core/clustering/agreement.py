@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -29,13 +31,18 @@ def nmi(x: Tensor | np.ndarray, y: Tensor | np.ndarray, seed: int = 0, restarts:
 
 
 def clustering_metrics(
-    x: Tensor | np.ndarray, y: Tensor | np.ndarray, seed: int = 0, restarts: int = 10
+    x: Tensor | np.ndarray,
+    y: Tensor | np.ndarray,
+    seed: int = 0,
+    restarts: int = 10,
+    on_start: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
     """Cluster `x` (N, d) by k-means with one cluster for each class of `y`, and compare the two.
 
     Rows are L2-normalized first. This is the protocol of metric learning (Song et al., "Deep Metric Learning
     via Lifted Structured Feature Embedding", CVPR 2016). Of `restarts` starts of k-means, the clusters
-    with the smallest inertia count, as with the ten of scikit-learn in the SEC paper's code.
+    with the smallest inertia count, as with the ten of scikit-learn in the SEC paper's code. `on_start` is
+    called before each.
 
     Returns:
         ``nmi``, ``pairwise_f1``, ``pairwise_precision``, ``pairwise_recall``, each from 0 to 1.
@@ -45,7 +52,8 @@ def clustering_metrics(
     """
     x = tensors.unit_rows(tensors.feature_matrix(x, "x"))
     y = tensors.label_vector(y, "y", x.shape[0], x.device)
-    clusters, _ = kmeans(x, int(torch.unique(y).numel()), seed=seed, restarts=restarts)
+    classes = int(torch.unique(y).numel())
+    clusters, _ = kmeans(x, classes, seed=seed, restarts=restarts, on_start=on_start)
     precision, recall = pairwise_precision_recall(clusters, y)
     return {
         "nmi": normalized_mutual_information(clusters, y),

@@ -8,7 +8,7 @@ are drawn by the rows' positions in the whole bank, and all sums are taken in fl
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -117,7 +117,12 @@ def cluster(
 
 
 def kmeans(
-    x: Tensor | np.ndarray, k: int, seed: int = 0, max_iterations: int = 100, restarts: int = 1
+    x: Tensor | np.ndarray,
+    k: int,
+    seed: int = 0,
+    max_iterations: int = 100,
+    restarts: int = 1,
+    on_start: Callable[[], None] = lambda: None,
 ) -> tuple[Tensor, Tensor]:
     """Euclidean k-means in a single process; see `cluster`.
 
@@ -128,6 +133,7 @@ def kmeans(
         max_iterations: stops earlier once no point changes its cluster.
         restarts: number of starts; the clusters with the smallest inertia, the sum of squared
             distances to their centers, are returned, of equal ones the first.
+        on_start: called before each start.
 
     Returns:
         The cluster of each point, (N,) int64, and the centers, (k, d).
@@ -140,20 +146,19 @@ def kmeans(
     tensors.check_whole_number(max_iterations, "max_iterations")
     tensors.check_whole_number(restarts, "restarts")
     seeds = (seed, *(derive_seed(seed, "k-means", start) for start in range(1, restarts)))
-    best = min(
-        (
-            cluster(
-                x,
-                k,
-                metric="euclidean",
-                seed=each,
-                max_iterations=max_iterations,
-                distributed=False,
-            )
-            for each in seeds
-        ),
-        key=lambda clustering: clustering.inertia,
-    )
+
+    def start(seed: int) -> Clustering:
+        on_start()
+        return cluster(
+            x,
+            k,
+            metric="euclidean",
+            seed=seed,
+            max_iterations=max_iterations,
+            distributed=False,
+        )
+
+    best = min((start(each) for each in seeds), key=lambda clustering: clustering.inertia)
     return best.assignments, best.centers
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,6 +19,7 @@ def knn_accuracy(
     test_y: Tensor | np.ndarray,
     k: int = 20,
     temperature: float = 0.07,
+    on_block: Callable[[], None] = lambda: None,
 ) -> float:
     """Weighted k-NN accuracy: the share of test samples whose class wins the vote of their neighbors.
 
@@ -32,6 +35,7 @@ def knn_accuracy(
         test_y: (M,) integer classes; a class that the bank lacks counts as wrong.
         k: number of neighbors that vote; in a smaller bank, all of it.
         temperature: above 0.
+        on_block: called before each block of test samples, of which a large bank makes many.
 
     Returns:
         Top-1 accuracy from 0 to 1. Equal votes go to the smaller class number.
@@ -51,6 +55,7 @@ def knn_accuracy(
     correct = torch.zeros((), dtype=torch.int64, device=bank.device)
     with tensors.exact_products(bank.device):
         for rows in tensors.blocks(queries.shape[0]):
+            on_block()
             block = tensors.unit_rows(queries[rows]).to(bank)
             similarity, neighbor_class = _nearest(block, bank, bank_classes, k)
             # Relative to the nearest: the result is the same, and small temperatures do not overflow.

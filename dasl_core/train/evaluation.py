@@ -46,6 +46,9 @@ FEATURE_BATCH = 256
 # Raw pixels are compared at this side length at most: at 224 each image has 150,528 numbers, and a
 # bank of them tens of gigabytes, without a better baseline (blur helps it).
 RAW_SIDE = 32
+# Maximum of training images in the k-NN bank of raw pixels, evenly spaced: 600 MB. Those of ImageNet would take
+# 14 GB in each rank, before the first step, for a baseline.
+RAW_BANK_LIMIT = 50_000
 
 Encoder = Callable[[Tensor], Tensor]
 
@@ -80,13 +83,11 @@ class Evaluator:
         self.image_size, self.normalization = image_size, normalization
         self.train = train
         limit = settings.knn.bank if settings.knn is not None else None
-        bank_every = 1 if limit is None else spacing(len(train), limit)
-        self.bank = train.every(bank_every)
+        self.bank_every = 1 if limit is None else spacing(len(train), limit)
         self.held_out = held_out
         names, train_names = held_out.class_names(), train.class_names()
         self.labels: Tensor | None = None
         self.train_labels: Tensor | None = None
-        self.bank_labels: Tensor | None = None
         if names is not None:
             known = sorted(set(names) | set(train_names or []))
             numbers = {name: i for i, name in enumerate(known)}
@@ -95,7 +96,6 @@ class Evaluator:
             # classes are held out. Images of a single missing class count as wrong.
             if train_names is not None and not set(names).isdisjoint(train_names):
                 self.train_labels = torch.tensor([numbers[name] for name in train_names])
-                self.bank_labels = self.train_labels[::bank_every]
 
     def backbone(self, backbone: nn.Module, *, final: bool = False) -> dict[str, float]:
         """Compute all metrics of a network from images to features (B, d), in eval mode.
@@ -112,7 +112,7 @@ class Evaluator:
     def frozen(self, network: nn.Module, *, final: bool = False) -> dict[str, float]:
         """Compute all metrics of a network except those of fine-tuning it; see `backbone`."""
         with eval_mode(network):
-            metrics = self._metrics(network, health=True)
+            metrics = self._metrics(network, self.bank_every, health=True)
             if final and self.labels is not None and self.train_labels is not None:
                 metrics |= self._linear(network, self.train_labels, self.labels)
         return metrics
@@ -137,6 +137,7 @@ class Evaluator:
         return self._metrics(
             # Averaged, since subsampling turns fine patterns into noise.
             lambda images: F.adaptive_avg_pool2d(images, side).flatten(1),
+            max(self.bank_every, spacing(len(self.train), RAW_BANK_LIMIT)),
             health=False,
         )
 
@@ -181,31 +182,36 @@ class Evaluator:
         canvases = canvases.to(self.device)
         return render(canvases, valid_hw, view, self.image_size, self.dtype, self.normalization)
 
-    def _metrics(self, encode: Encoder, *, health: bool) -> dict[str, float]:
+    def _metrics(self, encode: Encoder, bank_every: int, *, health: bool) -> dict[str, float]:
+        """Compute the metrics of an encoder, with each so many-th training image in the bank of k-NN."""
         settings = self.settings
         held_out = self._on_device(self.features(encode, self.held_out))
         metrics: dict[str, float] = {}
         if self.labels is not None:
-            if settings.knn is not None and self.bank_labels is not None:
+            if settings.knn is not None and self.train_labels is not None:
+                bank = self.train.every(bank_every)
                 metrics["knn_top1"] = knn_accuracy(
-                    self._on_device(self.features(encode, self.bank)),
-                    self.bank_labels,
+                    self._on_device(self.features(encode, bank)),
+                    self.train_labels[::bank_every],
                     held_out,
                     self.labels,
                     k=settings.knn.k,
                     temperature=settings.knn.temperature,
+                    on_block=self.keepalive,
                 )
                 metrics |= {
                     "knn_k": float(settings.knn.k),
                     "knn_temperature": settings.knn.temperature,
-                    "knn_bank": float(len(self.bank)),
+                    "knn_bank": float(len(bank)),
                 }
             if settings.retrieval and len(held_out) > 1:
                 recalls = recall_at_k(held_out, self.labels, settings.retrieval)
                 metrics |= {f"recall_at_{k}": value for k, value in recalls.items()}
             if isinstance(settings.clustering, KMeans):
                 restarts = settings.clustering.restarts
-                metrics |= clustering_metrics(held_out, self.labels, restarts=restarts)
+                metrics |= clustering_metrics(
+                    held_out, self.labels, restarts=restarts, on_start=self.keepalive
+                )
         if health:
             metrics |= self._health(encode, held_out)
         return metrics
@@ -309,6 +315,7 @@ class Evaluator:
         """The features on the GPU, if they take at most half of its free memory."""
         if self.device.type != "cuda":
             return features
+        torch.cuda.empty_cache()  # what training holds in reserve counts as used
         free, _ = torch.cuda.mem_get_info(self.device)
         return features.to(self.device) if features.nbytes < free / 2 else features
 

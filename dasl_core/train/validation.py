@@ -87,6 +87,8 @@ class Validator:
             embedding = None
             if subject == "backbone" and self.settings.on == "embedding":
                 embedding = self.evaluator.frozen(self._evaluated(), final=final)
+                # Of the whole network, but the checkpoint shows the newest record.
+                embedding |= {k: v for k, v in metrics.items() if k.startswith("finetune_")}
         except NotFiniteError as error:
             # The last update broke the weights, and no loss was computed since.
             raise self.guard.error(f"after step {self.progress.step}, {error}") from error

@@ -205,12 +205,36 @@ def test_bank_holds_all_training_images_or_at_most_as_many_as_set(
     assert metrics["knn_bank"] == images
 
 
+def test_bank_of_raw_pixels_has_a_limit(
+    build: Build, pictures: DatasetIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a large data set would not fit in memory, whatever the backbone."""
+    monkeypatch.setattr(evaluation, "RAW_BANK_LIMIT", 6)
+    evaluator = build(pictures)
+    assert evaluator.raw_pixels()["knn_bank"] == 6
+    assert evaluator.backbone(network_with_a_head())["knn_bank"] == 18
+    assert build(pictures, knn={"bank": 3}).raw_pixels()["knn_bank"] == 3
+
+
+def test_long_evaluations_say_that_they_are_alive(
+    build: Build, pictures: DatasetIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluator = build(pictures, clustering={"restarts": 7})
+    beats: list[None] = []
+    monkeypatch.setattr(evaluator, "features", lambda _, images: torch.rand(len(images), 4))
+    evaluator.keepalive = lambda: beats.append(None)
+    evaluator.raw_pixels()
+    assert len(beats) == 1 + 7, "a block of k-NN, and each start of k-means"
+
+
 def test_clusters_are_the_best_of_all_starts(
     build: Build, pictures: DatasetIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     starts = []
 
-    def record(x: Tensor, y: Tensor, restarts: int) -> dict[str, float]:
+    def record(
+        x: Tensor, y: Tensor, restarts: int, on_start: Callable[[], None]
+    ) -> dict[str, float]:
         starts.append(restarts)
         return {}
 

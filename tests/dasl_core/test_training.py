@@ -193,7 +193,8 @@ def test_supervised_method_is_evaluated_on_its_embedding_and_backbone(
     backbone, embedding = (metrics for _, _, _, metrics in reporter.evaluations[2:])
     tuned = {"finetune_top1", "finetune_top5"}
     phi = {name for name in backbone if name.startswith("phi_")}
-    assert backbone.keys() == embedding.keys() | tuned | phi
+    assert backbone.keys() == embedding.keys() | phi
+    assert {name: backbone[name] for name in tuned} == {name: embedding[name] for name in tuned}
     assert {name: backbone[f"phi_{name}"] for name in embedding if "distance" in name} == (
         pytest.approx({name: value for name, value in embedding.items() if "distance" in name})
     )
