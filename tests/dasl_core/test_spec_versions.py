@@ -233,5 +233,5 @@ def test_checkpoint_of_newer_version_is_refused(
 
 def test_written_spec_of_version_1_with_all_parts_is_readable() -> None:
     """It looks like a resolved one, whose fields are all there."""
-    spec = {part: {} for part in versions._PARTS_OF_VERSION_1}
+    spec: dict[str, Any] = {part: {} for part in versions._PARTS_OF_VERSION_1}
     assert versions.upgrade(spec, 1)["evaluate"]["on"] == "backbone"
