@@ -1,4 +1,4 @@
-"""Verdict on a finished training, in words, from figures that its evaluations measured anyway.
+"""Verdict on a finished training, in words, from the metrics of its evaluations.
 
 Imports nothing heavy, for the commands.
 """
@@ -16,7 +16,7 @@ Kind = Literal["healthy", "collapsed", "no_better", "falling", "still_rising"]
 
 # What counts as a change of an effective rank; it has no standard error. Our choice.
 RANK_CHANGE = 0.05
-# Share of the training after which a figure that still rises means "train longer". Our choice.
+# Share of the training after which a metric that still rises means "train longer". Our choice.
 LAST_PART = 0.75
 # Accuracies on fewer images say little.
 FEWEST_IMAGES = 30
@@ -34,13 +34,13 @@ class Verdict:
 
     Attributes:
         verdict: in one word.
-        message: a sentence with the figures and what to do.
-        figures: the figures that it rests on, by name.
+        message: a sentence with the metrics and what to do.
+        metrics: the metrics that decided it, by name.
     """
 
     verdict: Kind
     message: str
-    figures: dict[str, float]
+    metrics: dict[str, float]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the verdict, JSON-ready."""
@@ -49,7 +49,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class _Curve:
-    """A figure before training and at each later evaluation, larger being better."""
+    """A metric before training and at each later evaluation, larger being better."""
 
     name: str
     start: float
@@ -64,7 +64,7 @@ class _Curve:
         return self.values[-1]
 
     def ends(self) -> dict[str, float]:
-        """Return the figure before and after training, by name."""
+        """Return the metric before and after training, by name."""
         return {f"{self.name}_at_start": self.start, self.name: self.last}
 
 
@@ -73,7 +73,7 @@ def judge(
 ) -> Verdict | None:
     """Judge a training by its evaluations.
 
-    The figure is the k-NN accuracy of the backbone; without it its R@1, or R@K with the smallest K; without
+    The metric is the k-NN accuracy of the backbone; without it its R@1, or R@K with the smallest K; without
     labels its effective rank. A difference counts if it is larger than one standard error of an accuracy on
     so many images, or 5 % of a rank.
 
@@ -83,7 +83,7 @@ def judge(
         held_out: number of images that were evaluated on.
 
     Returns:
-        The verdict; None if nothing collapsed, and no figure was measured both before and after training,
+        The verdict; None if nothing collapsed, and no metric was measured both before and after training,
         or only accuracies on fewer than 30 images.
     """
     curve = _curve(evaluations, held_out)
@@ -92,7 +92,7 @@ def judge(
         return Verdict("collapsed", message, {} if curve is None else curve.ends())
     if curve is None:
         return None
-    name, last, figures = curve.name, curve.last, curve.ends()
+    name, last, metrics = curve.name, curve.last, curve.ends()
     text = f"{name} {last:.3g}, {curve.start:.3g} at the start"
     advice = f" {_UNLABELED}" if name == "effective_rank" else ""
     if last <= curve.start + curve.margin:
@@ -100,28 +100,28 @@ def judge(
             f"no better than the start: {text}. Check the learning rate, the views (augment) and the number of "
             "epochs."
         )
-        return Verdict("no_better", message + advice, figures)
+        return Verdict("no_better", message + advice, metrics)
     best = max(range(len(curve.values)), key=lambda i: curve.values[i])
     if last < curve.values[best] - 2 * curve.margin:
-        figures |= {f"{name}_best": curve.values[best], "best_epoch": curve.epochs[best]}
+        metrics |= {f"{name}_best": curve.values[best], "best_epoch": curve.epochs[best]}
         message = (
             f"falling: {name} was {curve.values[best]:.3g} at epoch {curve.epochs[best]:g} and is {last:.3g} "
             f"now ({curve.start:.3g} at the start). Train for fewer epochs, or lower the learning rate."
         )
-        return Verdict("falling", message + advice, figures)
+        return Verdict("falling", message + advice, metrics)
     before = _value_before_last_part(curve)
     if before is not None and last > before + curve.margin:
-        figures[f"{name}_before_last_quarter"] = before
+        metrics[f"{name}_before_last_quarter"] = before
         message = (
             f"still rising: train longer. In the last quarter {name} rose from {before:.3g} to {last:.3g} "
             f"({curve.start:.3g} at the start)."
         )
-        return Verdict("still_rising", message + advice, figures)
-    return Verdict("healthy", f"healthy: {text}.{advice}", figures)
+        return Verdict("still_rising", message + advice, metrics)
+    return Verdict("healthy", f"healthy: {text}.{advice}", metrics)
 
 
 def _curve(evaluations: Sequence[Mapping[str, Any]], held_out: int) -> _Curve | None:
-    """Return the best known figure that was measured before and after training.
+    """Return the best known metric that was measured before and after training.
 
     Both are of the backbone: the embedding of a supervised method is not measured before training.
     """

@@ -18,7 +18,7 @@ from tests.support.training_world import Recorder, image_folder, ingest, resolve
 def evaluations(
     start: float, *values: float, name: str = "knn_top1", raw: float | None = None
 ) -> list[dict[str, Any]]:
-    """Return evaluations of a figure before training and after each of the epochs 1, 2, ..."""
+    """Return evaluations of a metric before training and after each of the epochs 1, 2, ..."""
     records = [] if raw is None else [record("raw", 0, {name: raw})]
     records.append(record("untrained", 0, {name: start}))
     return records + [record("backbone", i, {name: x}) for i, x in enumerate(values, start=1)]
@@ -57,8 +57,8 @@ def test_verdict_of_an_accuracy(values: tuple[float, ...], kind: str, words: str
     verdict = judged(evaluations(0.2, *values))
     assert verdict.verdict == kind
     assert words in verdict.message
-    assert verdict.figures["knn_top1_at_start"] == 0.2
-    assert verdict.figures["knn_top1"] == values[-1]
+    assert verdict.metrics["knn_top1_at_start"] == 0.2
+    assert verdict.metrics["knn_top1"] == values[-1]
 
 
 @pytest.mark.parametrize("values", [(0.0, 1.0), (0.0, 0.5, 1.0)])
@@ -80,11 +80,11 @@ def test_supervised_run_is_judged_by_its_backbone() -> None:
         if epoch:
             records.append(record("embedding", epoch, metrics | {"effective_rank": 30.0}))
     verdict = judged(records)
-    assert (verdict.verdict, verdict.figures["recall_at_10"]) == ("healthy", 0.9)
+    assert (verdict.verdict, verdict.metrics["recall_at_10"]) == ("healthy", 0.9)
     assert "Without labels" not in verdict.message
 
 
-def test_figure_that_is_not_a_number_is_not_judged() -> None:
+def test_metric_that_is_not_a_number_is_not_judged() -> None:
     assert judge(evaluations(3.0, math.nan, name="effective_rank"), [], 100) is None
 
 
@@ -94,7 +94,7 @@ def test_small_difference_on_few_images_is_chance() -> None:
     assert judged(records, held_out=10_000).verdict == "still_rising"
 
 
-def test_collapse_comes_before_figures() -> None:
+def test_collapse_comes_before_metrics() -> None:
     verdict = judged(evaluations(0.2, 0.5, 0.6), "constant_output")
     assert verdict.verdict == "collapsed"
     assert "collapsed: constant_output. The event `collapse`" in verdict.message
@@ -110,7 +110,7 @@ def test_verdict_without_labels_says_what_it_does_not_say() -> None:
     assert judged(evaluations(41.0, 20.0, 42.0, name="effective_rank")).verdict == "no_better"
 
 
-def test_verdict_needs_figures_before_and_after_training() -> None:
+def test_verdict_needs_metrics_before_and_after_training() -> None:
     assert judge([], [], 0) is None
     assert judge(evaluations(0.2), [], 100) is None
     assert judge(evaluations(0.2, 0.5)[1:], [], 100) is None
@@ -125,7 +125,7 @@ share = st.floats(0, 1)
 
 
 @given(start=share, values=st.lists(share, min_size=1, max_size=8), images=st.integers(30, 10**6))
-def test_every_run_with_figures_has_a_verdict(
+def test_every_run_with_metrics_has_a_verdict(
     start: float, values: list[float], images: int
 ) -> None:
     verdict = judge(evaluations(start, *values), [], images)
@@ -154,7 +154,7 @@ def test_run_reports_verdict_in_event_metrics_and_card(tmp_path: Path) -> None:
     (_, before, _), (_, final, _) = reporter.checkpoints
     stored = json.loads((final / "metrics.json").read_text())["verdict"]
     assert message == f"Verdict: {stored['message']}"
-    assert data == {"verdict": stored["verdict"], "figures": stored["figures"]}
+    assert data == {"verdict": stored["verdict"], "metrics": stored["metrics"]}
     assert message in (final / "README.md").read_text()
     assert json.loads((before / "metrics.json").read_text())["verdict"] is None
     assert "Verdict" not in (before / "README.md").read_text()
