@@ -108,10 +108,8 @@ def start_attempt(session: Session, job_id: str, token_hash: str) -> Attempt | N
     message = f"Attempt {number} is starting"
     if resume is not None:
         message += f" from step {resume.step} (checkpoint {resume.id})"
-    progress = _progress_at(job, resume)
-    if not _move(
-        session, job, JobStatus.STARTING, message, data, attempt=number, progress=progress
-    ):
+    columns = {"progress": _progress_at(job, resume), "verdict": _verdict_at(job, resume)}
+    if not _move(session, job, JobStatus.STARTING, message, data, attempt=number, **columns):
         return None
     return runs.add(session, Attempt, job_id, number, token_hash, resume_checkpoint_id=resume_id)
 
@@ -132,6 +130,7 @@ def resume_from_another(
     resume = _resume_point(session, job)
     attempt.resume_checkpoint_id = instead = resume.id if resume is not None else None
     job.progress = _progress_at(job, resume)
+    job.verdict = _verdict_at(job, resume)
     session.flush()
     message = f"Checkpoint {checkpoint_id} is damaged: {damage}"
     if resume is None:
@@ -157,6 +156,11 @@ def _progress_at(job: Job, resume: Checkpoint | None) -> Data | None:
     if progress.get("step") != resume.step:
         progress.pop("loss", None)
     return {**progress, "step": resume.step, "epoch": resume.epoch}
+
+
+def _verdict_at(job: Job, resume: Checkpoint | None) -> Data | None:
+    """Return a job's verdict if it resumes after its last evaluation; else it will report another one."""
+    return job.verdict if resume is not None and resume.final else None
 
 
 def _lasting_progress(job: Job) -> Data:

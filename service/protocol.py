@@ -99,8 +99,16 @@ class EvaluationReport(WorkerRequest):
     metrics: Values
 
 
+class VerdictData(WorkerRequest):
+    """Data of a `verdict` event: see `dasl_core.verdict`."""
+
+    verdict: Annotated[str, StringConstraints(min_length=1, max_length=50)]
+    message: Text
+    metrics: Annotated[dict[SeriesName, Finite], Field(max_length=200)]
+
+
 class EventReport(WorkerRequest):
-    """An entry of the job's history. `status` events are the service's own."""
+    """An entry of the job's history. `status` events are the service's own; a `verdict` is also the job's."""
 
     type: Annotated[
         str,
@@ -109,6 +117,12 @@ class EventReport(WorkerRequest):
     ]
     message: Text = ""
     data: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _check_verdict(self) -> EventReport:
+        if self.type == "verdict":
+            VerdictData.model_validate(self.data)
+        return self
 
 
 class CheckpointReport(WorkerRequest):

@@ -114,8 +114,7 @@ class Validator:
         verdict = judge(self.progress.evaluations, self.metrics.collapsed, len(self.data.held_out))
         if verdict is not None:
             self.progress.verdict = verdict.as_dict()
-            data = {"verdict": verdict.verdict, "metrics": verdict.metrics}
-            self.reporter.event("verdict", f"Verdict: {verdict.message}", data)
+            self.reporter.event("verdict", f"Verdict: {verdict.message}", verdict.as_dict())
 
     def publish_plots(self) -> None:
         """Publish the curves, and the nearest neighbors of a few held-out images, as artifacts.

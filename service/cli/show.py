@@ -128,6 +128,7 @@ def facts(job: Job, origin: str | None = None) -> list[tuple[str, object]]:
         ("epoch", epochs(job)),
         ("step", progress and f"{progress.step}/{progress.total_steps or '-'}"),
         ("loss", progress and number(progress.loss)),
+        ("verdict", job.verdict and job.verdict.message),
         ("time left", duration(progress.eta_seconds) if progress and active else None),
     ]
 

@@ -50,6 +50,14 @@ class Progress(Record):
     recall_at_1: float | None = None
 
 
+class Verdict(Record):
+    """Verdict on a finished training: in one word, in a sentence, and the metrics that decided it."""
+
+    verdict: str
+    message: str = ""
+    metrics: dict[str, float] = Field(default_factory=dict)
+
+
 class DatasetRef(Record):
     id: str
     name: str | None = None
@@ -76,6 +84,7 @@ class Job(Record):
     restarts: int = 0
     progress: Progress | None = None
     error: Problem | None = None
+    verdict: Verdict | None = None
 
     _jobs: Jobs | None = PrivateAttr(default=None)
 

@@ -143,6 +143,7 @@ class Job(Base):
     not_before: Mapped[datetime | None]
     error: Mapped[Object | None]
     progress: Mapped[Object | None]
+    verdict: Mapped[Object | None]
     # The token that submitted the job and whose quota it uses, and the checkpoint that a clone starts from.
     token_id: Mapped[str | None] = mapped_column(String(40))
     start_checkpoint_id: Mapped[str | None] = mapped_column(String(40), index=True)

@@ -91,6 +91,8 @@ class JobView(BaseModel):
     restarts: int
     progress: dict[str, Any] | None
     error: dict[str, Any] | None
+    verdict: dict[str, Any] | None
+    """After the last evaluation: `verdict` in one word, `message` in a sentence, `metrics` that decided it."""
     start_checkpoint_id: str | None
     token_id: str | None
     """The token that submitted the job, whose quotas it uses."""

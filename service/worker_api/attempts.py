@@ -127,6 +127,8 @@ class AttemptSession:
 
     def event(self, report: EventReport) -> None:
         """Add an event. A repeated request, equal to the attempt's newest event of its type, adds none."""
+        if report.type == "verdict":
+            self.job.verdict = report.data
         job_id, message = self.job.id, report.message or report.type
         newest = repository.newest_event(self.session, job_id, report.type)
         if (

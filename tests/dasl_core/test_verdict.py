@@ -154,7 +154,7 @@ def test_run_reports_verdict_in_event_metrics_and_card(tmp_path: Path) -> None:
     (_, before, _), (_, final, _) = reporter.checkpoints
     stored = json.loads((final / "metrics.json").read_text())["verdict"]
     assert message == f"Verdict: {stored['message']}"
-    assert data == {"verdict": stored["verdict"], "metrics": stored["metrics"]}
+    assert data == stored
     assert message in (final / "README.md").read_text()
     assert json.loads((before / "metrics.json").read_text())["verdict"] is None
     assert "Verdict" not in (before / "README.md").read_text()

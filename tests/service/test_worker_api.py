@@ -93,6 +93,36 @@ def test_repeated_event_is_recorded_once_per_attempt(api: Api) -> None:
     assert notes() == [1, 2, 1, 1], "the event of another attempt is another event"
 
 
+def test_verdict_is_a_field_of_the_job_until_it_trains_again(api: Api) -> None:
+    def fail_and_restart(worker: Worker) -> Worker:
+        failed = {"error": {"type": "node-lost", "message": "gone"}, "retryable": True}
+        assert worker.post("finish", outcome="failed", **failed).status_code == 204
+        with api.database.write() as session:
+            lifecycle.requeue(session, worker.job_id)
+        worker = api.start(worker.job_id)
+        assert worker.post("start").status_code == 200
+        return worker
+
+    worker = running(api)
+    verdict = {"verdict": "healthy", "message": "healthy: ...", "metrics": {"knn_top1": 0.5}}
+    report = {"type": "verdict", "message": "Verdict: healthy: ...", "data": verdict}
+    assert job(api, worker)["verdict"] is None
+    refused(worker.post("events", **report | {"data": {"verdict": "healthy"}}), 422)
+    assert worker.post("events", **report).status_code == 204
+    assert job(api, worker)["verdict"] == verdict
+
+    worker = fail_and_restart(worker)
+    assert job(api, worker)["verdict"] is None, "the last epochs run again"
+    worker.post("events", **report)
+    assert worker.post("checkpoints", **manifest(worker, final=True)).status_code == 201
+    worker = fail_and_restart(worker)
+    assert job(api, worker)["verdict"] == verdict, "nothing is evaluated again"
+    clone = api.client.post(
+        f"/v1/jobs/{worker.job_id}/clone", json={"changes": {"train": {"epochs": 9}}}
+    )
+    assert (clone.status_code, clone.json()["verdict"]) == (202, None)
+
+
 def test_heartbeat_stores_progress_and_returns_cancel(api: Api) -> None:
     worker = running(api)
     progress = {"step": 3, "total_steps": 90, "loss": 2.5, "knn": None}

@@ -150,6 +150,13 @@ def test_status_shows_a_pending_request(status: str, desired: str, shown: str) -
     assert dict(facts(job))["status"] == shown
 
 
+def test_facts_contain_the_verdict() -> None:
+    verdict = {"verdict": "healthy", "message": "healthy: knn_top1 0.6", "metrics": {}}
+    job = {"id": "job_1", "status": "succeeded", "verdict": verdict}
+    assert dict(facts(Job.model_validate(job)))["verdict"] == "healthy: knn_top1 0.6"
+    assert dict(facts(Job.model_validate(job | {"verdict": None})))["verdict"] is None
+
+
 def test_facts_omit_unknown_progress() -> None:
     """No progress before the first step, and the time left only while the job is active."""
     job = {"id": "job_1", "status": "cancelled", "progress": {"at_work": 3}}
