@@ -16,6 +16,7 @@ from service.cli import (
     export,
     files,
     jobs,
+    prepare,
     server,
     show,
     tokens,
@@ -71,5 +72,6 @@ cluster.register(app)
 tokens.register(app)
 audit.register(app)
 doctor.register(app)
+prepare.register(app)
 train.register(app)
 export.register(app)

@@ -1,0 +1,38 @@
+"""Text lists of published data sets: columns separated by white space."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def folder_with(source: Path, file: str, *below: str) -> Path:
+    """Return the folder that holds a file: `source`, or one of the folders `below` it.
+
+    Raises:
+        ValueError: none of them holds it; the message names the file.
+    """
+    folders = [source, *(source / folder for folder in below)]
+    for folder in folders:
+        if (folder / file).exists():
+            return folder
+    raise ValueError(f"{file} is missing; looked in {', '.join(map(str, folders))}")
+
+
+def read_rows(file: Path, columns: int, *, skip: int = 0) -> Iterator[list[str]]:
+    """Yield the columns of each line that is not blank.
+
+    Args:
+        skip: number of header lines.
+
+    Raises:
+        ValueError: the file is missing, or a line has another number of columns.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise ValueError(f"{file} is missing") from None
+    for number, line in enumerate(lines[skip:], skip + 1):
+        row = line.split()
+        if row and len(row) != columns:
+            raise ValueError(f"{file}, line {number}: expected {columns} columns, not {line!r}")
+        if row:
+            yield row

@@ -1,0 +1,216 @@
+"""Published data sets: the files of their authors become folders of classes, in the published split."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dasl_core.data import ingest_folder
+from dasl_core.data.published import prepare
+from dasl_core.data.published.imagenet100 import CLASSES
+
+
+def picture(path: Path, shade: int = 0) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (4, 4), (shade, shade, shade)).save(path)
+
+
+def cub200(source: Path) -> None:
+    folder = source / "CUB_200_2011"
+    classes = {1: "001.Albatross", 100: "100.Pelican", 101: "101.White_Pelican"}
+    images = [
+        (number, f"{name}/{name}_{i}.jpg") for number, name in classes.items() for i in (7, 9)
+    ]
+    for _, path in images:
+        picture(folder / "images" / path)
+    (folder / "classes.txt").write_text("".join(f"{n} {name}\n" for n, name in classes.items()))
+    rows = list(enumerate(images, 1))
+    (folder / "images.txt").write_text("".join(f"{i} {path}\n" for i, (_, path) in rows))
+    labels = "".join(f"{i} {number}\n" for i, (number, _) in rows)
+    (folder / "image_class_labels.txt").write_text(labels)
+
+
+def cars196(source: Path) -> None:
+    from scipy.io import savemat
+
+    classes = [f"Car {number}" for number in range(1, 197)]
+    classes[97] = "Ram C/V Minivan 2012"
+    fields = ["relative_im_path", *("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2"), "class", "test"]
+    annotations = np.zeros((1, 4), dtype=[(field, object) for field in fields])
+    for column, number in enumerate((1, 98, 99, 196)):
+        path = f"car_ims/{column + 1:06d}.jpg"
+        picture(source / path)
+        annotations[0, column] = (path, 1, 1, 4, 4, number, column % 2)
+    names = np.array([classes], dtype=object)
+    savemat(source / "cars_annos.mat", {"annotations": annotations, "class_names": names})
+
+
+def sop(source: Path) -> None:
+    folder = source / "Stanford_Online_Products"
+    header = "image_id class_id super_class_id path\n"
+    for part, rows in {"train": [(1, 1), (2, 1), (3, 2)], "test": [(4, 11319)]}.items():
+        lines = []
+        for image, product in rows:
+            path = f"bicycle_final/{product}_{image}.JPG"
+            picture(folder / path)
+            lines.append(f"{image} {product} 1 {path}\n")
+        (folder / f"Ebay_{part}.txt").write_text(header + "".join(lines))
+
+
+def inshop(source: Path) -> None:
+    rows = [
+        ("WOMEN/Dresses/id_01/02_1_front.jpg", "id_01", "train"),
+        ("WOMEN/Shorts/id_01/02_1_front.jpg", "id_01", "train"),
+        ("MEN/Denim/id_02/01_2_side.jpg", "id_02", "query"),
+        ("MEN/Denim/id_02/01_3_back.jpg", "id_02", "gallery"),
+    ]
+    for path, _, _ in rows:
+        picture(source / "Img" / "img" / path)
+    lines = [f"img/{path}   {item}  {part}\n" for path, item, part in rows]
+    (source / "Eval").mkdir()
+    text = f"{len(rows)}\nimage_name item_id evaluation_status\n" + "".join(lines)
+    (source / "Eval" / "list_eval_partition.txt").write_text(text)
+
+
+def as_python_2(content: object) -> bytes:
+    """Pickle as Python 2 with NumPy 1 did, up to the type of the strings."""
+    return pickle.dumps(content, 3).replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+
+
+def cifar_batch(labels: list[int], key: bytes) -> dict[bytes, object]:
+    values = np.arange(len(labels) * 3072) // 1024 % 3 * 100  # red 0, green 100, blue 200
+    return {b"data": values.reshape(len(labels), 3072).astype(np.uint8), key: labels}
+
+
+def cifar10(source: Path) -> None:
+    names = {b"label_names": [b"airplane", b"automobile"]}
+    files = {f"data_batch_{i}": cifar_batch([0, 1], b"labels") for i in range(1, 6)}
+    with tarfile.open(source / "cifar-10-python.tar.gz", "w:gz") as archive:
+        all_files = files | {"test_batch": cifar_batch([1], b"labels"), "batches.meta": names}
+        for name, content in all_files.items():
+            data = as_python_2(content)
+            member = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+
+
+def cifar100(source: Path) -> None:
+    folder = source / "cifar-100-python"
+    folder.mkdir()
+    names = {b"fine_label_names": [b"apple", b"train"]}
+    for name, labels in {"train": [0, 1, 1], "test": [0]}.items():
+        (folder / name).write_bytes(as_python_2(cifar_batch(labels, b"fine_labels")))
+    (folder / "meta").write_bytes(as_python_2(names))
+
+
+def imagenet100(source: Path) -> None:
+    for name in [*CLASSES.read_text().splitlines()[2:], "n00000000"]:
+        for part in ("train", "val"):
+            picture(source / part / name / f"{name}_1.JPEG")
+
+
+LAYOUTS: dict[Callable[[Path], None], dict[str, tuple[list[str], int]]] = {
+    cub200: {
+        "train": (["001.Albatross", "100.Pelican"], 4),
+        "test": (["101.White_Pelican"], 2),
+    },
+    cars196: {
+        "train": (["001.Car_1", "098.Ram_C-V_Minivan_2012"], 2),
+        "test": (["099.Car_99", "196.Car_196"], 2),
+    },
+    sop: {"train": (["00001", "00002"], 3), "test": (["11319"], 1)},
+    inshop: {"train": (["id_01"], 2), "query": (["id_02"], 1), "gallery": (["id_02"], 1)},
+    cifar10: {"train": (["airplane", "automobile"], 10), "test": (["automobile"], 1)},
+    cifar100: {"train": (["apple", "train"], 3), "test": (["apple"], 1)},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: str(layout.__name__))
+def test_prepare_writes_published_split(layout: Callable[[Path], None], tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    layout(source)
+    archive = source / "cifar-10-python.tar.gz"
+    for _ in range(2):  # idempotent
+        parts = prepare(layout.__name__, archive if archive.exists() else source, target)
+    for part, (classes, images) in LAYOUTS[layout].items():
+        assert sorted(os.listdir(target / part)) == classes
+        assert len([f for f in (target / part).rglob("*") if f.is_file()]) == images
+    assert [(p.name, p.images, p.classes) for p in parts] == [
+        (name, images, len(classes)) for name, (classes, images) in LAYOUTS[layout].items()
+    ]
+    assert all("the published part has" in str(part.warning) for part in parts)
+
+
+def test_imagenet100_is_the_100_classes_of_cmc(tmp_path: Path) -> None:
+    imagenet100(tmp_path / "source")
+    train, val = prepare("imagenet100", tmp_path / "source", tmp_path / "target")
+    assert (train.images, train.classes, val.images, val.classes) == (100, 100, 100, 100)
+    assert "n00000000" not in os.listdir(tmp_path / "target" / "train")
+
+
+def test_prepared_part_is_a_data_set_of_hard_links(tmp_path: Path) -> None:
+    cub200(tmp_path / "source")
+    prepare("cub200", tmp_path / "source", tmp_path / "target")
+    index = ingest_folder(tmp_path / "target" / "train")
+    assert index.class_names == ["001.Albatross", "100.Pelican"]
+    original = tmp_path / "source/CUB_200_2011/images/001.Albatross/001.Albatross_7.jpg"
+    assert (index.root / index.paths[0]).samefile(original)
+
+
+def test_prepare_copies_where_links_are_impossible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(*_: object) -> None:
+        raise OSError("Invalid cross-device link")
+
+    monkeypatch.setattr("dasl_core.data.published.layout.os.link", link)
+    sop(tmp_path / "source")
+    prepare("sop", tmp_path / "source", tmp_path / "target")
+    file = tmp_path / "target/train/00001/1_1.JPG"
+    assert file.read_bytes()
+    assert file.stat().st_nlink == 1
+
+
+def test_cifar_pixels_are_in_their_channels(tmp_path: Path) -> None:
+    cifar100(tmp_path)
+    prepare("cifar100", tmp_path, tmp_path / "target")
+    with Image.open(tmp_path / "target/train/apple/00000.png") as image:
+        assert image.getcolors() == [(32 * 32, (0, 100, 200))]
+
+
+@pytest.mark.parametrize("content", [os.system, np.zeros(3), np.array([None])])
+def test_cifar_pickle_cannot_run_or_build_anything_else(content: object, tmp_path: Path) -> None:
+    cifar100(tmp_path)
+    (tmp_path / "cifar-100-python/train").write_bytes(as_python_2({b"data": content}))
+    with pytest.raises(
+        ValueError, match=r"train is damaged, or not a file of CIFAR: it (asks|has) "
+    ):
+        prepare("cifar100", tmp_path, tmp_path / "target")
+
+
+def test_prepare_names_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"images\.txt is missing; looked in .*CUB_200_2011"):
+        prepare("cub200", tmp_path, tmp_path / "target")
+    cub200(tmp_path)
+    (tmp_path / "CUB_200_2011/images/100.Pelican/100.Pelican_9.jpg").unlink()
+    with pytest.raises(ValueError, match=r"100\.Pelican_9\.jpg is missing; the lists"):
+        prepare("cub200", tmp_path, tmp_path / "target")
+    (tmp_path / "CUB_200_2011/classes.txt").write_text("1 001.Albatross extra\n")
+    with pytest.raises(ValueError, match=r"classes\.txt, line 1: expected 2 columns"):
+        prepare("cub200", tmp_path, tmp_path / "target")
+
+
+def test_names_in_lists_cannot_leave_the_target(tmp_path: Path) -> None:
+    cub200(tmp_path)
+    (tmp_path / "CUB_200_2011/classes.txt").write_text("1 ..\n100 b\n101 c\n")
+    with pytest.raises(ValueError, match=r"'\.\.' cannot be the name"):
+        prepare("cub200", tmp_path, tmp_path / "target")
