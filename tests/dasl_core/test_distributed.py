@@ -37,7 +37,7 @@ TOLERANCE = 1e-10
 DRAWN = "simclr"
 # Methods whose whole runs have the small stem: those that multiply rounding errors if BatchNorm sees 1 x 1
 # pixels at the last stage, and one of the others.
-SMALL_STEM = ("simclr", "npair", "proxy_anchor", "triplet")
+SMALL_STEM = ("simclr", "margin_softmax", "npair", "proxy_anchor", "triplet")
 # Checks of every method on 1, 2 and 4 ranks; checks that do not depend on the method run on SimCLR only.
 EVERY_METHOD: dict[str, dict[str, Any]] = {
     "alone": {},

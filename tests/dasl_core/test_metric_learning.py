@@ -20,14 +20,16 @@ from torch import Tensor, nn
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import Method, Step, build_method
+from dasl_core.methods.margin_softmax import MarginSoftmax
 from dasl_core.methods.metric_learning import MetricLearning
 from dasl_core.methods.multi_similarity import MultiSimilarity
 from dasl_core.methods.npair import NPair
 from dasl_core.methods.proxy_anchor import ProxyAnchor
 from dasl_core.methods.triplet import Triplet, semihard_triplet_loss
 from dasl_core.regularizers import SphericalEmbeddingConstraint
-from dasl_core.spec import METHODS
+from dasl_core.spec import METHODS, SpecError
 from dasl_core.spec.methods.config import MetricLearningConfig
+from dasl_core.spec.methods.margin_softmax import ResolvedMarginSoftmax
 from dasl_core.spec.methods.triplet import ResolvedTriplet
 from dasl_core.train.optim import build_optimizer, learning_rate_factors, set_schedules
 from tests.support.gloo_pool import GlooPool
@@ -154,6 +156,31 @@ def naive_multi_similarity(x: Tensor, labels: list[int], method: MultiSimilarity
     return total / len(x)
 
 
+def naive_margin_softmax(x: Tensor, labels: list[int], method: MarginSoftmax) -> float:
+    """Compute Liu et al. 2017, eq. 7, Wang et al. 2018, eq. 4, or Deng et al. 2019, eq. 3."""
+    criterion, total = method.criterion, 0.0
+    kind, margin = type(criterion).__name__, float(criterion.margin)
+
+    def handicapped(angle: float) -> float:
+        if kind == "CosFaceLoss":
+            return math.cos(angle) - margin
+        if kind == "ArcFaceLoss":  # past the largest angle as in the authors' code
+            whole = angle + margin <= math.pi
+            return (
+                math.cos(angle + margin) if whole else math.cos(angle) - margin * math.sin(margin)
+            )
+        k = math.floor(angle * margin / math.pi)
+        return float((-1) ** k * math.cos(margin * angle) - 2 * k)
+
+    for embedding, label in zip(x, labels, strict=True):
+        cosines = [cosine(embedding, weight) for weight in criterion.W.detach().T]
+        cosines[label] = handicapped(math.acos(cosines[label]))
+        scale = criterion.scale * (1 if method.normalize else float(embedding.norm()))
+        gaps = [c - cosines[label] for i, c in enumerate(cosines) if i != label]
+        total += softplus(gaps, scale)
+    return total / len(x)
+
+
 CASES: dict[str, tuple[Callable[[], Any], Callable[..., float]]] = {
     "npair": (lambda: NPair(*parts()), naive_npair),
     "npair-raw": (lambda: NPair(*parts(), normalize=False), naive_npair),
@@ -162,6 +189,19 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[..., float]]] = {
     "triplet-all-semihard": (lambda: Triplet(*parts(), mining="all_semihard"), naive_triplet),
     "triplet-semihard": (lambda: Triplet(*parts()), naive_semihard),
     "multi-similarity": (lambda: MultiSimilarity(*parts()), naive_multi_similarity),
+    "margin-arcface": (lambda: MarginSoftmax(*parts(), 6, scale=8.0), naive_margin_softmax),
+    "margin-cosface": (
+        lambda: MarginSoftmax(*parts(), 6, loss="cosface", margin=0.35),
+        naive_margin_softmax,
+    ),
+    "margin-sphereface": (
+        lambda: MarginSoftmax(*parts(), 6, loss="sphereface", margin=4, scale=8.0),
+        naive_margin_softmax,
+    ),
+    "margin-sphereface-raw": (
+        lambda: MarginSoftmax(*parts(), 6, loss="sphereface", margin=4, scale=None),
+        naive_margin_softmax,
+    ),
 }
 
 
@@ -182,12 +222,12 @@ def test_loss_equals_formula_of_the_paper(case: str, classes: int, seed: int) ->
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_only_raw_npair_depends_on_embedding_length(case: str) -> None:
+def test_only_raw_losses_depend_on_embedding_length(case: str) -> None:
     method = CASES[case][0]().double()
     x, labels = embeddings_of(8), [0, 0, 1, 1, 2, 2, 3, 3]
     lengths = torch.linspace(0.5, 2, 8, dtype=torch.float64).unsqueeze(1)
     same = torch.allclose(loss_of(method, x, labels), loss_of(method, x * lengths, labels))
-    assert same == (case != "npair-raw")
+    assert same == (not case.endswith("-raw"))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -197,7 +237,7 @@ def test_batch_without_pairs_or_negatives_has_finite_gradient(case: str, labels:
     loss = loss_of(CASES[case][0](), x, labels)
     (gradient,) = torch.autograd.grad(loss, x)
     assert gradient.isfinite().all()
-    if "proxy" not in case and (labels[0] != labels[1] or "triplet" in case):
+    if not case.startswith(("proxy", "margin")) and (labels[0] != labels[1] or "triplet" in case):
         assert loss.item() == gradient.abs().sum().item() == 0
 
 
@@ -395,7 +435,8 @@ def test_recipe_is_that_of_supervised_learning(pictures: DatasetIndex, name: str
     assert (spec.augment.crop_scale, spec.augment.flip) == ((0.16, 1.0), 0.5)
     assert (spec.augment.jitter, spec.augment.grayscale, spec.augment.blur) == (0, 0, 0)
     assert spec.train.optimizer.name == "adamw"
-    assert spec.train.samples_per_class == (2 if name == "npair" else 4)
+    per_class = {"npair": 2, "margin_softmax": None}
+    assert spec.train.samples_per_class == per_class.get(name, 4)
 
 
 def test_auto_margin_depends_on_mining(pictures: DatasetIndex) -> None:
@@ -408,6 +449,37 @@ def test_auto_margin_depends_on_mining(pictures: DatasetIndex) -> None:
     assert margin(mining="all", margin="auto") == 1.0
     assert margin(mining="all_semihard", margin="auto") == 0.2
     assert margin(margin=0.7) == 0.7
+
+
+@pytest.mark.parametrize(
+    ("loss", "margin", "scale"),
+    [("arcface", 0.5, 64.0), ("cosface", 0.35, 64.0), ("sphereface", 4.0, None)],
+)
+def test_auto_margin_and_scale_are_those_of_the_papers(
+    pictures: DatasetIndex, loss: str, margin: float, scale: float | None
+) -> None:
+    spec = resolved(pictures, method={"name": "margin_softmax", "loss": loss, "scale": "auto"})
+    assert isinstance(spec.method, ResolvedMarginSoftmax)
+    assert (spec.method.margin, spec.method.scale) == (margin, scale)
+    method = build_method(spec, 3)
+    assert isinstance(method, MarginSoftmax)
+    assert method.criterion.margin == pytest.approx(margin)
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"loss": "sphereface", "margin": 1.5}, "method.margin"),
+        ({"loss": "cosface", "margin": 2.5}, "method.margin"),
+        ({"scale": None}, "method.scale"),
+    ],
+)
+def test_margin_or_scale_that_loss_does_not_have_is_refused(
+    pictures: DatasetIndex, settings: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(SpecError) as error:
+        resolved(pictures, method={"name": "margin_softmax", **settings})
+    assert [problem.field for problem in error.value.problems] == [field]
 
 
 @pytest.mark.parametrize("name", SUPERVISED)
@@ -462,7 +534,25 @@ def multi_similarity_by_settings(settings: Any, _: Method, history: History) -> 
     return weighted.loss(history[-1][1], history[-1][0])
 
 
+def margin_softmax_by_settings(settings: Any, method: Method, history: History) -> Tensor:
+    names = ("loss", "margin", "scale")
+    margins = MarginSoftmax(
+        *network(settings), 3, **{name: getattr(settings, name) for name in names}
+    )
+    margins.criterion.load_state_dict(method.get_submodule("criterion").state_dict())
+    return margins.loss(history[-1][1], history[-1][0])
+
+
 SETTING_EFFECTS = {
+    "margin_softmax": SettingEffects(
+        EMBEDDING
+        | {
+            "loss": other("cosface", "loss"),
+            "margin": other(0.2, "loss"),
+            "scale": other(9.0, "loss"),
+        },
+        margin_softmax_by_settings,
+    ),
     "npair": SettingEffects(
         EMBEDDING | {"normalize": other(False, "loss"), "scale": other(3.0, "loss")},
         npair_by_settings,

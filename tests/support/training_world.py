@@ -61,6 +61,7 @@ EASY: dict[str, dict[str, Any]] = {
     # The classes are far apart from the start, so a smaller margin leaves nothing to learn.
     "triplet": {"margin": 3.0},
     "multi_similarity": {"epsilon": 1.0},
+    "margin_softmax": {"scale": 8.0},
 }
 SMALL: dict[str, dict[str, Any]] = {
     name: {field: value for field, value in SMALL_FIELDS.items() if field in config.model_fields}

@@ -1,0 +1,79 @@
+"""Softmax losses with an angular margin: SphereFace (Liu et al., CVPR 2017), CosFace (Wang et al., CVPR 2018)
+and ArcFace (Deng et al., CVPR 2019)."""
+
+import math
+from typing import Literal, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dasl_core.distributed import rank, world_size
+from dasl_core.methods.base import Outputs, Step, register
+from dasl_core.methods.metric_learning import MetricLearning, backbone_and_head
+from dasl_core.spec import ResolvedBackbone
+from dasl_core.spec.methods.margin_softmax import ResolvedMarginSoftmax
+from dasl_core.tensors import full_precision
+
+
+@register("margin_softmax")
+class MarginSoftmax(MetricLearning):
+    """Margin softmax: classify an embedding by its cosines with class vectors, its own at a handicap.
+
+    The loss is a mean over samples, so each rank compares its own share of the batch only.
+
+    Args:
+        margin: a factor of the angle (SphereFace), a cosine (CosFace) or radians (ArcFace).
+        scale: multiplies the cosines; None, with SphereFace: the embedding's norm.
+    """
+
+    accumulates = True
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        head: nn.Linear,
+        num_classes: int,
+        *,
+        loss: Literal["sphereface", "cosface", "arcface"] = "arcface",
+        margin: float = 0.5,
+        scale: float | None = 64.0,
+    ) -> None:
+        from pytorch_metric_learning.losses import ArcFaceLoss, CosFaceLoss, SphereFaceLoss
+
+        super().__init__(backbone, head)
+        assert scale is not None or loss == "sphereface", "check refuses it"
+        self.normalize = scale is not None
+        classes = {"sphereface": SphereFaceLoss, "cosface": CosFaceLoss, "arcface": ArcFaceLoss}
+        self.criterion = classes[loss](
+            num_classes,
+            head.out_features,
+            margin=math.degrees(margin) if loss == "arcface" else margin,
+            scale=1.0 if scale is None else scale,
+        )
+
+    @classmethod
+    def from_settings(
+        cls, settings: ResolvedMarginSoftmax, backbone: ResolvedBackbone, num_classes: int | None
+    ) -> Self:
+        assert num_classes is not None, "resolve refuses a data set without classes"
+        return cls(
+            *backbone_and_head(backbone, settings.embedding_dim),
+            num_classes,
+            loss=settings.loss,
+            margin=settings.margin,
+            scale=settings.scale,
+        )
+
+    def loss(self, outputs: Outputs, step: Step) -> Tensor:
+        assert step.labels is not None, "resolve refuses a data set without classes"
+        embeddings = full_precision(outputs["embeddings"][0])
+        labels = step.labels.chunk(world_size())[rank()].to(embeddings.device)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            return self.compare(embeddings, labels)
+
+    def compare(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        if self.normalize:
+            embeddings = F.normalize(embeddings, dim=1)
+        loss: Tensor = self.criterion(embeddings, labels)
+        return loss
