@@ -6,8 +6,11 @@ narrows those fields of its base that may be "auto", and adds properties that ne
 
 from typing import Literal
 
+from pydantic import Field
+
 from dasl_core.spec.augment import Augment
 from dasl_core.spec.backbone import Backbone
+from dasl_core.spec.base import SpecModel
 from dasl_core.spec.evaluate import Evaluate, FineTune, KMeans, LinearProbe
 from dasl_core.spec.fields import (
     ChannelMeans,
@@ -28,6 +31,7 @@ from dasl_core.spec.job import JobSpec
 from dasl_core.spec.methods import ResolvedMethodSettings
 from dasl_core.spec.normalization import Normalization
 from dasl_core.spec.regularizers import DAR, SEC, Clusters
+from dasl_core.spec.rivals import Rivals
 from dasl_core.spec.train import Clip, Optimizer, Train
 
 
@@ -130,13 +134,19 @@ class ResolvedEvaluate(Evaluate):
     every_epochs: PositiveInt
 
 
-class ResolvedJobSpec(JobSpec):
-    """A job without "auto" values, ready to run."""
+class StepSettings(SpecModel):
+    """The settings of a job that decide each of its steps, without "auto" values."""
 
     method: ResolvedMethodSettings
     backbone: ResolvedBackbone
     augment: ResolvedAugment
     dar: ResolvedDAR | None
     sec: ResolvedSEC | None
+    rivals: Rivals = Field(default_factory=Rivals)
     train: ResolvedTrain
+
+
+class ResolvedJobSpec(StepSettings, JobSpec):
+    """A job without "auto" values, ready to run."""
+
     evaluate: ResolvedEvaluate

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from dasl_core.spec.job import Resources
 from dasl_core.spec.normalization import IMAGENET
-from dasl_core.spec.resolved import ResolvedJobSpec
+from dasl_core.spec.resolved import ResolvedJobSpec, StepSettings
 from dasl_core.spec.rivals import Rivals
 
 Content = dict[str, Any]
@@ -153,6 +153,19 @@ def load(spec: Any, version: int) -> ResolvedJobSpec:
         UnreadableSpec: as in `upgrade`, or a field is missing or invalid.
     """
     return _checked(ResolvedJobSpec, upgrade(spec, version), "spec")
+
+
+def load_step_settings(state: Any, version: int) -> Content:
+    """Read the settings in a training state; a field that is newer than the state gets its default.
+
+    What the state holds besides settings stays as it is.
+
+    Raises:
+        UnreadableSpec: as in `load`.
+    """
+    state = upgrade(state, version)
+    stored = {name: value for name, value in state.items() if name in StepSettings.model_fields}
+    return {**state, **_checked(StepSettings, stored, "spec").model_dump(mode="json")}
 
 
 def load_resources(spec: Any, version: int) -> Resources:

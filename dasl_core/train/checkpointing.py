@@ -16,6 +16,7 @@ from dasl_core.methods import Method
 from dasl_core.seeds import random_state, restore_random_state
 from dasl_core.spec import ResolvedJobSpec, versions
 from dasl_core.spec.base import shorten
+from dasl_core.spec.resolved import StepSettings
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.data import TrainingData
 from dasl_core.train.progress import Progress, RunLength
@@ -183,7 +184,7 @@ class TrainingState:
         state = load_state(folder)
         if state.get("format") != FORMAT:
             raise ValueError(f"{folder} holds the training state of another version")
-        state["spec"] = versions.upgrade(state["spec"], versions.of(state))
+        state["spec"] = versions.load_step_settings(state["spec"], versions.of(state))
         expected = self.fingerprint()
         changed = {part for part in expected if state["spec"][part] != expected[part]}
         ranks = state["ranks"]
@@ -256,9 +257,7 @@ class TrainingState:
 
 def deciding_settings(spec: ResolvedJobSpec) -> dict[str, Any]:
     """The settings of a spec that decide every step, JSON-ready."""
-    return spec.model_dump(
-        mode="json", include={"method", "backbone", "augment", "dar", "sec", "rivals", "train"}
-    )
+    return spec.model_dump(mode="json", include=set(StepSettings.model_fields))
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:

@@ -198,6 +198,20 @@ def test_specs_up_to_version_5_have_no_rivals(pictures: DatasetIndex) -> None:
     assert versions.upgrade(state, 5) == state | {"rivals": rivals}
 
 
+def test_training_state_without_a_newer_setting_gets_its_default(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    spec = resolved(pictures, train={"epochs": 2})
+    first = Recorder(tmp_path / "first", lambda started: "cancel" if started >= 3 else "run")
+    assert run(spec, pictures, cache, first) == "cancelled"
+    file = first.last_checkpoint / STRUCTURE
+    content = json.loads(file.read_text())
+    del content["spec"]["train"]["skip_not_finite"]
+    file.write_text(json.dumps(content))
+    second = Recorder(tmp_path / "second")
+    assert run(spec, pictures, cache, second, first.last_checkpoint) == "succeeded"
+
+
 def test_triplet_checkpoint_of_version_3_is_resumed_with_its_loss(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
