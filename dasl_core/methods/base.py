@@ -71,6 +71,8 @@ class Method(nn.Module, ABC):
     batch. Otherwise ``train.micro_batches`` costs a second forward."""
 
     backbone: nn.Module
+    _frozen: tuple[nn.Parameter, ...] | None = None
+    """Weights that learn again when the backbone is thawed; None if it is not frozen."""
 
     @classmethod
     @abstractmethod
@@ -140,6 +142,33 @@ class Method(nn.Module, ABC):
     def teachers(self) -> list[nn.Module]:
         """Other backbones that a forward runs, such as an EMA teacher's."""
         return []
+
+    @property
+    def backbone_is_frozen(self) -> bool:
+        """Whether only the heads learn."""
+        return self._frozen is not None
+
+    def freeze_backbone(self) -> None:
+        """Keep the backbone, and a teacher's, in eval mode and without gradients, until `thaw_backbone`."""
+        self._frozen = tuple(w for w in self.backbone.parameters() if w.requires_grad)
+        for weight in self._frozen:
+            weight.requires_grad_(False)
+        self.train(self.training)
+
+    def thaw_backbone(self) -> None:
+        """Let the weights learn that learned before `freeze_backbone`."""
+        for weight in self._frozen or ():
+            weight.requires_grad_(True)
+        self._frozen = None
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the training mode of all parts but a frozen backbone."""
+        super().train(mode)
+        if self.backbone_is_frozen:
+            for network in (self.backbone, *self.teachers()):
+                network.eval()
+        return self
 
     def learning_rates(self) -> dict[str, float]:
         """Factors on the learning rate, by prefix of the parameter names."""

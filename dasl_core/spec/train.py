@@ -177,6 +177,15 @@ class Train(SpecModel):
             "tenth of the epochs, at most 10."
         ),
     )
+    head_only_epochs: int = Field(
+        0,
+        ge=0,
+        le=100_000,
+        description=(
+            "Epochs at the start in which only the heads learn: the backbone is frozen in eval mode, "
+            "and an EMA teacher's with it. For pretrained weights, which random heads would spoil."
+        ),
+    )
     checkpoint_every_epochs: PositiveInt | Auto = Field(
         "auto",
         description=(
@@ -193,6 +202,17 @@ class Train(SpecModel):
                 self.warmup_epochs,
                 f"at most {self.epochs}",
                 field="train.warmup_epochs",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_head_only(self) -> Self:
+        if self.head_only_epochs >= self.epochs:
+            raise problem(
+                f"leaves no epoch in which the backbone learns: train.epochs is {self.epochs}",
+                self.head_only_epochs,
+                f"at most {self.epochs - 1}",
+                field="train.head_only_epochs",
             )
         return self
 

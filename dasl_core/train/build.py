@@ -150,7 +150,7 @@ def build_trainer(
     optimizer = build_optimizer(
         spec.train.optimizer, method, learning_rate_factors(spec.train.optimizer, method)
     )
-    model = _wrap_ddp(method, device)
+    wrap = partial(_wrap_ddp, method, device)
     pseudo_labels = _build_pseudo_labels(spec, data)
     criterion = Criterion(
         spec.method.name,
@@ -170,7 +170,7 @@ def build_trainer(
         scaled=precision == "fp16",
     )
     gradients = GradientComputer(
-        model,
+        wrap(),
         method,
         criterion,
         micro_batches=spec.train.micro_batches,
@@ -252,6 +252,7 @@ def build_trainer(
         checkpointer=checkpointer,
         progress=progress,
         reporter=reporter,
+        wrap=wrap,
         control=control,
     )
 

@@ -1,10 +1,11 @@
 """The training loop and its step."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from dasl_core.data.loader import Batch, EpochLoader
 from dasl_core.distributed import broadcast_int
@@ -39,6 +40,7 @@ class Trainer:
 
     Attributes:
         progress: the position of the run, which the components share.
+        wrap: wraps `method` in DDP, which must know the weights that learn.
         control: CPU group for rank 0's decisions, so that their broadcast never waits for a GPU; None
             with one rank.
     """
@@ -58,6 +60,7 @@ class Trainer:
     checkpointer: Checkpointer
     progress: Progress
     reporter: Reporter
+    wrap: Callable[[], nn.Module]
     control: dist.ProcessGroup | None
 
     @property
@@ -76,7 +79,7 @@ class Trainer:
         self._start()
         while self.progress.step < self.length.total_steps:
             epoch, first_step = divmod(self.progress.step, self.length.steps_per_epoch)
-            self.method.train()
+            self.begin_epoch(epoch)
             for batch in self.loader.epoch(epoch, first_step):
                 if (desired := self._desired()) != "run":
                     self.metrics.report()
@@ -97,6 +100,17 @@ class Trainer:
         self._finish()
         self.validator.publish_plots()
         return "succeeded"
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Set the training mode; freeze the backbone in the epochs of the heads, and thaw it after them."""
+        frozen = epoch < self.settings.head_only_epochs
+        if frozen != self.method.backbone_is_frozen:
+            if frozen:
+                self.method.freeze_backbone()
+            else:
+                self.method.thaw_backbone()
+            self.gradients.model = self.wrap()
+        self.method.train()
 
     def step(self, batch: Batch) -> None:
         """Run one optimizer step on one global batch."""
