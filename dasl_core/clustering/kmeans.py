@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dasl_core import tensors
-from dasl_core.distributed import world_size
+from dasl_core.distributed import group_rank, group_size
 from dasl_core.seeds import derive_seed
 from dasl_core.tensors import check_choice, check_matrix, full_precision
 
@@ -66,13 +66,14 @@ def cluster(
     seed: int = 0,
     max_iterations: int = 50,
     positions: Tensor | None = None,
-    distributed: bool = True,
+    group: dist.ProcessGroup | None = None,
 ) -> Clustering:
-    """Cluster the rows of all ranks by k-means, initialized with greedy k-means++.
+    """Cluster rows, those of all ranks of `group`, by k-means, initialized with greedy k-means++.
 
     Lloyd's algorithm (Arthur and Vassilvitskii, 2007, for the initialization) runs until no row
     changes its cluster, or for `max_iterations`. A cluster without points gets the point farthest
-    from its center, over all ranks. Every rank must call this. Memory in addition to the bank: a
+    from its center, over all ranks. Every rank of `group` must call
+    this. Memory in addition to the bank: a
     normalized copy when spherical, 32 points per cluster for the initialization, and tiles of constant
     size; never all rows times all clusters.
 
@@ -88,7 +89,7 @@ def cluster(
         positions: (n,) int64, the position of each of this rank's rows in the whole bank, from 0; the
             result then does not depend on how rows are distributed.
             None: this rank's rows follow those of the previous ranks.
-        distributed: False if this process holds the whole bank, even in a process group.
+        group: process group whose ranks each hold a part of the bank; None: this process holds all.
 
     Raises:
         ValueError: an argument is invalid, or rows are NaN or infinite; raised on all ranks.
@@ -97,10 +98,9 @@ def cluster(
     check_choice("metric", metric, get_args(Metric))
     if max_iterations < 1:
         raise ValueError(f"max_iterations must be at least 1; given {max_iterations}")
-    distributed = distributed and world_size() > 1
     with torch.autocast(bank.device.type, enabled=False):
         x = full_precision(bank.detach())
-        points = _Points(x, metric, distributed)
+        points = _Points(x, metric, group)
         points.set_positions(positions)
         points.check(k)
         centers = points.start(k, seed)
@@ -155,7 +155,6 @@ def kmeans(
             metric="euclidean",
             seed=seed,
             max_iterations=max_iterations,
-            distributed=False,
         )
 
     best = min((start(each) for each in seeds), key=lambda clustering: clustering.inertia)
@@ -163,24 +162,24 @@ def kmeans(
 
 
 class _Points:
-    """This rank's rows, and computations over the rows of all ranks."""
+    """This rank's rows, and computations over the rows of all ranks of a group."""
 
-    def __init__(self, x: Tensor, metric: Metric, distributed: bool) -> None:
+    def __init__(self, x: Tensor, metric: Metric, group: dist.ProcessGroup | None) -> None:
         self.spherical = metric == "spherical"
         self.x = F.normalize(x, dim=1) if self.spherical else x
-        self.distributed = distributed
+        self.group = group
+        self.ranks, self.rank = group_size(group), group_rank(group)
 
     def total(self, tensor: Tensor) -> Tensor:
         """Sum over ranks, in place."""
-        if self.distributed:
-            dist.all_reduce(tensor)
+        if self.ranks > 1:
+            dist.all_reduce(tensor, group=self.group)
         return tensor
 
     def set_positions(self, positions: Tensor | None) -> None:
         """Exchange the numbers of rows, and set the positions of this rank's rows among all."""
-        ranks = world_size() if self.distributed else 1
-        rank = dist.get_rank() if self.distributed else 0
-        counts = torch.zeros(ranks, dtype=torch.int64, device=self.x.device)
+        rank = self.rank
+        counts = torch.zeros(self.ranks, dtype=torch.int64, device=self.x.device)
         counts[rank] = self.x.shape[0]
         rows_of_ranks = self.total(counts).tolist()
         self.count: int = sum(rows_of_ranks)
@@ -221,12 +220,12 @@ class _Points:
         sample = self.x.new_zeros(size, self.x.shape[1])
         sample[slots[slots >= 0]] = self.x[slots >= 0]
         self.total(sample)  # each row comes from one rank, the others add zeros: exact
-        if not self.distributed or dist.get_rank() == 0:
+        if self.rank == 0:
             centers = _plus_plus(sample, k, generator)
         else:
             centers = self.x.new_empty(k, self.x.shape[1])
-        if self.distributed:
-            dist.broadcast(centers, 0)
+        if self.group is not None:
+            dist.broadcast(centers, dist.get_global_rank(self.group, 0), group=self.group)
         return centers
 
     def nearest(self, centers: Tensor) -> tuple[Tensor, Tensor]:
@@ -275,13 +274,12 @@ class _Points:
         by_position = self.positions.argsort().to(self.x.device)
         order = distances[by_position].sort(descending=True, stable=True).indices
         farthest = by_position[order[:count]]
-        ranks = world_size() if self.distributed else 1
-        first = dist.get_rank() * count if self.distributed else 0
+        first = self.rank * count
         slots = slice(first, first + len(farthest))
-        rows = self.x.new_zeros(ranks * count, self.x.shape[1])
+        rows = self.x.new_zeros(self.ranks * count, self.x.shape[1])
         rows[slots] = self.x[farthest]
         # 1 + distance, so that slots without a row are last; then the position.
-        keys = torch.zeros(ranks * count, 2, dtype=torch.float64, device=self.x.device)
+        keys = torch.zeros(self.ranks * count, 2, dtype=torch.float64, device=self.x.device)
         keys[slots, 0] = 1 + distances[farthest].double()
         keys[slots, 1] = self.positions.to(self.x.device)[farthest].double()
         self.total(rows)

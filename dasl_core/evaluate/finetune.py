@@ -11,11 +11,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from dasl_core import tensors
-from dasl_core.distributed import gather, rank, world_size
+from dasl_core.distributed import gather, group_rank, group_size, rank_share
 from dasl_core.seeds import derive_seed, stream
 
 Reader = Callable[[Tensor, int | None], Tensor]
@@ -49,6 +50,7 @@ def fine_tune(
     weight_decay: float = 0.05,
     seed: int = 0,
     precision: torch.dtype | None = None,
+    group: ProcessGroup | None = None,
 ) -> FineTuneResult:
     """Train a copy of `backbone` with a linear head end to end, and test its Top-1 and Top-5 accuracy.
 
@@ -57,8 +59,7 @@ def fine_tune(
     `no_weight_decay()` names. The head starts at 0. `backbone` itself and the global random state do
     not change.
 
-    In a process group all ranks must call this with the same arguments. Each trains on its share of
-    a batch; the gradient is that of the whole batch.
+    All ranks of `group` must call this with the same arguments. Each trains on its share of a batch; the gradient is that of the whole batch.
 
     Args:
         backbone: images (B, C, H, W) to features (B, d).
@@ -72,6 +73,7 @@ def fine_tune(
         weight_decay: of AdamW.
         seed: determines the order of images and the randomness in the network (dropout).
         precision: dtype of autocast for the network; None: no autocast.
+        group: process group that shares the work; None: this process does all of it.
 
     Raises:
         ValueError: shapes or numbers do not fit; the message names the argument.
@@ -91,7 +93,8 @@ def fine_tune(
     tensors.check_whole_number(batch_size, "batch_size")
     tensors.check_number(lr, "lr")
     tensors.check_number(weight_decay, "weight_decay", zero=True)
-    batch_size = min(batch_size, len(train_y)) // world_size() * world_size()
+    ranks = group_size(group)
+    batch_size = min(batch_size, len(train_y)) // ranks * ranks
     if precision is not None and not isinstance(precision, torch.dtype):
         raise ValueError(f"precision must be a torch.dtype or None; given {precision!r}")
     has_batchnorm = any(isinstance(layer, _BatchNorm) for layer in backbone.modules())
@@ -104,15 +107,15 @@ def fine_tune(
 
     device = next(backbone.parameters()).device
     read_train, read_test = (
-        _reader(images, device) if isinstance(images, Tensor) else images
+        _reader(images, device, group) if isinstance(images, Tensor) else images
         for images in (train_images, test_images)
     )
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(derive_seed(seed, "fine-tune", rank()))
+        torch.manual_seed(derive_seed(seed, "fine-tune", group_rank(group)))
         network = copy.deepcopy(backbone).requires_grad_(True)
         network.eval()
         with torch.no_grad():
-            example = network(read_test(torch.zeros(world_size(), dtype=torch.int64), None))
+            example = network(read_test(torch.zeros(ranks, dtype=torch.int64), None))
         head = nn.Linear(example.shape[1], classes.numel(), device=device, dtype=example.dtype)
         nn.init.zeros_(head.weight)
         nn.init.zeros_(head.bias)
@@ -127,17 +130,13 @@ def fine_tune(
             epochs,
             seed,
             precision,
+            group,
         )
-    return _test(model, read_test, test_y, classes, batch_size, precision)
+    return _test(model, read_test, test_y, classes, batch_size, precision, group)
 
 
-def rank_share(values: Tensor) -> Tensor:
-    """This rank's share of the values of a global batch, which is divided equally."""
-    return values.chunk(world_size())[rank()]
-
-
-def _reader(images: Tensor, device: torch.device) -> Reader:
-    return lambda positions, step: images[rank_share(positions).to(images.device)].to(device)
+def _reader(images: Tensor, device: torch.device, group: ProcessGroup | None) -> Reader:
+    return lambda positions, step: images[rank_share(positions, group).to(images.device)].to(device)
 
 
 def _optimizer(network: nn.Module, head: nn.Linear, weight_decay: float) -> torch.optim.Optimizer:
@@ -164,13 +163,14 @@ def _train(
     epochs: int,
     seed: int,
     precision: torch.dtype | None,
+    group: ProcessGroup | None,
 ) -> None:
     """Train `model` in place on the classes `target`, (N,), numbered from 0."""
     device = next(model.parameters()).device
     parallel = model
-    if world_size() > 1:
+    if group_size(group) > 1:
         parallel = DistributedDataParallel(
-            model, device_ids=[device] if device.type == "cuda" else None
+            model, device_ids=[device] if device.type == "cuda" else None, process_group=group
         )
         # The BatchNorm layers of a run are synchronized, so their buffers need no broadcast. Why an
         # attribute and not an argument: see `dasl_core.train.build`.
@@ -187,9 +187,9 @@ def _train(
         images = read(positions, step)
         with _autocast(device, precision):
             logits = parallel(images)
-        loss = F.cross_entropy(_wide(logits), target[rank_share(positions)].to(device))
-        for group in optimizer.param_groups:
-            group["lr"] = lr * _schedule(step, total)
+        loss = F.cross_entropy(_wide(logits), target[rank_share(positions, group)].to(device))
+        for parameters in optimizer.param_groups:
+            parameters["lr"] = lr * _schedule(step, total)
         optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(scaler.scale(loss))
         scaler.step(optimizer)
@@ -211,20 +211,21 @@ def _test(
     classes: Tensor,
     batch_size: int,
     precision: torch.dtype | None,
+    group: ProcessGroup | None,
 ) -> FineTuneResult:
     """Test the model on the labels `y`, (M,); `classes` are the labels of its outputs."""
     device = next(model.parameters()).device
     model.eval()
-    top1, top5 = 0, 0
+    ranks, top1, top5 = group_size(group), 0, 0
     for start in range(0, len(y), batch_size):
         positions = torch.arange(start, min(start + batch_size, len(y)))
         count = len(positions)
         # Equal shares for all ranks; the repeated images are cut off below.
-        padded = positions[torch.arange(-(-count // world_size()) * world_size()) % count]
+        padded = positions[torch.arange(-(-count // ranks) * ranks) % count]
         images = read(padded, None)  # outside autocast: only the network has reduced precision
         with _autocast(device, precision):
             logits = model(images)
-        logits = gather(_wide(logits))[:count].cpu()
+        logits = gather(_wide(logits), group)[:count].cpu()
         best = classes[logits.topk(min(5, len(classes)), dim=1).indices]
         # NaN and infinite outputs count as wrong: their order means nothing.
         hit = (best == y[positions, None]) & logits.isfinite().all(dim=1, keepdim=True)

@@ -5,8 +5,9 @@ from typing import Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
-from dasl_core.distributed import gather_views, rank, world_size
+from dasl_core.distributed import gather_views, group_rank, group_size
 from dasl_core.methods.base import Outputs, Step, register
 from dasl_core.methods.two_views import TwoViewMethod
 from dasl_core.models.backbone import build_backbone, feature_width
@@ -47,10 +48,14 @@ class BarlowTwins(TwoViewMethod):
         )
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
-        return self.loss_scale * barlow_twins_loss(outputs["embeddings"], self.redundancy)
+        return self.loss_scale * barlow_twins_loss(
+            outputs["embeddings"], self.redundancy, step.group
+        )
 
 
-def barlow_twins_loss(embeddings: Tensor, redundancy: float) -> Tensor:
+def barlow_twins_loss(
+    embeddings: Tensor, redundancy: float, group: ProcessGroup | None = None
+) -> Tensor:
     """Compute Barlow Twins' loss (Zbontar et al. 2021, eq. 1); its mean over ranks is the global loss.
 
     As in the authors' code, each coordinate is standardized by a batch normalization without weights.
@@ -59,13 +64,14 @@ def barlow_twins_loss(embeddings: Tensor, redundancy: float) -> Tensor:
     Args:
         embeddings: (2, B, D), raw; float16 and bfloat16 are computed in float32.
         redundancy: weight of the off-diagonal terms, the paper's lambda.
+        group: process group over which the batch is shared; None: this process holds all of it.
 
     Raises:
         ValueError: `embeddings` have another shape, or the global batch has no variance.
     """
     check_two_views("embeddings", embeddings)
     with torch.autocast(embeddings.device.type, enabled=False):
-        gathered = gather_views(full_precision(embeddings))  # (2, N, D)
+        gathered = gather_views(full_precision(embeddings), group)  # (2, N, D)
         samples = gathered.shape[1]
         if samples < 2:
             raise ValueError(
@@ -73,8 +79,8 @@ def barlow_twins_loss(embeddings: Tensor, redundancy: float) -> Tensor:
                 f"{samples}"
             )
         a, b = (F.batch_norm(view, None, None, training=True) for view in gathered)
-        rows = a.T.tensor_split(world_size())[rank()]  # (D / W, N)
-        squares = world_size() * (rows @ b / samples).square().sum()
+        rows = a.T.tensor_split(group_size(group))[group_rank(group)]  # (D / W, N)
+        squares = group_size(group) * (rows @ b / samples).square().sum()
         diagonal = (a * b).mean(dim=0)
         off_diagonal = squares - diagonal.square().sum()
         return (1 - diagonal).square().sum() + redundancy * off_diagonal

@@ -2,12 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self, TypeVar
 
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
-from dasl_core.distributed import world_size
+from dasl_core.distributed import group_size
 from dasl_core.spec import ResolvedBackbone
 
 Outputs = dict[str, Tensor]
@@ -29,6 +30,7 @@ class Step:
         indices: (N,) int64 on the CPU, positions in the data set of the global batch's images, in
             rank order.
         labels: (N,) int64 on the CPU, their classes from 0; None without labels.
+        group: process group whose ranks share the global batch; None: this process holds all of it.
     """
 
     index: int
@@ -36,6 +38,7 @@ class Step:
     per_epoch: int
     indices: Tensor
     labels: Tensor | None = None
+    group: ProcessGroup | None = None
 
     @property
     def progress(self) -> float:
@@ -49,13 +52,14 @@ class Step:
 
     def micro_batch(self, number: int, of: int) -> "Step":
         """The same step for one of `of` equal micro-batches of every rank's share."""
-        size = len(self.indices) // (world_size() * of)
+        ranks = group_size(self.group)
+        size = len(self.indices) // (ranks * of)
 
         def cut(values: Tensor) -> Tensor:
-            return values.view(world_size(), of, size)[:, number].flatten()
+            return values.view(ranks, of, size)[:, number].flatten()
 
         labels = None if self.labels is None else cut(self.labels)
-        return Step(self.index, self.total, self.per_epoch, cut(self.indices), labels)
+        return replace(self, indices=cut(self.indices), labels=labels)
 
 
 class Method(nn.Module, ABC):

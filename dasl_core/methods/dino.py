@@ -143,7 +143,7 @@ class DINO(EMATeacherMethod):
         statistics = zip(*self._target_statistics, strict=True)
         outputs, usage, entropy = (torch.stack(values).mean(dim=0) for values in statistics)
         self._target_statistics.clear()
-        outputs, usage = mean_over_ranks(torch.stack([outputs, usage]))
+        outputs, usage = mean_over_ranks(torch.stack([outputs, usage]), step.group)
         self.center.lerp_(outputs, 1 - self.center_momentum)
         self._metrics = {
             "output_entropy": entropy,

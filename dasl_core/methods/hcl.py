@@ -6,8 +6,9 @@ from typing import Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
-from dasl_core.distributed import gather_views, rank
+from dasl_core.distributed import gather_views, group_rank
 from dasl_core.methods.base import Outputs, Step, register
 from dasl_core.methods.two_views import TwoViewMethod
 from dasl_core.models.backbone import build_backbone, feature_width
@@ -48,11 +49,17 @@ class HCL(TwoViewMethod):
         )
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
-        return hard_negative_loss(outputs["embeddings"], self.temperature, self.tau_plus, self.beta)
+        return hard_negative_loss(
+            outputs["embeddings"], self.temperature, self.tau_plus, self.beta, step.group
+        )
 
 
 def hard_negative_loss(
-    embeddings: Tensor, temperature: float, tau_plus: float, beta: float
+    embeddings: Tensor,
+    temperature: float,
+    tau_plus: float,
+    beta: float,
+    group: ProcessGroup | None = None,
 ) -> Tensor:
     """Compute the debiased, hardness-weighted contrastive loss, the mean over this rank's 2B anchors.
 
@@ -73,6 +80,7 @@ def hard_negative_loss(
         temperature: T, divides the cosine similarities.
         tau_plus: probability that a negative is of the anchor's class, at least 0, below 1.
         beta: concentration on hard negatives; 0 weights all alike.
+        group: process group over which the batch is shared; None: this process holds all of it.
 
     Raises:
         ValueError: an argument is invalid, or the global batch has no negatives.
@@ -86,14 +94,14 @@ def hard_negative_loss(
     embeddings = full_precision(embeddings)
     with torch.autocast(embeddings.device.type, enabled=False):
         z = F.normalize(embeddings, dim=-1)
-        candidates = gather_views(z)
+        candidates = gather_views(z, group)
         local, total = z.shape[1], candidates.shape[1]
         if total < 2:
             raise ValueError(
                 f"embeddings must be of at least 2 samples, for there to be negatives; given {total}"
             )
         logits = z.flatten(0, 1) @ candidates.flatten(0, 1).T / temperature  # (2B, 2N)
-        sample = torch.arange(local, device=z.device) + rank() * local
+        sample = torch.arange(local, device=z.device) + group_rank(group) * local
         itself = torch.cat([sample, sample + total]).unsqueeze(1)
         other_view = torch.cat([sample + total, sample]).unsqueeze(1)
         positive = logits.gather(1, other_view).squeeze(1)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dasl_core.distributed import rank, world_size
+from dasl_core.distributed import rank_share
 from dasl_core.methods.base import Outputs, Step, register
 from dasl_core.methods.metric_learning import MetricLearning, backbone_and_head
 from dasl_core.spec import ResolvedBackbone
@@ -68,7 +68,7 @@ class MarginSoftmax(MetricLearning):
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
         assert step.labels is not None, "resolve refuses a data set without classes"
         embeddings = full_precision(outputs["embeddings"][0])
-        labels = step.labels.chunk(world_size())[rank()].to(embeddings.device)
+        labels = rank_share(step.labels, step.group).to(embeddings.device)
         with torch.autocast(embeddings.device.type, enabled=False):
             return self.compare(embeddings, labels)
 

@@ -40,7 +40,7 @@ class MetricLearning(Method):
         assert step.labels is not None, "resolve refuses a data set without classes"
         embeddings = full_precision(outputs["embeddings"][0])
         with torch.autocast(embeddings.device.type, enabled=False):
-            return self.compare(gather(embeddings), step.labels.to(embeddings.device))
+            return self.compare(gather(embeddings, step.group), step.labels.to(embeddings.device))
 
     @abstractmethod
     def compare(self, embeddings: Tensor, labels: Tensor) -> Tensor:

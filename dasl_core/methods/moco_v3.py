@@ -5,8 +5,9 @@ from typing import Literal, Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
-from dasl_core.distributed import gather_views, rank
+from dasl_core.distributed import gather_views, group_rank
 from dasl_core.methods.base import Outputs, Step, register
 from dasl_core.methods.ema_teacher import PredictorMethod
 from dasl_core.models.backbone import build_backbone, feature_width
@@ -68,10 +69,12 @@ class MoCoV3(PredictorMethod):
         )
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
-        return moco_v3_loss(outputs["embeddings"], outputs["keys"], self.temperature)
+        return moco_v3_loss(outputs["embeddings"], outputs["keys"], self.temperature, step.group)
 
 
-def moco_v3_loss(queries: Tensor, keys: Tensor, temperature: float) -> Tensor:
+def moco_v3_loss(
+    queries: Tensor, keys: Tensor, temperature: float, group: ProcessGroup | None = None
+) -> Tensor:
     """Compute MoCo v3's loss: InfoNCE of the queries of one view and the keys of the other.
 
     It is summed over both directions and multiplied by 2 temperature (Chen et al. 2021, eq. 1 and
@@ -84,6 +87,7 @@ def moco_v3_loss(queries: Tensor, keys: Tensor, temperature: float) -> Tensor:
         queries: (2, B, h), raw; float16 and bfloat16 are computed in float32.
         keys: (2, B, h), raw; they get no gradient.
         temperature: divides the cosine similarities.
+        group: process group over which the batch is shared; None: this process holds all of it.
 
     Raises:
         ValueError: an argument does not match this description.
@@ -93,9 +97,9 @@ def moco_v3_loss(queries: Tensor, keys: Tensor, temperature: float) -> Tensor:
     check_temperature(temperature)
     with torch.autocast(queries.device.type, enabled=False):
         q = F.normalize(full_precision(queries), dim=-1)
-        k = gather_views(F.normalize(full_precision(keys.detach()), dim=-1)).flip(0)
+        k = gather_views(F.normalize(full_precision(keys.detach()), dim=-1), group).flip(0)
         logits = q @ k.transpose(1, 2) / temperature  # (2, B, N), each view among the other's keys
         local = q.shape[1]
-        positive = torch.arange(local, device=q.device) + rank() * local
+        positive = torch.arange(local, device=q.device) + group_rank(group) * local
         # The mean over both directions is half of their sum.
         return 4 * temperature * F.cross_entropy(logits.flatten(0, 1), positive.repeat(2))

@@ -5,8 +5,9 @@ from typing import Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
-from dasl_core.distributed import gather_views, rank
+from dasl_core.distributed import gather_views, group_rank
 from dasl_core.methods.base import Outputs, Step, register
 from dasl_core.methods.two_views import TwoViewMethod
 from dasl_core.models.backbone import build_backbone, feature_width
@@ -37,10 +38,10 @@ class SimCLR(TwoViewMethod):
         return cls(network, projector, settings.temperature)
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
-        return nt_xent(outputs["embeddings"], self.temperature)
+        return nt_xent(outputs["embeddings"], self.temperature, step.group)
 
 
-def nt_xent(embeddings: Tensor, temperature: float) -> Tensor:
+def nt_xent(embeddings: Tensor, temperature: float, group: ProcessGroup | None = None) -> Tensor:
     """Compute NT-Xent (Chen et al. 2020, eq. 1): the mean over this rank's 2B anchors.
 
     Anchors are local, and candidates come from all ranks; an anchor is not its own candidate. The mean
@@ -50,6 +51,7 @@ def nt_xent(embeddings: Tensor, temperature: float) -> Tensor:
     Args:
         embeddings: (2, B, h), raw; float16 and bfloat16 are computed in float32.
         temperature: divides the cosine similarities.
+        group: process group over which the batch is shared; None: this process holds all of it.
 
     Raises:
         ValueError: an argument does not match this description.
@@ -59,10 +61,10 @@ def nt_xent(embeddings: Tensor, temperature: float) -> Tensor:
     embeddings = full_precision(embeddings)
     with torch.autocast(embeddings.device.type, enabled=False):
         z = F.normalize(embeddings, dim=-1)
-        candidates = gather_views(z)
+        candidates = gather_views(z, group)
         local, total = z.shape[1], candidates.shape[1]
         logits = z.flatten(0, 1) @ candidates.flatten(0, 1).T / temperature  # (2B, 2N)
-        sample = torch.arange(local, device=z.device) + rank() * local
+        sample = torch.arange(local, device=z.device) + group_rank(group) * local
         itself = torch.cat([sample, sample + total])
         positive = torch.cat([sample + total, sample])
         logits = logits.scatter(1, itself.unsqueeze(1), float("-inf"))

@@ -9,8 +9,9 @@ from typing import Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
-from dasl_core.distributed import all_reduce_sum, gather_views, rank, world_size
+from dasl_core.distributed import all_reduce_sum, gather_views, group_rank, group_size
 from dasl_core.methods.base import Method, Outputs, Step, register
 from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.heads import projection_head
@@ -110,11 +111,11 @@ class SwAV(Method):
         candidates = scores[:GLOBAL_VIEWS].detach()
         if self._queue_is_used(step):
             # Sinkhorn sums over all ranks, so each rank adds a part of the queue.
-            share = self.queue.tensor_split(world_size(), dim=1)[rank()]
+            share = self.queue.tensor_split(group_size(step.group), dim=1)[group_rank(step.group)]
             with torch.no_grad():
                 candidates = torch.cat([candidates, self.prototypes(share)], dim=1)
-        codes = sinkhorn(candidates, self.epsilon, self.iterations)
-        self._enqueue(outputs["embeddings"].detach())
+        codes = sinkhorn(candidates, self.epsilon, self.iterations, step.group)
+        self._enqueue(outputs["embeddings"].detach(), step.group)
         return swapped_prediction(scores, codes[:, : scores.shape[1]], self.temperature)
 
     def before_update(self, step: Step) -> None:
@@ -132,7 +133,7 @@ class SwAV(Method):
         which is ln K if all of the ``num_outputs`` prototypes are used evenly, and 0 if only one is.
         """
         predictions = F.softmax(outputs["scores"][:GLOBAL_VIEWS] / self.temperature, dim=-1)
-        mean = all_reduce_sum(predictions.mean(dim=(0, 1))) / world_size()
+        mean = all_reduce_sum(predictions.mean(dim=(0, 1)), step.group) / group_size(step.group)
         return {
             "output_entropy": torch.special.entr(predictions).sum(dim=-1).mean(),
             "output_usage": torch.special.entr(mean).sum(),
@@ -147,7 +148,7 @@ class SwAV(Method):
         return self._queue_is_full
 
     @torch.no_grad()
-    def _enqueue(self, embeddings: Tensor) -> None:
+    def _enqueue(self, embeddings: Tensor, group: ProcessGroup | None) -> None:
         """Insert the global batch at the front of the queue, and drop the oldest entries.
 
         Args:
@@ -155,7 +156,7 @@ class SwAV(Method):
         """
         length = self.queue.shape[1]
         if length:
-            newest = gather_views(F.normalize(full_precision(embeddings), dim=-1))
+            newest = gather_views(F.normalize(full_precision(embeddings), dim=-1), group)
             self.queue.copy_(torch.cat([newest, self.queue], dim=1)[:, :length])
 
     @torch.no_grad()
@@ -165,10 +166,12 @@ class SwAV(Method):
 
 
 @torch.no_grad()
-def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
+def sinkhorn(
+    scores: Tensor, epsilon: float, iterations: int, group: ProcessGroup | None = None
+) -> Tensor:
     """Compute codes: smooth, evenly shared assignments to prototypes (Caron et al. 2020, eq. 3 to 5).
 
-    The sums over samples run over all ranks, whose numbers of samples may differ. The paper's overall
+    The sums over samples run over the ranks of `group`, whose numbers of samples may differ. The paper's overall
     normalization and its factors 1/K and 1/B are constants, which cancel in the last step, where each
     sample is normalized to a sum of 1.
 
@@ -176,6 +179,7 @@ def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
         scores: (..., B, K) float32 or float64, at most 1: cosines.
         epsilon: of the entropy; at 0.03 or more, the smallest exponential is a float32 above 0.
         iterations: of normalizing over samples, then over prototypes.
+        group: process group over which the batch is shared; None: this process holds all of it.
 
     Returns:
         (..., B, K), not negative, with a sum of 1 over prototypes.
@@ -189,7 +193,7 @@ def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
         raise ValueError(f"iterations must be at least 1; given {iterations}")
     codes = torch.exp((scores - 1) / epsilon)
     for _ in range(iterations):
-        codes = codes / all_reduce_sum(codes.sum(dim=-2, keepdim=True))
+        codes = codes / all_reduce_sum(codes.sum(dim=-2, keepdim=True), group)
         codes = codes / codes.sum(dim=-1, keepdim=True)
     return codes
 

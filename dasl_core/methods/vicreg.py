@@ -5,8 +5,9 @@ from typing import Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
-from dasl_core.distributed import gather_views, rank, world_size
+from dasl_core.distributed import gather_views, group_rank, group_size
 from dasl_core.methods.base import Outputs, Step, register
 from dasl_core.methods.two_views import TwoViewMethod
 from dasl_core.models.backbone import build_backbone, feature_width
@@ -62,11 +63,17 @@ class VICReg(TwoViewMethod):
         return self.expander
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
-        return vicreg_loss(outputs["embeddings"], self.invariance, self.variance, self.covariance)
+        return vicreg_loss(
+            outputs["embeddings"], self.invariance, self.variance, self.covariance, step.group
+        )
 
 
 def vicreg_loss(
-    embeddings: Tensor, invariance: float, variance: float, covariance: float
+    embeddings: Tensor,
+    invariance: float,
+    variance: float,
+    covariance: float,
+    group: ProcessGroup | None = None,
 ) -> Tensor:
     """Compute VICReg's loss (Bardes et al. 2022, eq. 6); its mean over ranks is the global loss.
 
@@ -76,6 +83,7 @@ def vicreg_loss(
     Args:
         embeddings: (2, B, D), raw; float16 and bfloat16 are computed in float32.
         invariance, variance, covariance: weights.
+        group: process group over which the batch is shared; None: this process holds all of it.
 
     Raises:
         ValueError: `embeddings` have another shape, or the global batch has no variance.
@@ -83,7 +91,7 @@ def vicreg_loss(
     check_two_views("embeddings", embeddings)
     with torch.autocast(embeddings.device.type, enabled=False):
         embeddings = full_precision(embeddings)
-        gathered = gather_views(embeddings)  # (2, N, D)
+        gathered = gather_views(embeddings, group)  # (2, N, D)
         if gathered.shape[1] < 2:
             raise ValueError(
                 "embeddings must be of at least 2 samples, for there to be a variance; given "
@@ -93,7 +101,7 @@ def vicreg_loss(
         return (
             invariance * invariance_loss(embeddings)
             + variance * variance_loss(centered)
-            + covariance * covariance_loss(centered)
+            + covariance * covariance_loss(centered, group)
         )
 
 
@@ -112,12 +120,12 @@ def variance_loss(centered: Tensor) -> Tensor:
     return F.relu(1 - spread).mean()
 
 
-def covariance_loss(centered: Tensor) -> Tensor:
+def covariance_loss(centered: Tensor, group: ProcessGroup | None = None) -> Tensor:
     """Sum the squared covariances of different coordinates (eq. 4) over both views (2, N, D)."""
-    return correlation_penalty(centered[0]) + correlation_penalty(centered[1])
+    return correlation_penalty(centered[0], group) + correlation_penalty(centered[1], group)
 
 
-def correlation_penalty(centered: Tensor) -> Tensor:
+def correlation_penalty(centered: Tensor, group: ProcessGroup | None = None) -> Tensor:
     """Sum the squared covariances of different coordinates, divided by their number (eq. 4).
 
     The squares of X^T X and of X X^T have the same sum, so the smaller of the two is computed. Each
@@ -128,7 +136,7 @@ def correlation_penalty(centered: Tensor) -> Tensor:
     """
     samples, width = centered.shape
     rows = centered if samples < width else centered.T
-    share = rows.tensor_split(world_size())[rank()]
-    squares = world_size() * (share @ rows.T).square().sum()
+    share = rows.tensor_split(group_size(group))[group_rank(group)]
+    squares = group_size(group) * (share @ rows.T).square().sum()
     variances = centered.square().sum(dim=0)  # the diagonal of X^T X
     return (squares - variances.square().sum()) / (samples - 1) ** 2 / width

@@ -14,7 +14,7 @@ from timm.layers import BatchNormAct2d, convert_sync_batchnorm
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from dasl_core.distributed import all_reduce_sum, world_size
+from dasl_core.distributed import all_ranks, all_reduce_sum, world_size
 
 
 def synchronize_batchnorm(module: nn.Module, device: torch.device) -> nn.Module:
@@ -54,11 +54,11 @@ class _GlobalStatistics(_BatchNorm):
         # float32 at least, as torch's own kernels do under autocast.
         wide = x if x.dtype == torch.float64 else x.float()
         count = wide.numel() // wide.shape[1] * world_size()
-        mean = all_reduce_sum(wide.sum(dims)) / count
+        mean = all_reduce_sum(wide.sum(dims), all_ranks()) / count
         shape = [1, -1] + [1] * (x.dim() - 2)
         centered = wide - mean.view(shape)
         # Two passes: E[x^2] - E[x]^2 cancels when the mean is large compared with the deviation.
-        variance = all_reduce_sum(centered.square().sum(dims)) / count
+        variance = all_reduce_sum(centered.square().sum(dims), all_ranks()) / count
         if self.track_running_stats:
             self._track(mean.detach(), variance.detach() * (count / max(count - 1, 1)))
         result = centered * torch.rsqrt(variance + self.eps).view(shape)

@@ -78,7 +78,7 @@ class Criterion:
         if not self._is_regularized:
             return terms
         # Before the gather: its backward sums over ranks, which bfloat16 would round.
-        embeddings = gather_views(full_precision(outputs["embeddings"]))  # (V, N, h)
+        embeddings = gather_views(full_precision(outputs["embeddings"]), step.group)  # (V, N, h)
         if self.dar is not None:
             terms["loss_dar"] = self._alignment(self.dar, embeddings, outputs, step)
         if self.constraint is not None:
@@ -117,7 +117,7 @@ class Criterion:
             return step.indices
         if self.pseudo_labels is not None:
             return self.pseudo_labels.of(step.indices)
-        return gather(outputs["assignments"][0].detach()).cpu()
+        return gather(outputs["assignments"][0].detach(), step.group).cpu()
 
     def metrics(self) -> dict[str, Tensor]:
         """Metrics of the last batch besides its terms: the number of DAR's pairs."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dasl_core.data.augment import ViewParameters, central_view, draw_view, render
 from dasl_core.data.image_set import ImageSet, spacing
-from dasl_core.distributed import gather, rank, world_size
+from dasl_core.distributed import all_ranks, gather, rank, rank_share, world_size
 from dasl_core.evaluate import (
     alignment,
     clustering_metrics,
@@ -24,7 +24,7 @@ from dasl_core.evaluate import (
     recall_at_k,
     uniformity,
 )
-from dasl_core.evaluate.finetune import Reader, rank_share
+from dasl_core.evaluate.finetune import Reader
 from dasl_core.methods import Method
 from dasl_core.seeds import stream
 from dasl_core.spec import (
@@ -170,7 +170,7 @@ class Evaluator:
             with torch.no_grad(), autocast(self.precision, self.device):
                 features = encode(rendered).float()
             # To the CPU batch by batch: all features may not fit into GPU memory during training.
-            gathered = gather(features).view(ranks, len(features), -1)
+            gathered = gather(features, all_ranks()).view(ranks, len(features), -1)
             if table is None:
                 table = torch.empty(ranks, share, gathered.shape[2])
             table[:, start : start + len(features)] = gathered.cpu()
@@ -286,6 +286,7 @@ class Evaluator:
             batch_size=settings.batch_size,
             seed=self.seed,
             precision=autocast_dtype(self.precision),
+            group=all_ranks(),
         )
         return {"finetune_top1": result.top1, "finetune_top5": result.top5}
 
@@ -297,7 +298,7 @@ class Evaluator:
 
         def read(positions: Tensor, step: int | None) -> Tensor:
             self.keepalive()
-            mine = rank_share(positions)
+            mine = rank_share(positions, all_ranks())
             canvases, valid_hw = images.canvases.read(images.indices[mine.numpy()])
             if step is None:
                 return self._render(canvases, valid_hw, central_view(valid_hw))

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dasl_core.clustering import cluster, cluster_quality
-from dasl_core.distributed import gather, rank, world_size
+from dasl_core.distributed import all_ranks, gather, rank, world_size
 from dasl_core.seeds import derive_seed
 from dasl_core.spec import ResolvedClusters
 from dasl_core.tensors import full_precision
@@ -93,9 +93,10 @@ class PseudoLabels:
             metric=self.settings.metric,
             seed=derive_seed(self.seed, "kmeans", epoch),
             positions=self._positions(steps),
+            group=all_ranks(),
         )
         # Each rank holds its share of every step: images are ordered by step, then by rank.
-        shares = gather(clustering.assignments).view(world_size(), steps, self.share)
+        shares = gather(clustering.assignments, all_ranks()).view(world_size(), steps, self.share)
         assignments = shares.transpose(0, 1).flatten().cpu()
         places = self.places[: len(assignments)]
         before = self.labels[places]

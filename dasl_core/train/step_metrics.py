@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dasl_core.distributed import mean_over_ranks
+from dasl_core.distributed import all_ranks, mean_over_ranks
 from dasl_core.headlines import ACCURACIES
 from dasl_core.regularizers import norm_distribution
 from dasl_core.train.collapse import CollapseAlarm
@@ -172,7 +172,7 @@ class MetricBuffer:
             )
             for metrics in pending
         ]
-        table = mean_over_ranks(torch.stack(rows)).tolist()
+        table = mean_over_ranks(torch.stack(rows), all_ranks()).tolist()
         now = time.perf_counter()
         speed = len(table) * self.batch_size / max(now - self._since, 1e-9)
         self._since = now

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dasl_core.data.loader import Batch, EpochLoader
-from dasl_core.distributed import broadcast_int
+from dasl_core.distributed import all_ranks, broadcast_int
 from dasl_core.methods import Method, Outputs, Step
 from dasl_core.regularizers import angular_update
 from dasl_core.spec import ResolvedTrain
@@ -117,7 +117,9 @@ class Trainer:
         index = self.progress.step
         labels = None if self.data.labels is None else self.data.labels[batch.indices]
         steps_per_epoch = self.length.steps_per_epoch
-        step = Step(index, self.length.total_steps, steps_per_epoch, batch.indices, labels)
+        step = Step(
+            index, self.length.total_steps, steps_per_epoch, batch.indices, labels, all_ranks()
+        )
         lr = set_schedules(self.updater.optimizer, index, steps_per_epoch, self.settings)
         views = self.view_maker.make(batch, index)
         self.updater.snapshot_buffers()

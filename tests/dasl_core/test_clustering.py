@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dasl_core.clustering import cluster, cluster_quality
 from dasl_core.clustering import kmeans as clustering
+from dasl_core.distributed import all_ranks
 from tests.support.gloo_pool import GlooPool
 from tests.support.largest_tensor import LargestTensor
 
@@ -27,7 +28,7 @@ def clouds(clusters: int = 6, each: int = 20, width: int = 5, spread: float = 0.
 
 
 def start_of(x: Tensor, k: int, seed: int) -> Tensor:
-    points = clustering._Points(x, "euclidean", distributed=False)
+    points = clustering._Points(x, "euclidean", None)
     points.set_positions(None)
     return points.start(k, seed)
 
@@ -117,7 +118,7 @@ def test_start_of_large_bank_is_drawn_from_sample(monkeypatch: pytest.MonkeyPatc
     x = clouds(clusters=5, each=2000, width=2, spread=0.01)
     monkeypatch.setattr(clustering, "_SCORE_ENTRIES", 1000)
     monkeypatch.setattr(clustering, "_SUM_ENTRIES", 1000)
-    points = clustering._Points(x, "euclidean", distributed=False)
+    points = clustering._Points(x, "euclidean", None)
     points.set_positions(None)
     with LargestTensor() as largest:
         start = points.start(5, 0)
@@ -185,15 +186,17 @@ def part(x: np.ndarray) -> Tensor:
 def shared(x: np.ndarray, order: np.ndarray | None, k: int, metric: Any, *options: Any) -> Any:
     """Cluster rows that are distributed in the given order."""
     if order is None:
-        result = cluster(part(x), k, metric=metric, seed=5)
+        result = cluster(part(x), k, metric=metric, seed=5, group=all_ranks())
     else:
-        result = cluster(part(x[order]), k, metric=metric, seed=5, positions=part(order))
+        result = cluster(
+            part(x[order]), k, metric=metric, seed=5, positions=part(order), group=all_ranks()
+        )
     return result.assignments.numpy(), result.centers.numpy(), result.inertia, result.reseeded
 
 
 def alone(x: np.ndarray) -> np.ndarray:
     """Cluster with all rows on every rank."""
-    return cluster(torch.from_numpy(x), 4, seed=5, distributed=False).assignments.numpy()
+    return cluster(torch.from_numpy(x), 4, seed=5).assignments.numpy()
 
 
 def from_bad_start(x: np.ndarray, k: int) -> Any:
@@ -213,7 +216,7 @@ def reports_nan(x: np.ndarray) -> str:
     if not dist.is_initialized() or dist.get_rank() == dist.get_world_size() - 1:
         bank[0] = float("nan")
     try:
-        cluster(bank, 3)
+        cluster(bank, 3, group=all_ranks())
     except ValueError as error:
         return str(error)
     return "nothing"

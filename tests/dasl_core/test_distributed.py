@@ -6,6 +6,7 @@ returns to each rank only its own slice, 1/W of the gradient remains.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,20 @@ import torch.distributed as dist
 from torch import Tensor
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.distributed import all_reduce_sum, gather, gather_views, mean_over_ranks
+from dasl_core.distributed import (
+    all_ranks,
+    all_reduce_sum,
+    gather,
+    gather_views,
+    group_size,
+    mean_over_ranks,
+)
 from dasl_core.methods import REGISTRY, Step, build_method, nt_xent
+from dasl_core.methods.barlow_twins import barlow_twins_loss
+from dasl_core.methods.hcl import hard_negative_loss
+from dasl_core.methods.moco_v3 import moco_v3_loss
+from dasl_core.methods.swav import sinkhorn
+from dasl_core.methods.vicreg import vicreg_loss
 from dasl_core.regularizers import difference_alignment
 from dasl_core.regularizers.dar import Difference
 from dasl_core.seeds import stream
@@ -90,7 +103,7 @@ def norm_ratio(gradient: np.ndarray, reference: np.ndarray) -> float:
 
 def gather_and_weigh(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     own = share(values).requires_grad_()
-    gathered = gather(own)
+    gathered = gather(own, all_ranks())
     (gathered * torch.from_numpy(weights[dist.get_rank()])).sum().backward()
     return gathered.detach().numpy(), gradient(own).numpy()
 
@@ -106,7 +119,7 @@ def test_gather_keeps_rank_order_and_sums_gradients(pool: GlooPool) -> None:
 
 
 def gather_two_views(values: np.ndarray) -> np.ndarray:
-    return gather_views(share(values, dim=1)).numpy()
+    return gather_views(share(values, dim=1), all_ranks()).numpy()
 
 
 def test_gathered_views_are_ordered_as_in_one_process(pool: GlooPool) -> None:
@@ -117,9 +130,10 @@ def test_gathered_views_are_ordered_as_in_one_process(pool: GlooPool) -> None:
 
 def sum_and_mean(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     own = share(values).requires_grad_()
-    total = all_reduce_sum(own)
+    total = all_reduce_sum(own, all_ranks())
     (total * (dist.get_rank() + 1)).sum().backward()
-    return total.detach().numpy(), gradient(own).numpy(), mean_over_ranks(own).numpy()
+    mean = mean_over_ranks(own, all_ranks())
+    return total.detach().numpy(), gradient(own).numpy(), mean.numpy()
 
 
 def test_all_reduce_sum_and_its_gradient(pool: GlooPool) -> None:
@@ -134,14 +148,14 @@ def test_all_reduce_sum_and_its_gradient(pool: GlooPool) -> None:
 def simclr_gradient(embeddings: np.ndarray) -> tuple[float, np.ndarray]:
     """Loss and gradient as in DDP: the mean of the ranks' losses is differentiated."""
     own = share(embeddings, dim=1).requires_grad_()
-    loss = nt_xent(own, 0.2)
+    loss = nt_xent(own, 0.2, all_ranks())
     (loss / (dist.get_world_size() if dist.is_initialized() else 1)).backward()
-    return float(mean_over_ranks(loss)), gradient(own).numpy()
+    return float(mean_over_ranks(loss, all_ranks())), gradient(own).numpy()
 
 
 def aligned_gradient(embeddings: np.ndarray, difference: Difference) -> tuple[float, np.ndarray]:
     own = share(embeddings, dim=1).requires_grad_()
-    loss = _alignment(gather_views(own), difference)
+    loss = _alignment(gather_views(own, all_ranks()), difference)
     (loss / (dist.get_world_size() if dist.is_initialized() else 1)).backward()
     return loss.item(), gradient(own).numpy()
 
@@ -187,7 +201,7 @@ def half_gradient(loss: str, embeddings: np.ndarray) -> np.ndarray:
         spec.train.seed,
         torch.device("cpu"),
     )
-    terms = criterion({"embeddings": own}, Step(0, 9, 3, samples, None))
+    terms = criterion({"embeddings": own}, Step(0, 9, 3, samples, None, all_ranks()))
     (terms[loss] / (dist.get_world_size() if dist.is_initialized() else 1)).backward()
     return gradient(own).float().numpy()
 
@@ -204,6 +218,63 @@ def test_half_precision_is_gathered_in_float32(pool: GlooPool, loss: str) -> Non
     # Sums in another order sometimes round to the adjacent bfloat16 number.
     assert np.mean(gradient == reference) > 0.95
     np.testing.assert_allclose(gradient, reference, rtol=2**-7, atol=1e-6)
+
+
+# --- losses over some ranks, or over none
+
+LOSSES: dict[str, Callable[[Tensor, dist.ProcessGroup | None], Tensor]] = {
+    "nt_xent": lambda z, group: nt_xent(z, 0.2, group),
+    "hard_negative_loss": lambda z, group: hard_negative_loss(z, 0.2, 0.1, 1.0, group),
+    "moco_v3_loss": lambda z, group: moco_v3_loss(z, z.flip(2), 0.2, group),
+    "barlow_twins_loss": lambda z, group: barlow_twins_loss(z, 0.01, group),
+    "vicreg_loss": lambda z, group: vicreg_loss(z, 25.0, 25.0, 1.0, group),
+    # A value of its own on every rank: a mean over ranks is the mean of the global codes' squares.
+    "sinkhorn": lambda z, group: sinkhorn(z.tanh(), 0.05, 3, group).square().mean(),
+}
+
+
+def losses_of(own: Tensor, group: dist.ProcessGroup | None) -> dict[str, tuple[float, np.ndarray]]:
+    """Means of the losses over a group, with their gradients as in DDP."""
+    results: dict[str, tuple[float, np.ndarray]] = {}
+    for name, loss_of in LOSSES.items():
+        leaf = own.clone().requires_grad_()
+        loss = loss_of(leaf, group)
+        if loss.requires_grad:  # codes have no gradient
+            (loss / group_size(group)).backward()
+        slope = torch.zeros_like(own) if leaf.grad is None else leaf.grad
+        results[name] = (float(mean_over_ranks(loss, group)), slope.numpy())
+    return results
+
+
+def losses_of_pairs_and_rank_0(
+    embeddings: np.ndarray,
+) -> tuple[dict[str, tuple[float, np.ndarray]], dict[str, tuple[float, np.ndarray]] | None]:
+    """Losses over the ranks {0, 2} or {1, 3}, and then those of rank 0 alone."""
+    pairs: list[Any] = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    number, place = dist.get_rank() % 2, dist.get_rank() // 2
+    half = torch.from_numpy(embeddings).chunk(2, dim=1)[number]
+    together = losses_of(half.chunk(2, dim=1)[place], pairs[number])
+    with pytest.raises(ValueError, match="group must contain this process"):
+        nt_xent(half, 0.2, pairs[1 - number])
+    # The other ranks take no part: no group means no communication.
+    alone = losses_of(half[:, :3], None) if dist.get_rank() == 0 else None
+    return together, alone
+
+
+def test_losses_compare_only_samples_of_their_group(pool: GlooPool) -> None:
+    embeddings = np.random.default_rng(7).normal(size=(2, 16, 6))
+    results = pool.call(4, losses_of_pairs_and_rank_0, embeddings)
+    for number, half in enumerate(np.split(embeddings, 2, axis=1)):
+        pair = [results[number][0], results[number + 2][0]]
+        for name, (value, slope) in losses_of(torch.from_numpy(half), None).items():
+            assert [own[name][0] for own in pair] == pytest.approx([value, value], abs=1e-12)
+            parts = [own[name][1] for own in pair]
+            np.testing.assert_allclose(np.concatenate(parts, axis=1), slope, rtol=0, atol=1e-11)
+    alone = results[0][1]
+    assert alone is not None
+    for name, (value, slope) in losses_of(torch.from_numpy(embeddings[:, :3]), None).items():
+        assert alone[name][0] == value, name
+        np.testing.assert_array_equal(alone[name][1], slope)
 
 
 # --- a gather without the sum
@@ -231,7 +302,7 @@ def own_slice_alignment(embeddings: np.ndarray) -> np.ndarray:
 
 
 def own_slice_simclr(embeddings: np.ndarray) -> np.ndarray:
-    def gather_own_slice(views: Tensor) -> Tensor:
+    def gather_own_slice(views: Tensor, group: dist.ProcessGroup | None) -> Tensor:
         gathered: Tensor = OwnSlice.apply(views.transpose(0, 1).contiguous())
         return gathered.transpose(0, 1)
 
@@ -279,7 +350,9 @@ def one_step(
 
     def recorded(*arguments: Any) -> dict[str, Tensor]:
         actual = terms_of(*arguments)
-        terms.update({name: float(mean_over_ranks(value)) for name, value in actual.items()})
+        terms.update(
+            {name: float(mean_over_ranks(value, all_ranks())) for name, value in actual.items()}
+        )
         return actual
 
     def copied(step: Step) -> None:

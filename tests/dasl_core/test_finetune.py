@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
+from dasl_core.distributed import all_ranks, rank_share
 from dasl_core.evaluate import fine_tune
-from dasl_core.evaluate.finetune import _schedule, rank_share
+from dasl_core.evaluate.finetune import _schedule
 from dasl_core.models.batchnorm import synchronize_batchnorm
 from tests.support.gloo_pool import GlooPool
 
@@ -182,14 +183,24 @@ def on_some_ranks() -> dict[str, Any]:
 
     def read(positions: Tensor, step: int | None) -> Tensor:
         seen.append(positions)
-        return images[rank_share(positions)]
+        return images[rank_share(positions, all_ranks())]
 
     def record(module: nn.Module, inputs: Any, output: Any) -> None:
         if isinstance(module, nn.Linear) and not module.training:
             heads.append(module.weight.detach().numpy().copy())
 
     with register_module_forward_hook(record):
-        result = fine_tune(network, read, y, images[:13], y[:13], epochs=2, lr=0.01, batch_size=8)
+        result = fine_tune(
+            network,
+            read,
+            y,
+            images[:13],
+            y[:13],
+            epochs=2,
+            lr=0.01,
+            batch_size=8,
+            group=all_ranks(),
+        )
     return {"result": vars(result), "head": heads[-1], "first": seen[0].numpy()}
 
 

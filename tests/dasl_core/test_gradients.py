@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dasl_core.distributed import gather_views, rank, world_size
+from dasl_core.distributed import all_ranks, gather_views, rank, world_size
 from dasl_core.methods import Method, Outputs, Step, nt_xent
 from dasl_core.spec import DatasetFacts, JobSpec, ResolvedBackbone, resolve
 from dasl_core.train.criterion import Criterion
@@ -50,7 +50,7 @@ class Contrastive(Method):
         return {"embeddings": outputs, "unused": torch.zeros(1, outputs.shape[1])}
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
-        return nt_xent(outputs["embeddings"] * self.scales, 0.3)
+        return nt_xent(outputs["embeddings"] * self.scales, 0.3, step.group)
 
 
 class Mean(Contrastive):
@@ -72,7 +72,7 @@ def made(kind: type[Contrastive], *layers: nn.Module) -> Contrastive:
 def a_batch() -> tuple[list[np.ndarray], Step]:
     random = np.random.default_rng(1)
     views = [random.normal(size=(BATCH, 3, 2, 2)) for _ in range(VIEWS)]
-    return views, Step(2, 10, 5, torch.arange(BATCH) * 3, torch.arange(BATCH) % 3)
+    return views, Step(2, 10, 5, torch.arange(BATCH) * 3, torch.arange(BATCH) % 3, all_ranks())
 
 
 def gradients(
@@ -110,7 +110,7 @@ def gradients(
             value /= dist.get_world_size()
         means[name] = float(value)
     slopes = {name: gradient(p).numpy().copy() for name, p in method.named_parameters()}
-    return means, slopes, gather_views(outputs["embeddings"]).numpy()
+    return means, slopes, gather_views(outputs["embeddings"], all_ranks()).numpy()
 
 
 def step_share(values: np.ndarray) -> np.ndarray:
@@ -230,7 +230,7 @@ def test_running_statistics_count_batch_once() -> None:
 
 
 def test_micro_batch_takes_part_of_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dasl_core.methods.base.world_size", lambda: 2)
+    monkeypatch.setattr("dasl_core.methods.base.group_size", lambda group: 2)
     step = Step(0, 1, 1, torch.arange(12), torch.arange(12) + 100)
     parts = [step.micro_batch(number, 3) for number in range(3)]
     assert [part.indices.tolist() for part in parts] == [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 10, 11]]

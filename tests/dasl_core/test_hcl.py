@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from dasl_core.distributed import mean_over_ranks
+from dasl_core.distributed import all_ranks, mean_over_ranks
 from dasl_core.methods import Step, nt_xent
 from dasl_core.methods.hcl import HCL, hard_negative_loss
 from dasl_core.models.heads import projection_head
@@ -139,10 +139,10 @@ def loss_and_gradient(embeddings: np.ndarray, tau_plus: float) -> tuple[float, n
     world = dist.get_world_size() if dist.is_initialized() else 1
     rank = dist.get_rank() if dist.is_initialized() else 0
     own = torch.from_numpy(embeddings).chunk(world, dim=1)[rank].clone().requires_grad_()
-    loss = hard_negative_loss(own, 0.3, tau_plus, 1.0)
+    loss = hard_negative_loss(own, 0.3, tau_plus, 1.0, all_ranks())
     (loss / world).backward()
     assert own.grad is not None
-    return float(mean_over_ranks(loss)), own.grad.numpy()
+    return float(mean_over_ranks(loss, all_ranks())), own.grad.numpy()
 
 
 @pytest.mark.parametrize("tau_plus", [0.05, 0.6])  # at 0.6 the bound applies to some

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from dasl_core.data.index import DatasetIndex
+from dasl_core.distributed import all_ranks
 from dasl_core.methods import Method, Step, build_method
 from dasl_core.methods.margin_softmax import MarginSoftmax
 from dasl_core.methods.metric_learning import MetricLearning
@@ -51,7 +52,7 @@ def embeddings_of(samples: int, seed: int = 0) -> Tensor:
 
 
 def loss_of(method: MetricLearning, embeddings: Tensor, labels: list[int]) -> Tensor:
-    step = Step(0, 1, 1, torch.arange(len(labels)), torch.tensor(labels))
+    step = Step(0, 1, 1, torch.arange(len(labels)), torch.tensor(labels), all_ranks())
     return method.double().loss({"embeddings": embeddings.unsqueeze(0)}, step)
 
 

@@ -17,7 +17,7 @@ from lightly.loss import KoLeoLoss, SIGReg
 from lightly.loss import visreg_loss as lightlys
 from torch import Tensor
 
-from dasl_core.distributed import gather_views, rank, world_size
+from dasl_core.distributed import all_ranks, gather_views, rank, world_size
 from dasl_core.regularizers import (
     koleo_loss,
     negative_margin_loss,
@@ -199,7 +199,7 @@ def test_invalid_arguments_are_named(call: Callable[[], Any], message: str) -> N
 def gradient_of_share(name: str, embeddings: np.ndarray) -> np.ndarray:
     """The gradient of this rank's embeddings, as DDP averages it."""
     own = torch.from_numpy(embeddings).chunk(world_size(), dim=1)[rank()].clone().requires_grad_()
-    gathered = gather_views(own)
+    gathered = gather_views(own, all_ranks())
     if name in OF_PAIRS:
         labels = torch.arange(embeddings.shape[1]).repeat(len(gathered))
         loss = OF_PAIRS[name](gathered.flatten(0, 1), labels)

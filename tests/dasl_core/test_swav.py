@@ -16,6 +16,7 @@ from lightly.loss import SwaVLoss
 from lightly.loss.swav_loss import sinkhorn as lightly_sinkhorn
 from torch import Tensor, nn
 
+from dasl_core.distributed import all_ranks
 from dasl_core.methods import Method, Step
 from dasl_core.methods.swav import SwAV, sinkhorn, swapped_prediction
 from dasl_core.models.heads import projection_head
@@ -47,7 +48,7 @@ def outputs_of(method: SwAV, samples: int = 6, seed: int = 1) -> dict[str, Tenso
 
 
 def step_at(index: int, samples: int = 6) -> Step:
-    return Step(index, 100, 4, torch.arange(samples))
+    return Step(index, 100, 4, torch.arange(samples), group=all_ranks())
 
 
 # --- codes
@@ -88,7 +89,7 @@ def test_sharpest_codes_are_finite_in_float32() -> None:
 
 def codes_of_share(scores: np.ndarray, cuts: list[int]) -> np.ndarray:
     own = torch.from_numpy(scores).tensor_split(cuts)[dist.get_rank()]
-    return sinkhorn(own, 0.05, 3).numpy()
+    return sinkhorn(own, 0.05, 3, all_ranks()).numpy()
 
 
 def test_codes_on_uneven_ranks_equal_codes_of_whole_batch(pool: GlooPool) -> None:
