@@ -5,7 +5,7 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -40,15 +40,39 @@ from dasl_core.train.build import RunFiles, pretrain
 from dasl_core.train.reporter import NullReporter
 
 
+@dataclass(frozen=True)
+class _Folders:
+    """Folders of images.
+
+    Attributes:
+        data: to train on.
+        evaluate_data: to evaluate on; None holds out images of `data`.
+    """
+
+    data: Path
+    evaluate_data: Path | None
+
+    def all(self) -> list[Path]:
+        return [self.data] if self.evaluate_data is None else [self.data, self.evaluate_data]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and train; returns the exit code."""
     parser = build_parser()
     args = parser.parse_args(arguments)
     if not args.spec.is_file():
         parser.error(f"SPEC.yaml: {args.spec} does not exist")
-    if args.data is not None and not args.data.is_dir():
-        parser.error(f"--data: {args.data} is not a folder")
-    return train(args.spec, args.data, args.output, args.overrides, resume=args.resume)
+    for option, folder in (("--data", args.data), ("--evaluate-data", args.evaluate_data)):
+        if folder is not None and not folder.is_dir():
+            parser.error(f"{option}: {folder} is not a folder")
+    return train(
+        args.spec,
+        args.data,
+        args.output,
+        args.overrides,
+        evaluate_data=args.evaluate_data,
+        resume=args.resume,
+    )
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -77,6 +101,13 @@ def build_parser() -> argparse.ArgumentParser:
         help="Folder of images. [default: `dataset` in the spec, read as a folder]",
     )
     parser.add_argument(
+        "--evaluate-data",
+        metavar="DIR",
+        type=Path,
+        help="Folder of images to evaluate on. [default: `evaluate.dataset` in the spec, read as a "
+        "folder, if it is set]",
+    )
+    parser.add_argument(
         "--output",
         "-o",
         metavar="DIR",
@@ -93,24 +124,32 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def train(
-    spec_path: Path, data: Path | None, output: Path, overrides: list[str], *, resume: bool = False
+    spec_path: Path,
+    data: Path | None,
+    output: Path,
+    overrides: list[str],
+    *,
+    evaluate_data: Path | None = None,
+    resume: bool = False,
 ) -> int:
     """Train according to the spec file; returns the exit code.
 
     Args:
         data: folder of images; None takes the spec's `dataset` as the folder.
+        evaluate_data: folder of images to evaluate on; None takes the spec's `evaluate.dataset` as the
+            folder, if it is set.
         output: folder for checkpoints, metrics and plots.
         resume: continue from the newest checkpoint in `output`; from the first step if there is none.
     """
     try:
-        spec, data = _read_spec(spec_path, data, overrides)
+        spec, folders = _read_spec(spec_path, data, evaluate_data, overrides)
     except ValidationError as error:
         return fail("\n".join(map(str, field_problems(error, JobSpec))))
     except ValueError as error:
         return fail(str(error))
     device = join_ranks(spec)
     try:
-        return _train(spec, data, output, resume, device)
+        return _train(spec, folders, output, resume, device)
     except SpecError as error:
         return fail("\n".join(map(str, error.problems)))
     except (ValueError, OSError, SafetensorError) as error:
@@ -119,37 +158,53 @@ def train(
         leave_ranks()
 
 
-def _read_spec(path: Path, data: Path | None, overrides: list[str]) -> tuple[JobSpec, Path]:
-    """Read the spec, with this machine's resources, and determine the folder of images.
+def _read_spec(
+    path: Path, data: Path | None, evaluate_data: Path | None, overrides: list[str]
+) -> tuple[JobSpec, _Folders]:
+    """Read the spec, with this machine's resources, and determine the folders of images.
 
     Raises:
         ValidationError: the spec is not valid.
         ValueError: the file cannot be read, or names no folder of images.
     """
     settings = apply_overrides(load_spec(path), overrides)
+    data = _folder(settings, data, "dataset", "--data")
+    evaluate = settings.setdefault("evaluate", {})
+    if isinstance(evaluate, dict) and (evaluate_data or evaluate.get("dataset")) is not None:
+        evaluate_data = _folder(evaluate, evaluate_data, "evaluate.dataset", "--evaluate-data")
+        # Names tell the two apart, and parts of a data set may have folders of the same name.
+        if evaluate["dataset"] == settings["dataset"] and not evaluate_data.samefile(data):
+            evaluate["dataset"] = "-".join(evaluate_data.resolve().parts[-2:])
+    settings.pop("resources", None)  # set by the launcher and this machine
+    spec = with_resources_of_this_machine(JobSpec.model_validate(settings))
+    return spec, _Folders(data, evaluate_data)
+
+
+def _folder(settings: dict[str, Any], data: Path | None, field: str, option: str) -> Path:
+    """Determine a folder of images from the option or else from the field, which becomes its name."""
+    name = settings.get("dataset")
     if data is None:
-        if not isinstance(settings.get("dataset"), str):
+        if not isinstance(name, str):
             raise ValueError(
-                "dataset: missing. Set it to the folder of images, or pass --data DIR."
+                f"{field}: missing. Set it to the folder of images, or pass {option} DIR."
             )
-        data = Path(settings["dataset"])
+        data, name = Path(name), None
         if not data.is_dir():
             raise ValueError(
-                f"dataset: {data} is not a folder. Pass the folder of images with --data DIR."
+                f"{field}: {data} is not a folder. Pass the folder of images with {option} DIR."
             )
-        settings["dataset"] = data.resolve().name
-    settings.setdefault("dataset", data.resolve().name)
-    settings.pop("resources", None)  # set by the launcher and this machine
-    return with_resources_of_this_machine(JobSpec.model_validate(settings)), data
+    settings["dataset"] = data.resolve().name if name is None else name
+    return data
 
 
-def _train(spec: JobSpec, data: Path, output: Path, resume: bool, device: torch.device) -> int:
-    if spec.evaluate.dataset is not None:
-        raise ValueError(
-            "evaluate.dataset: a registered data set needs the service. Hold out images instead."
-        )
-    if output.resolve().is_relative_to(data.resolve()):
-        raise ValueError(f"--output: {output} is inside the folder of images. Choose another one.")
+def _train(
+    spec: JobSpec, folders: _Folders, output: Path, resume: bool, device: torch.device
+) -> int:
+    for folder in folders.all():
+        if output.resolve().is_relative_to(folder.resolve()):
+            raise ValueError(
+                f"--output: {output} is inside the folder of images. Choose another one."
+            )
     with ExitStack() as stack:
         run_dir: RunDirectory | None = None
 
@@ -160,17 +215,17 @@ def _train(spec: JobSpec, data: Path, output: Path, resume: bool, device: torch.
 
         start = on_rank_0(take_output)
         reporter = ConsoleReporter(run_dir) if run_dir is not None else None
-        index, cache = on_rank_0(lambda: _open_images(data))
-        # The folder may have another path on another machine.
-        index = replace(index, root=Path(os.path.realpath(data)))
+        index, cache = _open_images(folders.data)
+        evaluate_on = None
+        if folders.evaluate_data is not None:
+            evaluate_on, _ = _open_images(folders.evaluate_data)
         spec = resolve(spec, index.facts(), on_rank_0(lambda: _recorded(spec, start)))
         if run_dir is not None:
             if start is None:  # a resumed run has its spec already
                 run_dir.write_spec(spec.model_dump_json(indent=2))
-            for skipped in index.skipped:
-                print_line(f"Skipped {skipped.path}: {skipped.reason}", "stderr")
-            for warning in index.warnings():
-                print_line(f"Warning: {warning}.", "stderr")
+            for read in (index, evaluate_on):
+                if read is not None:
+                    _print_warnings(read)
         stack.enter_context(_interruptible(reporter))
         scratch = output if run_dir is None else run_dir.scratch
         outcome = pretrain(
@@ -178,6 +233,7 @@ def _train(spec: JobSpec, data: Path, output: Path, resume: bool, device: torch.
             index,
             reporter or NullReporter(),
             RunFiles(cache=_cache_root() / cache, scratch=scratch, resume=start),
+            evaluate_on=evaluate_on,
             device=device,
             threads=spec.resources.cpus_per_worker,
         )
@@ -208,9 +264,23 @@ def _recorded(spec: JobSpec, start: Path | None) -> Normalization | None:
 
 def _open_images(data: Path) -> tuple[DatasetIndex, str]:
     """Open or make the index of a folder of images; also returns the name of its cache folder."""
-    listing = list_folder(data)
-    name = listing.digest()
-    return open_index(listing, _cache_root() / name), name
+
+    def open_on_rank_0() -> tuple[DatasetIndex, str]:
+        listing = list_folder(data)
+        name = listing.digest()
+        return open_index(listing, _cache_root() / name), name
+
+    index, name = on_rank_0(open_on_rank_0)
+    # The folder may have another path on another machine.
+    return replace(index, root=Path(os.path.realpath(data))), name
+
+
+def _print_warnings(index: DatasetIndex) -> None:
+    """Print which files of a folder are not used, and what is lost of the others."""
+    for skipped in index.skipped:
+        print_line(f"Skipped {skipped.path}: {skipped.reason}", "stderr")
+    for warning in index.warnings():
+        print_line(f"Warning: {warning}.", "stderr")
 
 
 def _cache_root() -> Path:

@@ -32,6 +32,16 @@ def train(
             help="Folder of images. Default: `dataset` in the spec, read as a folder.",
         ),
     ] = None,
+    evaluate_data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            exists=True,
+            file_okay=False,
+            help="Folder of images to evaluate on. Default: `evaluate.dataset` in the spec, read as a "
+            "folder, if it is set.",
+        ),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the newest checkpoint in the output.")
     ] = False,
@@ -39,4 +49,4 @@ def train(
     """Train without a service, in this process. For several ranks: `torchrun -m dasl_core.standalone`."""
     with core_extra("train"):
         from dasl_core.standalone.main import train as run
-    raise typer.Exit(run(spec, data, output, overrides, resume=resume))
+    raise typer.Exit(run(spec, data, output, overrides, evaluate_data=evaluate_data, resume=resume))

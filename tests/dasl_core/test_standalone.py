@@ -142,6 +142,29 @@ def test_resume_continues_from_newest_checkpoint(
 
 
 @pytest.mark.usefixtures("without_plots", "without_onnx")
+def test_run_is_evaluated_on_another_folder(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also if it has the same name, as parts of a data set may."""
+    test = image_folder(folder / "test" / "pictures", per_class=2)
+    assert train(folder, f"evaluate.dataset={test}", "train.epochs=1") == 0
+    assert "step 3/3" in capsys.readouterr().out  # 27 images in batches of 8: none is held out
+    ran = json.loads((folder / "out" / "spec.json").read_text())
+    assert (ran["dataset"], ran["evaluate"]["dataset"]) == ("pictures", "test-pictures")
+    (checkpoint,) = (folder / "out" / "checkpoints").iterdir()
+    metrics = json.loads((checkpoint / "metrics.json").read_text())
+    assert metrics["data"]["held_out_images"] == 6
+    assert 0 < metrics["evaluations"][-1]["metrics"]["knn_top1"] <= 1
+
+
+def test_folder_to_train_on_is_not_evaluated_on(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(folder, f"evaluate.dataset={folder / 'pictures'}") == 1
+    assert "evaluate.dataset: must differ from `dataset`" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("without_plots", "without_onnx")
 def test_resumed_run_keeps_normalization_of_deleted_weights(folder: Path) -> None:
     """A timm file with its config.json; resuming needs neither."""
     hub = folder / "hub"
@@ -359,7 +382,10 @@ BAD: list[tuple[list[str], str]] = [
     (["dataset=nowhere"], "dataset: nowhere is not a folder"),
     (["dataset=null"], "pass --data DIR"),
     (["train"], "--set train: expected field=value"),
-    (["evaluate.dataset=other"], "evaluate.dataset: a registered data set needs the service"),
+    (
+        ["evaluate.dataset=other"],
+        "evaluate.dataset: other is not a folder. Pass the folder of images with --evaluate",
+    ),
     (["train.optimizer={name: sgd, lr: 1e4, weight_decay: 100}"], "try a lower train.optimizer.lr"),
 ]
 
@@ -388,6 +414,7 @@ def test_invalid_spec_fails_with_message(folder: Path) -> None:
     [
         (["none.yaml"], "SPEC.yaml: none.yaml does not exist"),
         (["spec.yaml", "--data", "nowhere"], "--data: nowhere is not a folder"),
+        (["spec.yaml", "--evaluate-data", "nowhere"], "--evaluate-data: nowhere is not a folder"),
     ],
 )
 def test_missing_file_is_wrong_usage(
