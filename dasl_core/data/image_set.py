@@ -38,6 +38,10 @@ class ImageSet:
             return None
         return [self.index.class_names[labels[index]] for index in self.indices]
 
+    def in_folder(self, name: str) -> np.ndarray:
+        """Whether each image lies in a folder of this name inside its class folder, (N,) bool."""
+        return np.array([f"/{name}/" in self.index.paths[index] for index in self.indices])
+
 
 def spacing(count: int, limit: int) -> int:
     """The stride that selects at most `limit` of `count` items, evenly spaced."""

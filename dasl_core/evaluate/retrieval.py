@@ -13,22 +13,27 @@ from dasl_core import tensors
 
 @torch.no_grad()
 def recall_at_k(
-    x: Tensor | np.ndarray, y: Tensor | np.ndarray, ks: Iterable[int]
+    x: Tensor | np.ndarray,
+    y: Tensor | np.ndarray,
+    ks: Iterable[int],
+    *,
+    gallery: tuple[Tensor | np.ndarray, Tensor | np.ndarray] | None = None,
 ) -> dict[int, float]:
-    """Recall at K: the share of samples with a sample of their class among their K nearest neighbors.
+    """Recall at K: the share of queries with a sample of their class among their K nearest neighbors.
 
-    Neighbors are ordered by cosine similarity; of equal ones, the first in `x` is the nearer. A sample
-    is not its own neighbor. Every sample is a query. One that is alone in its class is a miss at every
-    K, as in the published results.
+    Neighbors are ordered by cosine similarity; of equal ones, the first is the nearer. Without a
+    gallery, every sample is a query, its neighbors are the other samples, and it is not its own. A query
+    without another sample of its class is a miss at every K, as in the published results.
 
     Neighbors are counted, not sorted: a query is a hit at K if fewer than K samples of other classes
     are nearer than the nearest sample of its class. So a large K costs nothing, and memory is that
     of a few tiles.
 
     Args:
-        x: (N, d) features, N >= 2.
+        x: (N, d) features; N >= 2 without a gallery.
         y: (N,) integer classes.
-        ks: the values of K, each at least 1; N - 1 or more means all other samples.
+        ks: the values of K, each at least 1; more than there are neighbors means all of them.
+        gallery: features (M, d) and classes (M,) among which the neighbors of `x` are searched.
 
     Returns:
         ``{K: recall}`` in the order of `ks`, recall from 0 to 1.
@@ -36,9 +41,16 @@ def recall_at_k(
     Raises:
         ValueError: shapes or numbers do not fit; the message names the argument.
     """
-    x = tensors.feature_matrix(x, "x", min_rows=2)
-    num_samples = x.shape[0]
-    y = tensors.label_vector(y, "y", num_samples, x.device)
+    x = tensors.feature_matrix(x, "x", min_rows=2 if gallery is None else 1)
+    y = tensors.label_vector(y, "y", len(x), x.device)
+    gallery_x, gallery_y = x, y
+    if gallery is not None:
+        gallery_x = tensors.feature_matrix(gallery[0], "gallery[0]").to(x)
+        gallery_y = tensors.label_vector(gallery[1], "gallery[1]", len(gallery_x), x.device)
+        if gallery_x.shape[1] != x.shape[1]:
+            raise ValueError(
+                f"gallery[0] must have as many columns as x, {x.shape[1]}; given {gallery_x.shape[1]}"
+            )
     values = list(ks) if isinstance(ks, Iterable) else []
     if not values or not all(isinstance(k, int | np.integer) and k >= 1 for k in values):
         raise ValueError(
@@ -46,30 +58,32 @@ def recall_at_k(
         )
 
     # Sorted by class: the samples of a block's classes are then one range of columns.
-    order = torch.argsort(y, stable=True)
-    y = y[order]
-    bounds = y.cpu().numpy()
+    query_order = torch.argsort(y, stable=True)
+    order = query_order if gallery is None else torch.argsort(gallery_y, stable=True)
+    y, gallery_y = y[query_order], gallery_y[order]
+    classes, bounds = y.cpu().numpy(), gallery_y.cpu().numpy()
     hits = torch.zeros(len(values), dtype=torch.int64, device=x.device)
     limits = torch.tensor(values, device=x.device)
     with tensors.exact_products(x.device):
-        for rows in tensors.blocks(num_samples):
-            queries = tensors.unit_rows(x[order[rows]])
-            first = int(np.searchsorted(bounds, bounds[rows.start], side="left"))
-            last = int(np.searchsorted(bounds, bounds[rows.stop - 1], side="right"))
+        for rows in tensors.blocks(len(y)):
+            queries = tensors.unit_rows(x[query_order[rows]])
+            first = int(np.searchsorted(bounds, classes[rows.start], side="left"))
+            last = int(np.searchsorted(bounds, classes[rows.stop - 1], side="right"))
             nearest = queries.new_full((len(queries),), -torch.inf)
             position = torch.zeros_like(y[rows])
             for columns in tensors.blocks(last, start=first):
-                similarity = queries @ tensors.unit_rows(x[order[columns]]).t()
-                similarity.masked_fill_(y[rows, None] != y[columns], -torch.inf)
-                similarity.diagonal(rows.start - columns.start).fill_(-torch.inf)
+                similarity = queries @ tensors.unit_rows(gallery_x[order[columns]]).t()
+                similarity.masked_fill_(y[rows, None] != gallery_y[columns], -torch.inf)
+                if gallery is None:
+                    similarity.diagonal(rows.start - columns.start).fill_(-torch.inf)
                 best, index = similarity.max(dim=1)
                 position = torch.where(best > nearest, order[columns][index], position)
                 nearest = torch.maximum(nearest, best)
             before = torch.zeros_like(y[rows])
-            for columns in tensors.blocks(num_samples):
-                similarity = queries @ tensors.unit_rows(x[order[columns]]).t()
+            for columns in tensors.blocks(len(gallery_y)):
+                similarity = queries @ tensors.unit_rows(gallery_x[order[columns]]).t()
                 if columns.start < last and columns.stop > first:
-                    similarity.masked_fill_(y[rows, None] == y[columns], -torch.inf)
+                    similarity.masked_fill_(y[rows, None] == gallery_y[columns], -torch.inf)
                 before += (similarity > nearest[:, None]).sum(dim=1, dtype=torch.int32)
                 tied = similarity == nearest[:, None]
                 if bool(tied.any()):
@@ -77,4 +91,4 @@ def recall_at_k(
             has_partner = nearest.isfinite()[:, None]
             hit = has_partner & (before[:, None] < limits)
             hits += hit.sum(dim=0)
-    return {k: count / num_samples for k, count in zip(values, hits.tolist(), strict=True)}
+    return {k: count / len(y) for k, count in zip(values, hits.tolist(), strict=True)}

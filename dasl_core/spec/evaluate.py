@@ -150,6 +150,14 @@ class Evaluate(SpecModel):
         fail_fast=True,
         description="The values of K for R@K; [] for none. Needs labels.",
     )
+    gallery: Name | None = Field(
+        None,
+        description=(
+            "Name of a folder inside each class folder, such as gallery: R@K searches the images in it "
+            "for the neighbors of all other held-out images, the queries. null: each held-out image is "
+            "a query, and the others are its neighbors."
+        ),
+    )
     every_epochs: PositiveInt | Auto = Field(
         "auto",
         description=(

@@ -75,6 +75,9 @@ class Evaluator:
         Args:
             augment: of the random views for alignment and fine-tuning.
             keepalive: called repeatedly during long computations.
+
+        Raises:
+            ValueError: `settings.gallery` leaves no query or no gallery.
         """
         self.settings, self.augment, self.seed = settings, augment, seed
         self.precision, self.dtype = precision, weight_dtype(precision)
@@ -96,6 +99,7 @@ class Evaluator:
             # classes are held out. Images of a single missing class count as wrong.
             if train_names is not None and not set(names).isdisjoint(train_names):
                 self.train_labels = torch.tensor([numbers[name] for name in train_names])
+        self.in_gallery = None if settings.gallery is None else _gallery(settings.gallery, held_out)
 
     def backbone(self, backbone: nn.Module, *, final: bool = False) -> dict[str, float]:
         """Compute all metrics of a network from images to features (B, d), in eval mode.
@@ -205,7 +209,7 @@ class Evaluator:
                     "knn_bank": float(len(bank)),
                 }
             if settings.retrieval and len(held_out) > 1:
-                recalls = recall_at_k(held_out, self.labels, settings.retrieval)
+                recalls = self._retrieval(held_out, self.labels)
                 metrics |= {f"recall_at_{k}": value for k, value in recalls.items()}
             if isinstance(settings.clustering, KMeans):
                 restarts = settings.clustering.restarts
@@ -215,6 +219,14 @@ class Evaluator:
         if health:
             metrics |= self._health(encode, held_out)
         return metrics
+
+    def _retrieval(self, x: Tensor, y: Tensor) -> dict[int, float]:
+        if self.in_gallery is None:
+            return recall_at_k(x, y, self.settings.retrieval)
+        inside, outside = self.in_gallery, ~self.in_gallery
+        gallery = (x[inside.to(x.device)], y[inside])
+        queries = x[outside.to(x.device)]
+        return recall_at_k(queries, y[outside], self.settings.retrieval, gallery=gallery)
 
     def _health(self, encode: Encoder, features: Tensor) -> dict[str, float]:
         """Compute the metrics that need no labels: is the representation spread, or collapsing?"""
@@ -330,3 +342,19 @@ def eval_mode(network: nn.Module) -> Iterator[nn.Module]:
     finally:
         for module, training in modes.items():
             module.training = training
+
+
+def _gallery(name: str, held_out: ImageSet) -> Tensor:
+    """Whether each held-out image is in the gallery; the others are queries.
+
+    Raises:
+        ValueError: all are, or none is.
+    """
+    inside = held_out.in_folder(name)
+    if inside.all() or not inside.any():
+        raise ValueError(
+            f"evaluate.gallery: {'all' if inside.all() else 'none'} of the {len(held_out)} held-out "
+            f"images lie in a folder {name!r} inside their class folder, as in CLASS/{name}/FILE; "
+            "queries lie beside it"
+        )
+    return torch.from_numpy(inside)

@@ -145,6 +145,29 @@ def test_recall_breaks_ties_by_position(rows: list[tuple[int, int]]) -> None:
         assert actual == pytest.approx(hits.double().mean().item())
 
 
+@pytest.mark.parametrize("tile_entries", [4, 1 << 22])
+def test_recall_of_queries_searches_only_the_gallery(
+    tile_entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dasl_core.tensors.TILE_ENTRIES", tile_entries)
+    x, y = clouds(classes=8, per_class=6, spread=1.5)
+    queries, rest = torch.arange(48) % 3 == 0, torch.arange(48) % 3 > 0
+    rest &= y != 5  # its queries have no partner: always missed
+    similarity = F.normalize(x[queries], dim=1) @ F.normalize(x[rest], dim=1).t()
+    same = y[rest][similarity.argsort(dim=1, descending=True)] == y[queries, None]
+    gallery = (x[rest], y[rest])
+    for k, recall in evaluate.recall_at_k(
+        x[queries], y[queries], [1, 4, 99], gallery=gallery
+    ).items():
+        assert recall == same[:, :k].any(dim=1).double().mean().item()
+    single = evaluate.recall_at_k(x[:1], y[:1], [1], gallery=(x[:1].numpy(), y[:1].numpy()))
+    assert single == {1: 1}  # an equal sample of the gallery is a neighbor
+    with pytest.raises(
+        ValueError, match=r"gallery\[0\] must have as many columns as x, 8; given 2"
+    ):
+        evaluate.recall_at_k(x, y, [1], gallery=(x[:, :2], y))
+
+
 def test_recall_accepts_k_beyond_number_of_rows() -> None:
     x, y = clouds(classes=60, per_class=20, spread=3, seed=5)
     ks = (1, 10, 100, 1000)

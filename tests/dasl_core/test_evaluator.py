@@ -149,6 +149,23 @@ def test_evaluator_metrics_equal_metric_functions(build: Build, pictures: Datase
     assert metrics["distance_max_difference"] > metrics["class_distance_max_difference"]
 
 
+def test_queries_are_searched_in_the_gallery(build: Build, tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "pictures")
+    for file in sorted(folder.rglob("0[5-8].png")):
+        (file.parent / "gallery").mkdir(exist_ok=True)
+        file.rename(file.parent / "gallery" / file.name)
+    index = ingest(folder)
+    evaluator, network = build(index, gallery="gallery"), network_with_a_head().eval()
+    x, y = evaluator.features(network, evaluator.held_out), evaluator.labels
+    assert y is not None
+    inside = torch.tensor(["/gallery/" in index.paths[i] for i in evaluator.held_out.indices])
+    expected = evaluate.recall_at_k(x[~inside], y[~inside], [1, 2], gallery=(x[inside], y[inside]))
+    metrics = evaluator.backbone(network)
+    assert (metrics["recall_at_1"], metrics["recall_at_2"]) == (expected[1], expected[2])
+    with pytest.raises(ValueError, match=r"evaluate\.gallery: none of the .*CLASS/queries/FILE"):
+        build(index, gallery="queries")
+
+
 @pytest.mark.parametrize("name", ["simclr", "byol", "dino", "npair"])
 def test_phi_distances_are_of_the_embeddings_that_the_loss_compares(
     build: Build, pictures: DatasetIndex, name: str

@@ -127,7 +127,7 @@ LAYOUTS: dict[Callable[[Path], None], dict[str, tuple[list[str], int]]] = {
         "test": (["099.Car_99", "196.Car_196"], 2),
     },
     sop: {"train": (["00001", "00002"], 3), "test": (["11319"], 1)},
-    inshop: {"train": (["id_01"], 2), "query": (["id_02"], 1), "gallery": (["id_02"], 1)},
+    inshop: {"train": (["id_01"], 2), "test": (["id_02"], 2)},
     cifar10: {"train": (["airplane", "automobile"], 10), "test": (["automobile"], 1)},
     cifar100: {"train": (["apple", "train"], 3), "test": (["apple"], 1)},
 }
@@ -164,6 +164,16 @@ def test_prepared_part_is_a_data_set_of_hard_links(tmp_path: Path) -> None:
     assert index.class_names == ["001.Albatross", "100.Pelican"]
     original = tmp_path / "source/CUB_200_2011/images/001.Albatross/001.Albatross_7.jpg"
     assert (index.root / index.paths[0]).samefile(original)
+
+
+def test_inshop_has_folders_of_queries_and_gallery_in_each_class(tmp_path: Path) -> None:
+    inshop(tmp_path)
+    prepare("inshop", tmp_path, tmp_path / "target")
+    test = tmp_path / "target/test"
+    assert {file.relative_to(test).as_posix() for file in test.rglob("*.jpg")} == {
+        "id_02/query/MEN-Denim-id_02-01_2_side.jpg",
+        "id_02/gallery/MEN-Denim-id_02-01_3_back.jpg",
+    }
 
 
 def test_prepare_copies_where_links_are_impossible(

@@ -728,6 +728,12 @@ def test_contradictory_dar_settings_are_refused(
             "evaluate.dataset",
             "evaluate.dataset: null",
         ),
+        (
+            {"evaluate": {"gallery": "gallery", "retrieval": []}},
+            "evaluate.gallery",
+            "evaluate.retrieval: []",
+            "evaluate.retrieval: [1]",
+        ),
     ],
 )
 def test_setting_without_effect_is_refused(

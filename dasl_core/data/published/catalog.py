@@ -32,7 +32,7 @@ PUBLISHED = {
     "sop": PublishedDataset(read_sop, {"train": (59_551, 11_318), "test": (60_502, 11_316)}),
     "inshop": PublishedDataset(
         read_inshop,
-        {"train": (25_882, 3_997), "query": (14_218, 3_985), "gallery": (12_612, 3_985)},
+        {"train": (25_882, 3_997), "test": (26_830, 3_985)},
     ),
     "cifar10": PublishedDataset(read_cifar10, {"train": (50_000, 10), "test": (10_000, 10)}),
     "cifar100": PublishedDataset(read_cifar100, {"train": (50_000, 100), "test": (10_000, 100)}),

@@ -11,9 +11,10 @@ class PublishedImage:
     """One image and its place in the published split.
 
     Attributes:
-        part: part of the split: "train", "test", "val", "query" or "gallery".
+        part: part of the split: "train", "test" or "val".
         class_name: name of the class, which becomes a folder.
-        name: file name, unique within the part and class.
+        name: file name, unique within the part and class; of In-shop's test part with a folder,
+            "query" or "gallery".
         content: the file, or pixels (height, width, 3) of 8 bits.
     """
 

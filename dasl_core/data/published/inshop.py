@@ -10,7 +10,7 @@ PARTS = ("train", "query", "gallery")
 
 
 def read_inshop(source: Path) -> Iterator[PublishedImage]:
-    """Read the authors' split: items to train, and queries and a gallery of other items.
+    """Read the authors' split: items to train, and other items to test, in folders of queries and gallery.
 
     Args:
         source: folder with `Eval/list_eval_partition.txt` (or that file itself) and the unpacked `img`,
@@ -27,4 +27,7 @@ def read_inshop(source: Path) -> Iterator[PublishedImage]:
             raise ValueError(f"{lists / name}: unknown part {part!r}; expected one of {PARTS}")
         # Items have images of equal names in several folders, such as WOMEN/Dresses.
         flat = "-".join(Path(path).parts[1:])
-        yield PublishedImage(part, item, flat, images / path)
+        if part == "train":
+            yield PublishedImage("train", item, flat, images / path)
+        else:
+            yield PublishedImage("test", item, f"{part}/{flat}", images / path)

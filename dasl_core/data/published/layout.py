@@ -48,7 +48,8 @@ def prepare(dataset: str, source: Path, target: Path) -> list[PreparedPart]:
     classes: dict[str, Counter[str]] = {part: Counter() for part in published.sizes}
     written: set[Path] = set()
     for image in published.read(source):
-        file = target / image.part / _component(image.class_name) / _component(image.name)
+        names = (image.class_name, *image.name.split("/"))
+        file = target.joinpath(image.part, *map(_component, names))
         if file in written:
             raise ValueError(f"two images would become {file}; is {source} the original?")
         file.parent.mkdir(parents=True, exist_ok=True)

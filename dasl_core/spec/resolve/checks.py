@@ -55,6 +55,15 @@ def check_ignored(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> No
         problems.append(
             _ignored("evaluate.holdout", None, "evaluate.dataset", "evaluate.dataset: null")
         )
+    if spec.evaluate.gallery is not None and not spec.evaluate.retrieval:
+        problems.append(
+            _ignored(
+                "evaluate.gallery",
+                spec.evaluate.gallery,
+                "evaluate.retrieval: []",
+                "evaluate.retrieval: [1]",
+            )
+        )
 
 
 def _ignored(field: str, given: object, cause: str, instead: str) -> FieldProblem:
