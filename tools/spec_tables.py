@@ -23,8 +23,9 @@ from typing import Any, NamedTuple, get_args
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from dasl_core.spec import METHODS, JobSpec
+from dasl_core.spec import METHODS, JobSpec, resolve
 from dasl_core.spec.resolve.train import BASE_LR, WEIGHT_DECAY
+from tools.authors_settings import AUTHORS, DATASETS, AuthorsOfMethod, setting_of, setup_of
 
 PAGE = Path(__file__).parent.parent / "docs" / "spec.md"
 GENERATED = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
@@ -236,6 +237,63 @@ def _recipes() -> str:
     return _table(headings, (list(cells(name)) for name in sorted(METHODS)))
 
 
+def _authors() -> str:
+    """Both recipes of each method whose authors publish settings, and what is not reproduced."""
+    parts = []
+    for name, authors in sorted(AUTHORS.items()):
+        text = f"{authors.paper}. Code:\n<{authors.code}>."
+        differences = _table(
+            ("Not reproduced: the authors", "Here"),
+            ((each["authors"], each["here"]) for each in authors.differences),
+        )
+        parts.append(
+            f"#### `{name}`: both recipes\n\n{text}\n\n{_both(name, authors)}\n\n{differences}"
+        )
+    return "\n\n".join(parts)
+
+
+def _both(method: str, authors: AuthorsOfMethod) -> str:
+    """The settings of `small`, with its own batch, and of `authors` in each setup of the authors."""
+    resolved = {}
+    for setup, parts in authors.setups.items():
+        facts = DATASETS[parts["dataset"]]
+        spec = setup_of(method, setup, "small")
+        train = spec.train.model_copy(update={"batch_size": "auto"})
+        resolved[setup] = (
+            resolve(spec.model_copy(update={"train": train}), facts),
+            resolve(setup_of(method, setup, "authors"), facts),
+        )
+
+    def cell(name: str, recipe: int) -> str:
+        return _by_setup(
+            {setup: setting_of(both[recipe], name) for setup, both in resolved.items()}
+        )
+
+    rows = (
+        (f"`{name}`", cell(name, 0), cell(name, 1), setting.source)
+        for name, setting in authors.settings.items()
+    )
+    return _table(("Setting", "`small`", "`authors`", "Source"), rows)
+
+
+def _by_setup(values: Mapping[str, Any]) -> str:
+    """One value if it is that of all setups; else each with its setups."""
+    setups: dict[str, list[str]] = {}
+    for setup, value in values.items():
+        setups.setdefault(_plain(value), []).append(setup)
+    if len(setups) == 1:
+        return next(iter(setups))
+    return "; ".join(f"{value} ({', '.join(names)})" for value, names in setups.items())
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_plain, value))
+    if isinstance(value, float):
+        return _decimal(value)
+    return value if isinstance(value, str) else _json(value)
+
+
 def _decimal(value: float) -> str:
     """A number without an exponent: 0.0000015."""
     return f"{value:.10f}".rstrip("0").rstrip(".")
@@ -259,6 +317,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **{section: partial(_section_table, section) for section in SECTIONS},
     "rates": _rates,
     "recipes": _recipes,
+    "authors": _authors,
 }
 
 

@@ -5,12 +5,13 @@ brightness, contrast, saturation, hue and grayscale become one 3x3 matrix and on
 hue rotates the chroma plane of YIQ, as NVIDIA DALI does, where torchvision goes through HSV. They are
 applied in that order (torchvision draws an order; all but hue and contrast's mean commute).
 
-Crops are resampled as Pillow's bilinear filter and torchvision with `antialias=True` do, flips included.
+Crops are resampled as Pillow's bilinear or bicubic filter and torchvision with `antialias=True` do, flips
+included.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -18,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dasl_core.spec import Normalization, ViewAugment
+from dasl_core.spec.fields import Interpolation
 
 LUMA = (0.299, 0.587, 0.114)  # ITU-R 601-2, as Pillow's
 # The rows of the chroma sum to 0: a gray pixel has none, so hue and saturation leave it gray.
@@ -41,6 +43,7 @@ class ViewParameters:
         contrast: (B,), 1 for none; the change is around the image's mean luminance.
         sigma: (B,), blur in pixels of the view; 0 is none. None when no image is blurred.
         solarized: (B,), 1 where pixels above one half are inverted, else 0. None when none is.
+        interpolation: filter of the crop.
     """
 
     box: Tensor
@@ -48,6 +51,7 @@ class ViewParameters:
     contrast: Tensor
     sigma: Tensor | None
     solarized: Tensor | None = None
+    interpolation: Interpolation = "bilinear"
 
     def rows(self, indices: slice | Tensor) -> "ViewParameters":
         """The parameters of some of the images."""
@@ -61,8 +65,13 @@ class ViewParameters:
         sigma, solarized = (
             None if tensor is None else change(tensor) for tensor in (self.sigma, self.solarized)
         )
-        return ViewParameters(
-            change(self.box), change(self.color), change(self.contrast), sigma, solarized
+        return replace(
+            self,
+            box=change(self.box),
+            color=change(self.color),
+            contrast=change(self.contrast),
+            sigma=sigma,
+            solarized=solarized,
         )
 
 
@@ -82,7 +91,8 @@ def draw_view(valid_hw: Tensor, augment: ViewAugment, generator: torch.Generator
     strength = JITTER * augment.jitter
     active = (torch.rand(count, generator=generator) < augment.jitter_probability).float()
     brightness, contrast, saturation = (
-        1 + active * _uniform(max(-1.0, -strength), strength, count, generator) for _ in range(3)
+        1 + active * _uniform(max(-1.0, -each), each, count, generator)
+        for each in (strength, strength, strength * augment.saturation)
     )
     hue = active * _uniform(-0.5, 0.5, count, generator) * 2 * HUE_JITTER * augment.jitter
     gray = (torch.rand(count, generator=generator) < augment.grayscale).float()
@@ -93,7 +103,7 @@ def draw_view(valid_hw: Tensor, augment: ViewAugment, generator: torch.Generator
     if augment.solarize > 0:
         solarized = (torch.rand(count, generator=generator) < augment.solarize).float()
     color = _color_matrix(brightness, saturation * (1 - gray), hue)
-    return ViewParameters(box, color, contrast, sigma, solarized)
+    return ViewParameters(box, color, contrast, sigma, solarized, augment.interpolation)
 
 
 def central_view(valid_hw: Tensor) -> ViewParameters:
@@ -127,7 +137,10 @@ def render(
     Returns:
         (B, C, image_size, image_size), normalized.
     """
-    images = _crop(canvases, valid_hw.to(canvases.device), view.box.to(dtype), image_size)
+    valid_hw, box = valid_hw.to(canvases.device), view.box.to(dtype)
+    images = _crop(canvases, valid_hw, box, image_size, FILTERS[view.interpolation])
+    if view.interpolation == "bicubic":
+        images = images.clamp(0, 1)  # it overshoots
     if images.shape[1] == 3:
         images = _recolor(images, view.color, view.contrast)
     else:  # grayscale: only brightness and contrast apply
@@ -197,24 +210,42 @@ def _color_matrix(brightness: Tensor, saturation: Tensor, hue: Tensor) -> Tensor
     return matrix
 
 
-def _crop(canvases: Tensor, valid_hw: Tensor, box: Tensor, size: int) -> Tensor:
-    """Resample a box of each image to (B, C, size, size) in [0, 1], as Pillow's bilinear `resize`.
+def _triangle(distance: Tensor) -> Tensor:
+    """Weights of the bilinear filter at distances of at least 0, in pixels."""
+    return (1 - distance).clamp(min=0)
+
+
+def _cubic(distance: Tensor) -> Tensor:
+    """Weights of the bicubic filter (Keys 1981), with Pillow's a of -0.5."""
+    near = (1.5 * distance - 2.5) * distance * distance + 1
+    far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
+    return torch.where(distance < 1, near, far * (distance < 2))
+
+
+Filter = Callable[[Tensor], Tensor]
+FILTERS: Mapping[Interpolation, Filter] = {"bilinear": _triangle, "bicubic": _cubic}
+
+
+def _crop(canvases: Tensor, valid_hw: Tensor, box: Tensor, size: int, kernel: Filter) -> Tensor:
+    """Resample a box of each image to (B, C, size, size), as Pillow's `resize`.
 
     A box is parallel to the axes, so rows and columns are filtered one after the other.
     """
     count, channels, side, _ = canvases.shape
     height, width = (edge.to(box.dtype) for edge in valid_hw.unbind(1))
-    rows = _filter_weights(box[:, 1], box[:, 3], height, side, size)
-    columns = _filter_weights(box[:, 0], box[:, 2], width, side, size)
+    rows = _filter_weights(box[:, 1], box[:, 3], height, side, size, kernel)
+    columns = _filter_weights(box[:, 0], box[:, 2], width, side, size, kernel)
     lower = rows[:, None] @ canvases.to(box.dtype)  # (B, C, size, side)
     return (lower.flatten(1, 2) @ columns.mT).view(count, channels, size, size) / 255
 
 
-def _filter_weights(start: Tensor, share: Tensor, edge: Tensor, side: int, size: int) -> Tensor:
+def _filter_weights(
+    start: Tensor, share: Tensor, edge: Tensor, side: int, size: int, kernel: Filter
+) -> Tensor:
     """Weights (B, size, side) of a canvas's rows or columns in those of a view.
 
-    A triangle filter: linear interpolation where a view enlarges; where it reduces, the filter is
-    wider by the reduction, so that details finer than the view's pixels vanish and leave no moire.
+    Where a view reduces, the filter is wider by the reduction, so that details finer than the view's pixels
+    vanish and leave no moire.
 
     Args:
         start: (B,), of the box, as a share of the image.
@@ -222,6 +253,7 @@ def _filter_weights(start: Tensor, share: Tensor, edge: Tensor, side: int, size:
         edge: (B,), pixels of the image within its canvas.
         side: pixels of the canvas.
         size: pixels of the view.
+        kernel: weights by distance, as for a view that enlarges.
     """
     steps = (torch.arange(size, device=edge.device, dtype=edge.dtype) + 0.5) / size
     centers = (start[:, None] + steps * share[:, None]) * edge[:, None]  # in pixels of the canvas
@@ -229,7 +261,7 @@ def _filter_weights(start: Tensor, share: Tensor, edge: Tensor, side: int, size:
     pixels = torch.arange(side, device=edge.device, dtype=edge.dtype) + 0.5
     distance = (pixels - centers[:, :, None]).abs() / reduction[:, None, None]
     # Beyond the image the canvas is empty.
-    weights = (1 - distance).clamp(min=0) * (pixels < edge[:, None])[:, None, :]
+    weights = kernel(distance) * (pixels < edge[:, None])[:, None, :]
     return weights / weights.sum(dim=2, keepdim=True)
 
 

@@ -33,7 +33,10 @@ class SimCLR(TwoViewMethod):
     ) -> Self:
         network = build_backbone(backbone)
         projector = projection_head(
-            feature_width(network), settings.hidden_dim, settings.projection_dim
+            feature_width(network),
+            settings.hidden_dim,
+            settings.projection_dim,
+            last_batch_norm=settings.last_batch_norm,
         )
         return cls(network, projector, settings.temperature)
 

@@ -10,17 +10,27 @@ from torch import Tensor, nn
 from dasl_core.tensors import full_precision
 
 
-def projection_head(in_features: int, hidden: int, out: int) -> nn.Sequential:
+def projection_head(
+    in_features: int, hidden: int, out: int, *, last_batch_norm: bool = False
+) -> nn.Sequential:
     """SimCLR's head: Linear, BatchNorm, ReLU, Linear (Chen et al. 2020, section 4.2).
 
-    The hidden layer has no bias, since BatchNorm would remove it.
+    A layer before a BatchNorm has no bias, which it would remove.
+
+    Args:
+        last_batch_norm: end with a BatchNorm that scales but does not shift, as the authors' code.
     """
-    return nn.Sequential(
+    head = nn.Sequential(
         nn.Linear(in_features, hidden, bias=False),
         nn.BatchNorm1d(hidden),
         nn.ReLU(inplace=True),
-        nn.Linear(hidden, out),
+        nn.Linear(hidden, out, bias=not last_batch_norm),
     )
+    if last_batch_norm:
+        norm = nn.BatchNorm1d(out)
+        norm.bias.requires_grad_(False)  # 0
+        head.append(norm)
+    return head
 
 
 def deep_head(widths: Sequence[int], *, normalized_output: bool) -> nn.Sequential:

@@ -3,7 +3,7 @@
 from pydantic import Field, field_validator
 
 from dasl_core.spec.base import Auto, SpecModel
-from dasl_core.spec.fields import JitterStrength, PerView, Probability
+from dasl_core.spec.fields import Interpolation, JitterStrength, PerView, Probability, Saturation
 from dasl_core.spec.methods.config import range_of_areas
 
 
@@ -20,12 +20,25 @@ class Augment(SpecModel):
             'high <= 1. "auto": the method\'s recipe.'
         ),
     )
+    interpolation: Interpolation | Auto = Field(
+        "auto",
+        description=(
+            'Filter by which a crop is resampled, as Pillow\'s of the same name. "auto": bilinear.'
+        ),
+    )
     flip: float = Field(0.5, ge=0, le=1, description="Probability of a horizontal flip.")
     jitter: JitterStrength | Auto = Field(
         "auto",
         description=(
             'Strength of the color jitter; 1 is SimCLR\'s value for ImageNet. "auto": 0.5; 0 '
             "for supervised methods."
+        ),
+    )
+    saturation: Saturation | Auto = Field(
+        "auto",
+        description=(
+            "Strength of the jitter of saturation, as a factor of that of brightness and contrast. "
+            '"auto": 1.'
         ),
     )
     jitter_probability: float = Field(

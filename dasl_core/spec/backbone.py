@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from dasl_core.spec.backbones import BACKBONES
 from dasl_core.spec.base import Auto, SpecModel, problem
 from dasl_core.spec.errors import closest
-from dasl_core.spec.fields import ChannelMeans, ChannelStds, ImageSize
+from dasl_core.spec.fields import ChannelMeans, ChannelStds, DropPath, ImageSize
 
 
 class Backbone(SpecModel):
@@ -59,11 +59,11 @@ class Backbone(SpecModel):
         "auto",
         description='Standard deviation of each channel, likewise. "auto": as for `mean`.',
     )
-    drop_path: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="Stochastic depth: fraction of residual branches dropped in training.",
+    drop_path: DropPath | Auto = Field(
+        "auto",
+        description=(
+            'Stochastic depth: fraction of residual branches dropped in training. "auto": 0.'
+        ),
     )
 
     @field_validator("name")

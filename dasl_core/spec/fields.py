@@ -1,6 +1,6 @@
 """Constrained types of fields that several parts of a spec share."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -26,6 +26,11 @@ ChannelStds = Annotated[
 ]
 ImageSize = Annotated[int, Field(ge=8, le=1024)]
 JitterStrength = Annotated[float, Field(ge=0, le=2)]
+Saturation = Annotated[float, Field(ge=0, le=2)]
+Interpolation = Literal["bilinear", "bicubic"]
+LayerDecay = Annotated[float, Field(gt=0, le=1)]
+RateShare = Annotated[float, Field(ge=0, lt=1)]
+DropPath = Annotated[float, Field(ge=0, lt=1)]
 ClusterCount = Annotated[int, Field(ge=2, le=1_000_000)]
 GlobalBatch = Annotated[int, Field(ge=2, le=1_000_000_000)]
 WarmupEpochs = Annotated[float, Field(ge=0, le=100_000)]

@@ -6,12 +6,13 @@ from pydantic import Field, field_validator, model_validator
 
 from dasl_core.spec.augment import Augment
 from dasl_core.spec.backbone import Backbone
-from dasl_core.spec.base import SpecModel, problem
+from dasl_core.spec.base import Auto, SpecModel, problem
 from dasl_core.spec.errors import closest
 from dasl_core.spec.evaluate import Evaluate
 from dasl_core.spec.fields import Name, PositiveInt, Tag
 from dasl_core.spec.methods import METHODS, MethodSettings
 from dasl_core.spec.methods.simclr import SimCLR
+from dasl_core.spec.recipes import RecipeName
 from dasl_core.spec.regularizers import DAR, SEC
 from dasl_core.spec.rivals import Rivals
 from dasl_core.spec.train import Train
@@ -82,6 +83,15 @@ class JobSpec(SpecModel):
         "pretraining", description="A label for people; need not be unique. No slashes."
     )
     dataset: Name = Field(description="Id or name of a registered data set.")
+    recipe: RecipeName | Auto = Field(
+        "auto",
+        description=(
+            'Which settings stand behind "auto" in all other fields. "small": those for few images on '
+            'one machine, which the fields describe. "authors": those of the method\'s authors, where '
+            'they differ. "continue": those for a start from weights. "auto": "continue" for a '
+            'self-supervised method with `backbone.pretrained`, else "small".'
+        ),
+    )
     method: MethodSettings = Field(default_factory=SimCLR)
     backbone: Backbone = Field(default_factory=Backbone)
     augment: Augment = Field(default_factory=Augment)

@@ -17,19 +17,25 @@ from dasl_core.spec.fields import (
     ChannelStds,
     ClusterCount,
     Decay,
+    DropPath,
     GlobalBatch,
     ImageSize,
+    Interpolation,
     JitterStrength,
+    LayerDecay,
     PerView,
     PositiveInt,
     Probability,
     Rate,
+    RateShare,
+    Saturation,
     WarmupEpochs,
     Weight,
 )
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.methods import ResolvedMethodSettings
 from dasl_core.spec.normalization import Normalization
+from dasl_core.spec.recipes import RecipeName
 from dasl_core.spec.regularizers import DAR, SEC, Clusters
 from dasl_core.spec.rivals import Rivals
 from dasl_core.spec.train import Clip, Optimizer, Train
@@ -42,6 +48,7 @@ class ResolvedBackbone(Backbone):
     stem: Literal["standard", "small"]
     mean: ChannelMeans
     std: ChannelStds
+    drop_path: DropPath = 0.0
 
     @property
     def normalization(self) -> Normalization:
@@ -53,7 +60,9 @@ class ResolvedAugment(Augment):
     """Augmentations in which every probability and strength is a number."""
 
     crop_scale: tuple[float, float]
+    interpolation: Interpolation
     jitter: JitterStrength
+    saturation: Saturation
     grayscale: Probability
     blur: Probability | PerView
     solarize: Probability | PerView
@@ -107,6 +116,8 @@ class ResolvedOptimizer(Optimizer):
     name: Literal["adamw", "sgd", "lars"]
     lr: Rate
     base_lr: Rate
+    lr_end: RateShare
+    layer_decay: LayerDecay
     weight_decay: Decay
     weight_decay_end: Decay
 
@@ -137,6 +148,7 @@ class ResolvedEvaluate(Evaluate):
 class StepSettings(SpecModel):
     """The settings of a job that decide each of its steps, without "auto" values."""
 
+    recipe: RecipeName
     method: ResolvedMethodSettings
     backbone: ResolvedBackbone
     augment: ResolvedAugment

@@ -5,7 +5,15 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from dasl_core.spec.base import Auto, SpecModel, problem
-from dasl_core.spec.fields import Decay, GlobalBatch, PositiveInt, Rate, WarmupEpochs
+from dasl_core.spec.fields import (
+    Decay,
+    GlobalBatch,
+    LayerDecay,
+    PositiveInt,
+    Rate,
+    RateShare,
+    WarmupEpochs,
+)
 
 
 class Optimizer(SpecModel):
@@ -36,18 +44,17 @@ class Optimizer(SpecModel):
     lr_scaling: Literal["linear", "sqrt"] = Field(
         "linear", description="How `base_lr` grows with `batch_size` / 256."
     )
-    lr_end: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="Final learning rate of the cosine schedule, as a fraction of the peak.",
-    )
-    layer_decay: float = Field(
-        1.0,
-        gt=0,
-        le=1,
+    lr_end: RateShare | Auto = Field(
+        "auto",
         description=(
-            "Factor on the learning rate from each block of the backbone to the one before it."
+            'Final learning rate of the cosine schedule, as a fraction of the peak. "auto": 0.'
+        ),
+    )
+    layer_decay: LayerDecay | Auto = Field(
+        "auto",
+        description=(
+            "Factor on the learning rate from each block of the backbone to the one before it. "
+            '"auto": 1.'
         ),
     )
     weight_decay: Decay | Auto = Field(

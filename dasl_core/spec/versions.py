@@ -97,12 +97,24 @@ def without_rivals(spec: Content) -> Content:
     return {**spec, "rivals": Rivals().model_dump(mode="json")}
 
 
+def keep_small_recipe(spec: Content) -> Content:
+    """Up to version 6, there was one recipe, one strength of the jitter, and one filter for crops."""
+    if not decides_steps(spec):
+        return spec
+    augment = {"saturation": 1.0, "interpolation": "bilinear", **spec["augment"]}
+    upgraded = {**spec, "augment": augment}
+    if spec["method"].get("name") == "simclr":
+        upgraded["method"] = {"last_batch_norm": False, **spec["method"]}
+    return {"recipe": "small", **upgraded} if is_resolved(spec) else upgraded
+
+
 UPGRADERS: list[Callable[[Content], Content]] = [
     keep_evaluations_of_version_1,
     keep_evaluating_the_backbone,
     keep_all_semihard_triplets,
     keep_normalizing_as_imagenet,
     without_rivals,
+    keep_small_recipe,
 ]
 """Item n - 1 turns a spec of version n into one of version n + 1.
 

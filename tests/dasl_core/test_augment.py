@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,26 @@ from torchvision.transforms.functional import resize
 
 from dasl_core.data.augment import (
     LUMA,
+    RGB_TO_YIQ,
     ViewParameters,
     central_view,
     draw_view,
     render,
 )
 from dasl_core.spec import Normalization, ViewAugment
+from dasl_core.spec.fields import Interpolation
 from dasl_core.spec.normalization import IMAGENET
 
-STILL = ViewAugment(crop_scale=(1.0, 1.0), flip=0, jitter=0, grayscale=0, blur=0.0, solarize=0.0)
+STILL = ViewAugment(
+    crop_scale=(1.0, 1.0),
+    interpolation="bilinear",
+    flip=0,
+    jitter=0,
+    saturation=1,
+    grayscale=0,
+    blur=0.0,
+    solarize=0.0,
+)
 
 
 def changed(**settings: object) -> ViewAugment:
@@ -49,7 +61,9 @@ def drawn(**changes: Any) -> ViewAugment:
     """SimCLR's recipe, resolved."""
     usual = {
         "crop_scale": (0.2, 1.0),
+        "interpolation": "bilinear",
         "jitter": 0.5,
+        "saturation": 1.0,
         "grayscale": 0.2,
         "blur": 0.0,
         "solarize": 0.0,
@@ -126,16 +140,18 @@ def crop(*box: float) -> ViewParameters:
     st.tuples(*[st.floats(0.05, 1)] * 2),
     st.tuples(*[st.floats(0, 1)] * 2),
     st.booleans(),
+    st.sampled_from(["bilinear", "bicubic"]),
 )
-@example((40, 40), 8, (1.0, 1.0), (0.0, 0.0), False)
-@example((9, 31), 24, (0.3, 0.2), (1.0, 1.0), True)
-@settings(deadline=None, max_examples=60)
-def test_crop_equals_bilinear_resize_of_pillow(
+@example((40, 40), 8, (1.0, 1.0), (0.0, 0.0), False, "bilinear")
+@example((9, 31), 24, (0.3, 0.2), (1.0, 1.0), True, "bicubic")
+@settings(deadline=None, max_examples=80)
+def test_crop_equals_resize_of_pillow(
     hw: tuple[int, int],
     size: int,
     shares: tuple[float, float],
     places: tuple[float, float],
     flip: bool,
+    interpolation: Interpolation,
 ) -> None:
     image = canvases(1, side=44)
     height, width = hw
@@ -145,13 +161,15 @@ def test_crop_equals_bilinear_resize_of_pillow(
     references = [
         np.asarray(
             Image.fromarray(plane.numpy().astype(np.float32)).resize(
-                (size, size), Image.Resampling.BILINEAR, box=box
+                (size, size), Image.Resampling[interpolation.upper()], box=box
             )
         )
         for plane in image[0, :, :height, :width]
     ]
     reference = torch.from_numpy(np.stack(references)).double()[None] / 255
     view = crop(right if flip else left, top, -shares[0] if flip else shares[0], shares[1])
+    view = replace(view, interpolation=interpolation)
+    reference = reference.clamp(0, 1)  # an overshoot, as for 8 bits
     ours = pixels(image, view, size, torch.tensor([hw]))
     # Pillow rounds a box to float32.
     close(ours.flip(3) if flip else ours, reference, atol=1e-4)
@@ -282,6 +300,21 @@ def test_hue_and_saturation_keep_luminance_and_gray() -> None:
     red = color @ torch.tensor([1.0, 0.0, 0.0]) / brightness[:, None]
     assert (red[:, 1] > 0.05).any()
     assert (red[:, 2] > 0.05).any()
+
+
+def test_saturation_is_jittered_less_than_brightness() -> None:
+    augment = changed(jitter=0.5, saturation=0.5, jitter_probability=1)
+    view = draw(augment, torch.full((4000, 2), 9))
+    luma = torch.tensor(LUMA)
+    brightness = luma @ view.color @ torch.ones(3)
+    # The chroma of a color is scaled by brightness and saturation, and rotated by hue.
+    to_chroma = torch.tensor(RGB_TO_YIQ)[1:]
+    color = torch.tensor([0.9, 0.2, 0.4])
+    chroma = (to_chroma @ (view.color @ color).T).norm(dim=0) / (to_chroma @ color).norm()
+    saturation = chroma / brightness
+    assert 0.8 <= saturation.min() < 0.81
+    assert 1.19 < saturation.max() <= 1.2 + 1e-5
+    assert 0.6 <= brightness.min() < 0.61
 
 
 def test_jitter_of_gray_image_does_not_depend_on_channels() -> None:

@@ -21,6 +21,7 @@ from dasl_core.models.heads import deep_head
 from dasl_core.seeds import derive_seed
 from dasl_core.spec.methods import ResolveContext
 from dasl_core.spec.methods.moco_v3 import MoCoV3 as Settings
+from dasl_core.spec.methods.moco_v3 import ResolvedMoCoV3
 from dasl_core.train.serialization import load_state
 from tests.support.micro_batches import micro_batch_gradients, without_batch_statistics
 from tests.support.setting_effects import HEAD, SettingEffects, other
@@ -187,10 +188,10 @@ def test_heads_are_those_of_the_authors(
 
 def test_settings(pictures: DatasetIndex) -> None:
     given = ResolveContext("resnet50", 2048, 224, None, 1_281_167, 4096, 100)
-    assert Settings().resolve(given).hidden_dim == 4096
-    assert Settings().resolve(given._replace(features=384)).hidden_dim == 4096  # a ViT-S
-    assert Settings().resolve(given._replace(features=64)).hidden_dim == 768
-    assert (Settings().temperature, Settings().teacher_momentum) == (0.2, 0.99)
+    settings = Settings(temperature=0.2, teacher_momentum=0.99)
+    assert settings.resolve(given).hidden_dim == 4096
+    assert settings.resolve(given._replace(features=384)).hidden_dim == 4096  # a ViT-S
+    assert settings.resolve(given._replace(features=64)).hidden_dim == 768
     spec = resolved(
         pictures,
         method={"name": "moco_v3"},
@@ -200,6 +201,8 @@ def test_settings(pictures: DatasetIndex) -> None:
     assert (spec.augment.blur, spec.augment.solarize) == ((1.0, 0.1), (0.0, 0.2))
     assert spec.train.optimizer.lr == pytest.approx(1.5e-4 * 8 / 256)
     assert spec.train.optimizer.weight_decay == 0.1
+    assert isinstance(spec.method, ResolvedMoCoV3)
+    assert (spec.method.temperature, spec.method.teacher_momentum) == (0.2, 0.99)
 
 
 SETTING_EFFECTS = {

@@ -100,7 +100,11 @@ def test_forward_returns_raw_embeddings_per_view() -> None:
 
 SETTING_EFFECTS = {
     "simclr": SettingEffects(
-        HEAD | {"temperature": other(0.7, "loss")},
+        HEAD
+        | {
+            "temperature": other(0.7, "loss"),
+            "last_batch_norm": other(True, "network"),
+        },
         lambda s, _, history: nt_xent(history[-1][1]["embeddings"], s.temperature),
     )
 }

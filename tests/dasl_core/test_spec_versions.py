@@ -212,6 +212,20 @@ def test_training_state_without_a_newer_setting_gets_its_default(
     assert run(spec, pictures, cache, second, first.last_checkpoint) == "succeeded"
 
 
+@pytest.mark.parametrize("method", ["simclr", "byol"])
+def test_specs_up_to_version_6_have_the_small_recipe(pictures: DatasetIndex, method: str) -> None:
+    spec = resolved(pictures, method={"name": method})
+    stored = spec.model_dump(mode="json")
+    del stored["recipe"], stored["augment"]["saturation"], stored["augment"]["interpolation"]
+    stored["method"].pop("last_batch_norm", None)
+    assert versions.load(stored, 6) == spec
+    parts = ("method", "backbone", "augment", "dar", "sec", "rivals", "train")
+    state = {part: stored[part] for part in parts} | {"train_images": 18, "images": "digest"}
+    assert versions.upgrade(state, 6)["augment"] == spec.augment.model_dump(mode="json")
+    submitted = {"dataset": "pictures", "augment": {"jitter": 0.3}}
+    assert versions.upgrade(submitted, 6) == submitted
+
+
 def test_triplet_checkpoint_of_version_3_is_resumed_with_its_loss(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:

@@ -125,7 +125,9 @@ def resume_paused(old: OldService, folder: Path) -> Recorder:
     return reporter
 
 
-def crop_of_v0_1(canvases: Tensor, valid_hw: Tensor, box: Tensor, size: int) -> Tensor:
+def crop_of_v0_1(
+    canvases: Tensor, valid_hw: Tensor, box: Tensor, size: int, kernel: object
+) -> Tensor:
     """Resample crops as version 0.1 did: from two pixels, which aliases where a crop shrinks."""
     side = canvases.shape[-1]
     height, width = (edge.to(box.dtype) for edge in valid_hw.unbind(1))

@@ -18,6 +18,7 @@ from dasl_core.spec.methods.config import (
     register,
     register_resolved,
 )
+from dasl_core.spec.recipes import AtMostAllEpochs, Authors, ByEpochs
 
 
 @register
@@ -35,6 +36,22 @@ class BYOL(EMATeacherConfig):
         crop_scale=(0.08, 1.0),
         blur=(1.0, 0.1),
         solarize=(0.0, 0.2),
+    )
+    # google-deepmind/deepmind-research, byol/configs/byol.py and byol/utils.
+    authors: ClassVar[Authors | None] = Authors(
+        families=("resnet",),
+        settings={
+            "method.hidden_dim": 4096,
+            "method.teacher_momentum": ByEpochs({40: 0.97, 100: 0.99, 300: 0.99, 1000: 0.996}),
+            "augment.interpolation": "bicubic",
+            "augment.saturation": 0.5,
+            "train.optimizer.name": "lars",
+            "train.optimizer.base_lr": ByEpochs({40: 0.45, 100: 0.45, 300: 0.3, 1000: 0.2}),
+            "train.optimizer.weight_decay": ByEpochs(
+                {40: 1e-6, 100: 1e-6, 300: 1e-6, 1000: 1.5e-6}
+            ),
+            "train.warmup_epochs": AtMostAllEpochs(10),
+        },
     )
     # Base momentum of the paper's code by epochs; between them it is interpolated.
     _MOMENTA: ClassVar = ((40, 0.97), (100, 0.99), (300, 0.99), (1000, 0.996))

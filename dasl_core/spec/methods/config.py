@@ -1,13 +1,13 @@
 """Base classes of the settings of methods, and their registry."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from pydantic import Field, field_validator
 
 from dasl_core.spec.base import Auto, SpecModel, problem
 from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.recipes import NOTHING, Authors, Settings
 
 Width = Annotated[int, Field(ge=1, le=65_536)]
 # Below it cosines become numbers that float32 does not hold.
@@ -17,8 +17,6 @@ CropSize = Annotated[int, Field(ge=8, le=1024)]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 Outputs = Annotated[int, Field(ge=2, le=1_000_000)]
 Epochs = Annotated[int, Field(ge=0, le=100_000)]
-
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class FixesShapes:
@@ -33,9 +31,9 @@ FIXES_SHAPES = FixesShapes()
 
 
 class Recipe(NamedTuple):
-    """What "auto" means with a method in the settings that all methods share.
+    """The recipe `small` of a method: what "auto" means in the settings that all methods share.
 
-    It starts from what the method's authors use; docs/spec.md lists the differences.
+    It starts from what the method's authors use; docs/spec.md shows both.
 
     Tuples hold one entry a view.
 
@@ -44,6 +42,7 @@ class Recipe(NamedTuple):
         weight_decay: the same for the decay; a pair is the start and the end of a cosine.
         clip: largest gradient norm, or None; `clip_each` applies it to each parameter separately.
         blur, solarize: probabilities on images large enough for a blur.
+        settings: constants that replace "auto" in other settings, by dotted name.
     """
 
     lr: Mapping[str, float] = NOTHING
@@ -55,6 +54,7 @@ class Recipe(NamedTuple):
     grayscale: float = 0.2
     blur: tuple[float, ...] = (0.5,)
     solarize: tuple[float, ...] = (0.0,)
+    settings: Settings = NOTHING
 
 
 class ResolveContext(NamedTuple):
@@ -76,12 +76,12 @@ class ResolveContext(NamedTuple):
 
 
 class MethodConfig(SpecModel):
-    """The settings that every method has.
-
-    In the settings that all methods share, "auto" means the method's `recipe`.
-    """
+    """The settings that every method has."""
 
     recipe: ClassVar[Recipe] = Recipe()
+    """What "auto" means with the recipe `small`."""
+    authors: ClassVar[Authors | None] = None
+    """What "auto" means with the recipe `authors`; None if no settings of theirs were found."""
     supervised: ClassVar[bool] = False
     """Whether the loss needs class labels; there is then one view of an image."""
     samples_per_class: ClassVar[int | None] = None

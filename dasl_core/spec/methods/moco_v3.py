@@ -17,6 +17,7 @@ from dasl_core.spec.methods.config import (
     register,
     register_resolved,
 )
+from dasl_core.spec.recipes import AtMostAllEpochs, Authors, ByEpochs, ByFamily
 
 
 @register
@@ -32,10 +33,34 @@ class MoCoV3(EMATeacherConfig):
         weight_decay={"lars": 1.5e-6, "adamw": 0.1},
         blur=(1.0, 0.1),
         solarize=(0.0, 0.2),
+        settings={"method.temperature": 0.2, "method.teacher_momentum": 0.99},
+    )
+    # facebookresearch/moco-v3, CONFIG.md and main_moco.py.
+    authors: ClassVar[Authors | None] = Authors(
+        families=("resnet", "vit"),
+        settings={
+            "method.temperature": ByFamily(vit=0.2, other=1.0),
+            "method.hidden_dim": 4096,
+            "method.teacher_momentum": ByFamily(
+                vit=0.99, other=ByEpochs({100: 0.99, 300: 0.99, 1000: 0.996})
+            ),
+            "augment.crop_scale": ByFamily(vit=(0.08, 1.0), other=(0.2, 1.0)),
+            "augment.saturation": 0.5,
+            "train.optimizer.name": ByFamily(vit="adamw", other="lars"),
+            "train.optimizer.base_lr": ByFamily(
+                vit=1.5e-4, other=ByEpochs({100: 0.6, 300: 0.3, 1000: 0.3})
+            ),
+            "train.optimizer.weight_decay": ByFamily(
+                vit=0.1, other=ByEpochs({100: 1e-6, 300: 1e-6, 1000: 1.5e-6})
+            ),
+            "train.warmup_epochs": ByFamily(vit=AtMostAllEpochs(40), other=AtMostAllEpochs(10)),
+        },
     )
 
     name: Literal["moco_v3"] = "moco_v3"
-    temperature: Temperature = Field(0.2, description="Divides the cosine similarities.")
+    temperature: Temperature | Auto = Field(
+        "auto", description='Divides the cosine similarities. "auto": 0.2.'
+    )
     projection_dim: Annotated[EmbeddingWidth, FIXES_SHAPES] = Field(
         256, description="Width of queries and keys."
     )
@@ -50,10 +75,11 @@ class MoCoV3(EMATeacherConfig):
         True,
         description="Keep a ViT's first layer at its random weights, which stabilizes training.",
     )
-    teacher_momentum: Momentum = Field(
-        0.99,
+    teacher_momentum: Momentum | Auto = Field(
+        "auto",
         description=(
-            "Momentum of the momentum encoder at the first step; it grows to 1 along a half cosine."
+            "Momentum of the momentum encoder at the first step; it grows to 1 along a half cosine. "
+            '"auto": 0.99.'
         ),
     )
 
@@ -70,3 +96,5 @@ class ResolvedMoCoV3(MoCoV3):
     """MoCo v3's settings without "auto"."""
 
     hidden_dim: Width
+    temperature: Temperature
+    teacher_momentum: Momentum

@@ -1,17 +1,21 @@
 """Settings of SimCLR."""
 
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from dasl_core.spec.base import Auto
 from dasl_core.spec.methods.config import (
+    FIXES_SHAPES,
     ProjectionHeadConfig,
+    Recipe,
     ResolveContext,
     Temperature,
     Width,
     register,
     register_resolved,
 )
+from dasl_core.spec.recipes import AtMostAllEpochs, Authors, ByImageSize
 
 
 @register
@@ -21,8 +25,36 @@ class SimCLR(ProjectionHeadConfig):
     Two views of an image attract each other and repel all other images.
     """
 
+    recipe: ClassVar[Recipe] = Recipe(
+        settings={"method.temperature": 0.2, "method.last_batch_norm": False}
+    )
+    # The paper, for ImageNet; google-research/simclr, README.md, for CIFAR-10.
+    authors: ClassVar[Authors | None] = Authors(
+        families=("resnet",),
+        settings={
+            "method.temperature": ByImageSize(small=0.5, large=0.1),
+            "method.last_batch_norm": True,
+            "augment.crop_scale": (0.08, 1.0),
+            "augment.interpolation": "bicubic",
+            "augment.jitter": ByImageSize(small=0.5, large=1.0),
+            "train.optimizer.name": "lars",
+            "train.optimizer.base_lr": ByImageSize(small=1.0, large=0.3),
+            "train.optimizer.weight_decay": ByImageSize(small=1e-4, large=1e-6),
+            "train.warmup_epochs": AtMostAllEpochs(10),
+        },
+    )
+
     name: Literal["simclr"] = "simclr"
-    temperature: Temperature = Field(0.2, description="Divides the cosine similarities.")
+    temperature: Temperature | Auto = Field(
+        "auto", description='Divides the cosine similarities. "auto": 0.2.'
+    )
+    last_batch_norm: Annotated[bool | Auto, FIXES_SHAPES] = Field(
+        "auto",
+        description=(
+            "Batch normalization without a shift at the end of the projection head, as in the authors' "
+            'code. "auto": false.'
+        ),
+    )
 
     def resolve(self, context: ResolveContext) -> "ResolvedSimCLR":
         """Choose a hidden layer as wide as the features."""
@@ -34,3 +66,5 @@ class ResolvedSimCLR(SimCLR):
     """SimCLR's settings without "auto"."""
 
     hidden_dim: Width
+    temperature: Temperature
+    last_batch_norm: bool

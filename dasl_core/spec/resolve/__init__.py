@@ -15,6 +15,7 @@ from dasl_core.spec.resolve.checks import check_ignored, check_labels
 from dasl_core.spec.resolve.estimate import Estimate, estimate
 from dasl_core.spec.resolve.evaluate import check_evaluate, resolve_evaluate
 from dasl_core.spec.resolve.facts import DatasetFacts, training_images
+from dasl_core.spec.resolve.recipe import choose_recipe, fill_in
 from dasl_core.spec.resolve.regularizers import (
     check_dar,
     check_sec,
@@ -46,6 +47,8 @@ def resolve(
     """
     problems: list[FieldProblem] = []
     image_size, stem, patch = choose_backbone(spec.backbone, facts, problems)
+    recipe = choose_recipe(spec, problems)
+    spec = fill_in(spec, recipe, image_size)
     normalization = choose_normalization(spec.backbone, recorded, problems)
     batch, per_class = choose_batch(spec, facts, problems)
     context = ResolveContext(
@@ -68,6 +71,7 @@ def resolve(
         raise SpecError(problems)
     return spec.narrow(
         ResolvedJobSpec,
+        recipe=recipe,
         backbone=spec.backbone.narrow(
             ResolvedBackbone,
             image_size=image_size,

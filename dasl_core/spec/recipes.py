@@ -1,0 +1,107 @@
+"""Recipes: the settings that stand behind "auto".
+
+A recipe is a table of settings by their dotted names. A value may depend on the job: see `value_for`.
+`small` is of two parts: constants are in tables, and what follows from the data set or the optimizer is
+computed in `dasl_core.spec.resolve` and in `resolve` of the method. The other recipes take precedence.
+"""
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+RecipeName = Literal["authors", "small", "continue"]
+Settings = Mapping[str, Any]
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class ByFamily(NamedTuple):
+    """A value for ViTs and one for all other backbones."""
+
+    vit: Any
+    other: Any
+
+
+class ByEpochs(NamedTuple):
+    """Values by the length of a run; that of the nearest length, by ratio, is taken."""
+
+    values: Mapping[int, Any]
+
+
+class ByImageSize(NamedTuple):
+    """A value for images that get the small stem, and one for larger images."""
+
+    small: Any
+    large: Any
+
+
+class AtMostAllEpochs(NamedTuple):
+    """A number of epochs, or all epochs of a shorter run."""
+
+    epochs: int
+
+
+class ShareOfEpochs(NamedTuple):
+    """A share of the epochs of a run."""
+
+    share: float
+
+
+class JobFacts(NamedTuple):
+    """What the values of a recipe depend on."""
+
+    family: str
+    epochs: int
+    has_small_images: bool
+
+
+class Authors(NamedTuple):
+    """The settings that a method's authors publish.
+
+    Attributes:
+        families: of the backbones for which they publish some.
+        settings: by dotted name; tests/fixtures/authors_settings.yaml has the sources.
+    """
+
+    families: tuple[str, ...]
+    settings: Settings
+
+
+# What `small` means for all methods, unless the method's own table says otherwise.
+SMALL: Settings = {
+    "augment.saturation": 1.0,
+    "augment.interpolation": "bilinear",
+    "backbone.drop_path": 0.0,
+    "train.optimizer.lr_end": 0.0,
+    "train.optimizer.layer_decay": 1.0,
+}
+
+# A start from weights: little may be lost before the heads have learned anything. The layer decay is that of
+# MAE's fine-tuning (He et al., CVPR 2022, table 9); the other values are this project's choice.
+CONTINUE: Settings = {
+    "train.optimizer.name": "adamw",
+    "train.optimizer.base_lr": 5e-5,
+    "train.optimizer.layer_decay": 0.75,
+    "train.optimizer.weight_decay": 0.01,
+    "train.optimizer.weight_decay_end": 0.01,
+    "train.warmup_epochs": ShareOfEpochs(0.2),
+    "method.teacher_momentum": 0.999,
+}
+
+
+def value_for(value: Any, job: JobFacts) -> Any:
+    """Return the value of a recipe for one job."""
+    match value:
+        case ByFamily():
+            return value_for(value.vit if job.family == "vit" else value.other, job)
+        case ByEpochs():
+            nearest = min(value.values, key=lambda length: abs(math.log(length / job.epochs)))
+            return value_for(value.values[nearest], job)
+        case ByImageSize():
+            return value_for(value.small if job.has_small_images else value.large, job)
+        case AtMostAllEpochs():
+            return min(value.epochs, job.epochs)
+        case ShareOfEpochs():
+            return value.share * job.epochs
+    return value

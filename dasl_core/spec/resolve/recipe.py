@@ -1,0 +1,83 @@
+"""Choose the recipe, and replace "auto" by its settings."""
+
+from collections import ChainMap
+from typing import Any, TypeVar
+
+from dasl_core.spec.backbones import BACKBONES
+from dasl_core.spec.base import SpecModel
+from dasl_core.spec.job import JobSpec
+from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.recipes import (
+    CONTINUE,
+    NOTHING,
+    SMALL,
+    JobFacts,
+    RecipeName,
+    Settings,
+    value_for,
+)
+from dasl_core.spec.resolve.backbone import SMALL_STEM_UP_TO
+
+Part = TypeVar("Part", bound=SpecModel)
+
+
+def choose_recipe(spec: JobSpec, problems: list[FieldProblem]) -> RecipeName:
+    """Return the recipe of the spec, or choose one by the start of the backbone."""
+    name = spec.recipe
+    if name == "auto":
+        starts = spec.backbone.pretrained is not None and not spec.method.supervised
+        return "continue" if starts else "small"
+    if name == "continue" and spec.backbone.pretrained is None:
+        problems.append(
+            FieldProblem(
+                "recipe",
+                "is for a start from weights, and backbone.pretrained is null",
+                "'continue'",
+                "'small', or backbone.pretrained with weights to start from",
+            )
+        )
+    if name == "authors":
+        authors, family = spec.method.authors, BACKBONES[spec.backbone.name].family
+        if authors is None or family not in authors.families:
+            such = "" if authors is None else f" for backbones such as {spec.backbone.name}"
+            problems.append(
+                FieldProblem(
+                    "recipe",
+                    f"is not known: no settings of the authors of {spec.method.name}{such} were found",
+                    "'authors'",
+                    "'small'",
+                )
+            )
+    return name
+
+
+def fill_in(spec: JobSpec, recipe: RecipeName, image_size: int) -> JobSpec:
+    """Return the spec with the settings of its recipe, and the constants of `small`, in place of "auto"."""
+    job = JobFacts(
+        family=BACKBONES[spec.backbone.name].family,
+        epochs=spec.train.epochs,
+        has_small_images=image_size <= SMALL_STEM_UP_TO,
+    )
+    for name, value in _settings(spec, recipe).items():
+        spec = _with(spec, name.split("."), value_for(value, job))
+    return spec
+
+
+def _settings(spec: JobSpec, recipe: RecipeName) -> Settings:
+    method = spec.method
+    own: dict[RecipeName, Settings] = {
+        "authors": NOTHING if method.authors is None else method.authors.settings,
+        "continue": CONTINUE,
+        "small": NOTHING,
+    }
+    tables = (own[recipe], method.recipe.settings, SMALL)
+    return ChainMap(*(dict(table) for table in tables))
+
+
+def _with(part: Part, path: list[str], value: Any) -> Part:
+    """Return `part` with the field at `path` set to `value` if it is "auto"."""
+    name, *inner = path
+    given = getattr(part, name, None)
+    if isinstance(given, SpecModel):
+        return part.model_copy(update={name: _with(given, inner, value)})
+    return part.model_copy(update={name: value}) if given == "auto" else part
