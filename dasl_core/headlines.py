@@ -3,6 +3,7 @@
 Imports nothing heavy, for the commands.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -42,6 +43,63 @@ ACCURACIES = (
 
 PLOTTED = ("recall_at_1", "knn_top1", "effective_rank")
 """Metrics whose curves are plotted, by preference; R@1 also shows how unseen classes separate."""
+
+
+RECALL = "recall_at_"
+"""Prefix of R@K: `recall_at_1`, `recall_at_5`, ..."""
+
+_LARGER_IS_BETTER = {
+    "knn_top1": True,
+    "nmi": True,
+    "pairwise_f1": True,
+    "pairwise_precision": True,
+    "pairwise_recall": True,
+    "effective_rank": True,
+    "dimension_std": True,
+    "uniformity": False,
+}
+# `alignment` and the distances have no better direction: they also fall when the features collapse.
+
+
+def larger_is_better(metric: str) -> bool | None:
+    """Return the direction of a metric that each evaluation measures; None if it has none."""
+    if metric.startswith(RECALL) and metric.removeprefix(RECALL).isdigit():
+        return True
+    return _LARGER_IS_BETTER.get(metric)
+
+
+def score(metrics: Mapping[str, object], metric: str) -> float | None:
+    """Return a metric such that larger is better; None if it is missing, not finite or without direction."""
+    value, larger = number_of(metrics, metric), larger_is_better(metric)
+    if value is None or larger is None or not math.isfinite(value):
+        return None
+    return value if larger else -value
+
+
+def rank_of_checkpoint(
+    metrics: Mapping[str, object], step: int, best_by: str | None = None
+) -> tuple[float, int]:
+    """Return the sort key of a checkpoint, the best one last.
+
+    Of equal metrics, the earlier is better: later ones may only repeat the newest evaluation. Without the
+    metric, the newest is.
+
+    Args:
+        best_by: name of the metric; None is the first of `ACCURACIES` that it has.
+    """
+    value = _score_by(metrics, best_by)
+    return (-math.inf, step) if value is None else (value, -step)
+
+
+def is_ranked(metrics: Mapping[str, object], best_by: str | None = None) -> bool:
+    """Whether a checkpoint has the metric by which checkpoints are the best ones."""
+    return _score_by(metrics, best_by) is not None
+
+
+def _score_by(metrics: Mapping[str, object], best_by: str | None) -> float | None:
+    names = [accuracy.metric for accuracy in ACCURACIES] if best_by is None else [best_by]
+    scores = (score(metrics, name) for name in names)
+    return next((value for value in scores if value is not None), None)
 
 
 def number_of(metrics: Mapping[str, object], name: str) -> float | None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from dasl_core.headlines import ACCURACIES, number_of
+from dasl_core.headlines import ACCURACIES, RECALL, number_of
 
 Kind = Literal["healthy", "collapsed", "no_better", "falling", "still_rising"]
 
@@ -20,7 +20,6 @@ RANK_CHANGE = 0.05
 LAST_PART = 0.75
 # Accuracies on fewer images say little.
 FEWEST_IMAGES = 30
-_RECALL = "recall_at_"
 
 _UNLABELED = (
     "Without labels this says only whether the features are spread out; evaluate.dataset can name a "
@@ -154,8 +153,8 @@ def _curve(evaluations: Sequence[Mapping[str, Any]], held_out: int) -> _Curve | 
 def _accuracies(metrics: Mapping[str, Any]) -> list[str]:
     """Return the names of the accuracies of an evaluation, best known first."""
     first = [accuracy.metric for accuracy in ACCURACIES]
-    recalls = [name for name in metrics if name.startswith(_RECALL) and name not in first]
-    recalls.sort(key=lambda name: int(name.removeprefix(_RECALL)))
+    recalls = [name for name in metrics if name.startswith(RECALL) and name not in first]
+    recalls.sort(key=lambda name: int(name.removeprefix(RECALL)))
     return [name for name in (*first, *recalls) if name in metrics]
 
 

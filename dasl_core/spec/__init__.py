@@ -28,7 +28,7 @@ from dasl_core.spec.resolved import (
     ResolvedTrain,
     ViewAugment,
 )
-from dasl_core.spec.train import Clip, Optimizer, Train
+from dasl_core.spec.train import Clip, Optimizer, Stop, Train
 from dasl_core.spec.yaml import apply_overrides, load_spec
 
 __all__ = [
@@ -68,6 +68,7 @@ __all__ = [
     "Resources",
     "SimCLR",
     "SpecError",
+    "Stop",
     "Train",
     "ViewAugment",
     "apply_overrides",

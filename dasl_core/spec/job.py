@@ -9,7 +9,7 @@ from dasl_core.spec.backbone import Backbone
 from dasl_core.spec.base import Auto, SpecModel, problem
 from dasl_core.spec.errors import closest
 from dasl_core.spec.evaluate import Evaluate
-from dasl_core.spec.fields import Name, PositiveInt, Tag
+from dasl_core.spec.fields import MetricName, Name, PositiveInt, Tag
 from dasl_core.spec.methods import METHODS, MethodSettings
 from dasl_core.spec.methods.simclr import SimCLR
 from dasl_core.spec.recipes import RecipeName
@@ -29,8 +29,15 @@ class Checkpoints(SpecModel):
         ge=0,
         le=1000,
         description=(
-            "How many of the others to keep: those with the best `knn_top1`, or `recall_at_1` "
-            "if there is none."
+            "How many of the others to keep: the best ones by `best_by`, which is compared as the newest "
+            "evaluation measured it when a checkpoint was saved."
+        ),
+    )
+    best_by: MetricName | None = Field(
+        None,
+        description=(
+            "The metric of evaluations by which checkpoints are the best ones, with its own direction: one "
+            "that `train.stop.metric` accepts, too. null: `knn_top1`, or `recall_at_1` if there is none."
         ),
     )
 

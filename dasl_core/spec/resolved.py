@@ -4,7 +4,7 @@
 narrows those fields of its base that may be "auto", and adds properties that need their values.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -156,6 +156,12 @@ class StepSettings(SpecModel):
     sec: ResolvedSEC | None
     rivals: Rivals = Field(default_factory=Rivals)
     train: ResolvedTrain
+
+    def deciding(self) -> dict[str, Any]:
+        """Return the settings that decide every step, JSON-ready."""
+        parts = set(StepSettings.model_fields)
+        # Early stopping decides which step is the last.
+        return self.model_dump(mode="json", include=parts, exclude={"train": {"stop"}})
 
 
 class ResolvedJobSpec(StepSettings, JobSpec):

@@ -9,6 +9,7 @@ from dasl_core.spec.fields import (
     Decay,
     GlobalBatch,
     LayerDecay,
+    MetricName,
     PositiveInt,
     Rate,
     RateShare,
@@ -83,6 +84,28 @@ class Clip(SpecModel):
     each: bool = Field(
         False,
         description="true clips each parameter separately, as DINO does; false clips all together.",
+    )
+
+
+class Stop(SpecModel):
+    """Early stopping by a metric of the evaluations during training."""
+
+    metric: MetricName = Field(
+        description=(
+            "One that each evaluation measures and that has a better direction: `knn_top1`, `recall_at_K` "
+            "with a K of `evaluate.retrieval`, `nmi`, `pairwise_f1`, `pairwise_precision`, "
+            "`pairwise_recall`, `effective_rank`, `dimension_std`, or `uniformity`, which must fall. It is that "
+            "of what `evaluate.on` names."
+        )
+    )
+    patience: int = Field(
+        5,
+        ge=1,
+        le=100_000,
+        description="The training ends after so many evaluations in a row without a new best one.",
+    )
+    min_delta: float = Field(
+        0.0, ge=0, le=1e9, description="A new best one must be better by more than this."
     )
 
 
@@ -175,6 +198,12 @@ class Train(SpecModel):
         description=(
             'When the representation collapses: "warn" reports an event that names the cause, '
             '"stop" also ends the job, "ignore" does nothing.'
+        ),
+    )
+    stop: Stop | None = Field(
+        None,
+        description=(
+            "Early stopping. The learning rate keeps its schedule over `epochs`. null: train for all epochs."
         ),
     )
     warmup_epochs: WarmupEpochs | Auto = Field(

@@ -177,7 +177,7 @@ def load_step_settings(state: Any, version: int) -> Content:
     """
     state = upgrade(state, version)
     stored = {name: value for name, value in state.items() if name in StepSettings.model_fields}
-    return {**state, **_checked(StepSettings, stored, "spec").model_dump(mode="json")}
+    return {**state, **_checked(StepSettings, stored, "spec").deciding()}
 
 
 def load_resources(spec: Any, version: int) -> Resources:

@@ -17,7 +17,7 @@ from dasl_core.models.batchnorm import synchronize_batchnorm
 from dasl_core.models.checkpointing import checkpoint_blocks
 from dasl_core.seeds import derive_seed
 from dasl_core.spec import ResolvedJobSpec
-from dasl_core.train.checkpointing import Checkpointer, TrainingState, deciding_settings
+from dasl_core.train.checkpointing import Checkpointer, TrainingState
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.data import TrainingData, field_that_needs_classes
 from dasl_core.train.divergence import DivergenceGuard
@@ -192,7 +192,7 @@ def build_trainer(
         flush=metrics.report,
     )
     state = TrainingState(
-        settings=deciding_settings(spec),
+        settings=spec.deciding(),
         train_images=len(data.train),
         images_digest=data.digest(),
         total_steps=length.total_steps,
@@ -207,6 +207,7 @@ def build_trainer(
     validator = Validator(
         name=spec.name,
         settings=spec.evaluate,
+        stop=spec.train.stop,
         supervised=spec.method.supervised,
         evaluator=evaluator,
         method=method,

@@ -16,13 +16,13 @@ from dasl_core.methods import Method
 from dasl_core.seeds import random_state, restore_random_state
 from dasl_core.spec import ResolvedJobSpec, versions
 from dasl_core.spec.base import shorten
-from dasl_core.spec.resolved import StepSettings
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.data import TrainingData
 from dasl_core.train.progress import Progress, RunLength
 from dasl_core.train.pseudo_labels import PseudoLabels
 from dasl_core.train.reporter import Reporter
 from dasl_core.train.serialization import load_state, save_state
+from dasl_core.vocabulary import TRAINED
 
 # Raised when an older training state can no longer be read.
 FORMAT = 4
@@ -99,7 +99,9 @@ class Checkpointer:
         """Write the files of a checkpoint and pass them to the reporter."""
         progress = self.state.progress
         epoch = self.length.epoch_at(progress.step)
-        latest = progress.evaluations[-1]["metrics"] if progress.evaluations else {}
+        # Baselines are no metrics of a checkpoint: they would rank it.
+        trained = [e["metrics"] for e in progress.evaluations if e["subject"] in TRAINED]
+        latest = trained[-1] if trained else {}
         with tempfile.TemporaryDirectory(dir=self.scratch) as name:
             folder = Path(name)
             save_state(state, folder)
@@ -134,7 +136,7 @@ class TrainingState:
     their state.
 
     Attributes:
-        settings: of the spec that decide every step (`deciding_settings`), JSON-ready.
+        settings: of the spec that decide every step (`StepSettings.deciding`), JSON-ready.
         images_digest: of the names and sizes of the training images, in order: an image is known by
             its position.
     """
@@ -202,6 +204,7 @@ class TrainingState:
         if branch:
             self.check_branch(state, progress.step)
             progress.collapsed, progress.ended, progress.verdict = None, False, None
+            progress.branched_at = progress.step
         vars(self.progress).update(vars(progress))
         self.method.load_state_dict(state["method"])
         if "sec" not in changed:
@@ -253,11 +256,6 @@ class TrainingState:
             raise ValueError(
                 f"the checkpoint does not fit this method and backbone: {differing} differs"
             )
-
-
-def deciding_settings(spec: ResolvedJobSpec) -> dict[str, Any]:
-    """The settings of a spec that decide every step, JSON-ready."""
-    return spec.model_dump(mode="json", include=set(StepSettings.model_fields))
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:

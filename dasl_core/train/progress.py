@@ -9,6 +9,7 @@ class Progress:
     """Position and history of a run. Saved with every checkpoint."""
 
     step: int = 0
+    branched_at: int = 0  # the step of another run's checkpoint that this run started from
     # Mean loss of each finished epoch; None where no step of it had a finite loss.
     losses: list[float | None] = field(default_factory=list)
     evaluations: list[dict[str, Any]] = field(default_factory=list)

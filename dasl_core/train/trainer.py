@@ -77,7 +77,7 @@ class Trainer:
             OSError: a required checkpoint could not be written.
         """
         self._start()
-        while self.progress.step < self.length.total_steps:
+        while not self._is_over():
             epoch, first_step = divmod(self.progress.step, self.length.steps_per_epoch)
             self.begin_epoch(epoch)
             for batch in self.loader.epoch(epoch, first_step):
@@ -95,7 +95,7 @@ class Trainer:
             if self.validator.is_due(epochs):
                 self.validator.evaluate("backbone")
             self._stop_if_collapsed()
-            if self.checkpointer.is_due(epochs):
+            if self.checkpointer.is_due(epochs) and not self._is_over():
                 self._save(required=False)
         self._finish()
         self.validator.publish_plots()
@@ -172,12 +172,12 @@ class Trainer:
         total_steps = self.length.total_steps
         if self.checkpointer.resume():
             self.metrics.restore_alarm()
-            if self.progress.ended or self.progress.step < total_steps:
+            if self.progress.ended or not self._is_over():
                 self._stop_if_collapsed()  # the process was killed after saving, before reporting it
         else:
             self.validator.evaluate_baselines()
         step = self.progress.step
-        if step < total_steps:
+        if not self._is_over():
             begins = f"resumes after step {step}" if step else "begins"
             self.reporter.phase("training", f"Training {begins}; {total_steps} steps in total")
             self.metrics.reset_timer()
@@ -189,16 +189,25 @@ class Trainer:
         """
         if self.progress.ended:
             return
+        stop = self.validator.early_stop()
+        if stop is not None and self.progress.step < self.length.total_steps:
+            self.reporter.event("stopped_early", stop.message, stop.data)
         if self.validator.evaluator is not None:
             self.reporter.phase("final", "Running the final evaluation")
         if self.validator.trains_at_end:
             self._save(required=False)  # a probe or fine-tuning may take hours, and may fail
-        self.validator.evaluate("backbone")
+        self.validator.evaluate_at_end()
         self.validator.judge()
         self.progress.ended = True
         self.checkpointer.saved_step = None  # the evaluation belongs to the final checkpoint
         self._stop_if_collapsed()
         self._save(required=True)
+
+    def _is_over(self) -> bool:
+        """Whether no step is left: after the last epoch, or by `train.stop`. Rank 0 decides for all."""
+        if self.progress.ended or self.progress.step >= self.length.total_steps:
+            return True
+        return bool(broadcast_int(int(self.validator.early_stop() is not None), self.control))
 
     def _save(self, *, required: bool) -> None:
         self.checkpointer.save(required=required)

@@ -12,9 +12,10 @@ from dasl_core.evaluate import NotFiniteError
 from dasl_core.methods import Method
 from dasl_core.models.backbone import feature_width
 from dasl_core.models.heads import EmbeddingNetwork
-from dasl_core.spec import ResolvedEvaluate
+from dasl_core.spec import ResolvedEvaluate, Stop
 from dasl_core.train.data import TrainingData
 from dasl_core.train.divergence import DivergenceGuard
+from dasl_core.train.early_stop import EarlyStop, early_stop, score_of
 from dasl_core.train.evaluation import Evaluator, eval_mode
 from dasl_core.train.progress import Progress, RunLength
 from dasl_core.train.reporter import Reporter
@@ -29,6 +30,7 @@ class Validator:
 
     Attributes:
         name: of the run, for the title of its plots.
+        stop: the settings of early stopping.
         supervised: whether the method learns from classes.
         evaluator: None when no images are held out; then nothing is measured.
         scratch: folder in which the plots are drawn.
@@ -36,6 +38,7 @@ class Validator:
 
     name: str
     settings: ResolvedEvaluate
+    stop: Stop | None
     supervised: bool
     evaluator: Evaluator | None
     method: Method
@@ -68,19 +71,44 @@ class Validator:
         if self.evaluator.labels is not None:
             self._record("raw", self.evaluator.raw_pixels())
         self.evaluate("untrained")
+        if self.stop is not None:
+            score_of(self.stop, self.progress.evaluations[-1]["metrics"])  # fails before training
 
-    def evaluate(self, subject: Literal["untrained", "backbone"]) -> None:
+    def early_stop(self) -> EarlyStop | None:
+        """Return why the training ends by `train.stop` at the newest evaluation; None: it continues."""
+        if self.stop is None:
+            return None
+        return early_stop(
+            self.stop,
+            [
+                record
+                for record in self.progress.evaluations
+                if record["subject"] == self.settings.on
+                and record["step"] > self.progress.branched_at
+            ],
+        )
+
+    def evaluate_at_end(self) -> None:
+        """Run the final evaluation, unless the run stopped at an evaluation that measured all of it."""
+        step = self.progress.step
+        measured = any(record["step"] == step for record in self.progress.evaluations)
+        if self.trains_at_end or not measured:
+            self.evaluate("backbone", final=True)
+
+    def evaluate(self, subject: Literal["untrained", "backbone"], *, final: bool = False) -> None:
         """Measure the backbone on held-out images, and watch it for collapse.
 
         The distances of the embeddings that the loss compares are measured beside those of its features,
         and, with ``evaluate.on: embedding``, all else of the embedding after it.
+
+        Args:
+            final: run the linear probe and fine-tuning, too, if the spec enables them.
 
         Raises:
             DivergedError: its features or embeddings are not finite.
         """
         if self.evaluator is None:
             return
-        final = self.progress.step == self.length.total_steps
         try:
             metrics = self.evaluator.backbone(self.method.representation, final=final)
             metrics |= self.evaluator.phi_distances(self.method)
@@ -151,9 +179,10 @@ class Validator:
 
     def _record(self, subject: Subject, metrics: dict[str, float]) -> None:
         step, epoch = self.progress.step, self.length.epoch_at(self.progress.step)
-        self.progress.evaluations.append(
-            {"step": step, "epoch": epoch, "subject": subject, "metrics": metrics}
-        )
+        # The final evaluation of a run that stopped early replaces the one that stopped it.
+        evaluations = self.progress.evaluations
+        evaluations[:] = [e for e in evaluations if (e["step"], e["subject"]) != (step, subject)]
+        evaluations.append({"step": step, "epoch": epoch, "subject": subject, "metrics": metrics})
         self.reporter.evaluation(step, epoch, subject, metrics)
         self.metrics.report_progress()
 

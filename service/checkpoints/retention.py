@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
-from dasl_core.headlines import ACCURACIES, number_of
+from dasl_core.headlines import rank_of_checkpoint
 from dasl_core.spec import Checkpoints
 from dasl_core.spec.versions import UnreadableSpec
 from service.api.problems import Problem
@@ -41,18 +40,18 @@ def obsolete_checkpoints(
     """Select the checkpoints that are neither among the newest or the best, nor pinned, nor final."""
     assert policy.keep_last is not None
     older = list(newest_first[policy.keep_last :])
-    ranked = sorted(older, key=rank, reverse=True)
+    ranked = best_first(policy, older)
     best = {checkpoint.id for checkpoint in ranked[: policy.keep_best]}
     return [c for c in older if not (c.pinned or c.final or c.id in best)]
 
 
-def rank(checkpoint: Checkpoint) -> tuple[float, int]:
-    """Sort key: the newest metric at the time of the checkpoint, then the step."""
-    for accuracy in ACCURACIES:
-        value = number_of(checkpoint.metrics, accuracy.metric)
-        if value is not None:
-            return value, checkpoint.step
-    return -math.inf, checkpoint.step
+def best_first(policy: Checkpoints, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Sort checkpoints by `checkpoints.best_by`."""
+
+    def rank(checkpoint: Checkpoint) -> tuple[float, int]:
+        return rank_of_checkpoint(checkpoint.metrics, checkpoint.step, policy.best_by)
+
+    return sorted(checkpoints, key=rank, reverse=True)
 
 
 def delete(session: Session, job: Job, checkpoint: Checkpoint) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dasl_core.headlines import is_ranked, rank_of_checkpoint
 from service.cli.inputs import JobId, connect, id_or_name
 from service.cli.output import (
     AsJson,
@@ -75,11 +76,14 @@ def download(
             help="Folder to write. Default: a folder named after the id.",
         ),
     ] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="Of a job, its best checkpoint by checkpoints.best_by.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Download a checkpoint. Repeat the command to resume an interrupted download."""
     with connect() as client:
-        chosen = _checkpoint_id(client, checkpoint)
+        chosen = _checkpoint_id(client, checkpoint, best)
         directory = output or Path(chosen)
         with _progress_bars() as on_bytes:
             paths = client.checkpoints.download(chosen, directory, on_bytes=on_bytes)
@@ -149,13 +153,24 @@ def artifacts(
         )
 
 
-def _checkpoint_id(client: Client, value: str) -> str:
-    """Return the id of a checkpoint; for a job's id that of its final or else newest checkpoint."""
+def _checkpoint_id(client: Client, value: str, best: bool) -> str:
+    """Return the id of a checkpoint; for a job's id that of its best, or of its final or else newest one."""
     if not value.startswith("job_"):
+        if best:
+            raise typer.BadParameter("--best: expected the id of a job, not of a checkpoint")
         return value
     checkpoints = client.jobs.checkpoints(value)
     if not checkpoints:
         raise fail(f"Job {value} has no checkpoint yet. Show its state: dasl show {value}")
+    if best:
+        by = ((client.jobs.get(value).resolved or {}).get("checkpoints") or {}).get("best_by")
+        ranked = [each for each in checkpoints if is_ranked(each.metrics or {}, by)]
+        if not ranked:
+            metric = by or "knn_top1 or recall_at_1"
+            raise fail(
+                f"No checkpoint of job {value} has {metric}. List them: dasl checkpoints {value}"
+            )
+        return max(ranked, key=lambda x: rank_of_checkpoint(x.metrics or {}, x.step, by)).id
     return max(checkpoints, key=lambda each: (each.final, each.step, each.id)).id
 
 

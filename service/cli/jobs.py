@@ -188,7 +188,8 @@ def clone(
     checkpoint: Annotated[
         str,
         typer.Option(
-            help='Id of the checkpoint to start from; "newest", or "none" to start from scratch.'
+            help='Id of the checkpoint to start from; "newest"; "best" by checkpoints.best_by; or "none" to start '
+            "from scratch."
         ),
     ] = "newest",
     watch: Annotated[

@@ -109,7 +109,8 @@ class Jobs:
 
         Args:
             changes: fields of the spec to change, nested as in a spec.
-            checkpoint: id of one of the job's checkpoints; None starts from scratch.
+            checkpoint: id of one of the job's checkpoints; "newest"; "best" by `checkpoints.best_by` of the
+                job; None starts from scratch.
             idempotency_key: as in `submit`.
 
         Raises:

@@ -144,8 +144,9 @@ def clone_job(
     checks = _check_paths(context, caller.tenant, spec)
     find_checkpoint = None
     if request.checkpoint is not None:
-        named = None if request.checkpoint == "newest" else request.checkpoint
-        find_checkpoint = partial(submission.start_of_clone, session, caller.tenant, job_id, named)
+        find_checkpoint = partial(
+            submission.start_of_clone, session, caller.tenant, job_id, request.checkpoint
+        )
     # Hashed as it was sent, not as resolved: the newest checkpoint may differ when it is repeated.
     replayable = {"clone": job_id} | request.model_dump(mode="json")
     answer, repeated = submission.submit(

@@ -41,7 +41,10 @@ class CloneRequest(BaseModel):
     ] = {}
     checkpoint: Annotated[
         str | None,
-        Field(max_length=40, description='Id to start from; "newest"; null starts from scratch.'),
+        Field(
+            max_length=40,
+            description='Id to start from; "newest"; "best" by `checkpoints.best_by`; null starts from scratch.',
+        ),
     ] = "newest"
 
 

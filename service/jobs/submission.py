@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
+from dasl_core.headlines import is_ranked
 from dasl_core.spec import (
     DatasetFacts,
     Estimate,
@@ -30,6 +31,7 @@ from service import ids, lifecycle
 from service.api.auth import Caller
 from service.api.problems import Problem, field_problem, spec_problem
 from service.checkpoints import repository as checkpoints
+from service.checkpoints import retention
 from service.datasets import repository as datasets
 from service.db.locks import lock_job
 from service.db.models import Checkpoint, Dataset, Job
@@ -244,15 +246,15 @@ def spec_of_clone(session: Session, tenant: str, job_id: str, changes: dict[str,
         raise spec_problem(field_problems(error, JobSpec)) from error
 
 
-def start_of_clone(
-    session: Session, tenant: str, job_id: str, checkpoint_id: str | None
-) -> Checkpoint:
-    """Return the checkpoint of a job to start a clone from; without an id, the newest.
+def start_of_clone(session: Session, tenant: str, job_id: str, checkpoint_id: str) -> Checkpoint:
+    """Return the checkpoint of a job to start a clone from: "newest", "best", or that with an id.
 
     Raises:
-        Problem: 409, the job has no checkpoint; 422, it has none with this id.
+        Problem: 409, the job has no checkpoint; 422, it has none with this id, or none is the best.
     """
-    if checkpoint_id is None:
+    if checkpoint_id == "best":
+        checkpoint = _best_checkpoint(session, lock_job(session, job_id))
+    elif checkpoint_id == "newest":
         # Wait for a registration in progress: it may retire the previous checkpoint before this one is visible.
         lock_job(session, job_id)
         checkpoint = checkpoints.newest_of_job(session, job_id, for_update=True)
@@ -274,6 +276,19 @@ def start_of_clone(
             "(dasl clone --checkpoint none)",
         )
     return checkpoint
+
+
+def _best_checkpoint(session: Session, job: Job | None) -> Checkpoint | None:
+    if job is None:
+        return None
+    policy = job.resolved_spec.checkpoints
+    ranked = retention.best_first(policy, checkpoints.lock_of_job(session, job.id))
+    if ranked and not is_ranked(ranked[0].metrics, policy.best_by):
+        metric = policy.best_by or "knn_top1 or recall_at_1"
+        raise field_problem(
+            "checkpoint", f"no checkpoint of this job has {metric}", "best", "newest, or an id"
+        )
+    return ranked[0] if ranked else None
 
 
 def _check_branch(session: Session, resolved: ResolvedJobSpec, start: Checkpoint) -> None:

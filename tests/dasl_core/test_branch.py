@@ -104,6 +104,7 @@ def test_branch_without_changes_is_exact(
         reporter = Recorder(tmp_path / name)
         run(spec, pictures, cache, reporter, stopped.last_checkpoint, branch=branch)
         ends.append(load_state(reporter.last_checkpoint))
+    assert [end["progress"].pop("branched_at") for end in ends] == [0, stopped.checkpoints[-1][0]]
     assert_same(ends[0], ends[1], "state")
 
 

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from dasl_core.headlines import ACCURACIES, HEADLINES, PLOTTED, headline, number_of
+import math
+
+from dasl_core.headlines import (
+    ACCURACIES,
+    HEADLINES,
+    PLOTTED,
+    headline,
+    is_ranked,
+    larger_is_better,
+    number_of,
+    rank_of_checkpoint,
+    score,
+)
 from dasl_core.text import cut
 
 
@@ -20,6 +32,34 @@ def test_number_of_ignores_what_is_no_number() -> None:
 
 def test_accuracies_and_plotted_metrics_are_headlines() -> None:
     assert {accuracy.metric for accuracy in ACCURACIES} | set(PLOTTED) <= set(HEADLINES)
+
+
+def test_metric_has_a_direction_and_a_score() -> None:
+    assert [larger_is_better(name) for name in ("recall_at_8", "nmi", "uniformity")] == [
+        True,
+        True,
+        False,
+    ]
+    assert larger_is_better("alignment") is None
+    assert larger_is_better("recall_at_") is None
+    assert score({"uniformity": -2.0}, "uniformity") == 2.0
+    assert score({"nmi": math.nan}, "nmi") is None
+    assert score({"alignment": 0.5}, "alignment") is None
+
+
+def test_best_checkpoint_is_the_first_with_the_best_metric() -> None:
+    def best(by: str | None, *metrics: dict[str, float]) -> int:
+        return max(
+            range(len(metrics)), key=lambda step: rank_of_checkpoint(metrics[step], step, by)
+        )
+
+    assert best(None, {"knn_top1": 0.1}, {"knn_top1": 0.3}, {"knn_top1": 0.3}) == 1
+    assert best(None, {"recall_at_1": 0.2}, {"recall_at_1": 0.1}, {}) == 0
+    assert best("nmi", {"knn_top1": 0.9}, {"nmi": 0.1}) == 1
+    assert best("uniformity", {"uniformity": -1.0}, {"uniformity": -2.0}) == 1
+    assert best(None, {}, {}) == 1
+    assert is_ranked({"nmi": 0.1}, "nmi")
+    assert not is_ranked({"nmi": 0.1})
 
 
 def test_cut_text_has_the_given_length() -> None:

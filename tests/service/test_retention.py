@@ -93,6 +93,19 @@ def test_retention_keeps_newest_and_best_checkpoints(api: Api, garbage: Garbage)
     sweep(garbage)
 
 
+def test_best_by_names_the_metric_and_its_direction(api: Api) -> None:
+    worker = running(api, keep_last=1, keep_best=1, best_by="uniformity")
+    path = f"/v1/jobs/{worker.job_id}/clone"
+    clone = {"checkpoint": "best", "changes": {"train": {"epochs": 1000}}}
+    save(worker, 1, knn_top1=0.9)
+    refused(api.client.post(path, json=clone), 422, "checkpoint")
+    best = save(worker, 2, uniformity=-2.0, knn_top1=0.3)
+    save(worker, 3, uniformity=-1.0, knn_top1=0.5)
+    save(worker, 4, uniformity=-1.5, knn_top1=0.4)
+    assert kept(api, worker) == [2, 4]
+    assert api.client.post(path, json=clone).json()["start_checkpoint_id"] == best
+
+
 def test_retention_keeps_pinned_checkpoints(api: Api) -> None:
     worker = running(api, keep_last=1)
     first = save(worker, 1)

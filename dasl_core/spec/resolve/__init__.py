@@ -13,7 +13,7 @@ from dasl_core.spec.resolve.backbone import choose_backbone, choose_normalizatio
 from dasl_core.spec.resolve.batch import choose_batch
 from dasl_core.spec.resolve.checks import check_ignored, check_labels
 from dasl_core.spec.resolve.estimate import Estimate, estimate
-from dasl_core.spec.resolve.evaluate import check_evaluate, resolve_evaluate
+from dasl_core.spec.resolve.evaluate import check_evaluate, check_named_metrics, resolve_evaluate
 from dasl_core.spec.resolve.facts import DatasetFacts, training_images
 from dasl_core.spec.resolve.recipe import choose_recipe, fill_in
 from dasl_core.spec.resolve.regularizers import (
@@ -62,6 +62,7 @@ def resolve(
     )
     check_learning_rate(spec, batch, problems)
     check_evaluate(spec, facts, problems)
+    check_named_metrics(spec, facts, problems)
     check_labels(spec, facts, problems)
     check_dar(spec, batch, problems)
     check_sec(spec, problems)

@@ -2,6 +2,7 @@
 
 import math
 
+from dasl_core.headlines import RECALL, larger_is_better
 from dasl_core.spec.evaluate import Evaluate, FineTune, Holdout, KMeans, LinearProbe
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import FieldProblem
@@ -25,6 +26,49 @@ def check_evaluate(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProbl
                 f"at least {workers}",
             )
         )
+
+
+def check_named_metrics(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> None:
+    """Check that the evaluations measure the metrics by which checkpoints are compared and training stops."""
+    named = {"checkpoints.best_by": spec.checkpoints.best_by}
+    if spec.train.stop is not None:
+        named["train.stop.metric"] = spec.train.stop.metric
+    measured = measured_metrics(spec, facts)
+    for field, metric in named.items():
+        if metric is not None and metric not in measured:
+            expected = f"one of {', '.join(measured)}" if measured else "null: nothing is held out"
+            message = (
+                "is not measured by the evaluations of this job"
+                if larger_is_better(metric) is not None
+                else "is no metric that each evaluation measures and that has a better direction"
+            )
+            problems.append(FieldProblem(field, message, repr(metric), expected))
+
+
+def measured_metrics(spec: JobSpec, facts: DatasetFacts) -> list[str]:
+    """Return the metrics with a direction that each evaluation during training measures.
+
+    Of another data set than the one trained on nothing is known here: it is assumed to have the same classes.
+    """
+    evaluate, classes = spec.evaluate, facts.num_classes is not None
+    whole_classes, images = False, facts.num_images
+    if evaluate.dataset is None:
+        if evaluate.holdout is None:
+            return []
+        whole_classes = evaluate.holdout.by == "class"
+        if not whole_classes:
+            images = round(facts.num_images * evaluate.holdout.fraction)
+    names = []
+    if classes and evaluate.knn is not None and not whole_classes:
+        names.append("knn_top1")
+    labeled = classes or evaluate.dataset is not None
+    if labeled and images > 1:
+        names += [f"{RECALL}{k}" for k in evaluate.retrieval]
+    if labeled and evaluate.clustering:
+        names += ["nmi", "pairwise_f1", "pairwise_precision", "pairwise_recall"]
+    if images > 1:
+        names += ["effective_rank", "dimension_std", "uniformity"]
+    return names if images else []
 
 
 def _check_holdout(holdout: Holdout, facts: DatasetFacts, problems: list[FieldProblem]) -> None:

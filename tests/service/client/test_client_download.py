@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from service.cli.app import app
 from service.client import Client, DownloadFailed
 from tests.support.scripted_server import Answer, Request, answer_json, answer_range, scripted
 
@@ -44,6 +46,37 @@ def test_download_is_complete_and_not_repeated(tmp_path: Path) -> None:
         client.checkpoints.download("ckpt_1", place.parent)
     assert _fetches(server.requests) == [None]
     assert [path.name for path in place.parent.iterdir()] == [NAME]
+
+
+def test_command_downloads_the_best_checkpoint_of_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics: list[dict[str, float]] = [{"nmi": 0.2}, {"nmi": 0.4}, {"knn_top1": 0.9}]
+    saved = [{"id": f"ckpt_{i}", "step": i, "metrics": each} for i, each in enumerate(metrics)]
+
+    def handler(best_by: str) -> Callable[[Request], Answer]:
+        job = {
+            "id": "job_1",
+            "status": "running",
+            "resolved": {"checkpoints": {"best_by": best_by}},
+        }
+
+        def answer(request: Request) -> Answer:
+            if request.path.endswith("/checkpoints"):
+                return answer_json({"data": saved})
+            return answer_json(job if "/jobs/" in request.path else {"id": "ckpt", "files": []})
+
+        return answer
+
+    for by, code, path in (
+        ("nmi", 0, "/v1/checkpoints/ckpt_1"),
+        ("uniformity", 1, "/v1/jobs/job_1"),
+    ):
+        with scripted(handler(by)) as server:
+            monkeypatch.setenv("DASL_URL", server.url)
+            command = ["download", "job_1", "--best", "-o", str(tmp_path)]
+            assert CliRunner().invoke(app, command).exit_code == code
+        assert server.requests[-1].path == path
 
 
 def test_lost_connection_resumes_at_its_offset(tmp_path: Path) -> None:

@@ -1,0 +1,67 @@
+"""Early stopping: the end of a training whose evaluations no longer improve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dasl_core.headlines import score
+from dasl_core.spec import Stop
+
+
+@dataclass(frozen=True)
+class EarlyStop:
+    """The end of a training by `train.stop`.
+
+    Attributes:
+        message: a sentence that says why.
+        data: the metric, its best value and that value's epoch, and the newest value.
+    """
+
+    message: str
+    data: dict[str, Any]
+
+
+def early_stop(stop: Stop, evaluations: Sequence[Mapping[str, Any]]) -> EarlyStop | None:
+    """Decide whether a training ends; None: it continues.
+
+    A pure function of the evaluations, which checkpoints contain: a resumed run decides alike.
+
+    Args:
+        evaluations: records with step, epoch and metrics of what `evaluate.on` names, oldest first.
+
+    Raises:
+        ValueError: an evaluation lacks the metric.
+    """
+    best: int | None = None
+    scores = [score_of(stop, evaluation["metrics"]) for evaluation in evaluations]
+    for i, value in enumerate(scores):
+        if best is None or value > scores[best] + stop.min_delta:
+            best = i
+    if best is None or len(scores) - 1 - best < stop.patience:
+        return None
+    name, values = stop.metric, [evaluation["metrics"][stop.metric] for evaluation in evaluations]
+    epoch, newest = evaluations[best]["epoch"], evaluations[-1]
+    by = f" by more than {stop.min_delta:g}" if stop.min_delta else ""
+    message = (
+        f"The training ends at epoch {newest['epoch']:g}: {name} was {values[best]:.4g} at epoch {epoch:g}, and "
+        f"{len(scores) - 1 - best} evaluations have not improved it{by} (train.stop)"
+    )
+    data = {"metric": name, "best": values[best], "best_epoch": epoch, "newest": values[-1]}
+    return EarlyStop(message, data)
+
+
+def score_of(stop: Stop, metrics: Mapping[str, Any]) -> float:
+    """Return the metric by which a training stops, such that larger is better.
+
+    Raises:
+        ValueError: the evaluation lacks it.
+    """
+    value = score(metrics, stop.metric)
+    if value is None:
+        known = ", ".join(name for name in metrics if score(metrics, name) is not None)
+        raise ValueError(
+            f"train.stop.metric: the evaluations of this run do not measure {stop.metric}; one of {known}"
+        )
+    return value
