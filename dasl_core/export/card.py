@@ -106,7 +106,7 @@ def _card(spec: ResolvedJobSpec, model: dict[str, Any], metrics: dict[str, Any],
 ## Load
 
 {load}
-`images` is float32, (batch, {images["channels"]}, {side}, {side}): the largest central square of each image,
+`images` is float32, (batch, {images["channels"]}, {side}, {side}): {_square(spec.evaluate.crop_pct)} of each image,
 resized to {side} x {side} ({images["interpolation"]}), values in [0, 1] minus mean {images["mean"]},
 divided by {images["std"]}. No exported network does this itself.
 `model(images)` gives features of width {model["num_features"]}.
@@ -131,6 +131,12 @@ All evaluations and the loss of every epoch are in `metrics.json` of the checkpo
 {spec.model_dump_json(indent=2)}
 ```
 """
+
+
+def _square(crop_pct: float) -> str:
+    if crop_pct == 1:
+        return "the largest central square"
+    return f"the central square of {crop_pct:g} of the shorter side"
 
 
 def _start(spec: ResolvedJobSpec) -> str:

@@ -62,13 +62,13 @@ def export_backbone(
         raised, because the weights are complete and can be converted later.
     """
     weights = exported_weights(backbone)
-    save_weights(weights, spec.backbone, folder / WEIGHTS)
+    save_weights(weights, spec, folder / WEIGHTS)
     about_onnx = _try_onnx(weights, spec, folder) if onnx else None
     model = {
         "timm": timm_arguments(spec.backbone),
         "stem": stem_lines(spec.backbone),
         "num_features": BACKBONES[spec.backbone.name].features,
-        "preprocessing": preprocessing(spec.backbone),
+        "preprocessing": preprocessing(spec),
         "head": None if head is None else write_head(head, folder),
         "onnx": about_onnx,
         "versions": {"dasl": _dasl_version(), "timm": timm.__version__, "torch": torch.__version__},
@@ -115,7 +115,7 @@ def read_checkpoint(
 
 def _try_onnx(weights: dict[str, Tensor], spec: ResolvedJobSpec, folder: Path) -> dict[str, Any]:
     try:
-        return write_onnx(exported_network(spec.backbone, weights), spec.backbone, folder / ONNX)
+        return write_onnx(exported_network(spec.backbone, weights), spec, folder / ONNX)
     except Exception as error:  # no error of an exporter may lose the weights
         logger.warning("no %s was written", ONNX, exc_info=True)
         (folder / ONNX).unlink(missing_ok=True)

@@ -55,7 +55,7 @@ def export_checkpoint(folder: Path, format: str, output: Path | None = None) -> 
             else:
                 network = exported_network(spec.backbone, weights)
                 write = write_onnx if format == "onnx" else write_torch_program
-                write(network, spec.backbone, result)
+                write(network, spec, result)
                 _move_files(result.parent, target.parent, last=target.name)
     except (OSError, SafetensorError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or error

@@ -57,14 +57,14 @@ def write_hub_folder(
     (folder / CONFIG).write_text(
         json.dumps(hub_config(weights, spec), indent=2) + "\n", encoding="utf-8"
     )
-    save_weights(weights, spec.backbone, folder / WEIGHTS)
+    save_weights(weights, spec, folder / WEIGHTS)
     (folder / CARD).write_text(card, encoding="utf-8")
 
 
 def hub_config(weights: Mapping[str, Tensor], spec: ResolvedJobSpec) -> dict[str, Any]:
     """Content of timm's `config.json`: the architecture, and the preprocessing of images."""
     network = exported_network(spec.backbone, weights)
-    facts, images = network.pretrained_cfg, preprocessing(spec.backbone)
+    facts, images = network.pretrained_cfg, preprocessing(spec)
     assert isinstance(facts, dict), "timm keeps its models' configuration"
     arguments = timm_arguments(spec.backbone)
     outside = {"model_name", "pretrained", "num_classes"}
@@ -80,7 +80,7 @@ def hub_config(weights: Mapping[str, Tensor], spec: ResolvedJobSpec) -> dict[str
             # A ViT has one position embedding a patch; a ResNet takes any size.
             "fixed_input_size": BACKBONES[spec.backbone.name].family == "vit",
             "interpolation": images["interpolation"],
-            "crop_pct": 1.0,
+            "crop_pct": images["crop_pct"],
             "crop_mode": "center",
             "mean": images["mean"],
             "std": images["std"],

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from dasl_core.models.backbone import build_backbone
-from dasl_core.spec import ResolvedBackbone
+from dasl_core.spec import ResolvedBackbone, ResolvedJobSpec
 from dasl_core.spec.normalization import PREPROCESSING
 
 # Other runtimes sum in another order. A larger difference means that they compute another function.
@@ -84,24 +84,26 @@ def largest_difference(
     return worst
 
 
-def preprocessing(backbone: ResolvedBackbone) -> dict[str, Any]:
+def preprocessing(spec: ResolvedJobSpec) -> dict[str, Any]:
     """Describe the preprocessing of images, JSON-ready. No exported network does it itself."""
+    backbone, crop_pct = spec.backbone, spec.evaluate.crop_pct
     return {
         "image_size": backbone.image_size,
         "channels": backbone.in_channels,
-        "crop": "largest central square",
+        "crop": "largest central square" if crop_pct == 1 else "central square",
+        "crop_pct": crop_pct,
         "interpolation": "bilinear",
         "mean": list(backbone.mean),
         "std": list(backbone.std),
     }
 
 
-def save_weights(weights: Mapping[str, Tensor], backbone: ResolvedBackbone, path: Path) -> None:
+def save_weights(weights: Mapping[str, Tensor], spec: ResolvedJobSpec, path: Path) -> None:
     """Write a safetensors file that records the preprocessing, so that a file that is moved does, too.
 
     Equal weights give equal files.
     """
-    metadata = {"format": "pt", PREPROCESSING: json.dumps(preprocessing(backbone))}
+    metadata = {"format": "pt", PREPROCESSING: json.dumps(preprocessing(spec))}
     save_file(dict(weights), path, metadata=metadata)
     with path.open("r+b") as file:  # safetensors writes metadata in random order
         length = int.from_bytes(file.read(8), "little")

@@ -15,7 +15,7 @@ from dasl_core.export.network import (
     preprocessing,
     random_images,
 )
-from dasl_core.spec import ResolvedBackbone
+from dasl_core.spec import ResolvedJobSpec
 
 OPSET = 18  # what torch's exporter writes without a conversion, from 2.11 to 2.15
 INPUT, OUTPUT = "images", "features"
@@ -23,12 +23,12 @@ INPUT, OUTPUT = "images", "features"
 LARGEST_SINGLE_FILE = 2**31 - 2**26
 
 
-def write_onnx(network: nn.Module, backbone: ResolvedBackbone, path: Path) -> dict[str, Any]:
+def write_onnx(network: nn.Module, spec: ResolvedJobSpec, path: Path) -> dict[str, Any]:
     """Write an ONNX file: float32 `images` (batch, C, S, S) in, `features` (batch, width) out.
 
     Args:
         network: from `exported_network`.
-        backbone: the settings it was built from.
+        spec: the settings it was built from, and the crop of images.
         path: of the file. Weights above 2 GiB lie beside it, in a file named with `.data` added.
 
     Returns:
@@ -42,7 +42,7 @@ def write_onnx(network: nn.Module, backbone: ResolvedBackbone, path: Path) -> di
     try:
         program = torch.onnx.export(
             network,
-            (random_images(backbone, 2),),
+            (random_images(spec.backbone, 2),),
             dynamo=True,
             input_names=[INPUT],
             output_names=[OUTPUT],
@@ -51,18 +51,18 @@ def write_onnx(network: nn.Module, backbone: ResolvedBackbone, path: Path) -> di
             verbose=False,
         )
     except torch.onnx.OnnxExporterError as error:
-        raise ExportError(f"torch cannot export {backbone.name} to ONNX: {error}") from error
+        raise ExportError(f"torch cannot export {spec.backbone.name} to ONNX: {error}") from error
     assert program is not None, "without a file name, the exporter returns the program"
     model = program.model
     for node in model.graph:  # they hold stack traces with paths of this machine
         node.metadata_props.clear()
         for value in node.outputs:
             value.metadata_props.clear()
-    model.metadata_props["preprocessing"] = json.dumps(preprocessing(backbone))
+    model.metadata_props["preprocessing"] = json.dumps(preprocessing(spec))
     size = sum(tensor.nbytes for tensor in network.state_dict().values())
     program.save(path, external_data=size > LARGEST_SINGLE_FILE)
     try:
-        difference = largest_difference(network, _runtime(path), backbone)
+        difference = largest_difference(network, _runtime(path), spec.backbone)
     except Exception as error:  # onnxruntime's errors share no base class
         for file in (path, path.with_name(f"{path.name}.data")):
             file.unlink(missing_ok=True)

@@ -14,15 +14,15 @@ import torch
 from torch import nn
 
 from dasl_core.export.network import ExportError, largest_difference, random_images
-from dasl_core.spec import ResolvedBackbone
+from dasl_core.spec import ResolvedJobSpec
 
 
-def write_torch_program(network: nn.Module, backbone: ResolvedBackbone, path: Path) -> float:
+def write_torch_program(network: nn.Module, spec: ResolvedJobSpec, path: Path) -> float:
     """Write a program with a free batch size; `torch.export.load(path).module()` runs it.
 
     Args:
         network: from `exported_network`.
-        backbone: the settings it was built from.
+        spec: the settings it was built from.
         path: of the file, with the suffix `.pt2`.
 
     Returns:
@@ -33,7 +33,7 @@ def write_torch_program(network: nn.Module, backbone: ResolvedBackbone, path: Pa
     """
     batch = torch.export.Dim("batch")
     program = torch.export.export(
-        network, (random_images(backbone, 2),), dynamic_shapes=({0: batch},)
+        network, (random_images(spec.backbone, 2),), dynamic_shapes=({0: batch},)
     )
     # The example inputs are no longer needed, and are the only part that torch would pickle.
     program.example_inputs = None
@@ -44,7 +44,7 @@ def write_torch_program(network: nn.Module, backbone: ResolvedBackbone, path: Pa
     torch.export.save(program, archive)
     path.write_bytes(archive.getbuffer())
     try:
-        return largest_difference(network, torch.export.load(path).module(), backbone)
+        return largest_difference(network, torch.export.load(path).module(), spec.backbone)
     except ExportError:
         path.unlink()
         raise

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from dasl_core.spec.base import Auto, SpecModel
-from dasl_core.spec.fields import Name, PositiveInt, Rate
+from dasl_core.spec.fields import CropShare, Name, PositiveInt, Rate
 
 
 class Knn(SpecModel):
@@ -115,6 +115,16 @@ class Evaluate(SpecModel):
             '"embedding" evaluates the L2-normalized embedding of a supervised method, and the '
             "backbone beside it. "
             '"auto": "embedding" for supervised methods, else "backbone".'
+        ),
+    )
+    crop_pct: CropShare | Auto = Field(
+        "auto",
+        description=(
+            "Side of the central square that is evaluated, as a share of the image's shorter side; timm "
+            "has the same setting. 0.875 is Resize 256 and CenterCrop 224, and 1 the largest central "
+            "square. It is also the crop of the exported preprocessing. "
+            '"auto": 0.875 if `backbone.image_size` is 128 or more, as published for ImageNet; 1 for '
+            "smaller images, as for CIFAR."
         ),
     )
     knn: Knn | None = Field(

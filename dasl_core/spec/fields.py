@@ -27,6 +27,8 @@ ChannelStds = Annotated[
     tuple[Annotated[float, Field(ge=0.001, le=1)], ...],
     Field(min_length=1, max_length=3, fail_fast=True),
 ]
+# A share below a tenth would be a slip, such as pixels or percent.
+CropShare = Annotated[float, Field(ge=0.1, le=1)]
 ImageSize = Annotated[int, Field(ge=8, le=1024)]
 JitterStrength = Annotated[float, Field(ge=0, le=2)]
 Saturation = Annotated[float, Field(ge=0, le=2)]

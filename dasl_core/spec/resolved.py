@@ -16,6 +16,7 @@ from dasl_core.spec.fields import (
     ChannelMeans,
     ChannelStds,
     ClusterCount,
+    CropShare,
     Decay,
     DropPath,
     GlobalBatch,
@@ -139,6 +140,7 @@ class ResolvedEvaluate(Evaluate):
     """Evaluations with their interval, and the settings of k-means and the probes that are on."""
 
     on: Literal["backbone", "embedding"]
+    crop_pct: CropShare
     clustering: KMeans | Literal[False]
     linear: LinearProbe | Literal[False]
     finetune: FineTune | Literal[False]

@@ -108,6 +108,13 @@ def keep_small_recipe(spec: Content) -> Content:
     return {"recipe": "small", **upgraded} if is_resolved(spec) else upgraded
 
 
+def keep_evaluating_the_largest_square(spec: Content) -> Content:
+    """Up to version 7, images of every size were evaluated at their largest central square."""
+    if not is_resolved(spec):
+        return spec
+    return {**spec, "evaluate": {**spec["evaluate"], "crop_pct": 1.0}}
+
+
 UPGRADERS: list[Callable[[Content], Content]] = [
     keep_evaluations_of_version_1,
     keep_evaluating_the_backbone,
@@ -115,6 +122,7 @@ UPGRADERS: list[Callable[[Content], Content]] = [
     keep_normalizing_as_imagenet,
     without_rivals,
     keep_small_recipe,
+    keep_evaluating_the_largest_square,
 ]
 """Item n - 1 turns a spec of version n into one of version n + 1.
 

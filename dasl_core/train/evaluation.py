@@ -161,7 +161,7 @@ class Evaluator:
             self.keepalive()
             positions = mine[start : start + FEATURE_BATCH]
             canvases, valid_hw = images.canvases.read(images.indices[positions])
-            parameters = central_view(valid_hw)
+            parameters = central_view(valid_hw, self.settings.crop_pct)
             if view is not None:
                 # Drawn for all images: views do not depend on the number of ranks.
                 all_hw = torch.ones(count, 2, dtype=valid_hw.dtype)
@@ -313,7 +313,8 @@ class Evaluator:
             mine = rank_share(positions, all_ranks())
             canvases, valid_hw = images.canvases.read(images.indices[mine.numpy()])
             if step is None:
-                return self._render(canvases, valid_hw, central_view(valid_hw))
+                view = central_view(valid_hw, self.settings.crop_pct)
+                return self._render(canvases, valid_hw, view)
             # Drawn for the global batch: views do not depend on the number of ranks.
             first = rank() * len(mine)
             all_hw = torch.ones(len(positions), 2, dtype=valid_hw.dtype)

@@ -126,6 +126,19 @@ def test_central_view_is_the_largest_central_square(height: int, width: int) -> 
     close(pixels(images, central_view(valid_hw), 8, valid_hw), square)
 
 
+def test_central_view_equals_resize_and_center_crop_of_pillow() -> None:
+    """Resize 32 and CenterCrop 28, as 256 and 224."""
+    noise = np.random.default_rng(0).integers(0, 256, (64, 80, 3), dtype=np.uint8)
+    resized = Image.fromarray(noise).resize((40, 32), Image.Resampling.BILINEAR)
+    square = np.array(resized.crop((6, 2, 34, 30)))
+    canvas = torch.zeros(1, 3, 80, 80, dtype=torch.uint8)
+    canvas[0, :, :64] = torch.from_numpy(noise).permute(2, 0, 1)
+    valid_hw = torch.tensor([[64, 80]])
+    ours = pixels(canvas, central_view(valid_hw, 0.875), 28, valid_hw)
+    # Pillow rounds rows and then columns to 8 bits.
+    close(ours[0], torch.from_numpy(square).permute(2, 0, 1).double() / 255, atol=1 / 255)
+
+
 # --- resampling
 
 

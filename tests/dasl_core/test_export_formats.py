@@ -46,10 +46,10 @@ TINY = ResolvedBackbone(name="test_resnet", image_size=16, stem="standard", **di
 
 
 def checkpoint_of(
-    pictures: DatasetIndex, kind: str, folder: Path, *, onnx: bool = False
+    pictures: DatasetIndex, kind: str, folder: Path, *, onnx: bool = False, crop_pct: float = 1.0
 ) -> tuple[ResolvedJobSpec, torch.nn.Module]:
     """Write a checkpoint of a network with perturbed weights."""
-    spec = resolved(pictures, backbone=BACKBONE_KINDS[kind])
+    spec = resolved(pictures, backbone=BACKBONE_KINDS[kind], evaluate={"crop_pct": crop_pct})
     torch.manual_seed(0)
     network = shake(build_backbone(spec.backbone))
     folder.mkdir()
@@ -252,23 +252,23 @@ def test_timm_loads_hub_folder(pictures: DatasetIndex, reader: Reader, tmp_path:
         np.testing.assert_allclose(theirs, ours, rtol=1e-6, atol=1e-6, err_msg=folder.name)
 
 
-@pytest.mark.parametrize("reduction", [1, 2])
+@pytest.mark.parametrize(("reduction", "crop_pct"), [(1, 1), (2, 1), (2, 0.8)])
 def test_timm_transform_equals_evaluation_preprocessing(
-    reduction: int, pictures: DatasetIndex, tmp_path: Path
+    reduction: int, crop_pct: float, pictures: DatasetIndex, tmp_path: Path
 ) -> None:
-    checkpoint_of(pictures, "vit-small", tmp_path / "checkpoint")
+    checkpoint_of(pictures, "vit-small", tmp_path / "checkpoint", crop_pct=crop_pct)
     folder = export_checkpoint(tmp_path / "checkpoint", "hf")
     model = timm.create_model(f"local-dir:{folder}", pretrained=True)
     transform = timm.data.create_transform(
         **timm.data.resolve_model_data_config(model), is_training=False
     )
-    height, width = 32 * reduction, 48 * reduction
+    height, width = (round(edge * reduction / crop_pct) for edge in (32, 48))
     pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
     theirs = transform(Image.fromarray(pixels))
     canvas = torch.zeros(1, 3, width, width, dtype=torch.uint8)
     canvas[:, :, :height] = torch.from_numpy(pixels).permute(2, 0, 1)
     valid_hw = torch.tensor([[height, width]])
-    ours = render(canvas, valid_hw, central_view(valid_hw), 32, torch.float32, IMAGENET)
+    ours = render(canvas, valid_hw, central_view(valid_hw, crop_pct), 32, torch.float32, IMAGENET)
     # Pillow rounds reduced rows and then columns to 8 bits; `theirs` are divided by some 0.226.
     atol = 1e-4 if reduction == 1 else 1 / 255 / 0.22
     torch.testing.assert_close(theirs, ours[0], rtol=0, atol=atol)

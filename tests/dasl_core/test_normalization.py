@@ -343,9 +343,9 @@ def test_exports_record_normalization_wherever_they_are_moved(
 
 
 def test_equal_weights_give_equal_files(pictures: DatasetIndex, tmp_path: Path) -> None:
-    backbone, weights = resolved(pictures).backbone, {"b": torch.ones(3), "a": torch.zeros(2, 2)}
+    spec, weights = resolved(pictures), {"b": torch.ones(3), "a": torch.zeros(2, 2)}
     for number in range(9):
-        save_weights(weights, backbone, tmp_path / f"{number}.safetensors")
+        save_weights(weights, spec, tmp_path / f"{number}.safetensors")
     assert len({file.read_bytes() for file in tmp_path.iterdir()}) == 1
     assert_same(load_file(tmp_path / "0.safetensors"), weights, "weights")
 

@@ -198,6 +198,15 @@ def test_specs_up_to_version_5_have_no_rivals(pictures: DatasetIndex) -> None:
     assert versions.upgrade(state, 5) == state | {"rivals": rivals}
 
 
+def test_jobs_of_version_7_keep_evaluating_the_largest_square(pictures: DatasetIndex) -> None:
+    size = {"image_size": 224, "stem": "standard"}
+    stored = resolved(pictures, backbone=size).model_dump(mode="json")
+    assert stored["evaluate"].pop("crop_pct") == 0.875
+    assert versions.load(stored, 7).evaluate.crop_pct == 1
+    submitted = {"dataset": "pictures", "backbone": size}
+    assert versions.upgrade(submitted, 7) == submitted, "a clone gets the default of today"
+
+
 def test_training_state_without_a_newer_setting_gets_its_default(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:

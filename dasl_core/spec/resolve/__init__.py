@@ -81,7 +81,7 @@ def resolve(
             std=normalization.std,
         ),
         train=resolve_train(spec, batch, per_class),
-        evaluate=resolve_evaluate(spec),
+        evaluate=resolve_evaluate(spec, image_size),
         augment=resolve_augment(spec.augment, spec.method, image_size),
         method=spec.method.resolve(context),
         dar=resolve_dar(spec, context.train_images),

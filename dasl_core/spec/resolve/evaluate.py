@@ -9,6 +9,9 @@ from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.resolve.facts import DatasetFacts
 from dasl_core.spec.resolved import ResolvedEvaluate
 
+# Resize 256 and CenterCrop 224, for images of at least so many pixels a side.
+IMAGENET_CROP, IMAGENET_LIKE = 0.875, 128
+
 
 def check_evaluate(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProblem]) -> None:
     if spec.evaluate.dataset is None:
@@ -119,15 +122,19 @@ def _check_nothing_held_out(evaluate: Evaluate, problems: list[FieldProblem]) ->
             )
 
 
-def resolve_evaluate(spec: JobSpec) -> ResolvedEvaluate:
+def resolve_evaluate(spec: JobSpec, image_size: int) -> ResolvedEvaluate:
     evaluate, every, on = spec.evaluate, spec.evaluate.every_epochs, spec.evaluate.on
     if on == "auto":
         on = "embedding" if spec.method.supervised else "backbone"
+    crop_pct = evaluate.crop_pct
+    if crop_pct == "auto":
+        crop_pct = IMAGENET_CROP if image_size >= IMAGENET_LIKE else 1.0
     if every == "auto":
         every = max(1, round(spec.train.epochs / 10))
     return evaluate.narrow(
         ResolvedEvaluate,
         on=on,
+        crop_pct=crop_pct,
         every_epochs=every,
         clustering=KMeans() if evaluate.clustering is True else evaluate.clustering,
         linear=LinearProbe() if evaluate.linear is True else evaluate.linear,
