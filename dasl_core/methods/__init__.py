@@ -19,4 +19,7 @@ def build_method(spec: ResolvedJobSpec, num_classes: int | None = None) -> Metho
     Args:
         num_classes: of the training images; None without labels.
     """
-    return REGISTRY[spec.method.name].from_settings(spec.method, spec.backbone, num_classes)
+    method = REGISTRY[spec.method.name].from_settings(spec.method, spec.backbone, num_classes)
+    if spec.backbone.freeze_batch_norm != "none":
+        method.freeze_batch_norm(affine=spec.backbone.freeze_batch_norm == "all")
+    return method

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from dasl_core.distributed import group_size
 from dasl_core.spec import ResolvedBackbone
@@ -75,6 +76,8 @@ class Method(nn.Module, ABC):
     batch. Otherwise ``train.micro_batches`` costs a second forward."""
 
     backbone: nn.Module
+    batch_norm_is_frozen: bool = False
+    """Whether batch normalization of the backbone keeps its statistics."""
     _frozen: tuple[nn.Parameter, ...] | None = None
     """Weights that learn again when the backbone is thawed; None if it is not frozen."""
 
@@ -166,12 +169,34 @@ class Method(nn.Module, ABC):
         self._frozen = None
         self.train(self.training)
 
+    def freeze_batch_norm(self, *, affine: bool) -> None:
+        """Keep the statistics of batch normalization in the backbone, and in a teacher's.
+
+        Args:
+            affine: keep its weights and biases, too.
+
+        Raises:
+            ValueError: the backbone has no batch normalization.
+        """
+        layers = [each for each in self.backbone.modules() if isinstance(each, _BatchNorm)]
+        if not layers:
+            raise ValueError(
+                "backbone.freeze_batch_norm has no effect: the backbone has no batch normalization"
+            )
+        if affine:
+            for layer in layers:
+                layer.requires_grad_(False)
+        self.batch_norm_is_frozen = True
+        self.train(self.training)
+
     def train(self, mode: bool = True) -> Self:
-        """Set the training mode of all parts but a frozen backbone."""
+        """Set the training mode of all parts but those that are frozen."""
         super().train(mode)
-        if self.backbone_is_frozen:
-            for network in (self.backbone, *self.teachers()):
-                network.eval()
+        for network in (self.backbone, *self.teachers()):
+            for layer in network.modules():
+                is_frozen = self.batch_norm_is_frozen and isinstance(layer, _BatchNorm)
+                if is_frozen or self.backbone_is_frozen:
+                    layer.training = False
         return self
 
     def learning_rates(self) -> dict[str, float]:

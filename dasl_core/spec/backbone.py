@@ -7,7 +7,13 @@ from pydantic import Field, field_validator, model_validator
 from dasl_core.spec.backbones import BACKBONES
 from dasl_core.spec.base import Auto, SpecModel, problem
 from dasl_core.spec.errors import closest
-from dasl_core.spec.fields import ChannelMeans, ChannelStds, DropPath, ImageSize
+from dasl_core.spec.fields import (
+    ChannelMeans,
+    ChannelStds,
+    DropPath,
+    FrozenBatchNorm,
+    ImageSize,
+)
 
 
 class Backbone(SpecModel):
@@ -58,6 +64,14 @@ class Backbone(SpecModel):
     std: ChannelStds | Auto = Field(
         "auto",
         description='Standard deviation of each channel, likewise. "auto": as for `mean`.',
+    )
+    freeze_batch_norm: FrozenBatchNorm | Auto = Field(
+        "auto",
+        description=(
+            'Batch normalization of pretrained weights: "statistics" keeps its means and variances, '
+            'which normalize in training as in evaluation; "all" keeps its weights and biases, too. '
+            'The heads\' batch normalization learns in any case. "auto": "none".'
+        ),
     )
     drop_path: DropPath | Auto = Field(
         "auto",

@@ -223,7 +223,7 @@ _FORMS = {
     "model": "a mapping",
     "model_attributes": "a mapping",
 }
-_BRANCHES = {"[key]", "int", "float", "str", "bool", "Clip", "LinearProbe", "FineTune"}
+_BRANCHES = {"[key]", "int", "float", "str", "bool", "Clip", "StepDecay", "LinearProbe", "FineTune"}
 
 
 def _is_branch(part: int | str) -> bool:

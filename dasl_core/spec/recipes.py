@@ -73,8 +73,12 @@ SMALL: Settings = {
     "augment.saturation": 1.0,
     "augment.interpolation": "bilinear",
     "backbone.drop_path": 0.0,
+    "backbone.freeze_batch_norm": "none",
     "train.optimizer.lr_end": 0.0,
     "train.optimizer.layer_decay": 1.0,
+    "train.optimizer.head_lr": 1.0,
+    "train.optimizer.step_decay": None,
+    "train.head_only_epochs": 0,
 }
 
 # A start from weights: little may be lost before the heads have learned anything. The layer decay is that of

@@ -19,6 +19,7 @@ from dasl_core.spec.fields import (
     CropShare,
     Decay,
     DropPath,
+    FrozenBatchNorm,
     GlobalBatch,
     ImageSize,
     Interpolation,
@@ -28,10 +29,12 @@ from dasl_core.spec.fields import (
     PositiveInt,
     Probability,
     Rate,
+    RateFactor,
     RateShare,
     Saturation,
     WarmupEpochs,
     Weight,
+    WholeEpochs,
 )
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.methods import ResolvedMethodSettings
@@ -39,7 +42,7 @@ from dasl_core.spec.normalization import Normalization
 from dasl_core.spec.recipes import RecipeName
 from dasl_core.spec.regularizers import DAR, SEC, Clusters
 from dasl_core.spec.rivals import Rivals
-from dasl_core.spec.train import Clip, Optimizer, Train
+from dasl_core.spec.train import Clip, Optimizer, StepDecay, Train
 
 
 class ResolvedBackbone(Backbone):
@@ -49,6 +52,7 @@ class ResolvedBackbone(Backbone):
     stem: Literal["standard", "small"]
     mean: ChannelMeans
     std: ChannelStds
+    freeze_batch_norm: FrozenBatchNorm = "none"
     drop_path: DropPath = 0.0
 
     @property
@@ -114,10 +118,12 @@ class ResolvedSEC(SEC):
 class ResolvedOptimizer(Optimizer):
     """An optimizer with its name, learning rates and weight decays."""
 
-    name: Literal["adamw", "sgd", "lars"]
+    name: Literal["adamw", "adam", "sgd", "lars"]
     lr: Rate
     base_lr: Rate
     lr_end: RateShare
+    step_decay: StepDecay | None = None
+    head_lr: RateFactor = 1.0
     layer_decay: LayerDecay
     weight_decay: Decay
     weight_decay_end: Decay
@@ -133,6 +139,7 @@ class ResolvedTrain(Train):
     optimizer: ResolvedOptimizer
     clip: Clip | None
     warmup_epochs: WarmupEpochs
+    head_only_epochs: WholeEpochs = 0
     checkpoint_every_epochs: PositiveInt
 
 

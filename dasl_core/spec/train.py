@@ -1,6 +1,6 @@
 """Settings of the training run and its optimizer."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -10,20 +10,39 @@ from dasl_core.spec.fields import (
     GlobalBatch,
     LayerDecay,
     MetricName,
+    PositiveEpochs,
     PositiveInt,
     Rate,
+    RateFactor,
     RateShare,
     WarmupEpochs,
+    WholeEpochs,
 )
+
+
+class StepDecay(SpecModel):
+    """A learning rate that falls in steps."""
+
+    epochs: (
+        PositiveEpochs
+        | Annotated[tuple[PositiveEpochs, ...], Field(min_length=1, max_length=100, fail_fast=True)]
+    ) = Field(
+        description=(
+            "After which epochs the learning rate falls: a number for each multiple of it, or a "
+            "list. Fractions are rounded to whole steps."
+        )
+    )
+    factor: float = Field(gt=0, lt=1, description="Factor on the learning rate at each fall.")
 
 
 class Optimizer(SpecModel):
     """The optimizer, and the schedules of its learning rate and weight decay."""
 
-    name: Literal["adamw", "sgd", "lars"] | Auto = Field(
+    name: Literal["adamw", "adam", "sgd", "lars"] | Auto = Field(
         "auto",
         description=(
-            "timm's implementations, without weight decay on biases and 1-D parameters. "
+            "timm's implementations, without weight decay on biases and 1-D parameters; adam adds "
+            "the decay to the gradient, adamw takes it from the weight. "
             '"auto": adamw for a ViT, and for supervised methods with `backbone.pretrained`; '
             "otherwise sgd up to a batch of 1024 and lars above."
         ),
@@ -39,7 +58,7 @@ class Optimizer(SpecModel):
         "auto",
         description=(
             'Peak learning rate at a global batch of 256; used if `lr` is "auto". "auto": '
-            "0.12 (sgd), 0.3 (lars), 0.0005 (adamw), or the method's."
+            "0.12 (sgd), 0.3 (lars), 0.0005 (adamw and adam), or the method's."
         ),
     )
     lr_scaling: Literal["linear", "sqrt"] = Field(
@@ -49,6 +68,20 @@ class Optimizer(SpecModel):
         "auto",
         description=(
             'Final learning rate of the cosine schedule, as a fraction of the peak. "auto": 0.'
+        ),
+    )
+    step_decay: StepDecay | Auto | None = Field(
+        "auto",
+        description=(
+            "Let the learning rate fall in steps. null: along a half cosine to `lr_end`. "
+            '"auto": null.'
+        ),
+    )
+    head_lr: RateFactor | Auto = Field(
+        "auto",
+        description=(
+            "Factor on the learning rate of all weights outside the backbone, except those to which "
+            'the method gives a factor of its own, such as `method.proxy_lr`. "auto": 1.'
         ),
     )
     layer_decay: LayerDecay | Auto = Field(
@@ -62,7 +95,7 @@ class Optimizer(SpecModel):
         "auto",
         description=(
             'Weight decay; never applied to biases and norms. "auto": 0.0005 (sgd), 0.000001 '
-            "(lars), 0.05 (adamw), or the method's."
+            "(lars), 0.05 (adamw), 0.0001 (adam), or the method's."
         ),
     )
     weight_decay_end: Decay | Auto = Field(
@@ -73,18 +106,37 @@ class Optimizer(SpecModel):
         ),
     )
     momentum: float = Field(
-        0.9, ge=0, lt=1, description="Momentum of SGD and LARS; has no effect on AdamW."
+        0.9, ge=0, lt=1, description="Momentum of SGD and LARS; has no effect on AdamW and Adam."
     )
 
 
 class Clip(SpecModel):
-    """Clipping of gradients."""
+    """Clipping of gradients, by `norm` or by `value`."""
 
-    norm: float = Field(gt=0, le=1e9, description="Largest L2 norm of the gradient.")
+    norm: Annotated[float, Field(gt=0, le=1e9)] | None = Field(
+        None, description="Largest L2 norm of the gradient."
+    )
+    value: Annotated[float, Field(gt=0, le=1e9)] | None = Field(
+        None, description="Largest absolute value of an entry of the gradient, in place of `norm`."
+    )
     each: bool = Field(
         False,
         description="true clips each parameter separately, as DINO does; false clips all together.",
     )
+
+    @model_validator(mode="after")
+    def _check_limit(self) -> Self:
+        if (self.norm is None) == (self.value is None):
+            limits = {"norm": self.norm, "value": self.value}
+            raise problem("needs one of norm and value", limits, "such as {norm: 1.0}")
+        if self.value is not None and self.each:
+            raise problem(
+                "has no effect with train.clip.value",
+                True,
+                "false, or train.clip.norm",
+                field="train.clip.each",
+            )
+        return self
 
 
 class Stop(SpecModel):
@@ -209,17 +261,16 @@ class Train(SpecModel):
     warmup_epochs: WarmupEpochs | Auto = Field(
         "auto",
         description=(
-            'Epochs of linear warm-up, at most `epochs`; a half cosine follows. "auto": a '
+            'Epochs of linear warm-up, at most `epochs`; a half cosine or `step_decay` follows. "auto": a '
             "tenth of the epochs, at most 10."
         ),
     )
-    head_only_epochs: int = Field(
-        0,
-        ge=0,
-        le=100_000,
+    head_only_epochs: WholeEpochs | Auto = Field(
+        "auto",
         description=(
             "Epochs at the start in which only the heads learn: the backbone is frozen in eval mode, "
-            "and an EMA teacher's with it. For pretrained weights, which random heads would spoil."
+            "and an EMA teacher's with it. For pretrained weights, which random heads would spoil. "
+            '"auto": 0.'
         ),
     )
     checkpoint_every_epochs: PositiveInt | Auto = Field(
@@ -238,17 +289,6 @@ class Train(SpecModel):
                 self.warmup_epochs,
                 f"at most {self.epochs}",
                 field="train.warmup_epochs",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_head_only(self) -> Self:
-        if self.head_only_epochs >= self.epochs:
-            raise problem(
-                f"leaves no epoch in which the backbone learns: train.epochs is {self.epochs}",
-                self.head_only_epochs,
-                f"at most {self.epochs - 1}",
-                field="train.head_only_epochs",
             )
         return self
 

@@ -10,9 +10,10 @@ from torch import nn
 
 from dasl_core.methods import Method
 from dasl_core.spec import ResolvedOptimizer, ResolvedTrain
+from dasl_core.spec.train import StepDecay
 
 # timm's names: "momentum" is SGD with momentum but without Nesterov, as the papers use it.
-TIMM_NAMES = {"sgd": "momentum", "lars": "lars", "adamw": "adamw"}
+TIMM_NAMES = {"sgd": "momentum", "lars": "lars", "adamw": "adamw", "adam": "adam"}
 
 
 def build_optimizer(
@@ -49,7 +50,7 @@ def build_optimizer(
         opt=TIMM_NAMES[settings.name],
         lr=settings.lr,
         weight_decay=0.0,
-        **({} if settings.name == "adamw" else {"momentum": settings.momentum}),
+        **({} if settings.name in ("adamw", "adam") else {"momentum": settings.momentum}),
     )
     return optimizer
 
@@ -67,17 +68,29 @@ def set_schedules(
 
 
 def learning_rate(step: int, steps_per_epoch: int, train: ResolvedTrain) -> float:
-    """Learning rate of one optimizer step: linear warm-up from 0, then a half cosine to `lr_end` of the peak.
+    """Learning rate of one optimizer step: linear warm-up from 0, then a half cosine or steps.
 
-    A pure function of the step: a resumed run needs no saved schedule.
+    The cosine ends at `lr_end` of the peak; `step_decay` counts from the start. A pure function of the
+    step: a resumed run needs no saved schedule.
     """
     peak, end = train.optimizer.lr, train.optimizer.lr * train.optimizer.lr_end
     total = steps_per_epoch * train.epochs
     warmup = min(round(train.warmup_epochs * steps_per_epoch), total - 1)
     if step < warmup:
         return peak * (step + 1) / (warmup + 1)
+    if train.optimizer.step_decay is not None:
+        falls = _falls(train.optimizer.step_decay, step, steps_per_epoch)
+        return float(peak * train.optimizer.step_decay.factor**falls)
     progress = (step - warmup) / max(1, total - warmup)
     return end + (peak - end) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def _falls(decay: StepDecay, step: int, steps_per_epoch: int) -> int:
+    """How often the learning rate has fallen before a step."""
+    epochs = (step + 0.5) / steps_per_epoch  # half a step rounds the falls to whole steps
+    if isinstance(decay.epochs, tuple):
+        return sum(epochs >= each for each in decay.epochs)
+    return int(epochs / decay.epochs)
 
 
 def weight_decay(step: int, steps_per_epoch: int, train: ResolvedTrain) -> float:
@@ -88,8 +101,15 @@ def weight_decay(step: int, steps_per_epoch: int, train: ResolvedTrain) -> float
 
 
 def learning_rate_factors(settings: ResolvedOptimizer, method: Method) -> dict[str, float]:
-    """Factors on the learning rate by parameter name: of layer-wise decay and of the method."""
+    """Factors on the learning rate by parameter name: of layer-wise decay, of heads and of the method."""
     rates: dict[str, float] = {}
+    own = tuple(method.learning_rates())
+    if settings.head_lr != 1:
+        rates = {
+            name: settings.head_lr
+            for name, _ in method.named_parameters()
+            if not name.startswith(("backbone.", *own))
+        }
     if settings.layer_decay < 1:
         names = {id(p): f"backbone.{name}" for name, p in method.backbone.named_parameters()}
         groups = param_groups_layer_decay(method.backbone, layer_decay=settings.layer_decay)

@@ -58,10 +58,8 @@ class Updater:
         finite = bool(torch.isfinite(norm))
         self.overflowed = not finite and self.scaler.get_scale() > 1
         if finite:
-            if self.clip is not None and self.clip.each:
-                clip_each(gradients, self.clip.norm)
-            elif self.clip is not None:
-                torch.nn.utils.clip_grads_with_norm_(self.weights, self.clip.norm, norm)
+            if self.clip is not None:
+                self._clip(self.clip, gradients, norm)
             self.scaler.step(self.optimizer)
         elif self.buffers:
             torch._foreach_copy_(self.buffers, self._snapshot)
@@ -69,6 +67,14 @@ class Updater:
             self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         return norm, finite
+
+    def _clip(self, clip: Clip, gradients: list[Tensor], norm: Tensor) -> None:
+        if clip.value is not None:
+            torch.nn.utils.clip_grad_value_(self.weights, clip.value)
+        elif clip.norm is not None and clip.each:
+            clip_each(gradients, clip.norm)
+        elif clip.norm is not None:
+            torch.nn.utils.clip_grads_with_norm_(self.weights, clip.norm, norm)
 
 
 @torch.no_grad()

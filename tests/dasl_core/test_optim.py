@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from dasl_core.methods import build_method
-from dasl_core.spec import DatasetFacts, JobSpec, ResolvedTrain, resolve
+from dasl_core.spec import DatasetFacts, JobSpec, ResolvedTrain, SpecError, resolve
 from dasl_core.train.optim import (
     build_optimizer,
     learning_rate,
@@ -18,6 +19,7 @@ from dasl_core.train.optim import (
     set_schedules,
     weight_decay,
 )
+from tests.support.training_world import tiny_spec
 
 
 def train_settings(**optimizer: object) -> ResolvedTrain:
@@ -38,7 +40,7 @@ class Part(nn.Module):
         return {"position"}
 
 
-@pytest.mark.parametrize("name", ["sgd", "lars", "adamw"])
+@pytest.mark.parametrize("name", ["sgd", "lars", "adamw", "adam"])
 def test_biases_and_exempt_parameters_are_not_decayed(name: str) -> None:
     model = nn.ModuleDict({"backbone": Part(), "norm": nn.BatchNorm1d(4)})
     chosen = train_settings(name=name, weight_decay=0.25).optimizer
@@ -99,6 +101,33 @@ def test_learning_rate_ends_at_lr_end() -> None:
     assert all(later <= earlier for earlier, later in pairwise(rates[10:]))
 
 
+@pytest.mark.parametrize(
+    ("epochs", "milestones"), [(3, [15, 30, 45]), (2.5, [12, 25, 37]), ([4, 6.45], [20, 32])]
+)
+def test_step_decay_is_that_of_torch(epochs: Any, milestones: list[int]) -> None:
+    train = train_settings(step_decay={"epochs": epochs, "factor": 0.5})
+    train = train.model_copy(update={"warmup_epochs": 0.0})
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.5)
+    reference = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.5)
+    for step in range(50):
+        assert learning_rate(step, 5, train) == pytest.approx(optimizer.param_groups[0]["lr"]), step
+        optimizer.step()
+        reference.step()
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "field"),
+    [
+        ({"step_decay": {"epochs": [3, 10], "factor": 0.1}}, "train.optimizer.step_decay.epochs"),
+        ({"step_decay": {"epochs": 3, "factor": 0.1}, "lr_end": 0.1}, "train.optimizer.lr_end"),
+    ],
+)
+def test_step_decay_without_effect_is_refused(optimizer: dict[str, Any], field: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        train_settings(**optimizer)
+    assert [problem.field for problem in raised.value.problems] == [field]
+
+
 def test_weight_decay_follows_a_half_cosine() -> None:
     decays = [weight_decay(step, 5, train_settings()) for step in range(50)]
     assert decays[0] == pytest.approx(0.04)
@@ -117,6 +146,28 @@ def test_schedules_are_applied_to_every_group() -> None:
     assert by_size[1]["lr"] == 100 * lr
     assert by_size[2]["weight_decay"] == pytest.approx(0.22)
     assert by_size[1]["weight_decay"] == 0
+
+
+def test_head_rate_is_that_of_heads_but_not_of_proxies() -> None:
+    settings = tiny_spec(
+        method={"name": "proxy_anchor", "proxy_lr": 50.0},
+        train={"optimizer": {"head_lr": 5.0}},
+    )
+    facts = DatasetFacts(num_images=100, num_classes=3, median_size=32)
+    spec = resolve(JobSpec.model_validate(settings), facts)
+    factors = learning_rate_factors(spec.train.optimizer, build_method(spec, 3))
+    assert factors == {"head.weight": 5.0, "head.bias": 5.0, "criterion.proxies": 50.0}
+
+
+def test_adam_adds_the_decay_to_the_gradient() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    model.weight.data.fill_(2.0)
+    settings = train_settings(name="adam", lr=0.1, weight_decay=0.5).optimizer
+    optimizer = build_optimizer(settings, model, {})
+    model.weight.grad = torch.zeros_like(model.weight)
+    optimizer.step()
+    # The decay alone is the gradient, whose size Adam's first step normalizes.
+    assert model.weight.item() == pytest.approx(1.9, rel=1e-5)
 
 
 def test_layer_decay_slows_blocks_but_not_head() -> None:

@@ -82,7 +82,7 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
         {"train": {"optimizer": "adam"}},
         "train.optimizer",
         "'adam'",
-        "a mapping, such as {name: adamw}",
+        "a mapping, such as {name: adam}",
     ),
     ({"dar": {"reduction": "sum"}}, "dar.weight", "'auto'", "a number"),
     ({"dar": {"weight": True}}, "dar.weight", "'true'", "a number"),
@@ -152,7 +152,7 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
     ({"evaluate": {"knn": {"temperature": 1e-300}}}, "evaluate.knn.temperature", "1e-300", ">="),
     ({"train": {"epochs": 5, "warmup_epochs": 6}}, "train.warmup_epochs", "6.0", "at most 5"),
     ({"resources": {"max_hours": 1e300}}, "resources.max_hours", "1e+300", "<= 100000"),
-    ({"train": {"optimizer": {"name": "adam"}}}, "train.optimizer.name", "'adam'", "'adamw'"),
+    ({"train": {"optimizer": {"name": "adagrad"}}}, "train.optimizer.name", "'adagrad'", "'adamw'"),
     (
         {"train": {"batch_size": 7}, "resources": {"workers": 2}},
         "train.batch_size",

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import Outputs
 from dasl_core.methods.simclr import SimCLR
-from dasl_core.spec import Clip
+from dasl_core.spec import Clip, JobSpec
+from dasl_core.spec.errors import field_problems
 from dasl_core.train.divergence import DivergedError
 from dasl_core.train.serialization import load_state
 from dasl_core.train.update import Updater, clip_each
@@ -59,6 +61,27 @@ def test_updater_clips_each_gradient() -> None:
     assert gradients[0].tolist() == pytest.approx([0.6, 0.8], rel=1e-5)
     assert gradients[1].tolist() == pytest.approx([0.3, 0.4])  # shorter already: left as it is
     assert gradients[2].tolist() == [0, 0]
+
+
+def test_updater_clips_values() -> None:
+    model = with_gradients([3.0, -30.0], [0.5, 11.0])
+    norm, _ = updater(model, Clip(value=10.0)).apply()
+    assert float(norm) == pytest.approx(32.1, rel=1e-3)
+    assert moved(model) == [[3.0, -10.0], [0.5, 10.0]]
+
+
+@pytest.mark.parametrize(
+    ("clip", "field"),
+    [
+        ({}, "train.clip"),
+        ({"norm": 1.0, "value": 1.0}, "train.clip"),
+        ({"value": 1.0, "each": True}, "train.clip.each"),
+    ],
+)
+def test_clipping_without_one_limit_is_refused(clip: dict[str, Any], field: str) -> None:
+    with pytest.raises(ValidationError) as raised:
+        JobSpec.model_validate({"dataset": "x", "train": {"clip": clip}})
+    assert {problem.field for problem in field_problems(raised.value)} == {field}
 
 
 def test_non_finite_gradient_restores_buffers() -> None:

@@ -213,7 +213,7 @@ class MetricLearningConfig(MethodConfig):
 
     recipe: ClassVar[Recipe] = Recipe(
         # Proxy-Anchor's and SEC's papers: random crops and flips of the whole, and no color.
-        lr={"adamw": 2e-4},  # Proxy-Anchor's 1e-4 for batches of 120 to 180
+        lr={"adamw": 2e-4, "adam": 2e-4},  # Proxy-Anchor's 1e-4 for batches of 120 to 180
         weight_decay={"adamw": 1e-4},
         crop_scale=(0.16, 1.0),
         jitter=0.0,

@@ -33,7 +33,9 @@ class MarginSoftmax(MetricLearningConfig):
     """
 
     # The authors' 0.1 for batches of 512, of ArcFace and CosFace.
-    recipe: ClassVar = MetricLearningConfig.recipe._replace(lr={"adamw": 2e-4, "sgd": 0.05})
+    recipe: ClassVar = MetricLearningConfig.recipe._replace(
+        lr={"adamw": 2e-4, "adam": 2e-4, "sgd": 0.05}
+    )
     samples_per_class: ClassVar[int | None] = None
     needs_pairs: ClassVar[bool] = False
 

@@ -20,7 +20,9 @@ class ProxyAnchor(MetricLearningConfig):
 
     # With SGD's usual learning rate, a factor of 100 is too high for proxies: R@1 fell below that of
     # the untrained network.
-    recipe: ClassVar[Recipe] = MetricLearningConfig.recipe._replace(lr={"adamw": 2e-4, "sgd": 0.01})
+    recipe: ClassVar[Recipe] = MetricLearningConfig.recipe._replace(
+        lr={"adamw": 2e-4, "adam": 2e-4, "sgd": 0.01}
+    )
     needs_pairs: ClassVar[bool] = False
 
     name: Literal["proxy_anchor"] = "proxy_anchor"

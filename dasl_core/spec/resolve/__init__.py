@@ -23,7 +23,7 @@ from dasl_core.spec.resolve.regularizers import (
     resolve_dar,
     resolve_sec,
 )
-from dasl_core.spec.resolve.train import check_learning_rate, resolve_train
+from dasl_core.spec.resolve.train import check_learning_rate, check_schedule, resolve_train
 from dasl_core.spec.resolved import ResolvedBackbone, ResolvedJobSpec
 
 __all__ = ["DatasetFacts", "Estimate", "choose_k", "estimate", "resolve"]
@@ -47,6 +47,7 @@ def resolve(
     """
     problems: list[FieldProblem] = []
     image_size, stem, patch = choose_backbone(spec.backbone, facts, problems)
+    check_schedule(spec.train, problems)
     recipe = choose_recipe(spec, problems)
     spec = fill_in(spec, recipe, image_size)
     normalization = choose_normalization(spec.backbone, recorded, problems)

@@ -1,5 +1,6 @@
 """Checks that span several parts of a spec."""
 
+from dasl_core.spec.backbones import BACKBONES
 from dasl_core.spec.evaluate import Holdout
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import FieldProblem
@@ -41,14 +42,24 @@ def check_ignored(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> No
         problems.append(
             _ignored("sec.momentum", sec.momentum, "sec.target: zero", "sec.target: mean")
         )
-    momentum = train.optimizer.momentum
-    if optimizer_name(spec, batch) == "adamw" and momentum != Optimizer().momentum:
+    momentum, name = train.optimizer.momentum, optimizer_name(spec, batch)
+    if name in ("adamw", "adam") and momentum != Optimizer().momentum:
         problems.append(
             _ignored(
                 "train.optimizer.momentum",
                 momentum,
-                "train.optimizer.name: adamw",
+                f"train.optimizer.name: {name}",
                 "train.optimizer.name: sgd",
+            )
+        )
+    backbone = spec.backbone
+    if backbone.freeze_batch_norm != "none" and BACKBONES[backbone.name].family == "vit":
+        problems.append(
+            FieldProblem(
+                "backbone.freeze_batch_norm",
+                f"has no effect on {backbone.name}, which has no batch normalization",
+                repr(backbone.freeze_batch_norm),
+                "'none', or a ResNet",
             )
         )
     if spec.evaluate.dataset is not None and spec.evaluate.holdout not in (None, Holdout()):

@@ -25,8 +25,8 @@ def estimate(resolved: ResolvedJobSpec, facts: DatasetFacts) -> Estimate:
     images = training_images(resolved, facts)
     steps = images // resolved.train.batch_size
     parameters = BACKBONES[resolved.backbone.name].parameters
-    # float32 weight and gradient, and one moment (SGD, LARS) or two (AdamW).
-    floats = 4 if resolved.train.optimizer.name == "adamw" else 3
+    # float32 weight and gradient, and one moment (SGD, LARS) or two (AdamW, Adam).
+    floats = 4 if resolved.train.optimizer.name in ("adamw", "adam") else 3
     return Estimate(
         train_images=images,
         steps_per_epoch=steps,

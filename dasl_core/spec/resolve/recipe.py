@@ -78,6 +78,6 @@ def _with(part: Part, path: list[str], value: Any) -> Part:
     """Return `part` with the field at `path` set to `value` if it is "auto"."""
     name, *inner = path
     given = getattr(part, name, None)
-    if isinstance(given, SpecModel):
+    if inner and isinstance(given, SpecModel):
         return part.model_copy(update={name: _with(given, inner, value)})
     return part.model_copy(update={name: value}) if given == "auto" else part

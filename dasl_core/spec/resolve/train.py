@@ -7,13 +7,14 @@ from dasl_core.spec.fields import LARGEST_RATE
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.resolved import ResolvedOptimizer, ResolvedTrain
-from dasl_core.spec.train import Clip
+from dasl_core.spec.train import Clip, StepDecay, Train
 
 # Peak learning rate at a global batch of 256, scaled linearly with the batch (Goyal et al. 2017).
 # sgd: lightly's CIFAR SimCLR (0.06 at 128). lars: SimCLR's 0.3. adamw: MoCo v3's ViT 1.5e-4 is for
-# 300 epochs at 4096; 5e-4 is usual for ViTs at 256 (DINO, DeiT).
-BASE_LR = {"sgd": 0.12, "lars": 0.3, "adamw": 5e-4}
-WEIGHT_DECAY = {"sgd": 5e-4, "lars": 1e-6, "adamw": 0.05}
+# 300 epochs at 4096; 5e-4 is usual for ViTs at 256 (DINO, DeiT). adam: the same rate, and the decay of
+# Proxy-Anchor's code, as a decay that passes through Adam's scaling must be small.
+BASE_LR = {"sgd": 0.12, "lars": 0.3, "adamw": 5e-4, "adam": 5e-4}
+WEIGHT_DECAY = {"sgd": 5e-4, "lars": 1e-6, "adamw": 0.05, "adam": 1e-4}
 
 
 def resolve_train(spec: JobSpec, batch_size: int, samples_per_class: int | None) -> ResolvedTrain:
@@ -27,6 +28,8 @@ def resolve_train(spec: JobSpec, batch_size: int, samples_per_class: int | None)
     every = train.checkpoint_every_epochs
     if every == "auto":
         every = max(1, round(train.epochs / 10))
+    head_only = train.head_only_epochs
+    assert head_only != "auto", "every recipe has a number"
     return train.narrow(
         ResolvedTrain,
         batch_size=batch_size,
@@ -36,11 +39,13 @@ def resolve_train(spec: JobSpec, batch_size: int, samples_per_class: int | None)
         clip=_clip(spec),
         optimizer=_resolve_optimizer(spec, batch_size),
         warmup_epochs=warmup,
+        # A recipe's may be too many for a short run.
+        head_only_epochs=min(head_only, train.epochs - 1),
         checkpoint_every_epochs=every,
     )
 
 
-def optimizer_name(spec: JobSpec, batch: int) -> Literal["adamw", "sgd", "lars"]:
+def optimizer_name(spec: JobSpec, batch: int) -> Literal["adamw", "adam", "sgd", "lars"]:
     """Return the optimizer of the spec, or choose one by method, backbone and batch."""
     name = spec.train.optimizer.name
     if name != "auto":
@@ -61,6 +66,41 @@ def _lr_factor(spec: JobSpec, batch: int) -> float:
     """Return the factor by which the base learning rate is scaled for the batch."""
     linear = spec.train.optimizer.lr_scaling == "linear"
     return batch / 256 if linear else (batch / 256) ** 0.5
+
+
+def check_schedule(train: Train, problems: list[FieldProblem]) -> None:
+    """Add the problems of a schedule as it was given, before its recipe fills it in."""
+    if train.head_only_epochs != "auto" and train.head_only_epochs >= train.epochs:
+        problems.append(
+            FieldProblem(
+                "train.head_only_epochs",
+                f"leaves no epoch in which the backbone learns: train.epochs is {train.epochs}",
+                str(train.head_only_epochs),
+                f"at most {train.epochs - 1}",
+            )
+        )
+    decay, lr_end = train.optimizer.step_decay, train.optimizer.lr_end
+    if not isinstance(decay, StepDecay):
+        return
+    last = max(decay.epochs) if isinstance(decay.epochs, tuple) else decay.epochs
+    if last >= train.epochs:
+        problems.append(
+            FieldProblem(
+                "train.optimizer.step_decay.epochs",
+                f"is not before the end of the training: train.epochs is {train.epochs}",
+                f"{last:g}",
+                f"below {train.epochs}",
+            )
+        )
+    if lr_end not in ("auto", 0):
+        problems.append(
+            FieldProblem(
+                "train.optimizer.lr_end",
+                "has no effect with train.optimizer.step_decay",
+                str(lr_end),
+                "'auto', or train.optimizer.step_decay: null",
+            )
+        )
 
 
 def check_learning_rate(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> None:
