@@ -48,6 +48,7 @@ _CONTENT = yaml.safe_load(FILE.read_text(encoding="utf-8"))
 DATASETS = {
     name: DatasetFacts.model_validate(facts) for name, facts in _CONTENT["datasets"].items()
 }
+COMMON_DIFFERENCES: list[dict[str, str]] = _CONTENT["common_differences"]
 AUTHORS = {
     name: AuthorsOfMethod(
         **method

@@ -25,7 +25,14 @@ from pydantic_core import PydanticUndefined
 
 from dasl_core.spec import METHODS, JobSpec, resolve
 from dasl_core.spec.resolve.train import BASE_LR, WEIGHT_DECAY
-from tools.authors_settings import AUTHORS, DATASETS, AuthorsOfMethod, setting_of, setup_of
+from tools.authors_settings import (
+    AUTHORS,
+    COMMON_DIFFERENCES,
+    DATASETS,
+    AuthorsOfMethod,
+    setting_of,
+    setup_of,
+)
 
 PAGE = Path(__file__).parent.parent / "docs" / "spec.md"
 GENERATED = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
@@ -242,14 +249,16 @@ def _authors() -> str:
     parts = []
     for name, authors in sorted(AUTHORS.items()):
         text = f"{authors.paper}. Code:\n<{authors.code}>."
-        differences = _table(
-            ("Not reproduced: the authors", "Here"),
-            ((each["authors"], each["here"]) for each in authors.differences),
-        )
+        differences = _differences(authors.differences)
         parts.append(
             f"#### `{name}`: both recipes\n\n{text}\n\n{_both(name, authors)}\n\n{differences}"
         )
     return "\n\n".join(parts)
+
+
+def _differences(differences: Iterable[Mapping[str, str]]) -> str:
+    rows = ((each["authors"], each["here"]) for each in differences)
+    return _table(("Not reproduced: the authors", "Here"), rows)
 
 
 def _both(method: str, authors: AuthorsOfMethod) -> str:
@@ -318,6 +327,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "rates": _rates,
     "recipes": _recipes,
     "authors": _authors,
+    "common_differences": partial(_differences, COMMON_DIFFERENCES),
 }
 
 

@@ -29,6 +29,12 @@ class ByEpochs(NamedTuple):
     values: Mapping[int, Any]
 
 
+class ByBatch(NamedTuple):
+    """Values by the global batch; that of the nearest batch, by ratio, is taken."""
+
+    values: Mapping[int, Any]
+
+
 class ByImageSize(NamedTuple):
     """A value for images that get the small stem, and one for larger images."""
 
@@ -49,10 +55,15 @@ class ShareOfEpochs(NamedTuple):
 
 
 class JobFacts(NamedTuple):
-    """What the values of a recipe depend on."""
+    """What the values of a recipe depend on.
+
+    Attributes:
+        batch: the global batch of the spec; 256 if it is "auto".
+    """
 
     family: str
     epochs: int
+    batch: int
     has_small_images: bool
 
 
@@ -74,6 +85,7 @@ SMALL: Settings = {
     "augment.interpolation": "bilinear",
     "backbone.drop_path": 0.0,
     "backbone.freeze_batch_norm": "none",
+    "method.local_scale": (0.05, 0.4),
     "train.optimizer.lr_end": 0.0,
     "train.optimizer.layer_decay": 1.0,
     "train.optimizer.head_lr": 1.0,
@@ -100,8 +112,9 @@ def value_for(value: Any, job: JobFacts) -> Any:
         case ByFamily():
             return value_for(value.vit if job.family == "vit" else value.other, job)
         case ByEpochs():
-            nearest = min(value.values, key=lambda length: abs(math.log(length / job.epochs)))
-            return value_for(value.values[nearest], job)
+            return value_for(_nearest(value.values, job.epochs), job)
+        case ByBatch():
+            return value_for(_nearest(value.values, job.batch), job)
         case ByImageSize():
             return value_for(value.small if job.has_small_images else value.large, job)
         case AtMostAllEpochs():
@@ -109,3 +122,7 @@ def value_for(value: Any, job: JobFacts) -> Any:
         case ShareOfEpochs():
             return value.share * job.epochs
     return value
+
+
+def _nearest(values: Mapping[int, Any], number: int) -> Any:
+    return values[min(values, key=lambda each: abs(math.log(each / number)))]

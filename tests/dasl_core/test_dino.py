@@ -412,14 +412,17 @@ def facts(**changes: Any) -> ResolveContext:
     return known._replace(**changes)
 
 
+SMALL = Settings(local_scale=(0.05, 0.4))
+
+
 def test_imagenet_settings_are_those_of_the_paper() -> None:
-    config = Settings().resolve(facts())
+    config = SMALL.resolve(facts())
     assert (config.hidden_dim, config.bottleneck_dim, config.out_dim) == (2048, 256, 65_536)
     assert config.local_size == 96
     assert config.teacher_momentum == 0.996
     assert (config.teacher_temperature_start, config.teacher_temperature) == (0.04, 0.07)
     assert config.teacher_temperature_epochs == 30
-    assert Settings().resolve(facts(epochs=800)).teacher_temperature_epochs == 30
+    assert SMALL.resolve(facts(epochs=800)).teacher_temperature_epochs == 30
 
 
 @pytest.mark.parametrize(
@@ -427,20 +430,36 @@ def test_imagenet_settings_are_those_of_the_paper() -> None:
     [(10, 1024), (32_767, 1024), (32_768, 2048), (50_000, 2048), (10**7, 65_536)],
 )
 def test_number_of_outputs_follows_dataset_size(images: int, outputs: int) -> None:
-    assert Settings().resolve(facts(train_images=images)).out_dim == outputs
-    assert Settings(out_dim=7).resolve(facts(train_images=images)).out_dim == 7
+    assert SMALL.resolve(facts(train_images=images)).out_dim == outputs
+    assert (
+        Settings(local_scale=(0.05, 0.4), out_dim=7).resolve(facts(train_images=images)).out_dim
+        == 7
+    )
 
 
 def test_short_trainings_have_faster_and_sharper_teachers() -> None:
     short = facts(train_images=1000, batch_size=100, epochs=40)  # 400 steps
-    assert Settings().resolve(short).teacher_momentum == 0.97
-    assert Settings().resolve(short).teacher_temperature_epochs == 12
-    assert Settings().resolve(short).teacher_temperature == 0.04
-    assert Settings(teacher_temperature_start=0.03).resolve(short).teacher_temperature == 0.03
-    assert Settings(teacher_temperature=0.06).resolve(short).teacher_temperature == 0.06
-    assert Settings().resolve(short._replace(epochs=1000)).teacher_temperature == 0.07
-    assert Settings().resolve(short._replace(epochs=400)).teacher_momentum == 0.99
-    assert Settings(teacher_momentum=0.5).resolve(short).teacher_momentum == 0.5
+    assert SMALL.resolve(short).teacher_momentum == 0.97
+    assert SMALL.resolve(short).teacher_temperature_epochs == 12
+    assert SMALL.resolve(short).teacher_temperature == 0.04
+    assert (
+        Settings(local_scale=(0.05, 0.4), teacher_temperature_start=0.03)
+        .resolve(short)
+        .teacher_temperature
+        == 0.03
+    )
+    assert (
+        Settings(local_scale=(0.05, 0.4), teacher_temperature=0.06)
+        .resolve(short)
+        .teacher_temperature
+        == 0.06
+    )
+    assert SMALL.resolve(short._replace(epochs=1000)).teacher_temperature == 0.07
+    assert SMALL.resolve(short._replace(epochs=400)).teacher_momentum == 0.99
+    assert (
+        Settings(local_scale=(0.05, 0.4), teacher_momentum=0.5).resolve(short).teacher_momentum
+        == 0.5
+    )
 
 
 @pytest.mark.parametrize(

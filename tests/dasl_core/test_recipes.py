@@ -12,6 +12,7 @@ from dasl_core.spec.recipes import (
     CONTINUE,
     SMALL,
     AtMostAllEpochs,
+    ByBatch,
     ByEpochs,
     ByFamily,
     ByImageSize,
@@ -63,7 +64,7 @@ TABLES: list[tuple[str, str, Settings]] = [
         for name in METHODS
         if (authors := METHODS[name].authors) is not None
     ),
-    ("byol", "all", {**SMALL, **CONTINUE}),
+    ("dino", "all", {**SMALL, **CONTINUE}),
 ]
 
 
@@ -79,7 +80,7 @@ def test_recipe_sets_only_fields_that_can_be_auto(
     assert settings.keys() <= fields
 
 
-JOB = JobFacts(family="resnet", epochs=100, has_small_images=False)
+JOB = JobFacts(family="resnet", epochs=100, batch=256, has_small_images=False)
 
 
 @pytest.mark.parametrize(
@@ -94,6 +95,8 @@ JOB = JobFacts(family="resnet", epochs=100, has_small_images=False)
         (ByEpochs({100: 1, 300: 2}), JOB._replace(epochs=170), 1),
         (ByEpochs({100: 1, 300: 2}), JOB._replace(epochs=1), 1),
         (ByFamily(vit=0, other=ByEpochs({10: 3})), JOB, 3),
+        (ByBatch({256: 1, 4096: 2}), JOB, 1),
+        (ByBatch({256: 1, 4096: 2}), JOB._replace(batch=1100), 2),
         (AtMostAllEpochs(40), JOB, 40),
         (AtMostAllEpochs(40), JOB._replace(epochs=7), 7),
         (ShareOfEpochs(0.2), JOB, 20),

@@ -15,6 +15,7 @@ from dasl_core.spec.methods.config import (
     register,
     register_resolved,
 )
+from dasl_core.spec.recipes import AtMostAllEpochs, Authors
 
 
 @register
@@ -34,6 +35,19 @@ class BarlowTwins(MethodConfig):
         crop_scale=(0.08, 1.0),
         blur=(1.0, 0.1),
         solarize=(0.0, 0.2),
+    )
+    # facebookresearch/barlowtwins, main.py.
+    authors: ClassVar[Authors | None] = Authors(
+        families=("resnet",),
+        settings={
+            "method.projection_dim": 8192,
+            "method.hidden_dim": 8192,
+            "augment.interpolation": "bicubic",
+            "augment.saturation": 0.5,
+            "train.optimizer.name": "lars",
+            "train.optimizer.lr_end": 0.001,
+            "train.warmup_epochs": AtMostAllEpochs(10),
+        },
     )
     compares_directions: ClassVar[bool] = False
 

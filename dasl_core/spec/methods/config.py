@@ -152,9 +152,12 @@ class MultiCropConfig(MethodConfig):
             "patches, at least 8."
         ),
     )
-    local_scale: tuple[float, float] = Field(
-        (0.05, 0.4),
-        description="Smallest and largest fraction of the image area that a local crop keeps.",
+    local_scale: tuple[float, float] | Auto = Field(
+        "auto",
+        description=(
+            "Smallest and largest fraction of the image area that a local crop keeps. "
+            '"auto": 0.05 to 0.4.'
+        ),
     )
 
     @property
@@ -169,8 +172,8 @@ class MultiCropConfig(MethodConfig):
 
     @field_validator("local_scale")
     @classmethod
-    def _check_range(cls, scale: tuple[float, float]) -> tuple[float, float]:
-        return range_of_areas(scale)
+    def _check_range(cls, scale: tuple[float, float] | Auto) -> tuple[float, float] | Auto:
+        return scale if scale == "auto" else range_of_areas(scale)
 
     def check(self, context: ResolveContext) -> list[FieldProblem]:
         """Return a problem when local crops are not whole patches."""
@@ -198,6 +201,7 @@ class ResolvedMultiCropConfig(MultiCropConfig):
     """A method with local crops of a known size."""
 
     local_size: CropSize
+    local_scale: tuple[float, float]
 
 
 class EMATeacherConfig(MethodConfig):

@@ -22,6 +22,7 @@ from dasl_core.spec.methods.config import (
     register,
     register_resolved,
 )
+from dasl_core.spec.recipes import AtMostAllEpochs, Authors, ByEpochs, ByFamily
 
 
 @register
@@ -41,6 +42,28 @@ class DINO(MultiCropConfig, EMATeacherConfig):
         crop_scale=(0.4, 1.0),
         blur=(1.0, 0.1, 0.5),
         solarize=(0.0, 0.2, 0.0),
+    )
+    # facebookresearch/dino, README.md and main_dino.py.
+    authors: ClassVar[Authors | None] = Authors(
+        families=("resnet", "vit"),
+        settings={
+            "method.hidden_dim": 2048,
+            "method.out_dim": 65_536,
+            "method.local_scale": ByFamily(vit=(0.05, 0.4), other=(0.05, 0.14)),
+            "method.teacher_temperature": ByFamily(
+                vit=ByEpochs({100: 0.04, 300: 0.07}), other=0.04
+            ),
+            "method.teacher_temperature_epochs": ByFamily(vit=ByEpochs({100: 0, 300: 30}), other=0),
+            "method.teacher_momentum": 0.996,
+            "augment.crop_scale": ByFamily(vit=(0.4, 1.0), other=(0.14, 1.0)),
+            "augment.interpolation": "bicubic",
+            "augment.saturation": 0.5,
+            "backbone.drop_path": ByFamily(vit=0.1, other=0.0),
+            "train.optimizer.name": ByFamily(vit="adamw", other="sgd"),
+            # 1e-6 at their batch of 512.
+            "train.optimizer.lr_end": ByFamily(vit=1e-6 / 0.001, other=1e-6 / 0.06),
+            "train.warmup_epochs": AtMostAllEpochs(10),
+        },
     )
 
     name: Literal["dino"] = "dino"
@@ -161,6 +184,7 @@ class ResolvedDINO(DINO, ResolvedMultiCropConfig):
     """DINO's settings without "auto"."""
 
     local_size: CropSize
+    local_scale: tuple[float, float]
     hidden_dim: Width
     out_dim: Outputs
     teacher_temperature: Temperature

@@ -21,6 +21,7 @@ from dasl_core.spec.methods.config import (
     register,
     register_resolved,
 )
+from dasl_core.spec.recipes import AtMostAllEpochs, Authors, ByBatch
 
 QueueLength = Annotated[int, Field(ge=0, le=10_000_000)]
 
@@ -40,6 +41,21 @@ class SwAV(MultiCropConfig, ProjectionHeadConfig):
         lr={"lars": 0.6},
         weight_decay={"sgd": 1e-6, "lars": 1e-6},
         crop_scale=(0.14, 1.0),
+        settings={"method.local_scale": (0.05, 0.14)},
+    )
+    # facebookresearch/swav, main_swav.py and scripts.
+    authors: ClassVar[Authors | None] = Authors(
+        families=("resnet",),
+        settings={
+            "method.hidden_dim": 2048,
+            "method.prototypes": 3000,
+            "method.queue_start_epoch": 15,
+            "augment.jitter": 1.0,
+            "train.optimizer.name": "lars",
+            "train.optimizer.base_lr": ByBatch({256: 0.6, 4096: 0.3}),
+            "train.optimizer.lr_end": 0.001,
+            "train.warmup_epochs": ByBatch({256: 0, 4096: AtMostAllEpochs(10)}),
+        },
     )
     has_prototypes: ClassVar[bool] = True
 
@@ -94,9 +110,12 @@ class SwAV(MultiCropConfig, ProjectionHeadConfig):
         le=100_000,
         description="Epochs in which the prototypes keep their initial weights.",
     )
-    local_scale: tuple[float, float] = Field(
-        (0.05, 0.14),
-        description="Smallest and largest fraction of the image area that a local crop keeps.",
+    local_scale: tuple[float, float] | Auto = Field(
+        "auto",
+        description=(
+            "Smallest and largest fraction of the image area that a local crop keeps. "
+            '"auto": 0.05 to 0.14.'
+        ),
     )
 
     def resolve(self, context: ResolveContext) -> "ResolvedSwAV":
@@ -128,6 +147,7 @@ class ResolvedSwAV(SwAV, ResolvedMultiCropConfig):
 
     hidden_dim: Width
     local_size: CropSize
+    local_scale: tuple[float, float]
     prototypes: Outputs
     queue_length: QueueLength
     queue_start_epoch: Epochs

@@ -56,6 +56,7 @@ def fill_in(spec: JobSpec, recipe: RecipeName, image_size: int) -> JobSpec:
     job = JobFacts(
         family=BACKBONES[spec.backbone.name].family,
         epochs=spec.train.epochs,
+        batch=256 if spec.train.batch_size == "auto" else spec.train.batch_size,
         has_small_images=image_size <= SMALL_STEM_UP_TO,
     )
     for name, value in _settings(spec, recipe).items():
