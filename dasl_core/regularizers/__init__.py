@@ -15,8 +15,10 @@ from dasl_core.regularizers.sec import SphericalEmbeddingConstraint
 from dasl_core.regularizers.sigreg import sigreg_loss
 from dasl_core.regularizers.uniformity import uniformity_loss
 from dasl_core.regularizers.visreg import visreg_loss
+from dasl_core.regularizers.weighted_dar import DifferenceAlignment
 
 __all__ = [
+    "DifferenceAlignment",
     "SphericalEmbeddingConstraint",
     "angular_update",
     "chain_length",

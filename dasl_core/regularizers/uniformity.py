@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dasl_core.regularizers.pairs import directions_and_pairs, mean_where
+from dasl_core.regularizers.pairs import directions_and_pairs
 from dasl_core.tensors import check_number
 
 
@@ -28,6 +28,9 @@ def uniformity_loss(embeddings: Tensor, labels: Tensor, t: float = 2.0) -> Tenso
     check_number(t, "t")
     directions, pairs = directions_and_pairs(embeddings, labels)
     with torch.autocast(embeddings.device.type, enabled=False):
-        potential = torch.exp(2 * t * (directions @ directions.T - 1))
-    # Without pairs the mean is 0, and log(1) = 0 has a gradient.
-    return (mean_where(potential, pairs) + ~pairs.any()).log()
+        exponents = 2 * t * (directions @ directions.T - 1)
+    # In logarithms: with a large t, all potentials are below the smallest float32. Without pairs all
+    # exponents are kept, so that the gradient is 0 and not NaN.
+    any_pair = pairs.any()
+    total = exponents.masked_fill(~pairs & any_pair, -torch.inf).flatten().logsumexp(dim=0)
+    return torch.where(any_pair, total - pairs.sum().clamp(min=1).to(total.dtype).log(), 0)

@@ -8,13 +8,9 @@ from torch import Tensor
 from dasl_core.distributed import gather, gather_views
 from dasl_core.methods import Method, Outputs, Step
 from dasl_core.regularizers import (
+    DifferenceAlignment,
     SphericalEmbeddingConstraint,
-    chain_length,
-    difference_alignment,
-    pair_count,
-    weight_at,
 )
-from dasl_core.seeds import stream
 from dasl_core.spec import ResolvedDAR, ResolvedSEC
 from dasl_core.spec.rivals import Rivals
 from dasl_core.tensors import full_precision
@@ -55,6 +51,18 @@ class Criterion:
         self.dar = dar if dar is not None and dar.active else None
         # Pairs that DAR took from the last batch: the columns of its matrix.
         self.columns: int | None = None
+        self.alignment: DifferenceAlignment | None = None
+        if self.dar is not None:
+            self.alignment = DifferenceAlignment(
+                self.dar.weight,
+                schedule=self.dar.schedule,
+                norm=self.dar.norm,
+                difference=self.dar.difference,
+                estimator=self.dar.estimator,
+                reduction=self.dar.reduction,
+                normalize=self.dar.normalize,
+                seed=seed,
+            )
         self.constraint: SphericalEmbeddingConstraint | None = None
         if sec is not None and sec.weight > 0:
             self.constraint = SphericalEmbeddingConstraint(sec.target, sec.momentum).to(device)
@@ -80,7 +88,12 @@ class Criterion:
         # Before the gather: its backward sums over ranks, which bfloat16 would round.
         embeddings = gather_views(full_precision(outputs["embeddings"]), step.group)  # (V, N, h)
         if self.dar is not None:
-            terms["loss_dar"] = self._alignment(self.dar, embeddings, outputs, step)
+            assert self.alignment is not None
+            labels = self._labels(self.dar, outputs, step)
+            self.columns = self.alignment.num_pairs(labels, len(embeddings))
+            terms["loss_dar"] = self.alignment(
+                embeddings, labels, step.index, progress=step.progress
+            )
         if self.constraint is not None:
             assert self.sec is not None
             weight = self.sec.weight * (step.progress if self.sec.ramp else 1.0)
@@ -89,24 +102,6 @@ class Criterion:
             term = rival_loss(rival, embeddings, step, self.seed)
             terms[f"loss_{name}"] = rival.weight * term
         return terms
-
-    def _alignment(
-        self, dar: ResolvedDAR, embeddings: Tensor, outputs: Outputs, step: Step
-    ) -> Tensor:
-        # The views of an image share its label, so they are never a pair.
-        labels = self._labels(dar, outputs, step).repeat(len(embeddings))
-        self.columns = pair_count(labels) if dar.estimator == "full" else chain_length(labels)
-        alignment = difference_alignment(
-            embeddings.flatten(0, 1),
-            labels,
-            norm=dar.norm,
-            difference=dar.difference,
-            estimator=dar.estimator,
-            reduction=dar.reduction,
-            normalize=dar.normalize,
-            generator=stream(self.seed, "dar", step.index),
-        )
-        return weight_at(dar.weight, dar.schedule, step.progress) * alignment
 
     def _labels(self, dar: ResolvedDAR, outputs: Outputs, step: Step) -> Tensor:
         """Labels (N,) on the CPU, where the chain is drawn; only prototype assignments come from a GPU."""

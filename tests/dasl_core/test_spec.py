@@ -843,6 +843,16 @@ def test_rival_needs_a_weight() -> None:
     assert problem.field == "rivals.koleo.weight"
 
 
+def test_slices_are_bounded_by_memory() -> None:
+    spec: dict[str, Any] = {"dataset": "x", "train": {"batch_size": 4096}}
+    spec["rivals"] = {"sigreg": {"weight": 1, "slices": 4096}, "visreg": {"weight": 1}}
+    with pytest.raises(
+        SpecError, match=r"rivals\.sigreg\.slices: .*8,192.*at most 1,927"
+    ) as caught:
+        resolve(JobSpec.model_validate(spec), FACTS.model_copy(update={"num_images": 10**6}))
+    assert len(caught.value.problems) == 1
+
+
 def test_auto_clusters_follow_number_of_images() -> None:
     assert [choose_k(n) for n in (2, 5_236, 126_689, 1_281_167)] == [2, 72, 356, 1132]
     assert choose_k(10**9) == 10_000

@@ -18,6 +18,7 @@ from dasl_core.spec.resolve.facts import DatasetFacts, training_images
 from dasl_core.spec.resolve.recipe import choose_recipe, fill_in
 from dasl_core.spec.resolve.regularizers import (
     check_dar,
+    check_rivals,
     check_sec,
     choose_k,
     resolve_dar,
@@ -67,6 +68,7 @@ def resolve(
     check_labels(spec, facts, problems)
     check_dar(spec, batch, problems)
     check_sec(spec, problems)
+    check_rivals(spec, batch, problems)
     check_ignored(spec, batch, problems)
     problems += spec.method.check(context)
     if problems:

@@ -2,24 +2,22 @@
 
 import math
 
+from dasl_core.default_weights import SEC_WEIGHTS, default_dar_weight
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.methods import MethodConfig
 from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.regularizers import Clusters
 from dasl_core.spec.resolved import ResolvedClusters, ResolvedDAR, ResolvedSEC
+from dasl_core.spec.rivals import SIGReg, VISReg
 
-# lambda by norm, or for distances, from `benchmarks.sweep` (docs/spec.md): 0.5 is the best of five for
-# distances; for l1, no weight around 0.003 differed measurably from 0. l2 and sq_l2 of 128 coordinates
-# are about a tenth of their l1.
-DAR_WEIGHTS = {"l1": 0.003, "l2": 0.03, "sq_l2": 0.03, "distance": 0.5}
-# eta by target. Norms are pulled to 0 with the weight of the SEC authors' README (`--l2reg_wei 1e-4`): at 0.5
-# the penalty outweighs a loss of dot products.
-SEC_WEIGHTS = {"mean": 0.5, "zero": 1e-4}
 # All pairs of 1,024 embeddings are 524 thousand columns, 268 MB at a width of 128. l2 compares all pairs
 # of columns: 128 embeddings have about as many columns as a chain of 8,192.
 FULL_LIMIT, FULL_L2_LIMIT = 1024, 128
 # Placeholder when clusters are unused, so that a resolved spec has no "auto".
 UNUSED_CLUSTERS = ResolvedClusters(source="kmeans", k=2)
+# The largest tensor of a regularizer on random directions: 1 GB in float32, of which a step holds a few.
+PROJECTION_LIMIT = 2**28
+SIGREG_KNOTS = 17  # frequencies at which each projection is evaluated
 GLOBAL_VIEWS = 2  # whose embeddings DAR and SEC see; local crops only train the student
 
 
@@ -28,7 +26,7 @@ def resolve_dar(spec: JobSpec, images: int) -> ResolvedDAR | None:
         return None
     weight = spec.dar.weight
     if weight == "auto":
-        weight = DAR_WEIGHTS["distance" if spec.dar.difference == "distance" else spec.dar.norm]
+        weight = default_dar_weight(spec.dar.norm, spec.dar.difference)
     clusters = UNUSED_CLUSTERS
     if spec.dar.labels == "cluster":
         clusters = resolve_clusters(spec.dar.clusters, spec.method, images)
@@ -95,3 +93,21 @@ def check_dar(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> None:
                 f"'chain' or 'unbiased', or at most {most:,} embeddings",
             )
         )
+
+
+def check_rivals(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> None:
+    """Check that the projections on random directions fit in memory."""
+    embeddings = batch * min(spec.method.num_views, GLOBAL_VIEWS)
+    for name, rival in spec.rivals.active().items():
+        if not isinstance(rival, SIGReg | VISReg):
+            continue
+        numbers = embeddings * (SIGREG_KNOTS if isinstance(rival, SIGReg) else 1)
+        if numbers * rival.slices > PROJECTION_LIMIT:
+            problems.append(
+                FieldProblem(
+                    f"rivals.{name}.slices",
+                    f"takes too much memory for the {embeddings:,} embeddings of a batch",
+                    str(rival.slices),
+                    f"at most {PROJECTION_LIMIT // numbers:,}",
+                )
+            )
