@@ -6,9 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 
 from dasl_core import tensors
+from dasl_core.distributed import gather, group_size
+from dasl_core.tensors import NotFiniteError
 
 
 @torch.no_grad()
@@ -20,6 +24,7 @@ def knn_accuracy(
     k: int = 20,
     temperature: float = 0.07,
     on_block: Callable[[], None] = lambda: None,
+    group: dist.ProcessGroup | None = None,
 ) -> float:
     """Weighted k-NN accuracy: the share of test samples whose class wins the vote of their neighbors.
 
@@ -36,14 +41,17 @@ def knn_accuracy(
         k: number of neighbors that vote; in a smaller bank, all of it.
         temperature: above 0.
         on_block: called before each block of test samples, of which a large bank makes many.
+        group: ranks that share the bank: `train_x` and `train_y` are this rank's part of it, which may be
+            empty, and the test samples are the same on all of them. None: this process has all of it.
 
     Returns:
-        Top-1 accuracy from 0 to 1. Equal votes go to the smaller class number.
+        Top-1 accuracy from 0 to 1, the same on all ranks. Equal votes go to the smaller class number.
 
     Raises:
+        NotFiniteError: features hold NaN or infinite numbers, on any rank.
         ValueError: shapes or numbers do not fit; the message names the argument.
     """
-    bank = tensors.feature_matrix(train_x, "train_x")
+    bank = _bank(train_x, group)
     queries = tensors.feature_matrix(test_x, "test_x")
     tensors.check_same_width(bank, queries)
     bank_labels = tensors.label_vector(train_y, "train_y", bank.shape[0], bank.device)
@@ -51,13 +59,15 @@ def knn_accuracy(
     tensors.check_whole_number(k, "k")
     tensors.check_number(temperature, "temperature")
 
-    classes, bank_classes = torch.unique(bank_labels, return_inverse=True)
     correct = torch.zeros((), dtype=torch.int64, device=bank.device)
     with tensors.exact_products(bank.device):
         for rows in tensors.blocks(queries.shape[0]):
             on_block()
             block = tensors.unit_rows(queries[rows]).to(bank)
-            similarity, neighbor_class = _nearest(block, bank, bank_classes, k)
+            similarity, neighbor_label = _nearest(block, bank, bank_labels, k)
+            if group_size(group) > 1:
+                similarity, neighbor_label = _nearest_of_all(similarity, neighbor_label, k, group)
+            classes, neighbor_class = torch.unique(neighbor_label, return_inverse=True)
             # Relative to the nearest: the result is the same, and small temperatures do not overflow.
             weight = ((similarity - similarity[:, :1]) / temperature).exp()
             for part in tensors.tiles(len(block), classes.numel()):
@@ -67,16 +77,53 @@ def knn_accuracy(
     return int(correct) / queries.shape[0]
 
 
-def _nearest(queries: Tensor, bank: Tensor, bank_classes: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Similarities and classes (Q, k) of the k nearest samples of the bank, nearest first."""
+def _bank(train_x: Tensor | np.ndarray, group: dist.ProcessGroup | None) -> Tensor:
+    """Check this rank's part of the bank. If one rank's is not finite, all raise: none waits for another."""
+    if group_size(group) == 1:
+        return tensors.feature_matrix(train_x, "train_x")
+    problem: NotFiniteError | None = None
+    bank = torch.empty(0, 1)
+    try:
+        bank = tensors.feature_matrix(train_x, "train_x", min_rows=0)
+    except NotFiniteError as error:
+        problem = error
+    if int(_exchange(torch.tensor([int(problem is not None)]), group).sum()):
+        raise problem or NotFiniteError("train_x holds NaN or infinite numbers on another rank")
+    return bank
+
+
+def _nearest(queries: Tensor, bank: Tensor, labels: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Similarities and labels (Q, k) of the k nearest samples of the bank, nearest first."""
     similarity = queries.new_empty(len(queries), 0)
-    neighbor_class = bank_classes.new_empty(len(queries), 0)
+    neighbor_label = labels.new_empty(len(queries), 0)
     for columns in tensors.blocks(bank.shape[0]):
         tile = queries @ tensors.unit_rows(bank[columns]).t()
         nearest, index = tile.topk(min(k, tile.shape[1]), dim=1)
         # Merge the nearest of this tile with the nearest of all tiles before.
         similarity = torch.cat([similarity, nearest], dim=1)
-        neighbor_class = torch.cat([neighbor_class, bank_classes[columns][index]], dim=1)
+        neighbor_label = torch.cat([neighbor_label, labels[columns][index]], dim=1)
         similarity, index = similarity.topk(min(k, similarity.shape[1]), dim=1)
-        neighbor_class = neighbor_class.gather(1, index)
-    return similarity, neighbor_class
+        neighbor_label = neighbor_label.gather(1, index)
+    return similarity, neighbor_label
+
+
+def _nearest_of_all(
+    similarity: Tensor, neighbor_label: Tensor, k: int, group: dist.ProcessGroup | None
+) -> tuple[Tensor, Tensor]:
+    """Merge the nearest samples of all ranks' parts of the bank; a part of fewer than k is padded."""
+    missing = k - similarity.shape[1]
+    similarity = F.pad(similarity, (0, missing), value=-torch.inf)
+    neighbor_label = F.pad(neighbor_label, (0, missing))
+    ranks, queries = group_size(group), len(similarity)
+    everyone = [
+        _exchange(own, group).view(ranks, queries, k).transpose(0, 1).flatten(1)
+        for own in (similarity, neighbor_label)
+    ]
+    similarity, index = everyone[0].topk(k, dim=1)
+    return similarity, everyone[1].gather(1, index)
+
+
+def _exchange(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """Concatenate the ranks' tensors. A bank may be on the CPU where ranks communicate between GPUs."""
+    on_gpu = "nccl" in dist.get_backend(group)
+    return gather(tensor.to("cuda" if on_gpu else "cpu"), group).to(tensor.device)

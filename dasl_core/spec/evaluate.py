@@ -20,7 +20,7 @@ class Knn(SpecModel):
         description=(
             "Maximum of training images in the bank, where neighbors are searched; of more, every "
             "second, third, and so on, is taken. null: all training images. Every evaluation "
-            "computes their features again, and each rank stores 4 bytes per feature and image: "
+            "computes their features again, and the ranks together store 4 bytes per feature and image: "
             "10 GB for ImageNet and a ResNet-50."
         ),
     )

@@ -47,7 +47,7 @@ FEATURE_BATCH = 256
 # bank of them tens of gigabytes, without a better baseline (blur helps it).
 RAW_SIDE = 32
 # Maximum of training images in the k-NN bank of raw pixels, evenly spaced: 600 MB. Those of ImageNet would take
-# 14 GB in each rank, before the first step, for a baseline.
+# 14 GB, before the first step, for a baseline.
 RAW_BANK_LIMIT = 50_000
 
 Encoder = Callable[[Tensor], Tensor]
@@ -157,7 +157,29 @@ class Evaluator:
         padded = np.resize(np.arange(count), share * ranks)
         mine = padded[rank() * share : (rank() + 1) * share]
         table: Tensor | None = None
-        for start in range(0, share, FEATURE_BATCH):
+        for start, features in self._encoded(encode, images, mine, view):
+            # To the CPU batch by batch: all features may not fit into GPU memory during training.
+            gathered = gather(features, all_ranks()).view(ranks, len(features), -1)
+            if table is None:
+                table = torch.empty(ranks, share, gathered.shape[2])
+            table[:, start : start + len(features)] = gathered.cpu()
+        assert table is not None, "a set of images to evaluate is never empty"
+        return table.flatten(0, 1)[:count]
+
+    def _own_features(self, encode: Encoder, images: ImageSet, mine: slice, width: int) -> Tensor:
+        """Compute the features of this rank's images only, (n, width) float32 on the CPU."""
+        positions = np.arange(len(images))[mine]
+        table = torch.empty(len(positions), width)
+        for start, features in self._encoded(encode, images, positions):
+            table[start : start + len(features)] = features.cpu()
+        return table
+
+    def _encoded(
+        self, encode: Encoder, images: ImageSet, mine: np.ndarray, view: int | None = None
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Yield the features of a batch of images at a time, with the position of its first one in `mine`."""
+        count = len(images)
+        for start in range(0, len(mine), FEATURE_BATCH):
             self.keepalive()
             positions = mine[start : start + FEATURE_BATCH]
             canvases, valid_hw = images.canvases.read(images.indices[positions])
@@ -173,13 +195,7 @@ class Evaluator:
             rendered = self._render(canvases, valid_hw, parameters)
             with torch.no_grad(), autocast(self.precision, self.device):
                 features = encode(rendered).float()
-            # To the CPU batch by batch: all features may not fit into GPU memory during training.
-            gathered = gather(features, all_ranks()).view(ranks, len(features), -1)
-            if table is None:
-                table = torch.empty(ranks, share, gathered.shape[2])
-            table[:, start : start + len(features)] = gathered.cpu()
-        assert table is not None, "a set of images to evaluate is never empty"
-        return table.flatten(0, 1)[:count]
+            yield start, features
 
     def _render(self, canvases: Tensor, valid_hw: Tensor, view: ViewParameters) -> Tensor:
         view = view.to(self.device, self.dtype)
@@ -194,14 +210,17 @@ class Evaluator:
         if self.labels is not None:
             if settings.knn is not None and self.train_labels is not None:
                 bank = self.train.every(bank_every)
+                share = -(-len(bank) // world_size())
+                mine = slice(rank() * share, (rank() + 1) * share)
                 metrics["knn_top1"] = knn_accuracy(
-                    self._on_device(self.features(encode, bank)),
-                    self.train_labels[::bank_every],
+                    self._on_device(self._own_features(encode, bank, mine, held_out.shape[1])),
+                    self.train_labels[::bank_every][mine],
                     held_out,
                     self.labels,
                     k=settings.knn.k,
                     temperature=settings.knn.temperature,
                     on_block=self.keepalive,
+                    group=all_ranks(),
                 )
                 metrics |= {
                     "knn_k": float(settings.knn.k),

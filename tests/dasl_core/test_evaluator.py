@@ -239,6 +239,9 @@ def test_long_evaluations_say_that_they_are_alive(
     evaluator = build(pictures, clustering={"restarts": 7})
     beats: list[None] = []
     monkeypatch.setattr(evaluator, "features", lambda _, images: torch.rand(len(images), 4))
+    monkeypatch.setattr(
+        evaluator, "_own_features", lambda _, images, mine, d: torch.rand(len(images), d)
+    )
     evaluator.keepalive = lambda: beats.append(None)
     evaluator.raw_pixels()
     assert len(beats) == 1 + 7, "a block of k-NN, and each start of k-means"

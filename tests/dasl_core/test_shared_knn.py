@@ -1,0 +1,57 @@
+"""k-NN whose bank is shared by several ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from dasl_core.distributed import all_ranks, rank, world_size
+from dasl_core.evaluate import NotFiniteError, knn_accuracy
+from tests.support.gloo_pool import GlooPool
+
+BANKS = (1, 5, 61)
+NEIGHBORS = (1, 3, 20)
+
+
+def bank_and_queries(size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return random features, and labels far from 0, 1, 2, ..."""
+    generator = torch.Generator().manual_seed(size)
+    x = torch.randn(size + 40, 3, generator=generator, dtype=torch.float64)
+    y = 7 * x.argmax(dim=1) + 5
+    return x[:size], y[:size], x[size:], y[size:]
+
+
+def accuracies_of_shares() -> list[float]:
+    found = []
+    for size in BANKS:
+        x, y, queries, labels = bank_and_queries(size)
+        share = -(-size // world_size())
+        mine = slice(rank() * share, (rank() + 1) * share)
+        found += [
+            knn_accuracy(x[mine], y[mine], queries, labels, k=k, group=all_ranks())
+            for k in NEIGHBORS
+        ]
+    return found
+
+
+def refusal_of_a_share() -> str:
+    x, y, queries, labels = bank_and_queries(8)
+    if rank() == 1:
+        x[0] = np.nan
+    try:
+        knn_accuracy(x, y, queries, labels, group=all_ranks())
+    except NotFiniteError as error:
+        return str(error)
+    return "accepted"
+
+
+def test_ranks_that_share_the_bank_find_what_one_process_finds(pool: GlooPool) -> None:
+    alone = [knn_accuracy(*bank_and_queries(size), k=k) for size in BANKS for k in NEIGHBORS]
+    assert len(set(alone)) > 3
+    for world in (2, 3):
+        assert pool.call(world, accuracies_of_shares) == [alone] * world
+
+
+def test_share_that_is_not_finite_fails_on_all_ranks(pool: GlooPool) -> None:
+    messages = pool.call(2, refusal_of_a_share)
+    assert all("train_x holds NaN or infinite numbers" in message for message in messages)
