@@ -1,0 +1,57 @@
+"""`python -m examples.papers`: write the specs, and the tables of README.md."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from examples.papers import dar, sec
+from examples.papers.row import SPECS, TITLES, Row
+
+PAGE = Path(__file__).with_name("README.md")
+GENERATED = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
+
+
+def rows() -> list[Row]:
+    """Return the rows of both papers."""
+    return [*dar.rows(), *sec.rows()]
+
+
+def files() -> dict[Path, str]:
+    """Return the content of every generated file, by its path."""
+    content = {row.file: row.text() for row in rows()}
+    tables = {"dar": table(dar.rows()), "sec": table(sec.rows())}
+    page = PAGE.read_text(encoding="utf-8")
+    content[PAGE] = GENERATED.sub(lambda block: block[1] + tables[block[2]] + block[3], page)
+    return content
+
+
+def table(of_paper: Iterable[Row]) -> str:
+    """Write a table of the specs of each data set, with the published figures."""
+    lines, every = [], list(of_paper)
+    for dataset in TITLES:
+        of_dataset = [row for row in every if row.dataset == dataset]
+        if not of_dataset:
+            continue
+        names = list(dict.fromkeys(name for row in of_dataset for name in row.published))
+        header = [TITLES[dataset], *names]
+        lines += ["", f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
+        for row in of_dataset:
+            title = row.title.partition(": ")[2]
+            values = (row.published.get(name) for name in names)
+            cells = ["" if value is None else f"{value:.2f}" for value in values]
+            lines.append(f"| {' | '.join([f'[{title}](specs/{row.file.name})', *cells])} |")
+    return "\n".join([*lines[1:], ""])
+
+
+def main() -> None:
+    """Write the files, and remove specs that no row has."""
+    SPECS.mkdir(exist_ok=True)
+    written = files()
+    for path in set(SPECS.glob("*.yaml")) - written.keys():
+        path.unlink()
+    for path, text in written.items():
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""A row of a published table, and the file of its spec."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+SPECS = Path(__file__).with_name("specs")
+TITLES = {
+    "cub200": "CUB-200-2011",
+    "cars196": "Cars-196",
+    "sop": "SOP",
+    "inshop": "In-shop",
+    "imagenet100": "ImageNet-100",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+}
+"""Titles of data sets, by their names in `dasl prepare`."""
+
+WEIGHTS = "weights/resnet50.tv_in1k.safetensors"
+RESNET50 = {
+    "name": "resnet50",
+    "image_size": 224,
+    "pretrained": WEIGHTS,
+    "mean": [0.485, 0.456, 0.406],
+    "std": [0.229, 0.224, 0.225],
+}
+"""A ResNet-50 with torchvision's first ImageNet weights, and the normalization that they expect."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One experiment of a paper.
+
+    Attributes:
+        name: of the spec and its file.
+        title: what the paper's table calls it.
+        dataset: name in `dasl prepare`.
+        published: figures of the paper in percent, by their names there; empty if none is at hand.
+        source: where these figures are published.
+        spec: settings besides the name and the data sets.
+    """
+
+    name: str
+    title: str
+    dataset: str
+    published: Mapping[str, float]
+    source: str
+    spec: Mapping[str, Any]
+
+    @property
+    def test_part(self) -> str:
+        """The part of the data set to evaluate on."""
+        return "val" if self.dataset == "imagenet100" else "test"
+
+    @property
+    def file(self) -> Path:
+        """The file of the spec."""
+        return SPECS / f"{self.name}.yaml"
+
+    def settings(self) -> dict[str, Any]:
+        """The whole spec."""
+        given = dict(self.spec)
+        evaluate = {"dataset": f"{self.dataset}-{self.test_part}", **given.pop("evaluate")}
+        head = {"name": self.name, "dataset": f"{self.dataset}-train"}
+        return head | given | {"evaluate": evaluate}
+
+    def text(self) -> str:
+        """The content of the file: what it is, what is published, and the spec."""
+        figures = ", ".join(f"{name} {value:.2f}" for name, value in self.published.items())
+        published = f"Published: {figures} ({self.source})." if figures else self.source
+        lines = [
+            "# Written by `python -m examples.papers`; change the tables there.",
+            f"# {self.title} on {TITLES[self.dataset]}.",
+            f"# {published}",
+            "# Run (DATA: the folder that holds the TARGET of `dasl prepare`):",
+            f"#   {self.command()}",
+        ]
+        spec = yaml.safe_dump(
+            self.settings(), sort_keys=False, default_flow_style=None, width=10_000
+        )
+        return "\n".join(lines) + "\n" + spec
+
+    def command(self) -> str:
+        """The command that trains and evaluates it without a service."""
+        data = f"DATA/{self.dataset}"
+        return (
+            f"dasl train examples/papers/specs/{self.file.name} --data {data}/train "
+            f"--evaluate-data {data}/{self.test_part} -o build/papers/{self.name}"
+        )
