@@ -101,7 +101,8 @@ class Method(nn.Module, ABC):
 
         Args:
             views: one batch of images (B, C, H, W) per view, the same samples in each. Local crops,
-                if the method has them, come last and are smaller.
+                if the method has them, come last and are smaller. In training, the tensors of
+                `draw` follow.
 
         Returns:
             Tensors (V, B, ...) by name, V views of the same B samples; V may differ from name to name.
@@ -112,6 +113,15 @@ class Method(nn.Module, ABC):
             of the network must be here: the outputs of micro-batches (``train.micro_batches``) are
             concatenated along dimension 1 before `loss` is called, unless the method `accumulates`.
         """
+
+    def draw(self, image_seeds: Sequence[int]) -> list[Tensor]:
+        """Draw what `forward` takes besides the views in training, such as masks: tensors (B, ...).
+
+        Args:
+            image_seeds: one seed for each of the B images of this rank's share, so that the result does
+                not depend on the number of ranks.
+        """
+        return []
 
     @abstractmethod
     def loss(self, outputs: Outputs, step: Step) -> Tensor:

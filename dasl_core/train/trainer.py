@@ -8,9 +8,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dasl_core.data.loader import Batch, EpochLoader
-from dasl_core.distributed import all_ranks, broadcast_int
+from dasl_core.distributed import all_ranks, broadcast_int, rank
 from dasl_core.methods import Method, Outputs, Step
 from dasl_core.regularizers import angular_update
+from dasl_core.seeds import derive_seed
 from dasl_core.spec import ResolvedTrain
 from dasl_core.train.checkpointing import Checkpointer
 from dasl_core.train.collapse import CollapsedError
@@ -122,8 +123,11 @@ class Trainer:
         )
         lr = set_schedules(self.updater.optimizer, index, steps_per_epoch, self.settings)
         views = self.view_maker.make(batch, index)
+        drawn = self.method.draw(self._image_seeds(len(batch.canvases), index))
         self.updater.snapshot_buffers()
-        terms, outputs = self.gradients.backward(views, step)
+        terms, outputs = self.gradients.backward(
+            [*views, *(tensor.to(views[0].device) for tensor in drawn)], step
+        )
         # Before the unscaling, which looks for overflow: frozen weights have no gradient to check.
         self.method.before_update(step)
         self.updater.unscale()
@@ -151,6 +155,11 @@ class Trainer:
             # Only at these steps, which a resumed run reports as well.
             dim = {"embedding_dim": embeddings.shape[-1]}
             self.metrics.watch_collapse(self.metrics.report() | dim)
+
+    def _image_seeds(self, share: int, step: int) -> list[int]:
+        """Seeds of what the method draws for each image of this rank's share of a batch."""
+        positions = range(rank() * share, (rank() + 1) * share)
+        return [derive_seed(self.settings.seed, "method", step, each) for each in positions]
 
     def end_epoch(self) -> None:
         """Close the epoch: check the images, record the mean loss, cluster the embeddings."""

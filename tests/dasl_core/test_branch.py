@@ -16,7 +16,7 @@ from dasl_core.spec.branch import shape_fields
 from dasl_core.train.checkpointing import TrainingState
 from dasl_core.train.serialization import load_state, save_state
 from dasl_core.train.validation import Validator
-from tests.support.training_world import SMALL, Recorder, assert_same, resolved, run
+from tests.support.training_world import SMALL, Recorder, assert_same, resolved, run, tiny_spec
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 SOURCE: dict[str, Any] = {
@@ -178,7 +178,7 @@ def test_shape_fields_are_those_that_change_a_tensor(method: str) -> None:
     own = {"name": method} | SMALL[method]
     beside = {
         "dataset": "x",
-        "backbone": {"name": "test_resnet", "image_size": 16},
+        "backbone": tiny_spec(method={"name": method})["backbone"],
         "train": {"batch_size": 8},
     }
     facts = DatasetFacts(num_images=300, num_classes=3, median_size=16)

@@ -6,9 +6,10 @@ returns to each rank only its own slice, 1/W of the gradient remains.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
@@ -74,6 +75,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "sec-zero": {"sec": {"weight": 0.01, "target": "zero", "ramp": False}},
     "dar-and-sec": {"dar": {"weight": 0.1}, "sec": {"weight": 0.5, "ramp": False}},
     "rival-of-pairs": {"rivals": {"uniformity": {"weight": 0.3, "labels": "class"}}},
+    "dinov2": {"settings": {"centering": "sinkhorn", "koleo": 0.1, "shared_head": False}},
     "rival-of-slices": {"rivals": {"visreg": {"weight": 0.3, "slices": 9}}},
 }
 CASES = [
@@ -83,7 +85,7 @@ CASES = [
         for terms, changes in EVERY_METHOD.items()
         if changes == supported(method, **changes)
     ),
-    *(("simclr", terms, (2,)) for terms in VARIANTS),
+    *(("ibot" if terms == "dinov2" else "simclr", terms, (2,)) for terms in VARIANTS),
 ]
 
 
@@ -373,12 +375,18 @@ def one_step(
 
 
 def method_spec(
-    index: DatasetIndex, method: str, workers: int, *, stem: str = "standard", **changes: Any
+    index: DatasetIndex,
+    method: str,
+    workers: int,
+    *,
+    stem: str = "standard",
+    settings: Mapping[str, Any] = MappingProxyType({}),
+    **changes: Any,
 ) -> dict[str, Any]:
     """A spec in float64, by default with the stem that takes a third of the small one's time."""
     spec = resolved(
         index,
-        method={"name": method},
+        method={"name": method, **settings},
         backbone={"stem": stem},
         train={"precision": "fp64", "optimizer": {"name": "sgd", "lr": 0.05}},
         resources={"workers": workers},
@@ -405,7 +413,7 @@ def test_gradients_of_a_step_equal_those_of_one_process(
     alone, reference = one_step(
         method_spec(pictures, method, 1, **changes), pictures, cache, tmp_path
     )
-    assert len(alone) == 1 + len(changes)
+    assert len(alone) == 1 + len(changes.keys() - {"settings"})
     largest = max(np.abs(gradient).max() for gradient in reference.values())
     assert largest > 1e-4
     for world in worlds:

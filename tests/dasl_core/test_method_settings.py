@@ -26,6 +26,7 @@ from dasl_core.train.views import views_of
 from tests.support.setting_effects import EPOCHS, PER_EPOCH, SAMPLES, History, SettingEffects
 from tests.support.training_world import resolved
 
+Bases = Callable[..., tuple[ResolvedJobSpec, dict[str, Any]]]
 LABELS = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2])
 
 
@@ -89,8 +90,9 @@ def observe(spec: ResolvedJobSpec) -> dict[str, Any]:
         Step(index, PER_EPOCH * EPOCHS, PER_EPOCH, torch.arange(SAMPLES), LABELS)
         for index in range(PER_EPOCH * EPOCHS)
     ]
+    drawn = method.draw(range(SAMPLES))
     with torch.no_grad():
-        seen["outputs"] = method(images)
+        seen["outputs"] = method([*images, *drawn])
     history: History = []
     for step in steps:
         given = {
@@ -128,11 +130,11 @@ def same(one: Any, another: Any) -> bool:
 
 
 @pytest.fixture(scope="module")
-def bases(pictures: DatasetIndex) -> Callable[[str, str], tuple[ResolvedJobSpec, dict[str, Any]]]:
+def bases(pictures: DatasetIndex) -> Bases:
     """The base spec and its observed behavior, by method and backbone."""
-    known: dict[tuple[str, str], tuple[ResolvedJobSpec, dict[str, Any]]] = {}
+    known: dict[tuple[str, str | None], tuple[ResolvedJobSpec, dict[str, Any]]] = {}
 
-    def base(name: str, backbone: str) -> tuple[ResolvedJobSpec, dict[str, Any]]:
+    def base(name: str, backbone: str | None = None) -> tuple[ResolvedJobSpec, dict[str, Any]]:
         if (name, backbone) not in known:
             spec = spec_of(pictures, name, backbone, {})
             known[name, backbone] = spec, observe(spec)
@@ -142,18 +144,15 @@ def bases(pictures: DatasetIndex) -> Callable[[str, str], tuple[ResolvedJobSpec,
 
 
 def spec_of(
-    index: DatasetIndex, name: str, backbone: str, changes: dict[str, Any]
+    index: DatasetIndex, name: str, backbone: str | None, changes: dict[str, Any]
 ) -> ResolvedJobSpec:
     method = {"name": name} | dict(effects_of(name).base) | changes
-    return resolved(index, method=method, backbone={"name": backbone})
+    return resolved(index, method=method, backbone={} if backbone is None else {"name": backbone})
 
 
 @pytest.mark.parametrize(("name", "field"), CASES)
 def test_setting_has_exactly_the_stated_effects(
-    pictures: DatasetIndex,
-    bases: Callable[[str, str], tuple[ResolvedJobSpec, dict[str, Any]]],
-    name: str,
-    field: str,
+    pictures: DatasetIndex, bases: Bases, name: str, field: str
 ) -> None:
     change = effects_of(name).others.get(field)
     if change is None:
@@ -180,10 +179,8 @@ def test_only_existing_settings_are_listed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REGISTRY)
-def test_embedding_width_is_that_of_the_setting(
-    bases: Callable[[str, str], tuple[ResolvedJobSpec, dict[str, Any]]], name: str
-) -> None:
-    spec, seen = bases(name, "test_resnet")
+def test_embedding_width_is_that_of_the_setting(bases: Bases, name: str) -> None:
+    spec, seen = bases(name)
     widths = {"projection_dim", "bottleneck_dim", "embedding_dim"} & effects_of(name).others.keys()
     assert len(widths) == 1
     width = getattr(spec.method, widths.pop())
@@ -224,6 +221,8 @@ def test_losses_of_directions_do_not_depend_on_embedding_lengths(
 
     def rescale(module: nn.Module, inputs: Any, output: Any) -> Tensor | None:
         if not isinstance(output, Tensor) or output.shape[1:] != embeddings.shape[1:]:
+            return None
+        if len(output) < len(embeddings):
             return None
         is_embeddings = torch.allclose(output[: len(embeddings)], embeddings)
         return output * lengths[: len(output)] if is_embeddings else None

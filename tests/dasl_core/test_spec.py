@@ -34,10 +34,12 @@ from dasl_core.spec import (
     resolve,
     versions,
 )
+from dasl_core.spec.backbone import Backbone
 from dasl_core.spec.regularizers import SEC
 from dasl_core.spec.resolve import choose_k
 from dasl_core.spec.resolve.facts import training_classes, training_images
 from dasl_core.spec.versions import current, load
+from tests.support.training_world import TINY_BACKBONES
 
 NAN = float("nan")
 FACTS = DatasetFacts(num_images=1000, num_classes=10, median_size=72)
@@ -309,9 +311,10 @@ def test_advised_holdout_is_one_image(images: int) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_embedding_is_evaluated_for_supervised_methods(name: str) -> None:
     supervised = METHODS[name].supervised
-    evaluated = resolve(spec_of(method={"name": name}), FACTS).evaluate.on
+    parts = {"method": {"name": name}, "backbone": TINY_BACKBONES.get(name, {})}
+    evaluated = resolve(spec_of(**parts), FACTS).evaluate.on
     assert evaluated == ("embedding" if supervised else "backbone")
-    chosen = spec_of(method={"name": name}, evaluate={"on": "backbone"})
+    chosen = spec_of(**parts, evaluate={"on": "backbone"})
     assert resolve(chosen, FACTS).evaluate.on == "backbone"
     if not supervised:
         with pytest.raises(ValidationError, match=f"the embeddings of {name} only serve its loss"):
@@ -816,7 +819,8 @@ def test_auto_sec_schedule_grows_only_for_self_supervised_methods() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_sec_is_refused_with_loss_that_does_not_compare_directions(method: str) -> None:
     config = METHODS[method].model_validate({"name": method})
-    spec = JobSpec(dataset="x", method=config, sec=SEC())
+    backbone = Backbone.model_validate(TINY_BACKBONES.get(method, {}))
+    spec = JobSpec(dataset="x", method=config, backbone=backbone, sec=SEC())
     if config.compares_directions:
         assert resolve(spec, FACTS).sec is not None
     else:

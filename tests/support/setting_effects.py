@@ -23,15 +23,15 @@ class Other(NamedTuple):
     Attributes:
         effects: names in the result of `observe` that change: exactly these, unless the network
             changes, in which case all may change.
-        backbone: set if the setting applies to one family only.
+        backbone: set if the setting applies to one family only, which is not that of `tiny_spec`.
     """
 
     value: Any
     effects: frozenset[str]
-    backbone: str = "test_resnet"
+    backbone: str | None = None
 
 
-def other(value: Any, *effects: str, backbone: str = "test_resnet") -> Other:
+def other(value: Any, *effects: str, backbone: str | None = None) -> Other:
     return Other(value, frozenset(effects), backbone)
 
 

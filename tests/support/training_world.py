@@ -62,7 +62,11 @@ EASY: dict[str, dict[str, Any]] = {
     "triplet": {"margin": 3.0},
     "multi_similarity": {"epsilon": 1.0},
     "margin_softmax": {"scale": 8.0},
+    # Of the global views' size: timm interpolates positions in float32 for any other.
+    "ibot": {"local_size": 32},
 }
+# Methods that need another backbone than `test_resnet`: one with four patches by its standard stem.
+TINY_BACKBONES = {"ibot": {"name": "test_vit", "image_size": 32}}
 SMALL: dict[str, dict[str, Any]] = {
     name: {field: value for field, value in SMALL_FIELDS.items() if field in config.model_fields}
     | EASY.get(name, {})
@@ -78,7 +82,7 @@ def tiny_spec(**changes: Any) -> dict[str, Any]:
         "name": "tiny",
         "dataset": "pictures",
         "method": {"name": method} | SMALL[method],
-        "backbone": {"name": "test_resnet", "image_size": 16},
+        "backbone": TINY_BACKBONES.get(method, {"name": "test_resnet", "image_size": 16}),
         "train": {"epochs": 3, "batch_size": 8, "seed": 3, "checkpoint_every_epochs": 1},
         "evaluate": {"retrieval": [1, 2], "every_epochs": 2},
     }

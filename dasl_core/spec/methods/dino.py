@@ -1,6 +1,6 @@
 """Settings of DINO."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -25,48 +25,12 @@ from dasl_core.spec.methods.config import (
 from dasl_core.spec.recipes import AtMostAllEpochs, Authors, ByEpochs, ByFamily
 
 
-@register
-class DINO(MultiCropConfig, EMATeacherConfig):
-    """DINO (Caron et al., ICCV 2021, https://arxiv.org/abs/2104.14294).
+class SelfDistillationConfig(MultiCropConfig, EMATeacherConfig):
+    """Settings of DINO, and of methods that add to its loss.
 
-    A student that sees many crops of an image learns the output that its EMA teacher computes for the two
-    global views. DAR and SEC act on the student's bottleneck for these two.
+    Subclasses define `resolve` with `resolved_values`.
     """
 
-    recipe: ClassVar[Recipe] = Recipe(
-        # Beside AdamW, for ViTs, what the authors' code gives for a ResNet-50 and SGD.
-        lr={"adamw": 5e-4, "sgd": 0.03},
-        weight_decay={"adamw": (0.04, 0.4), "sgd": 1e-4},
-        clip=3.0,
-        clip_each=True,
-        crop_scale=(0.4, 1.0),
-        blur=(1.0, 0.1, 0.5),
-        solarize=(0.0, 0.2, 0.0),
-    )
-    # facebookresearch/dino, README.md and main_dino.py.
-    authors: ClassVar[Authors | None] = Authors(
-        families=("resnet", "vit"),
-        settings={
-            "method.hidden_dim": 2048,
-            "method.out_dim": 65_536,
-            "method.local_scale": ByFamily(vit=(0.05, 0.4), other=(0.05, 0.14)),
-            "method.teacher_temperature": ByFamily(
-                vit=ByEpochs({100: 0.04, 300: 0.07}), other=0.04
-            ),
-            "method.teacher_temperature_epochs": ByFamily(vit=ByEpochs({100: 0, 300: 30}), other=0),
-            "method.teacher_momentum": 0.996,
-            "augment.crop_scale": ByFamily(vit=(0.4, 1.0), other=(0.14, 1.0)),
-            "augment.interpolation": "bicubic",
-            "augment.saturation": 0.5,
-            "backbone.drop_path": ByFamily(vit=0.1, other=0.0),
-            "train.optimizer.name": ByFamily(vit="adamw", other="sgd"),
-            # 1e-6 at their batch of 512.
-            "train.optimizer.lr_end": ByFamily(vit=1e-6 / 0.001, other=1e-6 / 0.06),
-            "train.warmup_epochs": AtMostAllEpochs(10),
-        },
-    )
-
-    name: Literal["dino"] = "dino"
     local_crops: int = Field(
         8,
         ge=0,
@@ -83,13 +47,6 @@ class DINO(MultiCropConfig, EMATeacherConfig):
         description=(
             'Width of the head\'s hidden layers. "auto": 2048, at most 8 times the width of '
             "the backbone's features."
-        ),
-    )
-    head_batch_norm: Annotated[bool, FIXES_SHAPES] = Field(
-        False,
-        description=(
-            "Batch normalization in the head's hidden layers; it helps a small ResNet with "
-            "random weights."
         ),
     )
     out_dim: Annotated[Outputs | Auto, FIXES_SHAPES] = Field(
@@ -147,7 +104,7 @@ class DINO(MultiCropConfig, EMATeacherConfig):
         "teacher", description="Which network's backbone is evaluated and exported."
     )
 
-    def resolve(self, context: ResolveContext) -> "ResolvedDINO":
+    def resolved_values(self, context: ResolveContext) -> dict[str, Any]:
         """Choose sizes by the data set, and the teacher's schedules by the length of the run."""
         steps = context.epochs * max(1, context.train_images // context.batch_size)
         hidden, out = self.hidden_dim, self.out_dim
@@ -168,15 +125,69 @@ class DINO(MultiCropConfig, EMATeacherConfig):
             # The paper's 0.996 looks back over 250 steps of 10^5. A training of a few hundred steps
             # would end before its teacher had left the random weights.
             momentum = round(min(0.996, max(0.97, 1 - 40 / steps)), 4)
-        return self.narrow(
-            ResolvedDINO,
-            local_size=self.resolved_local_size(context),
-            hidden_dim=hidden,
-            out_dim=out,
-            teacher_temperature=temperature,
-            teacher_temperature_epochs=warmup,
-            teacher_momentum=momentum,
-        )
+        return {
+            "local_size": self.resolved_local_size(context),
+            "hidden_dim": hidden,
+            "out_dim": out,
+            "teacher_temperature": temperature,
+            "teacher_temperature_epochs": warmup,
+            "teacher_momentum": momentum,
+        }
+
+
+@register
+class DINO(SelfDistillationConfig):
+    """DINO (Caron et al., ICCV 2021, https://arxiv.org/abs/2104.14294).
+
+    A student that sees many crops of an image learns the output that its EMA teacher computes for the two
+    global views. DAR and SEC act on the student's bottleneck for these two.
+    """
+
+    recipe: ClassVar[Recipe] = Recipe(
+        # Beside AdamW, for ViTs, what the authors' code gives for a ResNet-50 and SGD.
+        lr={"adamw": 5e-4, "sgd": 0.03},
+        weight_decay={"adamw": (0.04, 0.4), "sgd": 1e-4},
+        clip=3.0,
+        clip_each=True,
+        crop_scale=(0.4, 1.0),
+        blur=(1.0, 0.1, 0.5),
+        solarize=(0.0, 0.2, 0.0),
+    )
+    # facebookresearch/dino, README.md and main_dino.py.
+    authors: ClassVar[Authors | None] = Authors(
+        families=("resnet", "vit"),
+        settings={
+            "method.hidden_dim": 2048,
+            "method.out_dim": 65_536,
+            "method.local_scale": ByFamily(vit=(0.05, 0.4), other=(0.05, 0.14)),
+            "method.teacher_temperature": ByFamily(
+                vit=ByEpochs({100: 0.04, 300: 0.07}), other=0.04
+            ),
+            "method.teacher_temperature_epochs": ByFamily(vit=ByEpochs({100: 0, 300: 30}), other=0),
+            "method.teacher_momentum": 0.996,
+            "augment.crop_scale": ByFamily(vit=(0.4, 1.0), other=(0.14, 1.0)),
+            "augment.interpolation": "bicubic",
+            "augment.saturation": 0.5,
+            "backbone.drop_path": ByFamily(vit=0.1, other=0.0),
+            "train.optimizer.name": ByFamily(vit="adamw", other="sgd"),
+            # 1e-6 at their batch of 512.
+            "train.optimizer.lr_end": ByFamily(vit=1e-6 / 0.001, other=1e-6 / 0.06),
+            "train.warmup_epochs": AtMostAllEpochs(10),
+        },
+    )
+
+    name: Literal["dino"] = "dino"
+    head_batch_norm: Annotated[bool, FIXES_SHAPES] = Field(
+        False,
+        description=(
+            "Batch normalization in the head's hidden layers; it helps a small ResNet with "
+            "random weights."
+        ),
+    )
+
+    def resolve(self, context: ResolveContext) -> "ResolvedDINO":
+        """Choose sizes by the data set, and the teacher's schedules by the length of the run."""
+        return self.narrow(ResolvedDINO, **self.resolved_values(context))
 
 
 @register_resolved

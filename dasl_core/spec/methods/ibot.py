@@ -1,0 +1,178 @@
+"""Settings of iBOT."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from dasl_core.spec.base import Auto
+from dasl_core.spec.methods.config import (
+    FIXES_SHAPES,
+    CropSize,
+    Epochs,
+    Momentum,
+    Outputs,
+    Recipe,
+    ResolveContext,
+    ResolvedMultiCropConfig,
+    Temperature,
+    Width,
+    range_of_areas,
+    register,
+    register_resolved,
+)
+from dasl_core.spec.methods.dino import SelfDistillationConfig
+from dasl_core.spec.problems import FieldProblem
+
+LARGEST_OUT_DIM = 8192
+# Below it, the exponentials of Sinkhorn-Knopp underflow float32.
+SINKHORN_TEMPERATURE = 0.03
+
+
+@register
+class IBOT(SelfDistillationConfig):
+    """iBOT (Zhou et al., ICLR 2022, https://arxiv.org/abs/2111.07832), with the choices of DINOv2.
+
+    DINO's loss on class tokens, and the same for patches: the student, from whose global views blocks of patches
+    are hidden, predicts what its EMA teacher computes for them. DAR and SEC act on the student's
+    bottleneck of the class tokens of the two global views. Needs a Vision Transformer with a class token.
+    `{centering: sinkhorn, koleo: 0.1, shared_head: false}` is the objective of DINOv2 (Oquab et al., TMLR 2024).
+    `train.compile` only affects evaluations.
+    """
+
+    # The authors' code for ViT-S and ViT-B (bytedance/ibot, README).
+    recipe: ClassVar[Recipe] = Recipe(
+        lr={"adamw": 5e-4},
+        weight_decay={"adamw": (0.04, 0.4)},
+        clip=3.0,
+        clip_each=True,
+        crop_scale=(0.25, 1.0),
+        blur=(1.0, 0.1, 0.5),
+        solarize=(0.0, 0.2, 0.0),
+        settings={"method.local_scale": (0.05, 0.25)},
+    )
+
+    name: Literal["ibot"] = "ibot"
+    local_crops: int = Field(
+        10,
+        ge=0,
+        le=98,
+        description=(
+            "Number of local (small) crops of each image, in addition to the two global views; they "
+            "are not masked."
+        ),
+    )
+    local_scale: tuple[float, float] | Auto = Field(
+        "auto",
+        description=(
+            "Smallest and largest fraction of the image area that a local crop keeps. "
+            '"auto": 0.05 to 0.25.'
+        ),
+    )
+    out_dim: Annotated[Outputs | Auto, FIXES_SHAPES] = Field(
+        "auto",
+        description=(
+            "Number of outputs of each head. \"auto\": DINO's, at most 8192, the paper's value for "
+            "ImageNet; DINOv2 has 65,536."
+        ),
+    )
+    shared_head: Annotated[bool, FIXES_SHAPES] = Field(
+        True,
+        description=(
+            "One head for class tokens and patches, as in the paper; DINOv2's large models have two."
+        ),
+    )
+    mask_probability: float = Field(
+        0.5, ge=0, le=1, description="Probability that patches of a global view are hidden."
+    )
+    mask_ratio: tuple[float, float] = Field(
+        (0.1, 0.5),
+        description=(
+            "Smallest and largest fraction of the patches that are hidden in such a view, in "
+            "rectangular blocks."
+        ),
+    )
+    centering: Literal["ema", "sinkhorn"] = Field(
+        "ema",
+        description=(
+            'What keeps the teacher\'s outputs from collapsing: "ema" subtracts a moving mean, '
+            '"sinkhorn" makes the batch use all outputs evenly (DINOv2).'
+        ),
+    )
+    koleo: float = Field(
+        0.0,
+        ge=0,
+        le=1000,
+        description=(
+            "Weight of KoLeo, which spreads the class tokens of each global view; 0.1 in DINOv2."
+        ),
+    )
+
+    @field_validator("mask_ratio")
+    @classmethod
+    def _check_ratio(cls, ratio: tuple[float, float]) -> tuple[float, float]:
+        return range_of_areas(ratio)
+
+    def check(self, context: ResolveContext) -> list[FieldProblem]:
+        """Return what keeps patches from being hidden, and settings without effect."""
+        problems = super().check(context)
+        patch = context.patch_size
+        if patch is None:
+            problems.append(
+                FieldProblem(
+                    "backbone.name",
+                    "has no patch tokens, which ibot compares",
+                    context.backbone,
+                    "a Vision Transformer, such as 'vit_small_patch16_224'",
+                )
+            )
+        elif self.mask_ratio[1] * (context.image_size // patch) ** 2 < 1:
+            problems.append(
+                FieldProblem(
+                    "method.mask_ratio",
+                    f"hides no patch of the {(context.image_size // patch) ** 2} of an image",
+                    str(list(self.mask_ratio)),
+                    "larger ratios, or a larger backbone.image_size",
+                )
+            )
+        if self.centering == "sinkhorn":
+            if self.center_momentum != type(self).model_fields["center_momentum"].default:
+                problems.append(
+                    FieldProblem(
+                        "method.center_momentum",
+                        "has no effect with method.centering: sinkhorn; remove it or set "
+                        "method.centering: ema",
+                        str(self.center_momentum),
+                    )
+                )
+            for field in ("teacher_temperature", "teacher_temperature_start"):
+                value = getattr(self, field)
+                if value != "auto" and value < SINKHORN_TEMPERATURE:
+                    problems.append(
+                        FieldProblem(
+                            f"method.{field}",
+                            "is too low for method.centering: sinkhorn in float32",
+                            str(value),
+                            f"at least {SINKHORN_TEMPERATURE}",
+                        )
+                    )
+        return problems
+
+    def resolve(self, context: ResolveContext) -> "ResolvedIBOT":
+        """Choose what DINO would, with at most the paper's number of outputs."""
+        values = self.resolved_values(context)
+        if self.out_dim == "auto":
+            values["out_dim"] = min(LARGEST_OUT_DIM, values["out_dim"])
+        return self.narrow(ResolvedIBOT, **values)
+
+
+@register_resolved
+class ResolvedIBOT(IBOT, ResolvedMultiCropConfig):
+    """iBOT's settings without "auto"."""
+
+    local_size: CropSize
+    local_scale: tuple[float, float]
+    hidden_dim: Width
+    out_dim: Outputs
+    teacher_temperature: Temperature
+    teacher_temperature_epochs: Epochs
+    teacher_momentum: Momentum
