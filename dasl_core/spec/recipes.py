@@ -49,9 +49,10 @@ class AtMostAllEpochs(NamedTuple):
 
 
 class ShareOfEpochs(NamedTuple):
-    """A share of the epochs of a run."""
+    """A share of the epochs of a run; whole ones are rounded up."""
 
     share: float
+    whole: bool = False
 
 
 class JobFacts(NamedTuple):
@@ -93,15 +94,18 @@ SMALL: Settings = {
     "train.head_only_epochs": 0,
 }
 
-# A start from weights: little may be lost before the heads have learned anything. The layer decay is that of
-# MAE's fine-tuning (He et al., CVPR 2022, table 9); the other values are this project's choice.
+# A start from weights: little may be lost before the heads have learned anything. The heads, which start from
+# random weights, get the usual rate, and the backbone a tenth of it. The layer decay is that of MAE's
+# fine-tuning (He et al., CVPR 2022, table 9); the other values are this project's choice.
 CONTINUE: Settings = {
     "train.optimizer.name": "adamw",
     "train.optimizer.base_lr": 5e-5,
+    "train.optimizer.head_lr": 10.0,
     "train.optimizer.layer_decay": 0.75,
     "train.optimizer.weight_decay": 0.01,
     "train.optimizer.weight_decay_end": 0.01,
     "train.warmup_epochs": ShareOfEpochs(0.2),
+    "train.head_only_epochs": ShareOfEpochs(0.1, whole=True),
     "method.teacher_momentum": 0.999,
 }
 
@@ -120,7 +124,8 @@ def value_for(value: Any, job: JobFacts) -> Any:
         case AtMostAllEpochs():
             return min(value.epochs, job.epochs)
         case ShareOfEpochs():
-            return value.share * job.epochs
+            epochs = value.share * job.epochs
+            return math.ceil(epochs) if value.whole else epochs
     return value
 
 

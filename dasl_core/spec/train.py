@@ -67,7 +67,8 @@ class Optimizer(SpecModel):
     lr_end: RateShare | Auto = Field(
         "auto",
         description=(
-            'Final learning rate of the cosine schedule, as a fraction of the peak. "auto": 0.'
+            "Final learning rate of the cosine schedule, as a fraction of the peak; 1 keeps the rate. "
+            '"auto": 0.'
         ),
     )
     step_decay: StepDecay | Auto | None = Field(

@@ -100,6 +100,7 @@ JOB = JobFacts(family="resnet", epochs=100, batch=256, has_small_images=False)
         (AtMostAllEpochs(40), JOB, 40),
         (AtMostAllEpochs(40), JOB._replace(epochs=7), 7),
         (ShareOfEpochs(0.2), JOB, 20),
+        (ShareOfEpochs(0.1, whole=True), JOB._replace(epochs=11), 2),
     ],
 )
 def test_value_of_a_recipe_follows_the_job(value: Any, job: JobFacts, expected: Any) -> None:
@@ -128,12 +129,15 @@ def test_start_from_weights_changes_them_slowly() -> None:
         0.01,
     )
     assert optimizer.lr < small.train.optimizer.lr
-    assert spec.train.warmup_epochs == 10
+    assert optimizer.head_lr * optimizer.base_lr == 5e-4
+    assert (spec.train.warmup_epochs, spec.train.head_only_epochs) == (10, 5)
     assert setting_of(spec, "method.teacher_momentum") == 0.999
     given = {"name": "byol", "teacher_momentum": 0.5}
     kept = resolved(method=given, backbone=weights, train={"optimizer": {"layer_decay": 1.0}})
     assert kept.train.optimizer.layer_decay == 1.0
     assert setting_of(kept, "method.teacher_momentum") == 0.5
+    shortest = resolved(backbone=weights, train={"epochs": 1})
+    assert shortest.train.head_only_epochs == 0
 
 
 @pytest.mark.parametrize(

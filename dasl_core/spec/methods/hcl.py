@@ -1,6 +1,6 @@
 """Settings of HCL."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -11,6 +11,7 @@ from dasl_core.spec.methods.config import (
     register,
     register_resolved,
 )
+from dasl_core.spec.recipes import Authors
 
 
 @register
@@ -20,6 +21,21 @@ class HCL(ProjectionHeadConfig):
     SimCLR with hard negatives: negatives get more weight the closer they are, corrected for those expected
     to have the anchor's class. With `tau_plus` and `beta` at 0 it is SimCLR's loss.
     """
+
+    # joshr17/HCL, image: CIFAR-10 and STL-10 at 32 pixels.
+    authors: ClassVar[Authors | None] = Authors(
+        families=("resnet",),
+        settings={
+            "method.hidden_dim": 512,
+            "augment.crop_scale": (0.08, 1.0),
+            "augment.blur": 0.5,
+            "train.optimizer.name": "adam",
+            "train.optimizer.lr": 1e-3,
+            "train.optimizer.lr_end": 1.0,
+            "train.optimizer.weight_decay": 1e-6,
+            "train.warmup_epochs": 0,
+        },
+    )
 
     name: Literal["hcl"] = "hcl"
     temperature: float = Field(0.5, ge=0.02, le=10, description="Divides the cosine similarities.")
