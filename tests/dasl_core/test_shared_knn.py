@@ -17,7 +17,8 @@ def bank_and_queries(size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
     """Return random features, and labels far from 0, 1, 2, ..."""
     generator = torch.Generator().manual_seed(size)
     x = torch.randn(size + 40, 3, generator=generator, dtype=torch.float64)
-    y = 7 * x.argmax(dim=1) + 5
+    noise = torch.randn(x.shape, generator=generator)
+    y = 7 * (x + noise).argmax(dim=1) + 5
     return x[:size], y[:size], x[size:], y[size:]
 
 
