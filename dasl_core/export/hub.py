@@ -72,13 +72,13 @@ def hub_config(weights: Mapping[str, Tensor], spec: ResolvedJobSpec) -> dict[str
     return {
         "architecture": arguments["model_name"],
         "num_classes": 0,
-        "num_features": network.num_features,
+        "num_features": BACKBONES[spec.backbone.name].features,
         "model_args": {k: v for k, v in arguments.items() if k not in outside},
         "pretrained_cfg": {
             "num_classes": 0,
             "input_size": [images["channels"], size, size],
             # A ViT has one position embedding a patch; a ResNet takes any size.
-            "fixed_input_size": BACKBONES[spec.backbone.name].family == "vit",
+            "fixed_input_size": BACKBONES[spec.backbone.name].sizes != "any",
             "interpolation": images["interpolation"],
             "crop_pct": images["crop_pct"],
             "crop_mode": "center",

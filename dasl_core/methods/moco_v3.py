@@ -51,7 +51,7 @@ class MoCoV3(PredictorMethod):
         features, hidden = feature_width(network), settings.hidden_dim
         out = settings.projection_dim
         # As in the authors' code: a ViT has one more projector layer and a last predictor BatchNorm.
-        if BACKBONES[backbone.name].family == "vit":
+        if BACKBONES[backbone.name].patch_size is not None:
             if settings.freeze_patch_projection:
                 network.get_submodule("patch_embed.proj").requires_grad_(False)
             projector = deep_head([features, hidden, hidden, out], normalized_output=True)

@@ -1,14 +1,19 @@
 """timm backbones, with a stem for small images if the spec sets it."""
 
 import functools
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from inspect import signature
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import timm
 import torch
-from timm.models.vision_transformer import checkpoint_filter_fn
+from timm.models import load_pretrained, model_entrypoint
 from torch import nn
 
+from dasl_core.models.transformers_layout import to_authors_layout
 from dasl_core.models.warm_start import (
     check_finite,
     check_normalization,
@@ -28,8 +33,8 @@ def build_backbone(backbone: ResolvedBackbone, *, any_size: bool = False) -> nn.
 
     Args:
         backbone: resolved, i.e. with numbers in place of "auto".
-        any_size: accept images of other sizes too, such as local crops. A ViT then interpolates its
-            position embeddings; parameters and their names stay the same.
+        any_size: accept images of other sizes too, such as local crops, if the network can. A ViT then
+            interpolates its position embeddings; parameters and their names stay the same.
 
     Raises:
         ValueError: the pretrained weights do not exist, cannot be read, are not finite or do not fit;
@@ -37,7 +42,7 @@ def build_backbone(backbone: ResolvedBackbone, *, any_size: bool = False) -> nn.
             normalization; the message names `backbone.mean` and what to set.
     """
     extra: dict[str, Any] = {"drop_path_rate": backbone.drop_path} if backbone.drop_path else {}
-    if any_size and BACKBONES[backbone.name].family == "vit":
+    if any_size and BACKBONES[backbone.name].sizes == "dynamic":
         extra["dynamic_img_size"] = True
     arguments, stem = timm_arguments(backbone), stem_lines(backbone)
     model: nn.Module = timm.create_model(**arguments, **extra)
@@ -88,30 +93,70 @@ def _from_timm_file(file: Path, weights: dict[str, Any], arguments: dict[str, An
     """
     name = arguments["model_name"]
     try:
-        model: nn.Module = timm.create_model(
-            **(arguments | {"pretrained": True}),
-            # For some ViTs timm would otherwise expect weights in the format of JAX.
-            pretrained_cfg_overlay={"file": str(file), "custom_load": False},
-        )
-        if BACKBONES[name].family == "vit":
-            weights = checkpoint_filter_fn(weights, model)
-        expected = model.state_dict().keys()
+        model: nn.Module = timm.create_model(**arguments)
+        kept = _Kept(_filter_of(name))
+        # For some ViTs timm would otherwise expect weights in the format of JAX.
+        source = _configuration(model) | {"state_dict": weights, "custom_load": False}
+        with redirect_stdout(sys.stderr):  # some of timm's filters print
+            load_pretrained(
+                model,
+                pretrained_cfg=source,
+                num_classes=0,
+                in_chans=arguments["in_chans"],
+                filter_fn=kept,
+                strict=False,
+            )
+        names, expected = kept.names, model.state_dict().keys()
         classifier = tuple(f"{part}." for part in _classifiers(model))
         # timm silently leaves missing weights random, and drops those that it does not know.
-        if missing := expected - weights.keys():
+        if missing := expected - names:
             raise ValueError(f"it has no {min(missing)}")
-        if other := {key for key in weights.keys() - expected if not key.startswith(classifier)}:
+        if other := {key for key in names - expected if not key.startswith(classifier)}:
             raise ValueError(f"it is of another network, which has {min(other)}")
     except Exception as error:  # malformed files raise arbitrary exception types
         raise ValueError(f"backbone.pretrained: {file} does not fit {name}: {error}") from error
     return model
 
 
+class _Kept:
+    """timm's filter of published weights, which keeps the names of what it returns."""
+
+    def __init__(self, convert: Callable[..., dict[str, Any]] | None) -> None:
+        self.convert = convert
+        self.names: set[str] = set()
+
+    def __call__(self, weights: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+        weights = to_authors_layout(weights)
+        converted = weights
+        if self.convert is not None:  # some filters do not need the model
+            takes_model = "model" in signature(self.convert).parameters
+            converted = self.convert(weights, *([model] if takes_model else []))
+        self.names = set(converted)
+        return converted
+
+
+def _filter_of(name: str) -> Callable[..., dict[str, Any]] | None:
+    """Return the function by which timm converts the published weights of a model, if it has one.
+
+    timm has no interface to it, but a name that most of its modules share.
+    """
+    module = sys.modules[model_entrypoint(name).__module__]
+    for filter_name in ("checkpoint_filter_fn", "_filter_fn"):
+        convert = getattr(module, filter_name, None)
+        if callable(convert):
+            return cast(Callable[..., dict[str, Any]], convert)
+    return None
+
+
+def _configuration(model: nn.Module) -> dict[str, Any]:
+    configuration = model.pretrained_cfg
+    assert isinstance(configuration, dict), "timm keeps its models' configuration"
+    return configuration
+
+
 def _classifiers(model: nn.Module) -> tuple[str, ...]:
     """Names of the layers that a timm model with classes has after its features."""
-    facts = model.pretrained_cfg
-    assert isinstance(facts, dict), "timm keeps its models' configuration"
-    names = facts.get("classifier") or ()
+    names = _configuration(model).get("classifier") or ()
     return (names,) if isinstance(names, str) else tuple(names)
 
 
@@ -134,8 +179,9 @@ def _fit_stem_without_loss(model: nn.Module, backbone: ResolvedBackbone, file: P
 
 
 def feature_width(backbone: nn.Module) -> int:
-    """Width of the pooled features of a timm model."""
-    width = backbone.num_features
+    """Width of the pooled features of a timm model: what it returns without a classifier."""
+    # Such as MobileNetV3's layer after pooling, which is wider than `num_features`.
+    width = getattr(backbone, "head_hidden_size", None) or backbone.num_features
     assert isinstance(width, int), "every timm model has num_features"
     return width
 
@@ -148,7 +194,7 @@ def timm_arguments(backbone: ResolvedBackbone) -> dict[str, Any]:
         "num_classes": 0,
         "in_chans": backbone.in_channels,
     }
-    if BACKBONES[backbone.name].family == "vit":
+    if BACKBONES[backbone.name].sizes in ("dynamic", "built"):
         arguments["img_size"] = backbone.image_size
         if backbone.stem == "small":
             arguments["patch_size"] = backbone.image_size // SMALL_STEM_PATCHES

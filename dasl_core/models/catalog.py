@@ -1,29 +1,138 @@
-"""Generate `dasl_core/spec/backbones.json`: `python -m dasl_core.models.catalog`."""
+"""Generate `dasl_core/spec/backbones.json`: `python -m dasl_core.models.catalog`, some ten minutes."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
+from timm.layers import DropPath
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-# Modules of timm whose models share one class each, so that one stem rule fits all models of a module.
+# Two modules of timm have other names here, which jobs and clients already know.
 FAMILIES = {"resnet": "resnet", "vision_transformer": "vit"}
+# An odd and an even number of units: whether a network takes them says that it takes all.
+COUNTS = (5, 8)
+STRIDE = 32
+# By which networks refuse a size.
+REFUSALS = (
+    AssertionError,
+    AttributeError,
+    IndexError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    ZeroDivisionError,
+)
 
 
-def describe(name: str, family: str) -> dict[str, Any]:
-    """Describe one timm model as a `BackboneInfo`, without memory for its weights."""
-    with torch.device("meta"):
-        model = timm.create_model(name, num_classes=0)
-    patch = model.patch_embed.patch_size[0] if family == "vit" else None
+def describe(name: str, module: str) -> dict[str, Any] | None:
+    """Describe one timm model, without memory for its weights: `BackboneInfo` without `tested`.
+
+    Returns:
+        None if it gives no features (N, d) of images with 3 channels.
+    """
+    model = _build(name)
+    config = model.default_cfg
+    assert isinstance(config, dict), "timm keeps its models' configuration"
+    family, size = FAMILIES.get(module, module), config["input_size"][-1]
+    patch = _patch_size(model) if family in ("vit", "eva") else None
+    # Models of one class behave alike, apart from what their configuration says.
+    kind = (module, type(model), patch, config.get("fixed_input_size", False))
+    if kind not in _KINDS:
+        _KINDS[kind] = _kind(name, model, size, patch)
+    if (behavior := _KINDS[kind]) is None:
+        return None
+    sizes, multiple = behavior["sizes"], behavior["size_multiple"]
     return {
         "family": family,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "features": model.num_features,
-        "image_size": model.default_cfg["input_size"][-1],
+        "features": getattr(model, "head_hidden_size", None) or model.num_features,
+        "batch_norm": any(isinstance(layer, _BatchNorm) for layer in model.modules()),
+        "drop_path": behavior["drop_path"],
+        "image_size": size,
+        "sizes": sizes,
+        "size_multiple": size if sizes == "fixed" else multiple,
         "patch_size": patch,
         "normalizations": _normalizations(name),
     }
+
+
+_KINDS: dict[tuple[Any, ...], dict[str, Any] | None] = {}
+
+
+def _kind(name: str, model: nn.Module, size: int, patch: int | None) -> dict[str, Any] | None:
+    """Find out how a model behaves; None if it gives no features."""
+    if not _takes(model, (size,)):
+        return None
+    sizes, multiple = _sizes(name, model, patch)
+    return {"sizes": sizes, "size_multiple": multiple, "drop_path": _has_drop_path(name)}
+
+
+def _build(name: str, **arguments: Any) -> nn.Module:
+    with torch.device("meta"):
+        model: nn.Module = timm.create_model(name, num_classes=0, **arguments)
+    return model.eval()
+
+
+@torch.no_grad()
+def _takes(model: nn.Module, sizes: Sequence[int]) -> bool:
+    """Whether a network gives features (N, d) of images of all of these sizes."""
+    for size in sizes:
+        try:
+            with torch.device("meta"):
+                outputs = model(torch.empty(2, 3, size, size))
+        except REFUSALS:
+            return False
+        width = getattr(model, "head_hidden_size", None) or model.num_features
+        if not isinstance(outputs, torch.Tensor) or outputs.shape != (2, width):
+            return False
+    return True
+
+
+def _has_drop_path(name: str) -> bool:
+    try:
+        model = _build(name, drop_path_rate=0.1)
+    except TypeError:  # it does not know the argument
+        return False
+    return any(isinstance(layer, DropPath) for layer in model.modules())
+
+
+def _patch_size(model: nn.Module) -> int:
+    patch: int = model.get_submodule("patch_embed").patch_size[0]  # type: ignore[assignment,index]
+    return patch
+
+
+def _sizes(name: str, model: nn.Module, patch: int | None) -> tuple[str, int]:
+    """Find which image sizes a network takes: `sizes` and `size_multiple` of `BackboneInfo`."""
+    if patch is None:
+        for multiple, sizes in ((1, (97, 162)), (STRIDE, _multiples(STRIDE))):
+            if _takes(model, sizes):
+                return "any", multiple
+    for multiple in (patch, STRIDE) if patch else (STRIDE,):
+        sizes = _multiples(multiple)
+        for kind, extra in (("dynamic", {"dynamic_img_size": True}), ("built", {})):
+            built = sizes if kind == "built" else sizes[:1]
+            networks = _built(name, built, extra)
+            if kind == "dynamic" and networks and _takes(networks[0], sizes):
+                return kind, multiple
+            if networks and all(_takes(n, (s,)) for n, s in zip(networks, built, strict=True)):
+                return "built", multiple
+    return "fixed", 0
+
+
+def _built(name: str, sizes: Sequence[int], arguments: dict[str, Any]) -> list[nn.Module]:
+    """Build the network for each of these sizes; an empty list if it refuses one, or an argument."""
+    try:
+        return [_build(name, img_size=size, **arguments) for size in sizes]
+    except REFUSALS:
+        return []
+
+
+def _multiples(multiple: int) -> tuple[int, ...]:
+    return tuple(count * multiple for count in COUNTS)
 
 
 def _normalizations(name: str) -> list[dict[str, Any]]:
@@ -39,16 +148,41 @@ def _normalizations(name: str) -> list[dict[str, Any]]:
 
 
 def build_catalog() -> dict[str, dict[str, Any]]:
-    """Describe every ResNet-like and ViT model of the installed timm, by name."""
-    return {
-        name: describe(name, family)
-        for module, family in FAMILIES.items()
+    """Describe every model of the installed timm that gives features, by name."""
+    described = {
+        name: describe(name, module)
+        for module in sorted(timm.list_modules())
         for name in sorted(timm.list_models(module=module))
     }
+    return {name: facts for name, facts in described.items() if facts is not None}
+
+
+def format_table(catalog: dict[str, dict[str, Any]]) -> str:
+    """Format the catalog as JSON, one line for each model, without repeating names and normalizations."""
+    columns = list(next(iter(catalog.values())))
+    known: list[dict[str, Any]] = []
+
+    def number_of(normalization: dict[str, Any]) -> list[Any]:
+        values = {key: normalization[key] for key in ("mean", "std")}
+        if values not in known:
+            known.append(values)
+        return [known.index(values), normalization["weights"]]
+
+    rows = {
+        name: list(
+            (facts | {"normalizations": [*map(number_of, facts["normalizations"])]}).values()
+        )
+        for name, facts in sorted(catalog.items())
+    }
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
+    normalizations = ",\n".join(f"  {json.dumps(values)}" for values in known)
+    return (
+        f'{{"columns": {json.dumps(columns)},\n"normalizations": [\n{normalizations}\n],\n'
+        f'"backbones": {{\n{lines}\n}}}}\n'
+    )
 
 
 if __name__ == "__main__":
     # Found without importing `dasl_core.spec`, which could not read a file that lacks a new field.
     target = Path(__file__).parents[1] / "spec" / "backbones.json"
-    lines = (f"  {json.dumps(n)}: {json.dumps(f)}" for n, f in build_catalog().items())
-    target.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    target.write_text(format_table(build_catalog()), encoding="utf-8")

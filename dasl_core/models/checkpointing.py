@@ -11,22 +11,31 @@ from torch.utils.checkpoint import checkpoint
 
 from dasl_core.models.batchnorm import untracked_statistics
 
+# Where timm's models of the tested families have their blocks, or the stages of them.
+_STAGES = (
+    "blocks",
+    "stages",
+    "layers",
+    *(f"{name}{n}" for name in ("layer", "s") for n in range(1, 5)),
+)
+
 
 def checkpoint_blocks(backbone: nn.Module) -> None:
-    """Turn on activation checkpointing in every block of a timm ResNet or ViT, in place.
+    """Turn on activation checkpointing in every block of a timm model of a tested family, in place.
 
     timm's `set_grad_checkpointing` would count each batch twice in BatchNorm's running statistics,
     since its second forward pass updates them again.
     """
-    for block in _blocks(backbone):
-        block.forward = partial(_forward, block, block.forward)
+    for name, module in backbone.named_children():
+        for block in _blocks(module) if name in _STAGES else ():
+            block.forward = partial(_forward, block, block.forward)
 
 
-def _blocks(backbone: nn.Module) -> list[nn.Module]:
-    if isinstance(blocks := getattr(backbone, "blocks", None), nn.Sequential):
-        return list(blocks)
-    stages = [backbone.get_submodule(f"layer{number}") for number in range(1, 5)]
-    return [block for stage in stages for block in stage.children()]
+def _blocks(module: nn.Module) -> list[nn.Module]:
+    """Return the blocks in a container or a stage; of another module, itself."""
+    if isinstance(blocks := getattr(module, "blocks", module), nn.Sequential | nn.ModuleList):
+        return [block for child in blocks for block in _blocks(child)]
+    return [module]
 
 
 def _forward(block: nn.Module, forward: Callable[..., Any], *arguments: Any, **named: Any) -> Any:

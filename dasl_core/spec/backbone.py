@@ -17,13 +17,13 @@ from dasl_core.spec.fields import (
 
 
 class Backbone(SpecModel):
-    """The network that is pretrained: a timm ResNet or ViT."""
+    """The network that is pretrained: a timm model that gives features."""
 
     name: str = Field(
         "resnet18",
         max_length=200,
         description=(
-            "A timm ResNet-like or VisionTransformer model; `GET /v1/catalog/backbones` lists them."
+            "A timm model; `GET /v1/catalog/backbones` lists them, and says which families are tested."
         ),
     )
     image_size: ImageSize | Auto = Field(
@@ -31,7 +31,8 @@ class Backbone(SpecModel):
         description=(
             'Height and width of the network\'s input, in pixels. "auto": the median of the '
             "images' shorter sides, rounded down to a multiple of 32, at least 32 and at most "
-            "224; for a ViT, rounded down further to a multiple of its patch size."
+            "224; for a ViT, rounded down further to a multiple of its patch size; for a network that "
+            "takes one size only, that size."
         ),
     )
     in_channels: Literal[1, 3] = Field(3, description="3 reads all images as RGB, 1 as luminance.")
@@ -40,7 +41,7 @@ class Backbone(SpecModel):
         description=(
             '"standard" is timm\'s own stem. "small" keeps the resolution of small images: the '
             "first convolution of a ResNet gets stride 1 and its max-pooling is removed; a "
-            'ViT gets patches of an eighth of the image side. "auto": "small" up to an '
+            'ViT gets patches of an eighth of the image side. "auto": "small" for these two up to an '
             '`image_size` of 64, else "standard".'
         ),
     )
@@ -87,7 +88,7 @@ class Backbone(SpecModel):
             raise problem(
                 "is not a backbone this version can train" + closest(name, BACKBONES),
                 name,
-                "a timm ResNet or VisionTransformer name, such as 'resnet50' or 'vit_small_patch16_224'",
+                "the name of a timm model, such as 'resnet50', 'convnext_tiny' or 'vit_small_patch16_dinov3'",
             )
         return name
 

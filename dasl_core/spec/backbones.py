@@ -5,10 +5,25 @@
 
 import json
 from importlib.resources import files
-from typing import Literal
+from typing import Any, Literal
 
 from dasl_core.spec.base import SpecModel
 from dasl_core.spec.normalization import Normalization
+
+TESTED = (
+    "convnext",
+    "efficientnet",
+    "eva",
+    "mobilenetv3",
+    "regnet",
+    "resnet",
+    "swin_transformer",
+    "vit",
+)
+"""Families of which the tests train, resume and export a network."""
+
+SMALL_STEMS = ("resnet", "vit")
+"""Families that have a stem for small images."""
 
 
 class PublishedNormalization(Normalization):
@@ -25,25 +40,47 @@ class BackboneInfo(SpecModel):
     """One timm model.
 
     Attributes:
-        family: which stem rules hold.
+        family: timm's module, except that "vit" is its module vision_transformer.
+        tested: whether the tests train, resume and export a network of this family. The others are
+            accepted because timm builds them alike.
         parameters: of the network without classifier, RGB input, at its own image size.
         features: width of the pooled feature.
+        batch_norm: whether it has BatchNorm layers.
+        drop_path: whether timm builds it with stochastic depth.
         image_size: the size it was published at, in pixels a side.
-        patch_size: ViT only, in pixels.
+        sizes: which image sizes it takes. "any": all, as a convolutional network; "dynamic": all, because
+            it interpolates its position embeddings; "built": the one size that it is built for; "fixed":
+            only `image_size`.
+        size_multiple: image sizes must be multiples of it.
+        patch_size: of a plain transformer ("vit" and "eva"), in pixels.
         normalizations: of the weights that timm publishes; those of timm's default weights first.
     """
 
-    family: Literal["resnet", "vit"]
+    family: str
+    tested: bool
     parameters: int
     features: int
+    batch_norm: bool
+    drop_path: bool
     image_size: int
+    sizes: Literal["any", "dynamic", "built", "fixed"]
+    size_multiple: int
     patch_size: int | None
     normalizations: tuple[PublishedNormalization, ...]
 
 
-BACKBONES: dict[str, BackboneInfo] = {
-    name: BackboneInfo.model_validate(facts)
-    for name, facts in json.loads(
-        files("dasl_core.spec").joinpath("backbones.json").read_text(encoding="utf-8")
-    ).items()
-}
+def _read() -> dict[str, BackboneInfo]:
+    """Read the table: rows of values, and numbers of normalizations in place of these."""
+    content = json.loads(files("dasl_core.spec").joinpath("backbones.json").read_text("utf-8"))
+    columns, known = content["columns"], content["normalizations"]
+
+    def info(row: list[Any]) -> BackboneInfo:
+        facts = dict(zip(columns, row, strict=True))
+        published = [known[number] | {"weights": w} for number, w in facts["normalizations"]]
+        tested = facts["family"] in TESTED
+        return BackboneInfo.model_validate(facts | {"tested": tested, "normalizations": published})
+
+    return {name: info(row) for name, row in content["backbones"].items()}
+
+
+BACKBONES: dict[str, BackboneInfo] = _read()

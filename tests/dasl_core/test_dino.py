@@ -405,6 +405,7 @@ def facts(**changes: Any) -> ResolveContext:
         features=384,
         image_size=224,
         patch_size=16,
+        crop_multiple=16,
         train_images=1_281_167,
         batch_size=1024,
         epochs=100,

@@ -63,7 +63,9 @@ class ResolveContext(NamedTuple):
     Attributes:
         backbone: its name, for messages.
         features: width of the backbone's features.
-        patch_size: in pixels; None for a network that takes images of any size.
+        patch_size: in pixels; None for a network without patches.
+        crop_multiple: local crops must be multiples of it, such as a ViT's patch size, in pixels; 1 if they
+            may have any size, None if the network takes `image_size` alone.
     """
 
     backbone: str
@@ -73,6 +75,7 @@ class ResolveContext(NamedTuple):
     train_images: int
     batch_size: int
     epochs: int
+    crop_multiple: int | None = 1
 
 
 class MethodConfig(SpecModel):
@@ -176,16 +179,29 @@ class MultiCropConfig(MethodConfig):
         return scale if scale == "auto" else range_of_areas(scale)
 
     def check(self, context: ResolveContext) -> list[FieldProblem]:
-        """Return a problem when local crops are not whole patches."""
-        size, patch = self.local_size, context.patch_size
-        if size == "auto" or not patch or size % patch == 0:
+        """Return a problem when the network does not take local crops of this size."""
+        size, multiple = self.local_size, context.crop_multiple
+        if multiple is None:
+            return (
+                []
+                if self.local_crops == 0
+                else [
+                    FieldProblem(
+                        "method.local_crops",
+                        f"must be 0 for {context.backbone}, which takes images of one size only",
+                        str(self.local_crops),
+                        "0, or a backbone that takes several sizes, such as a ResNet, ConvNeXt or ViT",
+                    )
+                ]
+            )
+        if size == "auto" or size % multiple == 0:
             return []
         return [
             FieldProblem(
                 "method.local_size",
-                f"must be divisible by the patches of {context.backbone}, which have {patch} pixels",
+                f"must be divisible by {multiple} for {context.backbone}",
                 str(size),
-                f"such as {max(1, size // patch) * patch}",
+                f"such as {max(1, size // multiple) * multiple}",
             )
         ]
 
@@ -193,7 +209,7 @@ class MultiCropConfig(MethodConfig):
         """Return the side of a local crop; "auto" is rounded to whole patches."""
         if self.local_size != "auto":
             return self.local_size
-        unit = context.patch_size or 1
+        unit = context.crop_multiple or 1
         return max(8, max(1, round(context.image_size * 3 / 7 / unit)) * unit)
 
 

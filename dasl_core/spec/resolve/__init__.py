@@ -47,7 +47,8 @@ def resolve(
         SpecError: the spec cannot run on this data set.
     """
     problems: list[FieldProblem] = []
-    image_size, stem, patch = choose_backbone(spec.backbone, facts, problems)
+    chosen = choose_backbone(spec.backbone, facts, problems)
+    image_size = chosen.image_size
     check_schedule(spec.train, problems)
     recipe = choose_recipe(spec, problems)
     spec = fill_in(spec, recipe, image_size)
@@ -57,10 +58,11 @@ def resolve(
         backbone=spec.backbone.name,
         features=BACKBONES[spec.backbone.name].features,
         image_size=image_size,
-        patch_size=patch,
+        patch_size=chosen.patch_size,
         train_images=training_images(spec, facts),
         batch_size=batch,
         epochs=spec.train.epochs,
+        crop_multiple=chosen.crop_multiple,
     )
     check_learning_rate(spec, batch, problems)
     check_evaluate(spec, facts, problems)
@@ -79,7 +81,7 @@ def resolve(
         backbone=spec.backbone.narrow(
             ResolvedBackbone,
             image_size=image_size,
-            stem=stem,
+            stem=chosen.stem,
             mean=normalization.mean,
             std=normalization.std,
         ),

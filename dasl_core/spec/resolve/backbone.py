@@ -1,9 +1,9 @@
 """Choose the image size, the stem and the normalization."""
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from dasl_core.spec.backbone import Backbone
-from dasl_core.spec.backbones import BACKBONES
+from dasl_core.spec.backbones import BACKBONES, SMALL_STEMS
 from dasl_core.spec.locations import WEIGHTS_ENDINGS
 from dasl_core.spec.normalization import IMAGENET, Normalization
 from dasl_core.spec.problems import FieldProblem
@@ -16,34 +16,80 @@ SMALL_STEM_UP_TO = 64
 SMALL_STEM_PATCHES = 8
 
 
+class ChosenBackbone(NamedTuple):
+    """The sizes and the stem of a backbone.
+
+    Attributes:
+        crop_multiple: local crops must be multiples of it, in pixels; 1 if they may have any size, None if
+            the network takes `image_size` alone.
+    """
+
+    image_size: int
+    stem: Literal["standard", "small"]
+    patch_size: int | None
+    crop_multiple: int | None
+
+
 def choose_backbone(
     backbone: Backbone, facts: DatasetFacts, problems: list[FieldProblem]
-) -> tuple[int, Literal["standard", "small"], int | None]:
-    """Choose the image size, the stem, and with it the patch size of a ViT."""
+) -> ChosenBackbone:
+    """Choose the image size, the stem, and with them the patch size of a ViT."""
     info = BACKBONES[backbone.name]
     given = backbone.image_size
-    size = _fitting_size(facts) if isinstance(given, str) else given
+    size = _fitting_size(facts) if given == "auto" else given
     stem = backbone.stem
-    if stem == "auto":
-        stem = "small" if size <= SMALL_STEM_UP_TO else "standard"
-    patch = info.patch_size
-    if patch is not None:
-        unit = SMALL_STEM_PATCHES if stem == "small" else patch
-        fitting = max(1, size // unit) * unit
-        if given == "auto":
-            size = fitting
-        elif size != fitting:
-            problems.append(
-                FieldProblem(
-                    "backbone.image_size",
-                    f"must be divisible by {unit} for {backbone.name} with its {stem} stem",
-                    str(size),
-                    f"such as {fitting}",
-                )
+    has_small = info.family in SMALL_STEMS
+    if backbone.drop_path and not info.drop_path:
+        problems.append(
+            FieldProblem(
+                "backbone.drop_path",
+                f"must be 0 for {backbone.name}, which timm builds without stochastic depth",
+                f"{backbone.drop_path:g}",
+                "0",
             )
-        if stem == "small":
-            patch = size // SMALL_STEM_PATCHES
-    return size, stem, patch
+        )
+    if stem == "auto":
+        stem = "small" if size <= SMALL_STEM_UP_TO and has_small else "standard"
+    elif stem == "small" and not has_small:
+        problems.append(
+            FieldProblem(
+                "backbone.stem",
+                f"must be standard for {backbone.name}: only ResNets and ViTs have a stem for small images",
+                stem,
+                "standard, with a larger backbone.image_size for small images",
+            )
+        )
+    multiple = info.size_multiple
+    if stem == "small" and info.patch_size is not None:
+        multiple = SMALL_STEM_PATCHES
+    fitting = max(1, size // multiple) * multiple
+    if info.sizes == "fixed":
+        fitting = info.image_size
+    if given == "auto":
+        size = fitting
+    elif size != fitting and info.sizes == "fixed":
+        problems.append(
+            FieldProblem(
+                "backbone.image_size",
+                f"must be {fitting} for {backbone.name}, which takes no other size",
+                str(size),
+                str(fitting),
+            )
+        )
+    elif size != fitting:
+        problems.append(
+            FieldProblem(
+                "backbone.image_size",
+                f"must be divisible by {multiple} for {backbone.name} with its {stem} stem",
+                str(size),
+                f"such as {fitting}",
+            )
+        )
+    patch = info.patch_size
+    if stem == "small" and patch is not None:
+        patch = multiple = size // SMALL_STEM_PATCHES
+    several = info.sizes in ("any", "dynamic")
+    return ChosenBackbone(size, stem, patch, multiple if several else None)
 
 
 def choose_normalization(

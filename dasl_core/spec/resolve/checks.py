@@ -1,6 +1,6 @@
 """Checks that span several parts of a spec."""
 
-from dasl_core.spec.backbones import BACKBONES
+from dasl_core.spec.backbones import BACKBONES, TESTED
 from dasl_core.spec.evaluate import Holdout
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import FieldProblem
@@ -53,13 +53,22 @@ def check_ignored(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> No
             )
         )
     backbone = spec.backbone
-    if backbone.freeze_batch_norm != "none" and BACKBONES[backbone.name].family == "vit":
+    if backbone.freeze_batch_norm != "none" and not BACKBONES[backbone.name].batch_norm:
         problems.append(
             FieldProblem(
                 "backbone.freeze_batch_norm",
                 f"has no effect on {backbone.name}, which has no batch normalization",
                 repr(backbone.freeze_batch_norm),
                 "'none', or a ResNet",
+            )
+        )
+    if train.checkpoint_activations and not BACKBONES[spec.backbone.name].tested:
+        problems.append(
+            FieldProblem(
+                "train.checkpoint_activations",
+                f"must be false for {spec.backbone.name}: the blocks of its family are not known",
+                "true",
+                f"false, or a backbone of one of the families {', '.join(TESTED)}",
             )
         )
     if spec.evaluate.dataset is not None and spec.evaluate.holdout not in (None, Holdout()):

@@ -52,7 +52,7 @@ def optimizer_name(spec: JobSpec, batch: int) -> Literal["adamw", "adam", "sgd",
         return name
     # Metric learning starts from pretrained weights, and its papers fine-tune those with Adam(W).
     fine_tunes = spec.method.supervised and spec.backbone.pretrained is not None
-    if fine_tunes or BACKBONES[spec.backbone.name].family == "vit":
+    if fine_tunes or not BACKBONES[spec.backbone.name].batch_norm:
         return "adamw"
     return "sgd" if batch <= 1024 else "lars"
 
