@@ -1,16 +1,42 @@
-"""Pretraining methods, by name; each is implemented in the module of the same name."""
+"""Pretraining methods, by name, and their losses; each is in the module of the name of its method."""
 
 from importlib import import_module
 
+from dasl_core.methods.barlow_twins import barlow_twins_loss
 from dasl_core.methods.base import REGISTRY, Method, Outputs, Step
+from dasl_core.methods.byol import byol_loss
+from dasl_core.methods.dino import DINOLoss, TemperatureWarmup, dino_loss
+from dasl_core.methods.hcl import hard_negative_loss
+from dasl_core.methods.moco_v3 import moco_v3_loss
 from dasl_core.methods.simclr import nt_xent
+from dasl_core.methods.swav import sinkhorn, swapped_prediction
+from dasl_core.methods.triplet import semihard_triplet_loss
+from dasl_core.methods.vicreg import vicreg_loss
 from dasl_core.spec import METHODS, ResolvedJobSpec
 
 for _name in METHODS:
     import_module(f"{__name__}.{_name}")
 assert REGISTRY.keys() == METHODS.keys(), "a module registers the method that it is named after"
 
-__all__ = ["REGISTRY", "Method", "Outputs", "Step", "build_method", "nt_xent"]
+__all__ = [
+    "REGISTRY",
+    "DINOLoss",
+    "Method",
+    "Outputs",
+    "Step",
+    "TemperatureWarmup",
+    "barlow_twins_loss",
+    "build_method",
+    "byol_loss",
+    "dino_loss",
+    "hard_negative_loss",
+    "moco_v3_loss",
+    "nt_xent",
+    "semihard_triplet_loss",
+    "sinkhorn",
+    "swapped_prediction",
+    "vicreg_loss",
+]
 
 
 def build_method(spec: ResolvedJobSpec, num_classes: int | None = None) -> Method:

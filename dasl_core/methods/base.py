@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -218,6 +219,17 @@ class Method(nn.Module, ABC):
 
     def after_update(self, step: Step) -> None:
         """Hook after each optimizer step, for moving averages of weights."""
+
+    def update(self, optimizer: torch.optim.Optimizer, step: Step) -> None:
+        """Apply the gradients of a global batch with both hooks, and remove them.
+
+        For a training loop of one's own: call this instead of ``optimizer.step()``, which would leave
+        teachers, centers and prototypes behind. It neither clips nor scales.
+        """
+        self.before_update(step)
+        optimizer.step()
+        self.after_update(step)
+        optimizer.zero_grad(set_to_none=True)
 
     def metrics(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
         """Scalars to log with the loss, on any device and without gradient."""

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
 from dasl_core.distributed import mean_over_ranks
 from dasl_core.methods.base import Outputs, Step, register
@@ -16,7 +17,7 @@ from dasl_core.models.ema import Teacher
 from dasl_core.models.heads import DINOHead
 from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.methods.dino import ResolvedDINO
-from dasl_core.tensors import check_crops, check_temperature, full_precision
+from dasl_core.tensors import check_crops, check_temperature, check_whole_number, full_precision
 
 GLOBAL_VIEWS = 2
 
@@ -33,6 +34,9 @@ class TemperatureWarmup(NamedTuple):
         if epoch >= self.epochs:
             return self.end
         return self.start + (self.end - self.start) * epoch / max(1, self.epochs - 1)
+
+
+PAPER_WARMUP = TemperatureWarmup(start=0.04, end=0.07, epochs=30)
 
 
 @register("dino")
@@ -73,6 +77,7 @@ class DINO(EMATeacherMethod):
         self.register_buffer("center", torch.zeros(head.last_layer.weight.shape[0]))
         # Per micro-batch of this step: mean teacher output, mean target, entropy of the targets.
         self._target_statistics: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._step_of_statistics = 0
         self._metrics: dict[str, Tensor] = {}
 
     @classmethod
@@ -126,10 +131,20 @@ class DINO(EMATeacherMethod):
         return self.head.mlp
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
-        with torch.no_grad():
-            teacher = full_precision(outputs["teacher"])
-            temperature = self.teacher_temperature(step.epoch)
-            targets = F.softmax((teacher - self.center) / temperature, dim=-1)
+        """Compute the loss; in training mode, collect the teacher's outputs for the center.
+
+        Raises:
+            RuntimeError: `before_update` was not called after an earlier step.
+        """
+        teacher = full_precision(outputs["teacher"])
+        targets = dino_targets(teacher, self.center, self.teacher_temperature(step.epoch))
+        if self.training:
+            if self._target_statistics and self._step_of_statistics != step.index:
+                raise RuntimeError(
+                    f"the center was not updated after step {self._step_of_statistics}: call "
+                    "method.update(optimizer, step) instead of optimizer.step()"
+                )
+            self._step_of_statistics = step.index
             entropy = torch.special.entr(targets).sum(dim=-1).mean()
             self._target_statistics.append(
                 (teacher.mean(dim=(0, 1)), targets.mean(dim=(0, 1)), entropy)
@@ -167,6 +182,74 @@ class DINO(EMATeacherMethod):
             "teacher_temperature": torch.tensor(self.teacher_temperature(step.epoch)),
         }
         return super().metrics(outputs, step) | self._metrics | settings
+
+
+class DINOLoss(nn.Module):
+    """DINO's loss with a center of its own, for a training loop without the method `DINO`.
+
+    The head should be `dasl_core.models.heads.DINOHead`, and the teacher a
+    `dasl_core.models.ema.Teacher`. The center is a buffer, and so part of the state_dict.
+
+    Args:
+        out_dim: K, the number of outputs.
+        student_temperature: divides the student's outputs.
+        teacher_temperature: of an epoch.
+        center_momentum: of the center, a moving average of the teacher's mean output.
+
+    Raises:
+        ValueError: an argument is not valid; the message names it.
+    """
+
+    center: Tensor
+
+    def __init__(
+        self,
+        out_dim: int,
+        *,
+        student_temperature: float = 0.1,
+        teacher_temperature: TemperatureWarmup = PAPER_WARMUP,
+        center_momentum: float = 0.9,
+    ) -> None:
+        super().__init__()
+        check_whole_number(out_dim, "out_dim")
+        check_temperature(student_temperature)
+        if not 0 <= center_momentum < 1:
+            raise ValueError(
+                f"center_momentum must be at least 0 and below 1; given {center_momentum}"
+            )
+        self.student_temperature = student_temperature
+        self.teacher_temperature = teacher_temperature
+        self.center_momentum = center_momentum
+        self.register_buffer("center", torch.zeros(out_dim))
+
+    def forward(
+        self, student: Tensor, teacher: Tensor, epoch: int = 0, group: ProcessGroup | None = None
+    ) -> Tensor:
+        """Compute the loss; in training mode, update the center afterwards, for the next batch.
+
+        Args:
+            student: (V, B, K), the student's outputs, the global views first.
+            teacher: (T, B, K), the teacher's outputs for the T global views; they get no gradient.
+            epoch: from 0, for the teacher's temperature.
+            group: process group over which the batch is shared, whose mean output moves the center;
+                None: this process holds all of it.
+
+        Raises:
+            ValueError: a shape differs from these.
+        """
+        outputs = full_precision(teacher.detach())
+        targets = dino_targets(outputs, self.center, self.teacher_temperature(epoch))
+        loss = dino_loss(targets, student, self.student_temperature)
+        if self.training:
+            mean = mean_over_ranks(outputs.mean(dim=(0, 1)), group)
+            self.center.lerp_(mean.to(self.center.dtype), 1 - self.center_momentum)
+        return loss
+
+
+@torch.no_grad()
+def dino_targets(outputs: Tensor, center: Tensor, temperature: float) -> Tensor:
+    """Compute the teacher's distributions (T, B, K): centered and sharpened outputs (T, B, K)."""
+    return F.softmax((outputs - center) / temperature, dim=-1)
 
 
 def dino_loss(targets: Tensor, outputs: Tensor, temperature: float) -> Tensor:

@@ -16,6 +16,7 @@ from lightly.models.modules import DINOProjectionHead
 from torch import Tensor, nn
 
 from dasl_core.data.index import DatasetIndex
+from dasl_core.methods import DINOLoss as OwnDINOLoss
 from dasl_core.methods import Method, Step, build_method
 from dasl_core.methods.dino import DINO, TemperatureWarmup, dino_loss
 from dasl_core.models.ema import Teacher, cosine_momentum
@@ -157,6 +158,52 @@ def test_center_is_updated_after_use() -> None:
     assert torch.equal(dino.center, torch.zeros(K))
     dino.before_update(step())
     torch.testing.assert_close(dino.center, 0.1 * teacher.mean(dim=(0, 1)))
+
+
+def test_loss_with_its_own_center_equals_lightlys() -> None:
+    ours = OwnDINOLoss(K, teacher_temperature=TemperatureWarmup(0.04, 0.07, 3)).double()
+    theirs = DINOLoss(K, 0.04, 0.07, warmup_teacher_temp_epochs=3, student_temp=0.1).double()
+    for index in range(8):
+        student = torch.randn(4, 5, K, dtype=torch.float64)
+        teacher = torch.randn(2, 5, K, dtype=torch.float64) + 1
+        loss = ours(student, teacher, epoch=index // 2)
+        expected = theirs(list(teacher), list(student), epoch=index // 2)
+        # Their temperature is a float32.
+        torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(ours.center, theirs.center.flatten(), rtol=0, atol=1e-12)
+    assert ours.state_dict()["center"].mean() > 0.5
+
+
+def test_center_does_not_move_in_eval_mode() -> None:
+    ours, dino = OwnDINOLoss(K).eval(), method().eval()
+    student, teacher = torch.randn(4, 5, K), torch.randn(2, 5, K)
+    ours(student, teacher)
+    dino.loss(outputs_of(student, teacher), step(0))
+    dino.loss(outputs_of(student, teacher), step(1))
+    assert torch.equal(ours.center, torch.zeros(K))
+    assert not dino._target_statistics
+
+
+@pytest.mark.parametrize("own_loop", [True, False])
+def test_forgotten_hooks_are_reported(own_loop: bool) -> None:
+    dino = method()
+    optimizer = torch.optim.SGD([p for p in dino.parameters() if p.requires_grad], lr=0.1)
+    weight = dino.teacher.get_parameter("head.last_layer.weight")
+    before = weight.clone()
+    for index in range(2):
+        if index == 1 and not own_loop:
+            with pytest.raises(RuntimeError, match=r"after step 0: call method\.update\(optimizer"):
+                dino.loss(dino(crops()), step(4 + index))
+            return
+        now = step(4 * index)
+        dino.loss(dino(crops()), now).backward()
+        if own_loop:
+            dino.update(optimizer, now)
+        else:
+            optimizer.step()
+    assert dino.center.abs().max() > 0
+    assert not torch.equal(weight, before)
+    assert all(parameter.grad is None for parameter in dino.parameters())
 
 
 def test_center_is_saved() -> None:
