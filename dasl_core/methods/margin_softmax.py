@@ -32,7 +32,7 @@ class MarginSoftmax(MetricLearning):
     def __init__(
         self,
         backbone: nn.Module,
-        head: nn.Linear,
+        head: nn.Linear | nn.Sequential,
         num_classes: int,
         *,
         loss: Literal["sphereface", "cosface", "arcface"] = "arcface",
@@ -47,7 +47,7 @@ class MarginSoftmax(MetricLearning):
         classes = {"sphereface": SphereFaceLoss, "cosface": CosFaceLoss, "arcface": ArcFaceLoss}
         self.criterion = classes[loss](
             num_classes,
-            head.out_features,
+            self.embedding_dim,
             margin=math.degrees(margin) if loss == "arcface" else margin,
             scale=1.0 if scale is None else scale,
         )
@@ -58,7 +58,7 @@ class MarginSoftmax(MetricLearning):
     ) -> Self:
         assert num_classes is not None, "resolve refuses a data set without classes"
         return cls(
-            *backbone_and_head(backbone, settings.embedding_dim),
+            *backbone_and_head(backbone, settings),
             num_classes,
             loss=settings.loss,
             margin=settings.margin,

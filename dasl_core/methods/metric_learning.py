@@ -10,6 +10,7 @@ from dasl_core.distributed import gather
 from dasl_core.methods.base import Method, Outputs, Step
 from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.spec import ResolvedBackbone
+from dasl_core.spec.methods.config import ResolvedMetricLearningConfig
 from dasl_core.tensors import full_precision
 
 
@@ -20,9 +21,13 @@ class MetricLearning(Method):
     machine without it can train all others.
     """
 
-    def __init__(self, backbone: nn.Module, head: nn.Linear) -> None:
+    def __init__(self, backbone: nn.Module, head: nn.Linear | nn.Sequential) -> None:
+        """Build the method; `head` ends with the linear embedding layer."""
         super().__init__()
         self.backbone, self.head = backbone, head
+        layer = head[-1] if isinstance(head, nn.Sequential) else head
+        assert isinstance(layer, nn.Linear), "it determines the width of the embedding"
+        self.embedding_dim = layer.out_features
 
     def forward(self, views: Sequence[Tensor]) -> Outputs:
         (view,) = views
@@ -48,8 +53,15 @@ class MetricLearning(Method):
 
 
 def backbone_and_head(
-    backbone: ResolvedBackbone, embedding_dim: int
-) -> tuple[nn.Module, nn.Linear]:
+    backbone: ResolvedBackbone, settings: ResolvedMetricLearningConfig
+) -> tuple[nn.Module, nn.Linear | nn.Sequential]:
     """Build the backbone and the embedding head."""
     network = build_backbone(backbone)
-    return network, nn.Linear(feature_width(network), embedding_dim)
+    features = feature_width(network)
+    layer = nn.Linear(features, settings.embedding_dim)
+    if settings.embedding_init == "kaiming":
+        nn.init.kaiming_normal_(layer.weight, mode="fan_out")
+        nn.init.zeros_(layer.bias)
+    if settings.embedding_norm:
+        return network, nn.Sequential(nn.BatchNorm1d(features), layer)
+    return network, layer

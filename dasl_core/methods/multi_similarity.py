@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from dasl_core.methods.base import register
 from dasl_core.methods.metric_learning import MetricLearning, backbone_and_head
 from dasl_core.spec import ResolvedBackbone
-from dasl_core.spec.methods.multi_similarity import MultiSimilarity as MultiSimilaritySettings
+from dasl_core.spec.methods.multi_similarity import ResolvedMultiSimilarity
 
 
 @register("multi_similarity")
@@ -22,7 +22,7 @@ class MultiSimilarity(MetricLearning):
     def __init__(
         self,
         backbone: nn.Module,
-        head: nn.Linear,
+        head: nn.Linear | nn.Sequential,
         *,
         alpha: float = 2.0,
         beta: float = 40.0,
@@ -38,10 +38,10 @@ class MultiSimilarity(MetricLearning):
 
     @classmethod
     def from_settings(
-        cls, settings: MultiSimilaritySettings, backbone: ResolvedBackbone, num_classes: int | None
+        cls, settings: ResolvedMultiSimilarity, backbone: ResolvedBackbone, num_classes: int | None
     ) -> Self:
         return cls(
-            *backbone_and_head(backbone, settings.embedding_dim),
+            *backbone_and_head(backbone, settings),
             alpha=settings.alpha,
             beta=settings.beta,
             base=settings.base,

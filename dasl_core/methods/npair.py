@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from dasl_core.methods.base import register
 from dasl_core.methods.metric_learning import MetricLearning, backbone_and_head
 from dasl_core.spec import ResolvedBackbone
-from dasl_core.spec.methods.npair import NPair as NPairSettings
+from dasl_core.spec.methods.npair import ResolvedNPair
 
 
 @register("npair")
@@ -22,7 +22,12 @@ class NPair(MetricLearning):
     """
 
     def __init__(
-        self, backbone: nn.Module, head: nn.Linear, *, scale: float = 25.0, normalize: bool = True
+        self,
+        backbone: nn.Module,
+        head: nn.Linear | nn.Sequential,
+        *,
+        scale: float = 25.0,
+        normalize: bool = True,
     ) -> None:
         from pytorch_metric_learning.distances import DotProductSimilarity
         from pytorch_metric_learning.losses import NPairsLoss
@@ -33,10 +38,10 @@ class NPair(MetricLearning):
 
     @classmethod
     def from_settings(
-        cls, settings: NPairSettings, backbone: ResolvedBackbone, num_classes: int | None
+        cls, settings: ResolvedNPair, backbone: ResolvedBackbone, num_classes: int | None
     ) -> Self:
         return cls(
-            *backbone_and_head(backbone, settings.embedding_dim),
+            *backbone_and_head(backbone, settings),
             scale=settings.scale,
             normalize=settings.normalize,
         )

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from dasl_core.methods.base import register
 from dasl_core.methods.metric_learning import MetricLearning, backbone_and_head
 from dasl_core.spec import ResolvedBackbone
-from dasl_core.spec.methods.proxy_anchor import ProxyAnchor as ProxyAnchorSettings
+from dasl_core.spec.methods.proxy_anchor import ResolvedProxyAnchor
 
 
 @register("proxy_anchor")
@@ -17,7 +17,7 @@ class ProxyAnchor(MetricLearning):
     def __init__(
         self,
         backbone: nn.Module,
-        head: nn.Linear,
+        head: nn.Linear | nn.Sequential,
         num_classes: int,
         *,
         margin: float = 0.1,
@@ -29,15 +29,15 @@ class ProxyAnchor(MetricLearning):
 
         super().__init__(backbone, head)
         self.proxy_lr = proxy_lr
-        self.criterion = ProxyAnchorLoss(num_classes, head.out_features, margin, alpha)
+        self.criterion = ProxyAnchorLoss(num_classes, self.embedding_dim, margin, alpha)
 
     @classmethod
     def from_settings(
-        cls, settings: ProxyAnchorSettings, backbone: ResolvedBackbone, num_classes: int | None
+        cls, settings: ResolvedProxyAnchor, backbone: ResolvedBackbone, num_classes: int | None
     ) -> Self:
         assert num_classes is not None, "resolve refuses a data set without classes"
         return cls(
-            *backbone_and_head(backbone, settings.embedding_dim),
+            *backbone_and_head(backbone, settings),
             num_classes,
             margin=settings.margin,
             alpha=settings.alpha,

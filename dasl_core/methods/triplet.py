@@ -26,7 +26,7 @@ class Triplet(MetricLearning):
     def __init__(
         self,
         backbone: nn.Module,
-        head: nn.Linear,
+        head: nn.Linear | nn.Sequential,
         *,
         mining: Literal["semihard", "all", "all_semihard"] = "semihard",
         margin: float = 0.2,
@@ -44,7 +44,7 @@ class Triplet(MetricLearning):
         cls, settings: ResolvedTriplet, backbone: ResolvedBackbone, num_classes: int | None
     ) -> Self:
         return cls(
-            *backbone_and_head(backbone, settings.embedding_dim),
+            *backbone_and_head(backbone, settings),
             mining=settings.mining,
             margin=settings.margin,
         )

@@ -194,6 +194,8 @@ def timm_arguments(backbone: ResolvedBackbone) -> dict[str, Any]:
         "num_classes": 0,
         "in_chans": backbone.in_channels,
     }
+    if backbone.pooling == "average_max":
+        arguments["global_pool"] = "avgmax"
     if BACKBONES[backbone.name].sizes in ("dynamic", "built"):
         arguments["img_size"] = backbone.image_size
         if backbone.stem == "small":

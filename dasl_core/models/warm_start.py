@@ -132,10 +132,11 @@ def load_checkpoint(model: nn.Module, folder: Path, expected: dict[str, Any]) ->
     ) as error:  # such as SafetensorError, which is not a ValueError, or RecursionError
         raise ValueError(f"backbone.pretrained: {folder} cannot be read: {error}") from error
     for part, value in expected.items():
-        if settings.get(part) != value:
+        recorded, value = _without_pooling(settings.get(part)), _without_pooling(value)
+        if recorded != value:
             raise ValueError(
                 f"backbone.pretrained: the checkpoint {folder} has another network: its {part} is "
-                f"{settings.get(part)}, this job's {value}"
+                f"{recorded}, this job's {value}"
             )
     try:
         model.load_state_dict(weights)
@@ -143,3 +144,10 @@ def load_checkpoint(model: nn.Module, folder: Path, expected: dict[str, Any]) ->
         raise ValueError(
             f"backbone.pretrained: {folder / CHECKPOINT_WEIGHTS} is damaged: {error}"
         ) from error
+
+
+def _without_pooling(part: Any) -> Any:
+    """The same arguments without the pooling, on which no weight depends."""
+    if not isinstance(part, dict):
+        return part
+    return {name: value for name, value in part.items() if name != "global_pool"}

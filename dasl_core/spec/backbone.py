@@ -13,6 +13,7 @@ from dasl_core.spec.fields import (
     DropPath,
     FrozenBatchNorm,
     ImageSize,
+    Pooling,
 )
 
 
@@ -65,6 +66,13 @@ class Backbone(SpecModel):
     std: ChannelStds | Auto = Field(
         "auto",
         description='Standard deviation of each channel, likewise. "auto": as for `mean`.',
+    )
+    pooling: Pooling | Auto = Field(
+        "auto",
+        description=(
+            'How the last feature map becomes one vector. "timm": as in timm, for a ResNet the average. '
+            '"average_max": the mean of the average and the maximum, for a ResNet. "auto": "timm".'
+        ),
     )
     freeze_batch_norm: FrozenBatchNorm | Auto = Field(
         "auto",

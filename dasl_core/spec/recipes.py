@@ -85,6 +85,7 @@ SMALL: Settings = {
     "augment.saturation": 1.0,
     "augment.interpolation": "bilinear",
     "backbone.drop_path": 0.0,
+    "backbone.pooling": "timm",
     "backbone.freeze_batch_norm": "none",
     "method.local_scale": (0.05, 0.4),
     "train.optimizer.lr_end": 0.0,

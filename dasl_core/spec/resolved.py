@@ -26,6 +26,7 @@ from dasl_core.spec.fields import (
     JitterStrength,
     LayerDecay,
     PerView,
+    Pooling,
     PositiveInt,
     Probability,
     Rate,
@@ -52,6 +53,7 @@ class ResolvedBackbone(Backbone):
     stem: Literal["standard", "small"]
     mean: ChannelMeans
     std: ChannelStds
+    pooling: Pooling = "timm"
     freeze_batch_norm: FrozenBatchNorm = "none"
     drop_path: DropPath = 0.0
 

@@ -483,6 +483,27 @@ def test_margin_or_scale_that_loss_does_not_have_is_refused(
     assert [problem.field for problem in error.value.problems] == [field]
 
 
+def test_embedding_layer_starts_as_in_proxy_anchors_code(pictures: DatasetIndex) -> None:
+    settings = {"name": "proxy_anchor", "embedding_init": "kaiming", "embedding_dim": 2048}
+    head = build_method(resolved(pictures, method=settings), num_classes=3).get_submodule("head")
+    assert isinstance(head, nn.Linear)
+    assert head.weight.std().item() == pytest.approx((2 / 2048) ** 0.5, rel=0.01)
+    assert not head.bias.any()
+
+
+def test_batch_norm_precedes_the_embedding_layer(pictures: DatasetIndex) -> None:
+    settings = {"name": "npair", "embedding_norm": True}
+    method = build_method(resolved(pictures, method=settings), num_classes=3)
+    images = torch.randn(64, 3, 16, 16)
+    inputs: list[Tensor] = []
+    method.get_submodule("head.1").register_forward_hook(
+        lambda module, arguments, output: inputs.append(arguments[0].detach())
+    )
+    method([images])
+    assert inputs[0].mean(dim=0).abs().max() < 1e-5
+    assert inputs[0].std(dim=0).max() < 1.1
+
+
 @pytest.mark.parametrize("name", SUPERVISED)
 def test_built_method_has_settings(pictures: DatasetIndex, name: str) -> None:
     method: Method = build_method(resolved(pictures, method={"name": name}), 3)

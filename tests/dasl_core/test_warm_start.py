@@ -91,6 +91,18 @@ def refused(location: Path, **changes: Any) -> str:
     return message
 
 
+def test_checkpoint_starts_a_network_with_another_pooling(checkpoint: Path) -> None:
+    start = {"image_size": 16, "stem": "small", "pretrained": str(checkpoint)}
+    plain = build_backbone(backbone(**start)).eval()
+    pooled = build_backbone(backbone(**start, pooling="average_max")).eval()
+    images = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        features = plain.forward_features(images)  # type: ignore[operator]
+        mean, largest = features.mean(dim=(2, 3)), features.amax(dim=(2, 3))
+        torch.testing.assert_close(plain(images), mean)
+        torch.testing.assert_close(pooled(images), (mean + largest) / 2)
+
+
 def test_weights_of_other_shapes_are_refused(checkpoint: Path, tmp_path: Path) -> None:
     assert "does not exist" in refused(tmp_path / "nowhere")
     assert "is not a checkpoint" in refused(tmp_path)

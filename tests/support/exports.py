@@ -30,7 +30,12 @@ BACKBONE_KINDS: dict[str, dict[str, Any]] = {
         "stem": "standard",
         "in_channels": 1,
     },
-    "resnet-standard": {"name": "test_resnet", "image_size": 96, "stem": "standard"},
+    "resnet-standard": {
+        "name": "test_resnet",
+        "image_size": 96,
+        "stem": "standard",
+        "pooling": "average_max",
+    },
     "resnet-small-gray": {"name": "resnet10t", "image_size": 16, "in_channels": 1},
 }
 

@@ -57,4 +57,8 @@ LOCAL_CROPS = {
     "local_size": other(12, "views", "outputs"),
     "local_scale": other((0.1, 0.3), "views"),
 }
-EMBEDDING = {"embedding_dim": other(11, "network")}
+EMBEDDING = {
+    "embedding_dim": other(11, "network"),
+    "embedding_norm": other(True, "network"),
+    "embedding_init": other("kaiming", "network"),
+}

@@ -16,6 +16,7 @@ EmbeddingWidth = Annotated[int, Field(ge=2, le=65_536)]
 CropSize = Annotated[int, Field(ge=8, le=1024)]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 Outputs = Annotated[int, Field(ge=2, le=1_000_000)]
+EmbeddingInit = Literal["uniform", "kaiming"]
 Epochs = Annotated[int, Field(ge=0, le=100_000)]
 
 
@@ -239,6 +240,7 @@ class MetricLearningConfig(MethodConfig):
         jitter=0.0,
         grayscale=0.0,
         blur=(0.0,),
+        settings={"method.embedding_norm": False, "method.embedding_init": "uniform"},
     )
     supervised: ClassVar[bool] = True
     samples_per_class: ClassVar[int | None] = 4
@@ -247,6 +249,34 @@ class MetricLearningConfig(MethodConfig):
     embedding_dim: Annotated[EmbeddingWidth, FIXES_SHAPES] = Field(
         512, description="Width of the embedding, a linear layer on the backbone's features."
     )
+    embedding_norm: Annotated[bool | Auto, FIXES_SHAPES] = Field(
+        "auto",
+        description=(
+            "Batch normalization of the features before the linear layer, as in SEC's code. "
+            '"auto": false.'
+        ),
+    )
+    embedding_init: EmbeddingInit | Auto = Field(
+        "auto",
+        description=(
+            'Initial weights of the linear layer. "uniform": torch\'s. "kaiming": normal, with a '
+            "standard deviation for its number of outputs, and no bias, as in Proxy-Anchor's code. "
+            '"auto": "uniform".'
+        ),
+    )
+
+    def resolve(self, context: ResolveContext) -> "ResolvedMetricLearningConfig":
+        """Return the same settings: the recipe has replaced every "auto"."""
+        resolved = RESOLVED_METHODS[self.name]
+        assert issubclass(resolved, ResolvedMetricLearningConfig), "each method has its own"
+        return self.narrow(resolved)
+
+
+class ResolvedMetricLearningConfig(MetricLearningConfig):
+    """A supervised method with its embedding layer."""
+
+    embedding_norm: bool = False
+    embedding_init: EmbeddingInit = "uniform"
 
 
 def range_of_areas(scale: tuple[float, float]) -> tuple[float, float]:

@@ -8,6 +8,7 @@ from dasl_core.spec.base import Auto
 from dasl_core.spec.methods.config import (
     MetricLearningConfig,
     ResolveContext,
+    ResolvedMetricLearningConfig,
     register,
     register_resolved,
 )
@@ -99,7 +100,7 @@ class MarginSoftmax(MetricLearningConfig):
 
 
 @register_resolved
-class ResolvedMarginSoftmax(MarginSoftmax):
+class ResolvedMarginSoftmax(MarginSoftmax, ResolvedMetricLearningConfig):
     """The settings of a softmax loss with a margin, without "auto"."""
 
     margin: Margin

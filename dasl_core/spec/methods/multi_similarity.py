@@ -6,7 +6,9 @@ from pydantic import Field
 
 from dasl_core.spec.methods.config import (
     MetricLearningConfig,
+    ResolvedMetricLearningConfig,
     register,
+    register_resolved,
 )
 
 
@@ -43,3 +45,8 @@ class MultiSimilarity(MetricLearningConfig):
             "Pairs that are easier than the hardest opposite pair by more than this are dropped."
         ),
     )
+
+
+@register_resolved
+class ResolvedMultiSimilarity(MultiSimilarity, ResolvedMetricLearningConfig):
+    """The settings of the multi-similarity loss without "auto"."""

@@ -6,7 +6,9 @@ from pydantic import Field
 
 from dasl_core.spec.methods.config import (
     MetricLearningConfig,
+    ResolvedMetricLearningConfig,
     register,
+    register_resolved,
 )
 
 
@@ -31,3 +33,8 @@ class NPair(MetricLearningConfig):
         le=1000,
         description="Multiplies the cosine similarities; raw embeddings are not scaled.",
     )
+
+
+@register_resolved
+class ResolvedNPair(NPair, ResolvedMetricLearningConfig):
+    """The settings of N-pair without "auto"."""

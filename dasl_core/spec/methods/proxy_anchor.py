@@ -7,7 +7,9 @@ from pydantic import Field
 from dasl_core.spec.methods.config import (
     MetricLearningConfig,
     Recipe,
+    ResolvedMetricLearningConfig,
     register,
+    register_resolved,
 )
 
 
@@ -39,3 +41,8 @@ class ProxyAnchor(MetricLearningConfig):
     proxy_lr: float = Field(
         100.0, gt=0, le=10_000, description="Factor on the learning rate of the proxies."
     )
+
+
+@register_resolved
+class ResolvedProxyAnchor(ProxyAnchor, ResolvedMetricLearningConfig):
+    """The settings of Proxy-Anchor without "auto"."""

@@ -8,6 +8,7 @@ from dasl_core.spec.base import Auto
 from dasl_core.spec.methods.config import (
     MetricLearningConfig,
     ResolveContext,
+    ResolvedMetricLearningConfig,
     register,
     register_resolved,
 )
@@ -69,7 +70,7 @@ class Triplet(MetricLearningConfig):
 
 
 @register_resolved
-class ResolvedTriplet(Triplet):
+class ResolvedTriplet(Triplet, ResolvedMetricLearningConfig):
     """The triplet loss's settings without "auto"."""
 
     margin: Margin

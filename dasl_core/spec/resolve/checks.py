@@ -53,6 +53,15 @@ def check_ignored(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> No
             )
         )
     backbone = spec.backbone
+    if backbone.pooling == "average_max" and BACKBONES[backbone.name].family != "resnet":
+        problems.append(
+            FieldProblem(
+                "backbone.pooling",
+                f"is not known for {backbone.name}: timm pools it in other ways",
+                repr(backbone.pooling),
+                "'timm', or a ResNet",
+            )
+        )
     if backbone.freeze_batch_norm != "none" and not BACKBONES[backbone.name].batch_norm:
         problems.append(
             FieldProblem(
