@@ -22,6 +22,7 @@ from dasl_core.spec.methods.config import (
 )
 from dasl_core.spec.methods.dino import SelfDistillationConfig
 from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.recipes import AtMostAllEpochs, Authors
 
 LARGEST_OUT_DIM = 8192
 # Below it, the exponentials of Sinkhorn-Knopp underflow float32.
@@ -49,6 +50,26 @@ class IBOT(SelfDistillationConfig):
         blur=(1.0, 0.1, 0.5),
         solarize=(0.0, 0.2, 0.0),
         settings={"method.local_scale": (0.05, 0.25)},
+    )
+    # bytedance/ibot, README.md and main_ibot.py.
+    authors: ClassVar[Authors | None] = Authors(
+        families=("vit",),
+        settings={
+            "method.hidden_dim": 2048,
+            "method.out_dim": 8192,
+            "method.local_scale": (0.05, 0.25),
+            "method.teacher_temperature": 0.07,
+            "method.teacher_temperature_epochs": AtMostAllEpochs(30),
+            "method.teacher_momentum": 0.996,
+            "augment.crop_scale": (0.25, 1.0),
+            "augment.interpolation": "bicubic",
+            "augment.saturation": 0.5,
+            "backbone.drop_path": 0.1,
+            "train.optimizer.name": "adamw",
+            # 1e-6 at their batch of 1024.
+            "train.optimizer.lr_end": 1e-6 / 0.002,
+            "train.warmup_epochs": AtMostAllEpochs(10),
+        },
     )
 
     name: Literal["ibot"] = "ibot"
