@@ -20,6 +20,8 @@ from dasl_core.data.ingest import ingest_folder
 from dasl_core.data.loader import Canvases
 from dasl_core.methods import build_method
 from dasl_core.spec import ResolvedJobSpec
+from dasl_core.standalone.console import ConsoleReporter
+from dasl_core.standalone.main import train
 from dasl_core.train.serialization import load_state
 from service.client import Client
 from service.client.models import Checkpoint, Dataset, Job
@@ -114,6 +116,35 @@ def test_api_answers_about_a_job_agree(client: Client, main_job: Job) -> None:
     log = until(lambda: client.jobs.logs(job.id) or None, "the log")
     assert "RayTrainWorker" in log
     assert "heartbeat" not in log, "a line for each would drown what people look for"
+
+
+def test_training_without_a_service_gives_the_same_metrics(
+    client: Client, main_job: Job, images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one rank instead of two, whose rounding grows with every step: so only the first ones."""
+    steps: list[int] = []
+
+    def desired(reporter: ConsoleReporter) -> str:
+        steps.append(len(steps))
+        return "cancel" if len(steps) > 5 else "run"
+
+    monkeypatch.setattr(ConsoleReporter, "desired", desired)
+    monkeypatch.setenv("DASL_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "spec.json").write_text(json.dumps(main_job.resolved))
+    assert train(tmp_path / "spec.json", images.root, tmp_path / "out", []) == 130
+    lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
+    ours = [json.loads(line)["values"] for line in lines]
+    theirs = client.jobs.metrics(main_job.id, max_points=10_000).values
+    for name in ("loss", "loss_simclr", "loss_dar", "lr"):
+        values = [point[name] for point in ours]
+        expected = np.array(theirs[name][:5], dtype=float)
+        np.testing.assert_allclose(values, expected, rtol=1e-4, err_msg=name)
+    (checkpoint,) = (tmp_path / "out" / "checkpoints").iterdir()
+    evaluations = json.loads((checkpoint / "metrics.json").read_text())["evaluations"]
+    assert [evaluation["subject"] for evaluation in evaluations] == ["raw", "untrained"]
+    for mine, reported in zip(evaluations, client.jobs.evaluations(main_job.id), strict=False):
+        assert mine["subject"] == reported.subject
+        assert mine["metrics"] == pytest.approx(reported.metrics, rel=1e-4)
 
 
 def test_checkpoint_downloads_whole_and_by_range(
