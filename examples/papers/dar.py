@@ -77,12 +77,20 @@ SELF_SUPERVISED = (
     SelfSupervised("vit_base_patch16_224", "dino", None, "authors", 61.5),
     SelfSupervised("vit_base_patch16_224", "dino", "instance", "authors", 62.5),
     SelfSupervised("vit_base_patch16_224", "dino", "cluster", "authors", 63.4),
+    SelfSupervised("vit_base_patch16_224", "ibot", None, "authors", 61.5),
     SelfSupervised("vit_base_patch16_224", "byol", None, "small", None),
     SelfSupervised("vit_base_patch16_224", "swav", None, "small", None),
 )
 SHORT = {"resnet50": "resnet50", "vit_base_patch16_224": "vit"}
 BACKBONES = {"resnet50": "ResNet-50", "vit_base_patch16_224": "ViT-B/16"}
-METHODS = {"simclr": "SimCLR", "byol": "BYOL", "swav": "SwAV", "hcl": "HCL", "dino": "DINO"}
+METHODS = {
+    "simclr": "SimCLR",
+    "byol": "BYOL",
+    "swav": "SwAV",
+    "hcl": "HCL",
+    "dino": "DINO",
+    "ibot": "iBOT",
+}
 VARIANTS = {
     None: ("none", ""),
     "instance": ("free", ", cluster-free"),
@@ -128,8 +136,8 @@ def _metric_learning_row(method: str, dataset: str, regularizer: str, recall: fl
         published=published,
         source=SOURCE,
         spec={
-            "method": {"name": method},
-            "backbone": RESNET50 | {"freeze_batch_norm": schedule.freeze},
+            "method": {"name": method, "embedding_init": "kaiming"},
+            "backbone": RESNET50 | {"pooling": "average_max", "freeze_batch_norm": schedule.freeze},
             "augment": {"crop_scale": [0.08, 1.0]},
             "dar": {"labels": "class"} if with_dar else None,
             "train": train,

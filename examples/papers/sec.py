@@ -59,6 +59,10 @@ REGULARIZERS: dict[str, dict[str, Any] | None] = {
 TITLES = {"none": "", "l2": " + L2", "sec": " + SEC"}
 
 
+# The only loss whose embedding layer has no BatchNorm before it.
+WITHOUT_NORM = ("multi-similarity", "none")
+
+
 class Loss(NamedTuple):
     """A loss of the table.
 
@@ -127,7 +131,8 @@ def _row(loss: str, dataset: str, regularizer: str, figures: tuple[float, ...]) 
         published=dict(zip(metrics, figures, strict=True)),
         source=SOURCE,
         spec={
-            "method": method,
+            # `need_bn` of the code.
+            "method": method | {"embedding_norm": (loss, regularizer) != WITHOUT_NORM},
             "backbone": BACKBONE,
             "augment": {"crop_scale": [0.16, 1.0]},
             "sec": REGULARIZERS[regularizer],
