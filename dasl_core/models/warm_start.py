@@ -104,7 +104,11 @@ def check_normalization(backbone: ResolvedBackbone, start: Path) -> None:
     if recorded is not None:
         expected = recorded.of_channels(backbone.in_channels)
         if not backbone.normalization.is_close(expected):
-            raise ValueError(str(normalization_problem(backbone.normalization, expected)))
+            problem = normalization_problem(backbone.normalization, expected)
+            raise ValueError(
+                f"{problem}. The job was resolved where the files were not read, or by an older version: with "
+                "auto, a new job takes what they record (dasl clone JOB --checkpoint none)"
+            )
 
 
 def load_checkpoint(model: nn.Module, folder: Path, expected: dict[str, Any]) -> None:

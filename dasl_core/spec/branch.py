@@ -10,7 +10,7 @@ from dasl_core.spec.resolved import ResolvedJobSpec
 
 # In addition to the fields that fix the shape of a weight: these decide what a step is.
 STEP_FIELDS = {
-    "backbone": ("name", "image_size", "in_channels", "stem", "mean", "std"),
+    "backbone": ("name", "image_size", "in_channels", "stem"),
     "train": ("batch_size",),
     "evaluate": ("dataset", "holdout"),
 }
@@ -42,6 +42,12 @@ def branch_problems(source: ResolvedJobSpec, spec: ResolvedJobSpec) -> list[Fiel
         for name in names:
             if before.get(name) != after.get(name):
                 problems.append(_changed(f"{part}.{name}", before.get(name), after.get(name)))
+    same_channels = source.backbone.in_channels == spec.backbone.in_channels
+    if same_channels and not source.backbone.normalization.is_close(spec.backbone.normalization):
+        for name in ("mean", "std"):
+            old, new = getattr(source.backbone, name), getattr(spec.backbone, name)
+            if old != new:
+                problems.append(_changed(f"backbone.{name}", list(old), list(new)))
     return problems
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dasl_core.spec.base import SpecModel
+from dasl_core.spec.base import SpecModel, shorten
 from dasl_core.spec.fields import ChannelMeans, ChannelStds
 from dasl_core.spec.locations import CHECKPOINT_MODEL, CHECKPOINT_WEIGHTS
 
@@ -98,26 +98,40 @@ def recorded_normalization(weights: Path) -> Normalization | None:
 
 def _read(file: Path) -> Normalization | None:
     if file.suffix == ".safetensors":
-        recorded = json.loads(_safetensors_metadata(file).get(PREPROCESSING, "{}"))
+        metadata = safetensors_header(file).get("__metadata__", {})
+        recorded = _mapping(json.loads(_mapping(metadata).get(PREPROCESSING, "{}")))
     elif file.stat().st_size > LARGEST_DESCRIPTION:
         raise ValueError("it is too large")
     else:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = _mapping(json.loads(file.read_text(encoding="utf-8")))
         if file.name == CHECKPOINT_MODEL:
-            recorded = content["preprocessing"]
+            if "preprocessing" not in content:
+                raise ValueError("it has no preprocessing")
+            recorded = _mapping(content["preprocessing"])
+            missing = [name for name in ("mean", "std") if name not in recorded]
+            if missing:
+                raise ValueError(f"its preprocessing has no {missing[0]}")
             return Normalization(mean=recorded["mean"], std=recorded["std"])
         # Early exports of timm have no section.
-        recorded = content.get("pretrained_cfg", content)
+        recorded = _mapping(content.get("pretrained_cfg", content))
     mean, std = recorded.get("mean"), recorded.get("std")
     return None if mean is None or std is None else Normalization(mean=mean, std=std)
 
 
-def _safetensors_metadata(file: Path) -> dict[str, Any]:
-    """Read the metadata of a safetensors file: 8 bytes of length, then JSON."""
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"it must hold settings by name, not {shorten(value)}")
+    return value
+
+
+def safetensors_header(file: Path) -> dict[str, Any]:
+    """Read the header of a safetensors file: 8 bytes of length, then JSON.
+
+    Raises:
+        ValueError: it is not a safetensors file.
+    """
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         if length > LARGEST_HEADER:
             raise ValueError("it is not a safetensors file")
-        header = json.loads(stream.read(length))
-    metadata: dict[str, Any] = header.get("__metadata__", {})
-    return metadata
+        return _mapping(json.loads(stream.read(length)))

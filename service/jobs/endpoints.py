@@ -16,7 +16,7 @@ from service.api.auth import Reader, Submitter
 from service.api.pagination import After, Limit, Page, page, position
 from service.api.problems import field_problem
 from service.api.transaction import Context, ReadSession, Route, WithContext, WriteSession
-from service.jobs import path_checks, repository, service, submission
+from service.jobs import clones, path_checks, repository, service, submission
 from service.jobs.dependencies import OwnJob, OwnJobToChange
 from service.jobs.path_checks import PathChecks
 from service.jobs.schemas import (
@@ -140,17 +140,32 @@ def clone_job(
     """Queue a new job that continues from a checkpoint of this job, with changed settings."""
     request = request or CloneRequest()
     with context.database.read() as reading:
-        spec = submission.spec_of_clone(reading, caller.tenant, job_id, request.changes)
-    checks = _check_paths(context, caller.tenant, spec)
+        clone = clones.spec_of_clone(
+            reading,
+            caller.tenant,
+            job_id,
+            request.changes,
+            continues=request.checkpoint is not None,
+        )
+    checks = _check_paths(context, caller.tenant, clone.spec)
     find_checkpoint = None
     if request.checkpoint is not None:
         find_checkpoint = partial(
-            submission.start_of_clone, session, caller.tenant, job_id, request.checkpoint
+            clones.start_of_clone, session, caller.tenant, job_id, request.checkpoint
         )
     # Hashed as it was sent, not as resolved: the newest checkpoint may differ when it is repeated.
     replayable = {"clone": job_id} | request.model_dump(mode="json")
     answer, repeated = submission.submit(
-        session, caller, spec, key, checks, find_checkpoint=find_checkpoint, request=replayable
+        session,
+        caller,
+        clone.spec,
+        key,
+        checks,
+        find_checkpoint=find_checkpoint,
+        request=replayable,
+        events={"settings_kept": (clone.message(job_id), {"settings": clone.kept})}
+        if clone.kept
+        else None,
     )
     return _submitted(answer, repeated, status=202)
 

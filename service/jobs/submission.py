@@ -1,18 +1,16 @@
-"""Submit and clone jobs: find the data, resolve the spec, queue the job. Nothing here commits."""
+"""Submit jobs: find the data, resolve the spec, queue the job. Nothing here commits."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from dasl_core.headlines import is_ranked
 from dasl_core.spec import (
     DatasetFacts,
     Estimate,
@@ -20,8 +18,6 @@ from dasl_core.spec import (
     JobSpec,
     ResolvedJobSpec,
     SpecError,
-    branch_problems,
-    field_problems,
     versions,
 )
 from dasl_core.spec import estimate as estimate_cost
@@ -30,12 +26,9 @@ from dasl_core.spec.job import ANOTHER_DATASET, NOT_ITS_DATASET
 from service import ids, lifecycle
 from service.api.auth import Caller
 from service.api.problems import Problem, field_problem, spec_problem
-from service.checkpoints import repository as checkpoints
-from service.checkpoints import retention
 from service.datasets import repository as datasets
-from service.db.locks import lock_job
 from service.db.models import Checkpoint, Dataset, Job
-from service.jobs import repository, service
+from service.jobs import clones, repository
 from service.jobs.path_checks import PathChecks
 from service.jobs.schemas import JobView
 from service.scheduling import capacity
@@ -125,6 +118,7 @@ def submit(
     *,
     find_checkpoint: Callable[[], Checkpoint] | None = None,
     request: dict[str, Any] | None = None,
+    events: Mapping[str, tuple[str, dict[str, Any]]] | None = None,
 ) -> tuple[dict[str, Any], bool]:
     """Queue a job.
 
@@ -133,6 +127,7 @@ def submit(
         checks: of the paths that the spec names; a replay ignores their problems.
         find_checkpoint: finds another job's checkpoint to start from; not called for a replay.
         request: the request that the key identifies, if it is not the spec itself.
+        events: message and data of events of the new job, by type.
 
     Returns:
         The first answer to the request, as it was stored, and whether this is a replay.
@@ -150,12 +145,16 @@ def submit(
         if replay is not None:
             return replay, True
     checkpoint = find_checkpoint() if find_checkpoint is not None else None
+    if checkpoint is not None:
+        checks = clones.checks_of_clone(session, checks, spec, checkpoint)
     planned = plan(session, caller.tenant, spec, checks, lock=True)
     if checkpoint is not None:
-        _check_branch(session, planned.resolved, checkpoint)
+        clones.check_branch(session, planned.resolved, checkpoint)
     check_queue(session, caller.token_id, queue_limit)
     job = _new_job(caller, spec, submitted, planned, checkpoint)
     lifecycle.enqueue(session, job)
+    for kind, (message, data) in (events or {}).items():
+        lifecycle.append_event(session, job.id, kind, message, data)
     repository.add_tags(session, job)
     answer = JobView.of(job, planned.dataset.name).model_dump(mode="json")
     if key is None or _store_answer(session, job, answer, key, request_hash):
@@ -227,87 +226,3 @@ def _replay(session: Session, tenant: str, key: str, request_hash: str) -> dict[
             "This Idempotency-Key was used for another job; use a new key for a new job",
         )
     return answer
-
-
-def spec_of_clone(session: Session, tenant: str, job_id: str, changes: dict[str, Any]) -> JobSpec:
-    """Apply changes to a job's submitted spec, on the same data sets.
-
-    Raises:
-        Problem: 404; 422, the changed spec is invalid.
-    """
-    job = service.get(session, tenant, job_id)
-    datasets_by_id: dict[str, Any] = {"dataset": job.dataset_id}
-    if job.evaluate_dataset_id is not None:
-        datasets_by_id["evaluate"] = {"dataset": job.evaluate_dataset_id}
-    spec = _merge(_merge(job.submitted_spec, datasets_by_id), changes)
-    try:
-        return JobSpec.model_validate(spec)
-    except ValidationError as error:
-        raise spec_problem(field_problems(error, JobSpec)) from error
-
-
-def start_of_clone(session: Session, tenant: str, job_id: str, checkpoint_id: str) -> Checkpoint:
-    """Return the checkpoint of a job to start a clone from: "newest", "best", or that with an id.
-
-    Raises:
-        Problem: 409, the job has no checkpoint; 422, it has none with this id, or none is the best.
-    """
-    if checkpoint_id == "best":
-        checkpoint = _best_checkpoint(session, lock_job(session, job_id))
-    elif checkpoint_id == "newest":
-        # Wait for a registration in progress: it may retire the previous checkpoint before this one is visible.
-        lock_job(session, job_id)
-        checkpoint = checkpoints.newest_of_job(session, job_id, for_update=True)
-    else:
-        checkpoint = checkpoints.get(session, tenant, checkpoint_id, for_update=True)
-        if (
-            checkpoint is None
-            or checkpoint.job_id != job_id
-            or checkpoint.state != checkpoints.REGISTERED
-        ):
-            damaged = checkpoint is not None and checkpoint.state == checkpoints.DAMAGED
-            message = "is damaged" if damaged else "is not one of this job's"
-            raise field_problem("checkpoint", message, checkpoint_id, "id of a checkpoint")
-    if checkpoint is None:
-        raise Problem(
-            409,
-            "no-checkpoint",
-            'The job has no checkpoint yet; wait for one, or start from scratch with "checkpoint": null '
-            "(dasl clone --checkpoint none)",
-        )
-    return checkpoint
-
-
-def _best_checkpoint(session: Session, job: Job | None) -> Checkpoint | None:
-    if job is None:
-        return None
-    policy = job.resolved_spec.checkpoints
-    ranked = retention.best_first(policy, checkpoints.lock_of_job(session, job.id))
-    if ranked and not is_ranked(ranked[0].metrics, policy.best_by):
-        metric = policy.best_by or "knn_top1 or recall_at_1"
-        raise field_problem(
-            "checkpoint", f"no checkpoint of this job has {metric}", "best", "newest, or an id"
-        )
-    return ranked[0] if ranked else None
-
-
-def _check_branch(session: Session, resolved: ResolvedJobSpec, start: Checkpoint) -> None:
-    source = repository.by_id(session, start.job_id)
-    problems = branch_problems(source.resolved_spec, resolved)
-    if resolved.train.epochs <= start.epoch:
-        message = f"leaves nothing to train: the checkpoint is of epoch {start.epoch:g}"
-        expected = f"more than {start.epoch:g}"
-        problems.append(FieldProblem("train.epochs", message, str(resolved.train.epochs), expected))
-    if problems:
-        raise spec_problem(problems)
-
-
-def _merge(spec: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Return `spec` with the fields of `changes`; sections that both have are merged recursively."""
-    merged = dict(spec)
-    for field, value in changes.items():
-        before = merged.get(field)
-        if isinstance(value, dict) and isinstance(before, dict):
-            value = _merge(before, value)
-        merged[field] = value
-    return merged

@@ -239,3 +239,53 @@ def test_job_added_by_version_0_1_has_version_1(api: Api, older: str) -> None:
         session.execute(insert(Job), row)
     with api.database.read() as session:
         assert session.get_one(Job, row["id"]).resolved_spec.train.epochs == 4
+
+
+def store_version_3(job: Job) -> None:
+    """Store the resolved spec of a supervised job as version 3 did: it names other losses and evaluations."""
+    resolved = {
+        name: part for name, part in job.resolved.items() if name not in ("rivals", "recipe")
+    }
+    resolved["method"] = {**resolved["method"], "mining": "semihard"}
+    resolved["evaluate"] = {**resolved["evaluate"], "on": "backbone"}
+    resolved["sec"] = {**resolved["sec"], "weight": 0.5}
+    job.resolved, job.spec_version = resolved, 3
+
+
+def test_clone_that_continues_keeps_the_meaning_of_older_settings(api: Api) -> None:
+    api.dataset()
+    spec = {
+        "method": {"name": "triplet", "mining": "semihard"},
+        "sec": {"target": "zero"},
+        "backbone": {"pretrained": "/gone.pth", "mean": "auto", "name": "resnet18"},
+        "train": {"epochs": 4},
+    }
+    api.settings.check_paths = False
+    job_id = api.submit(**spec)["id"]
+    worker = api.start(job_id)
+    worker.post("start")
+    save(worker, 1)
+    change(api, job_id, store_version_3)
+    api.settings.check_paths = True  # the weights no longer exist, and are not read
+
+    def clone(**request: Any) -> dict[str, Any]:
+        answer = api.client.post(f"/v1/jobs/{job_id}/clone", json=request)
+        assert answer.status_code == 202, answer.text
+        resolved: dict[str, Any] = answer.json()["resolved"]
+        events = api.client.get(f"/v1/jobs/{answer.json()['id']}/events").json()["data"]
+        kept = [each for each in events if each["type"] == "settings_kept"]
+        return resolved | {"kept": kept[0]["data"]["settings"] if kept else None}
+
+    longer = clone(changes={"train": {"epochs": 9}})
+    assert longer["method"]["mining"] == "all_semihard"
+    assert (longer["evaluate"]["on"], longer["sec"]["weight"]) == ("backbone", 0.5)
+    assert longer["backbone"]["mean"] == [0.485, 0.456, 0.406], "as the checkpoint was trained"
+    names = {"method.mining", "evaluate.on", "sec.weight"}
+    assert longer["kept"].keys() >= names
+    chosen = clone(changes={"method": {"mining": "semihard"}, "sec": {"weight": 0.1}})
+    assert (chosen["method"]["mining"], chosen["sec"]["weight"]) == ("semihard", 0.1)
+    assert chosen["kept"].keys() & names == {"evaluate.on"}
+    api.settings.check_paths = False
+    today = clone(checkpoint=None)
+    assert (today["method"]["mining"], today["evaluate"]["on"]) == ("semihard", "embedding")
+    assert today["kept"] is None

@@ -123,7 +123,8 @@ def normalization_problem(chosen: Normalization, expected: Normalization) -> Fie
         field,
         "is not what the weights of backbone.pretrained were trained with, as their files record it",
         str(chosen),
-        f"backbone.mean: {list(expected.mean)} and backbone.std: {list(expected.std)}",
+        f"backbone.mean: {list(expected.mean)} and backbone.std: {list(expected.std)}, or auto for both; if "
+        "the record is wrong, correct it in the files",
     )
 
 

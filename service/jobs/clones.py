@@ -1,0 +1,212 @@
+"""Clones: the spec of a job with changes, and the checkpoint that it continues from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pydantic import ValidationError
+from sqlalchemy.orm import Session
+
+from dasl_core.headlines import is_ranked
+from dasl_core.spec import (
+    DatasetFacts,
+    FieldProblem,
+    JobSpec,
+    ResolvedJobSpec,
+    SpecError,
+    branch_problems,
+    field_problems,
+    resolve,
+)
+from dasl_core.spec.base import shorten
+from service.api.problems import Problem, field_problem, spec_problem
+from service.checkpoints import repository as checkpoints
+from service.checkpoints import retention
+from service.datasets import repository as datasets
+from service.db.locks import lock_job
+from service.db.models import Checkpoint, Job
+from service.jobs import repository, service
+from service.jobs.path_checks import PathChecks
+
+# What a step and an evaluation are; a clone's name, data set, tags, resources and checkpoints are its own.
+_MEANING = ("recipe", "method", "backbone", "augment", "dar", "sec", "rivals", "train", "evaluate")
+
+
+@dataclass(frozen=True)
+class CloneSpec:
+    """The spec of a clone.
+
+    Attributes:
+        kept: settings of the source that today's defaults would change, by their dotted names.
+    """
+
+    spec: JobSpec
+    kept: dict[str, Any] = field(default_factory=dict)
+
+    def message(self, source: str) -> str:
+        """Describe the kept settings in a sentence."""
+        settings = ", ".join(f"{name}: {shorten(value)}" for name, value in self.kept.items())
+        return (
+            f"Kept as an older version resolved them for {source}: {settings}. Set them to change them, or "
+            "start from scratch for today's"
+        )
+
+
+def spec_of_clone(
+    session: Session, tenant: str, job_id: str, changes: dict[str, Any], *, continues: bool
+) -> CloneSpec:
+    """Apply changes to a job's submitted spec, on the same data sets.
+
+    Args:
+        continues: from a checkpoint: settings keep the meaning with which it was trained, also where an
+            older version resolved them otherwise.
+
+    Raises:
+        Problem: 404; 422, the changed spec is invalid.
+    """
+    job = service.get(session, tenant, job_id)
+    datasets_by_id: dict[str, Any] = {"dataset": job.dataset_id}
+    if job.evaluate_dataset_id is not None:
+        datasets_by_id["evaluate"] = {"dataset": job.evaluate_dataset_id}
+    source = _merge(job.submitted_spec, datasets_by_id)
+    kept = _kept_settings(session, job, source) if continues else {}
+    try:
+        spec = JobSpec.model_validate(_merge(_merge(source, kept), changes))
+    except ValidationError as error:
+        raise spec_problem(field_problems(error, JobSpec)) from error
+    return CloneSpec(spec, dict(_leaves(_without(kept, changes))))
+
+
+def checks_of_clone(
+    session: Session, checks: PathChecks, spec: JobSpec, start: Checkpoint
+) -> PathChecks:
+    """Return the path checks of a job that continues from a checkpoint, which contains all weights.
+
+    The weights that its source started from are not read: they may be gone, and the images are normalized
+    as the source's were.
+    """
+    source = repository.by_id(session, start.job_id).resolved_spec.backbone.normalization
+    automatic = "auto" in (spec.backbone.mean, spec.backbone.std)
+    problems = [each for each in checks.problems if each.field != "backbone.pretrained"]
+    return replace(checks, problems=problems, recorded=source if automatic else None)
+
+
+def _kept_settings(session: Session, job: Job, submitted: dict[str, Any]) -> dict[str, Any]:
+    """Return the resolved settings of a job that the same submitted spec would not get today."""
+    before = job.resolved_spec
+    facts = DatasetFacts.model_validate(datasets.by_id(session, job.dataset_id).facts)
+    try:
+        today = resolve(JobSpec.model_validate(submitted), facts, before.backbone.normalization)
+    except (SpecError, ValidationError):
+        return {}  # the clone is refused for the same reason, unless the changes remedy it
+    # The data set to evaluate on has a name in one of them, and an id in the other.
+    parts: Any = {"include": set(_MEANING), "exclude": {"evaluate": {"dataset"}}}
+    return _differences(*(each.model_dump(mode="json", **parts) for each in (before, today)))
+
+
+def _differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of `before` that `after` has otherwise; sections that both have are compared by field."""
+    differing = {}
+    for name, value in before.items():
+        other = after.get(name)
+        if isinstance(value, dict) and isinstance(other, dict):
+            value = _differences(value, other)
+            if value:
+                differing[name] = value
+        elif value != other:
+            differing[name] = value
+    return differing
+
+
+def _without(settings: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that the changes do not name."""
+    left = {}
+    for name, value in settings.items():
+        if name not in changes:
+            left[name] = value
+        elif isinstance(value, dict) and isinstance(changes[name], dict):
+            left[name] = _without(value, changes[name])
+    return left
+
+
+def _leaves(settings: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    leaves: list[tuple[str, Any]] = []
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            leaves += _leaves(value, f"{prefix}{name}.")
+        else:
+            leaves.append((f"{prefix}{name}", value))
+    return leaves
+
+
+def start_of_clone(session: Session, tenant: str, job_id: str, checkpoint_id: str) -> Checkpoint:
+    """Return the checkpoint of a job to start a clone from: "newest", "best", or that with an id.
+
+    Raises:
+        Problem: 409, the job has no checkpoint; 422, it has none with this id, or none is the best.
+    """
+    if checkpoint_id == "best":
+        checkpoint = _best_checkpoint(session, lock_job(session, job_id))
+    elif checkpoint_id == "newest":
+        # Wait for a registration in progress: it may retire the previous checkpoint before this one is visible.
+        lock_job(session, job_id)
+        checkpoint = checkpoints.newest_of_job(session, job_id, for_update=True)
+    else:
+        checkpoint = checkpoints.get(session, tenant, checkpoint_id, for_update=True)
+        if (
+            checkpoint is None
+            or checkpoint.job_id != job_id
+            or checkpoint.state != checkpoints.REGISTERED
+        ):
+            damaged = checkpoint is not None and checkpoint.state == checkpoints.DAMAGED
+            message = "is damaged" if damaged else "is not one of this job's"
+            raise field_problem("checkpoint", message, checkpoint_id, "id of a checkpoint")
+    if checkpoint is None:
+        raise Problem(
+            409,
+            "no-checkpoint",
+            'The job has no checkpoint yet; wait for one, or start from scratch with "checkpoint": null '
+            "(dasl clone --checkpoint none)",
+        )
+    return checkpoint
+
+
+def _best_checkpoint(session: Session, job: Job | None) -> Checkpoint | None:
+    if job is None:
+        return None
+    policy = job.resolved_spec.checkpoints
+    ranked = retention.best_first(policy, checkpoints.lock_of_job(session, job.id))
+    if ranked and not is_ranked(ranked[0].metrics, policy.best_by):
+        metric = policy.best_by or "knn_top1 or recall_at_1"
+        raise field_problem(
+            "checkpoint", f"no checkpoint of this job has {metric}", "best", "newest, or an id"
+        )
+    return ranked[0] if ranked else None
+
+
+def check_branch(session: Session, resolved: ResolvedJobSpec, start: Checkpoint) -> None:
+    """Check that a job can continue from another job's checkpoint.
+
+    Raises:
+        Problem: 422 naming each field at fault.
+    """
+    source = repository.by_id(session, start.job_id)
+    problems = branch_problems(source.resolved_spec, resolved)
+    if resolved.train.epochs <= start.epoch:
+        message = f"leaves nothing to train: the checkpoint is of epoch {start.epoch:g}"
+        expected = f"more than {start.epoch:g}"
+        problems.append(FieldProblem("train.epochs", message, str(resolved.train.epochs), expected))
+    if problems:
+        raise spec_problem(problems)
+
+
+def _merge(spec: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Return `spec` with the fields of `changes`; sections that both have are merged recursively."""
+    merged = dict(spec)
+    for name, value in changes.items():
+        before = merged.get(name)
+        if isinstance(value, dict) and isinstance(before, dict):
+            value = _merge(before, value)
+        merged[name] = value
+    return merged
