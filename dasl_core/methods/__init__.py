@@ -13,6 +13,7 @@ from dasl_core.methods.swav import sinkhorn, swapped_prediction
 from dasl_core.methods.triplet import semihard_triplet_loss
 from dasl_core.methods.vicreg import vicreg_loss
 from dasl_core.spec import METHODS, ResolvedJobSpec
+from dasl_core.spec.methods.config import ResolvedTwoViewConfig
 
 for _name in METHODS:
     import_module(f"{__name__}.{_name}")
@@ -46,6 +47,8 @@ def build_method(spec: ResolvedJobSpec, num_classes: int | None = None) -> Metho
         num_classes: of the training images; None without labels.
     """
     method = REGISTRY[spec.method.name].from_settings(spec.method, spec.backbone, num_classes)
+    if isinstance(spec.method, ResolvedTwoViewConfig):
+        method.separate_views = spec.method.separate_views
     if spec.backbone.freeze_batch_norm != "none":
         method.freeze_batch_norm(affine=spec.backbone.freeze_batch_norm == "all")
     return method

@@ -77,6 +77,8 @@ class Method(nn.Module, ABC):
     batch. Otherwise ``train.micro_batches`` costs a second forward."""
 
     backbone: nn.Module
+    separate_views: bool = False
+    """Whether two views of the same size go through the networks one after the other."""
     batch_norm_is_frozen: bool = False
     """Whether batch normalization of the backbone keeps its statistics."""
     _frozen: tuple[nn.Parameter, ...] | None = None
@@ -160,6 +162,15 @@ class Method(nn.Module, ABC):
     def teachers(self) -> list[nn.Module]:
         """Other backbones that a forward runs, such as an EMA teacher's."""
         return []
+
+    def of_views(self, network: Callable[[Tensor], Tensor], views: Sequence[Tensor]) -> Tensor:
+        """Compute a network's outputs (V, B, ...) for V views of the same size (B, C, H, W).
+
+        Views that are not separate share one pass, and the statistics of batch normalization.
+        """
+        if self.separate_views:
+            return torch.stack([network(view) for view in views])
+        return torch.unflatten(network(torch.cat(list(views))), 0, (len(views), -1))
 
     @property
     def backbone_is_frozen(self) -> bool:

@@ -70,12 +70,9 @@ class PredictorMethod(EMATeacherMethod):
 
     def forward(self, views: Sequence[Tensor]) -> Outputs:
         """Compute ``embeddings``, the student's predictions, and the teacher's targets; both (2, B, h)."""
-        # One pass over both views, as with SimCLR: they share batch statistics. BYOL's code makes two
-        # passes of half the size, with separate statistics for each view.
-        images = torch.cat(list(views))
         return {
-            "embeddings": self.embed(images).unflatten(0, (len(views), -1)),
-            self.targets: self.teacher(images).unflatten(0, (len(views), -1)),
+            "embeddings": self.of_views(self.embed, views),
+            self.targets: self.of_views(self.teacher, views),
         }
 
     @property

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
 from dasl_core.methods.base import Method, Outputs
@@ -19,6 +18,4 @@ class TwoViewMethod(Method):
         return self.projector
 
     def forward(self, views: Sequence[Tensor]) -> Outputs:
-        # One pass over both views: they share batch statistics, as in SimCLR's code.
-        embeddings = self.embed(torch.cat(list(views)))
-        return {"embeddings": embeddings.unflatten(0, (len(views), -1))}
+        return {"embeddings": self.of_views(self.embed, views)}

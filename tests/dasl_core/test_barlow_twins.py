@@ -142,7 +142,12 @@ def test_loss_refuses_one_sample() -> None:
 
 SETTING_EFFECTS = {
     "barlow_twins": SettingEffects(
-        HEAD | {"redundancy": other(0.5, "loss"), "loss_scale": other(2.0, "loss")},
+        HEAD
+        | {
+            "separate_views": other(True, "outputs"),
+            "redundancy": other(0.5, "loss"),
+            "loss_scale": other(2.0, "loss"),
+        },
         lambda s, _, history: (
             s.loss_scale * barlow_twins_loss(history[-1][1]["embeddings"], s.redundancy)
         ),

@@ -226,7 +226,12 @@ def test_targets_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
 
 SETTING_EFFECTS = {
     "byol": SettingEffects(
-        HEAD | {"teacher_momentum": other(0.5, "teacher"), "keep": other("teacher", "kept")},
+        HEAD
+        | {
+            "separate_views": other(True, "outputs"),
+            "teacher_momentum": other(0.5, "teacher"),
+            "keep": other("teacher", "kept"),
+        },
         lambda s, _, history: byol_loss(history[-1][1]["embeddings"], history[-1][1]["targets"]),
     )
 }

@@ -184,6 +184,7 @@ SETTING_EFFECTS = {
     "hcl": SettingEffects(
         HEAD
         | {
+            "separate_views": other(True, "outputs"),
             "temperature": other(0.7, "loss"),
             "tau_plus": other(0.3, "loss"),
             "beta": other(0.25, "loss"),

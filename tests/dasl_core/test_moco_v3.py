@@ -209,6 +209,7 @@ SETTING_EFFECTS = {
     "moco_v3": SettingEffects(
         HEAD
         | {
+            "separate_views": other(True, "outputs"),
             "temperature": other(0.7, "loss"),
             "freeze_patch_projection": other(False, "frozen", "rates", backbone="test_vit"),
             "teacher_momentum": other(0.5, "teacher"),

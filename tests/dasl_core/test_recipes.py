@@ -64,7 +64,7 @@ TABLES: list[tuple[str, str, Settings]] = [
         for name in METHODS
         if (authors := METHODS[name].authors) is not None
     ),
-    ("dino", "all", {**SMALL, **CONTINUE}),
+    ("byol", "all", {**SMALL, **CONTINUE}),
 ]
 
 

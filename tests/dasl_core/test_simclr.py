@@ -102,6 +102,7 @@ SETTING_EFFECTS = {
     "simclr": SettingEffects(
         HEAD
         | {
+            "separate_views": other(True, "outputs"),
             "temperature": other(0.7, "loss"),
             "last_batch_norm": other(True, "network"),
         },

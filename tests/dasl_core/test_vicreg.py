@@ -142,6 +142,7 @@ SETTING_EFFECTS = {
     "vicreg": SettingEffects(
         HEAD
         | {
+            "separate_views": other(True, "outputs"),
             "invariance": other(3.0, "loss"),
             "variance": other(5.0, "loss"),
             "covariance": other(7.0, "loss"),

@@ -8,9 +8,10 @@ from dasl_core.spec.base import Auto
 from dasl_core.spec.methods.config import (
     FIXES_SHAPES,
     EmbeddingWidth,
-    MethodConfig,
     Recipe,
     ResolveContext,
+    ResolvedTwoViewConfig,
+    TwoViewConfig,
     Width,
     register,
     register_resolved,
@@ -19,12 +20,11 @@ from dasl_core.spec.recipes import AtMostAllEpochs, Authors
 
 
 @register
-class BarlowTwins(MethodConfig):
+class BarlowTwins(TwoViewConfig):
     """Barlow Twins (Zbontar et al., ICML 2021, https://arxiv.org/abs/2103.03230).
 
     Makes each coordinate of an embedding agree between the two views of an image and decorrelates it from
-    all other coordinates. Both views go through the network in one pass, so its batch statistics are those of
-    both views together; the authors' code computes them for each view separately.
+    all other coordinates.
     The loss compares coordinates, not directions, so `sec` is refused.
     """
 
@@ -93,7 +93,7 @@ class BarlowTwins(MethodConfig):
 
 
 @register_resolved
-class ResolvedBarlowTwins(BarlowTwins):
+class ResolvedBarlowTwins(BarlowTwins, ResolvedTwoViewConfig):
     """Barlow Twins' settings without "auto"."""
 
     projection_dim: EmbeddingWidth

@@ -14,6 +14,8 @@ from dasl_core.spec.methods.config import (
     Momentum,
     Recipe,
     ResolveContext,
+    ResolvedTwoViewConfig,
+    TwoViewConfig,
     Width,
     register,
     register_resolved,
@@ -22,12 +24,11 @@ from dasl_core.spec.recipes import AtMostAllEpochs, Authors, ByEpochs
 
 
 @register
-class BYOL(EMATeacherConfig):
+class BYOL(TwoViewConfig, EMATeacherConfig):
     """BYOL (Grill et al., NeurIPS 2020, https://arxiv.org/abs/2006.07733).
 
     Predicts from one view of an image what an EMA teacher computes for the other view. DAR and SEC act on
-    the predictions. Both views go through a network in one pass, so batch statistics are those of both
-    views together; the authors' code computes them for each view separately.
+    the predictions.
     """
 
     recipe: ClassVar[Recipe] = Recipe(
@@ -87,7 +88,7 @@ class BYOL(EMATeacherConfig):
 
 
 @register_resolved
-class ResolvedBYOL(BYOL):
+class ResolvedBYOL(BYOL, ResolvedTwoViewConfig):
     """BYOL's settings without "auto"."""
 
     hidden_dim: Width

@@ -137,6 +137,29 @@ class ProjectionHeadConfig(MethodConfig):
         return context.features if self.hidden_dim == "auto" else self.hidden_dim
 
 
+class TwoViewConfig(MethodConfig):
+    """Settings of a method that compares two views of the same size."""
+
+    separate_views: bool | Auto = Field(
+        "auto",
+        description=(
+            "Each view goes through the networks on its own, so that batch normalization has the "
+            'statistics of one view; false: both at once. "auto": false.'
+        ),
+    )
+
+    @property
+    def has_single_view_pass(self) -> bool:
+        """Whether each view has its own forward pass."""
+        return self.separate_views is True
+
+
+class ResolvedTwoViewConfig(TwoViewConfig):
+    """A method with two views that share forward passes or do not."""
+
+    separate_views: bool = False
+
+
 class MultiCropConfig(MethodConfig):
     """Settings of a method with small local crops besides its two global views (Caron et al. 2020)."""
 

@@ -7,6 +7,8 @@ from pydantic import Field
 from dasl_core.spec.methods.config import (
     ProjectionHeadConfig,
     ResolveContext,
+    ResolvedTwoViewConfig,
+    TwoViewConfig,
     Width,
     register,
     register_resolved,
@@ -15,7 +17,7 @@ from dasl_core.spec.recipes import Authors
 
 
 @register
-class HCL(ProjectionHeadConfig):
+class HCL(TwoViewConfig, ProjectionHeadConfig):
     """HCL (Robinson et al., ICLR 2021, https://arxiv.org/abs/2010.04592).
 
     SimCLR with hard negatives: negatives get more weight the closer they are, corrected for those expected
@@ -61,7 +63,7 @@ class HCL(ProjectionHeadConfig):
 
 
 @register_resolved
-class ResolvedHCL(HCL):
+class ResolvedHCL(HCL, ResolvedTwoViewConfig):
     """HCL's settings without "auto"."""
 
     hidden_dim: Width

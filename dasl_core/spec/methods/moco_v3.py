@@ -12,7 +12,9 @@ from dasl_core.spec.methods.config import (
     Momentum,
     Recipe,
     ResolveContext,
+    ResolvedTwoViewConfig,
     Temperature,
+    TwoViewConfig,
     Width,
     register,
     register_resolved,
@@ -21,7 +23,7 @@ from dasl_core.spec.recipes import AtMostAllEpochs, Authors, ByEpochs, ByFamily
 
 
 @register
-class MoCoV3(EMATeacherConfig):
+class MoCoV3(TwoViewConfig, EMATeacherConfig):
     """MoCo v3 (Chen, Xie and He, ICCV 2021, https://arxiv.org/abs/2104.02057).
 
     The query of one view must identify the key of the other view among the keys that a momentum encoder
@@ -92,7 +94,7 @@ class MoCoV3(EMATeacherConfig):
 
 
 @register_resolved
-class ResolvedMoCoV3(MoCoV3):
+class ResolvedMoCoV3(MoCoV3, ResolvedTwoViewConfig):
     """MoCo v3's settings without "auto"."""
 
     hidden_dim: Width

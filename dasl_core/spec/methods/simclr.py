@@ -10,7 +10,9 @@ from dasl_core.spec.methods.config import (
     ProjectionHeadConfig,
     Recipe,
     ResolveContext,
+    ResolvedTwoViewConfig,
     Temperature,
+    TwoViewConfig,
     Width,
     register,
     register_resolved,
@@ -19,7 +21,7 @@ from dasl_core.spec.recipes import AtMostAllEpochs, Authors, ByImageSize
 
 
 @register
-class SimCLR(ProjectionHeadConfig):
+class SimCLR(TwoViewConfig, ProjectionHeadConfig):
     """SimCLR (Chen et al., ICML 2020, https://arxiv.org/abs/2002.05709).
 
     Two views of an image attract each other and repel all other images.
@@ -62,7 +64,7 @@ class SimCLR(ProjectionHeadConfig):
 
 
 @register_resolved
-class ResolvedSimCLR(SimCLR):
+class ResolvedSimCLR(SimCLR, ResolvedTwoViewConfig):
     """SimCLR's settings without "auto"."""
 
     hidden_dim: Width

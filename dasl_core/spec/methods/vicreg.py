@@ -8,9 +8,10 @@ from dasl_core.spec.base import Auto, problem
 from dasl_core.spec.methods.config import (
     FIXES_SHAPES,
     EmbeddingWidth,
-    MethodConfig,
     Recipe,
     ResolveContext,
+    ResolvedTwoViewConfig,
+    TwoViewConfig,
     Width,
     register,
     register_resolved,
@@ -19,7 +20,7 @@ from dasl_core.spec.recipes import AtMostAllEpochs, Authors, ByEpochs
 
 
 @register
-class VICReg(MethodConfig):
+class VICReg(TwoViewConfig):
     """VICReg (Bardes, Ponce and LeCun, ICLR 2022, https://arxiv.org/abs/2105.04906).
 
     Pulls the views of an image together while each coordinate keeps its variance over the batch and
@@ -95,7 +96,7 @@ class VICReg(MethodConfig):
 
 
 @register_resolved
-class ResolvedVICReg(VICReg):
+class ResolvedVICReg(VICReg, ResolvedTwoViewConfig):
     """VICReg's settings without "auto"."""
 
     projection_dim: EmbeddingWidth
