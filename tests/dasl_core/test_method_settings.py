@@ -108,6 +108,7 @@ def observe(spec: ResolvedJobSpec) -> dict[str, Any]:
             weight.grad = torch.ones_like(weight) if weight.requires_grad else None
         method.before_update(step)
         seen["frozen"].append({n for n, w in method.named_parameters() if w.grad is None})
+        method.after_update(step)
     with torch.no_grad():
         for weight in method.parameters():
             if weight.requires_grad:

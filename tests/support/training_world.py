@@ -64,6 +64,7 @@ EASY: dict[str, dict[str, Any]] = {
     "margin_softmax": {"scale": 8.0},
     # Of the global views' size: timm interpolates positions in float32 for any other.
     "ibot": {"local_size": 32},
+    "pcl": {"queue_length": 20, "clusters": [3, 5]},
 }
 # Methods that need another backbone than `test_resnet`: one with four patches by its standard stem.
 TINY_BACKBONES = {"ibot": {"name": "test_vit", "image_size": 32}}

@@ -1,0 +1,143 @@
+"""Settings of PCL."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from dasl_core.spec.base import Auto
+from dasl_core.spec.methods.config import (
+    FIXES_SHAPES,
+    EMATeacherConfig,
+    Epochs,
+    Momentum,
+    ProjectionHeadConfig,
+    Recipe,
+    ResolveContext,
+    Temperature,
+    Width,
+    register,
+    register_resolved,
+)
+from dasl_core.spec.problems import FieldProblem
+
+Keys = Annotated[int, Field(ge=1, le=100_000_000)]
+Clusters = Annotated[
+    tuple[Annotated[int, Field(ge=2, le=1_000_000)], ...], Field(min_length=1, max_length=16)
+]
+# The authors' numbers of clusters for the images of ImageNet.
+CLUSTERS, IMAGENET = (25_000, 50_000, 100_000), 1_281_167
+LARGEST_QUEUE = 16_384
+
+
+@register
+class PCL(ProjectionHeadConfig, EMATeacherConfig):
+    """PCL (Li et al., ICLR 2021, https://arxiv.org/abs/2005.04966), version 2.
+
+    The query of one view must identify the momentum encoder's key of the other view among keys of
+    earlier batches and, after `warmup_epochs`, its image's cluster in several k-means of the last epoch's
+    keys, each cluster with a temperature that follows its concentration. DAR and SEC act on the queries.
+    Every rank holds the keys of all images: 656 MB for ImageNet, twice with the copy for skipped steps.
+    """
+
+    # The authors' code (salesforce/PCL, README.md and main_pcl.py); its views are the defaults here.
+    recipe: ClassVar[Recipe] = Recipe(lr={"sgd": 0.03}, weight_decay={"sgd": 1e-4})
+
+    name: Literal["pcl"] = "pcl"
+    temperature: Temperature = Field(
+        0.2, description="Divides the cosine similarities; of prototypes, the mean temperature."
+    )
+    queue_length: Annotated[Keys | Auto, FIXES_SHAPES] = Field(
+        "auto",
+        description=(
+            'Number of earlier keys, of all ranks together, that serve as negatives. "auto": 16,384 '
+            "as in the paper, but at most half as many as there are training images, so that few are of "
+            "the same image."
+        ),
+    )
+    bank_size: Annotated[Keys | Auto, FIXES_SHAPES] = Field(
+        "auto",
+        description=(
+            'Number of an epoch\'s first images whose keys are clustered. "auto": all in whole batches.'
+        ),
+    )
+    clusters: Annotated[Clusters | Auto, FIXES_SHAPES] = Field(
+        "auto",
+        description=(
+            'Numbers of clusters of the k-means. "auto": three, in the paper\'s proportion to the '
+            "training images: 25,000, 50,000 and 100,000 for ImageNet."
+        ),
+    )
+    warmup_epochs: Epochs | Auto = Field(
+        "auto",
+        description=(
+            'Epochs before clusters are used; the first has none. "auto": a tenth of the epochs, as '
+            "the paper's 20 of 200."
+        ),
+    )
+    teacher_momentum: Momentum | Auto = Field(
+        "auto",
+        description=(
+            'Momentum of the momentum encoder, which is constant. "auto": 0.999, or 1 - 40/steps (at '
+            "least 0.97) in a run of fewer than 40,000 steps, so that it leaves its random weights in time."
+        ),
+    )
+
+    @property
+    def has_single_view_pass(self) -> bool:
+        """True: queries and keys are computed from one view each."""
+        return True
+
+    def check(self, context: ResolveContext) -> list[FieldProblem]:
+        """Return a problem if there are more clusters than keys."""
+        bank = self._bank_size(context)
+        if self.clusters == "auto" or max(self.clusters) <= bank:
+            return []
+        return [
+            FieldProblem(
+                "method.clusters",
+                f"are more than the {bank} images whose keys are clustered",
+                str(list(self.clusters)),
+                f"at most {bank} each",
+            )
+        ]
+
+    def resolve(self, context: ResolveContext) -> "ResolvedPCL":
+        """Choose queue and clusters by the size of the data set, schedules by the length of the run."""
+        images, bank = context.train_images, self._bank_size(context)
+        steps = context.epochs * max(1, images // context.batch_size)
+        queue, clusters = self.queue_length, self.clusters
+        if queue == "auto":
+            queue = min(LARGEST_QUEUE, max(1, images // 2))
+        if clusters == "auto":
+            clusters = tuple(min(bank, max(2, round(k * images / IMAGENET))) for k in CLUSTERS)
+        warmup, momentum = self.warmup_epochs, self.teacher_momentum
+        if warmup == "auto":
+            warmup = max(1, round(context.epochs / 10))
+        if momentum == "auto":
+            momentum = round(min(0.999, max(0.97, 1 - 40 / steps)), 4)
+        return self.narrow(
+            ResolvedPCL,
+            hidden_dim=self.resolved_hidden_dim(context),
+            queue_length=queue,
+            bank_size=bank,
+            clusters=clusters,
+            warmup_epochs=warmup,
+            teacher_momentum=momentum,
+        )
+
+    def _bank_size(self, context: ResolveContext) -> int:
+        if self.bank_size != "auto":
+            return self.bank_size
+        return max(1, context.train_images // context.batch_size) * context.batch_size
+
+
+@register_resolved
+class ResolvedPCL(PCL):
+    """PCL's settings without "auto"."""
+
+    hidden_dim: Width
+    queue_length: Keys
+    bank_size: Keys
+    clusters: Clusters
+    warmup_epochs: Epochs
+    teacher_momentum: Momentum
