@@ -57,23 +57,23 @@ def fields_with_auto(model: type[SpecModel], prefix: str) -> set[str]:
     return {prefix + name for name, field in model.model_fields.items() if field.default == "auto"}
 
 
-TABLES: list[tuple[str, str, Settings]] = [
-    *((name, "small", METHODS[name].recipe.settings) for name in METHODS),
+TABLES: list[tuple[tuple[str, ...], str, Settings]] = [
+    *(((name,), "small", METHODS[name].recipe.settings) for name in METHODS),
     *(
-        (name, "authors", authors.settings)
+        ((name,), "authors", authors.settings)
         for name in METHODS
         if (authors := METHODS[name].authors) is not None
     ),
-    ("byol", "all", {**SMALL, **CONTINUE}),
+    (tuple(METHODS), "all", {**SMALL, **CONTINUE}),
 ]
 
 
-@pytest.mark.parametrize(("method", "recipe", "settings"), TABLES)
+@pytest.mark.parametrize(("methods", "recipe", "settings"), TABLES)
 def test_recipe_sets_only_fields_that_can_be_auto(
-    method: str, recipe: str, settings: Settings
+    methods: tuple[str, ...], recipe: str, settings: Settings
 ) -> None:
     spec = JobSpec(dataset="x")
-    fields = fields_with_auto(METHODS[method], "method.")
+    fields = set().union(*(fields_with_auto(METHODS[name], "method.") for name in methods))
     for part in ("backbone", "augment", "train"):
         fields |= fields_with_auto(type(getattr(spec, part)), f"{part}.")
     fields |= fields_with_auto(type(spec.train.optimizer), "train.optimizer.")
