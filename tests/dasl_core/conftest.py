@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import timm
 import torch
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.train.validation import Validator
 from tests.support.exports import Reader
 from tests.support.gloo_pool import GlooPool
+from tests.support.shallow_networks import SHALLOW
 from tests.support.training_world import image_folder, ingest
 
 
@@ -53,6 +56,18 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable the final plots, which take longer than a tiny run itself."""
     monkeypatch.setattr(Validator, "publish_plots", lambda validator: None)
+
+
+@pytest.fixture
+def shallow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Build the large networks with fewer and narrower blocks; all else of their classes is tested."""
+    create = timm.create_model
+
+    def smaller(model_name: str, **arguments: Any) -> torch.nn.Module:
+        model: torch.nn.Module = create(model_name, **SHALLOW.get(model_name, {}) | arguments)
+        return model
+
+    monkeypatch.setattr(timm, "create_model", smaller)
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,7 @@ from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.spec import BACKBONES, DatasetFacts, JobSpec, ResolvedBackbone, SpecError, resolve
 from dasl_core.spec.backbones import TESTED
 from dasl_core.spec.normalization import IMAGENET
+from tests.support.shallow_networks import SHALLOW
 from tests.support.training_world import Recorder, assert_same, resolved, run, tiny_spec
 
 pytestmark = pytest.mark.usefixtures("without_plots")
@@ -31,31 +32,10 @@ NETWORKS = {
     "swin_transformer": "swin_tiny_patch4_window7_224",
 }
 
-SHALLOW: dict[str, dict[str, Any]] = {
-    "vit_tiny_patch16_dinov3_qkvb": {"depth": 2, "embed_dim": 48, "num_heads": 2},
-    "swin_tiny_patch4_window7_224": {
-        "embed_dim": 16,
-        "depths": (1, 1, 1, 1),
-        "num_heads": (1, 1, 2, 2),
-    },
-}
-
 
 def test_each_tested_family_has_a_network() -> None:
     assert set(TESTED) == {*NETWORKS, "resnet", "vit"}
     assert all(BACKBONES[name].family == family for family, name in NETWORKS.items())
-
-
-@pytest.fixture
-def shallow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Build the large networks with fewer and narrower blocks; all else of their classes is tested."""
-    create = timm.create_model
-
-    def smaller(model_name: str, **arguments: Any) -> torch.nn.Module:
-        model: torch.nn.Module = create(model_name, **SHALLOW.get(model_name, {}) | arguments)
-        return model
-
-    monkeypatch.setattr(timm, "create_model", smaller)
 
 
 @pytest.mark.usefixtures("shallow")

@@ -205,19 +205,17 @@ class MultiCropConfig(MethodConfig):
     def check(self, context: ResolveContext) -> list[FieldProblem]:
         """Return a problem when the network does not take local crops of this size."""
         size, multiple = self.local_size, context.crop_multiple
+        if self.local_crops == 0:
+            return []
         if multiple is None:
-            return (
-                []
-                if self.local_crops == 0
-                else [
-                    FieldProblem(
-                        "method.local_crops",
-                        f"must be 0 for {context.backbone}, which takes images of one size only",
-                        str(self.local_crops),
-                        "0, or a backbone that takes several sizes, such as a ResNet, ConvNeXt or ViT",
-                    )
-                ]
-            )
+            return [
+                FieldProblem(
+                    "method.local_crops",
+                    f"must be 0 for {context.backbone}, which takes images of one size only",
+                    str(self.local_crops),
+                    "0, or a backbone that takes several sizes, such as a ResNet, ConvNeXt or ViT",
+                )
+            ]
         if size == "auto" or size % multiple == 0:
             return []
         return [

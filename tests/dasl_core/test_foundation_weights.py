@@ -1,0 +1,153 @@
+"""Weights of DINOv2 and DINOv3, in the layouts in which they are published, continue and export."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.models.backbone import build_backbone
+from dasl_core.spec import BACKBONES, ResolvedBackbone
+from dasl_core.spec.normalization import IMAGENET
+from tests.support.training_world import Recorder, assert_same, resolved, run
+
+pytestmark = pytest.mark.usefixtures("without_plots", "shallow")
+
+V2, V2_REGISTERS = "vit_small_patch14_dinov2", "vit_small_patch14_reg4_dinov2"
+V3, V3_BIAS = "vit_small_patch16_dinov3", "vit_tiny_patch16_dinov3_qkvb"
+Weights = dict[str, Tensor]
+
+
+def random_network(name: str) -> nn.Module:
+    """Build a network whose constant weights, such as biases of 0, are random, too."""
+    torch.manual_seed(1)
+    model: nn.Module = timm.create_model(name, num_classes=0)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.02)
+    return model
+
+
+def authors_layout(name: str, weights: Weights) -> Weights:
+    """Name weights as the authors' files do."""
+    width = weights["cls_token"].shape[-1]
+    published = {"mask_token": torch.zeros(1, width)}
+    if name in (V2, V2_REGISTERS):
+        published |= weights
+        if name == V2_REGISTERS:  # timm's position embeddings have no row for the class token
+            published["register_tokens"] = published.pop("reg_token")
+            row = torch.full((1, 1, width), 0.5)
+            published["cls_token"] = published["cls_token"] - row
+            published["pos_embed"] = torch.cat([row, published["pos_embed"]], dim=1)
+        return published
+    published["rope_embed.periods"] = torch.ones(8)
+    for key, value in weights.items():
+        key = key.replace("gamma_1", "ls1.gamma").replace("gamma_2", "ls2.gamma")
+        if not key.endswith(("q_bias", "v_bias")):
+            published[key.replace("reg_token", "storage_tokens")] = value
+    for block in range(2):
+        prefix = f"blocks.{block}.attn."
+        zeros = torch.zeros(width)
+        parts = [weights.get(f"{prefix}{part}_bias", zeros) for part in "qkv"]
+        published[f"{prefix}qkv.bias"] = torch.cat(parts)
+        published[f"{prefix}qkv.bias_mask"] = torch.ones(3 * width)
+    return published
+
+
+def transformers_layout(name: str, authors: Weights) -> Weights:
+    """Name the authors' weights as transformers does: a `Dinov2Model` or a `DINOv3ViTModel`."""
+    v3 = name in (V3, V3_BIAS)
+    names = {
+        "cls_token": "embeddings.cls_token",
+        "mask_token": "embeddings.mask_token",
+        "register_tokens": "embeddings.register_tokens",
+        "storage_tokens": "embeddings.register_tokens",
+        "pos_embed": "embeddings.position_embeddings",
+        "norm.weight": "norm.weight" if v3 else "layernorm.weight",
+        "norm.bias": "norm.bias" if v3 else "layernorm.bias",
+    }
+    for kind in ("weight", "bias"):
+        patches = "embeddings.patch_embeddings" if v3 else "embeddings.patch_embeddings.projection"
+        names[f"patch_embed.proj.{kind}"] = f"{patches}.{kind}"
+        for block in range(2):
+            ours, theirs = f"blocks.{block}", f"layer.{block}" if v3 else f"encoder.layer.{block}"
+            projection = "attention.o_proj" if v3 else "attention.output.dense"
+            first, second = ("up_proj", "down_proj") if v3 else ("fc1", "fc2")
+            names |= {
+                f"{ours}.norm1.{kind}": f"{theirs}.norm1.{kind}",
+                f"{ours}.norm2.{kind}": f"{theirs}.norm2.{kind}",
+                f"{ours}.attn.proj.{kind}": f"{theirs}.{projection}.{kind}",
+                f"{ours}.mlp.fc1.{kind}": f"{theirs}.mlp.{first}.{kind}",
+                f"{ours}.mlp.fc2.{kind}": f"{theirs}.mlp.{second}.{kind}",
+                f"{ours}.ls1.gamma": f"{theirs}.layer_scale1.lambda1",
+                f"{ours}.ls2.gamma": f"{theirs}.layer_scale2.lambda1",
+            }
+    renamed = {names[key]: value for key, value in authors.items() if key in names}
+    for block in range(2):
+        for kind in ("weight", "bias"):
+            qkv = authors[f"blocks.{block}.attn.qkv.{kind}"].chunk(3)
+            for part, value in zip(("query", "key", "value"), qkv, strict=True):
+                if v3 and (part, kind) != ("key", "bias"):
+                    renamed[f"layer.{block}.attention.{part[0]}_proj.{kind}"] = value
+                elif not v3:
+                    theirs = f"encoder.layer.{block}.attention.attention.{part}.{kind}"
+                    renamed[theirs] = value
+    return renamed
+
+
+@pytest.mark.parametrize("layout", ["authors", "transformers"])
+@pytest.mark.parametrize("name", [V2, V2_REGISTERS, V3, V3_BIAS])
+def test_published_layout_loads(tmp_path: Path, name: str, layout: str) -> None:
+    model = random_network(name).eval()
+    published = authors_layout(name, model.state_dict())
+    if layout == "transformers":
+        published = transformers_layout(name, published)
+    torch.save(published, tmp_path / "published.pth")
+    # DINOv2 is published for 518 pixels, 37 by 37 patches.
+    size = BACKBONES[name].image_size
+    backbone = ResolvedBackbone.model_validate(
+        {"name": name, "image_size": size, "stem": "standard"}
+        | IMAGENET.model_dump()
+        | {"pretrained": str(tmp_path / "published.pth")}
+    )
+    for key, value in build_backbone(backbone).state_dict().items():
+        torch.testing.assert_close(value, model.state_dict()[key], msg=key)
+
+
+@pytest.mark.parametrize(("name", "size"), [(V2, 28), (V3, 32)])
+def test_foundation_weights_continue_for_50_steps(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, name: str, size: int
+) -> None:
+    model = random_network(name)
+    torch.save(authors_layout(name, model.state_dict()), tmp_path / "published.pth")
+    spec = resolved(
+        pictures,
+        method={"name": "ibot", "local_crops": 0, "koleo": 0.1},
+        backbone={
+            "name": name,
+            "image_size": size,
+            "stem": "standard",
+            "pretrained": str(tmp_path / "published.pth"),
+        },
+        train={"epochs": 9, "batch_size": 4, "checkpoint_every_epochs": 6},
+        evaluate={"holdout": None},
+    )
+    assert spec.recipe == "continue"
+    assert spec.backbone.normalization.is_close(IMAGENET)
+    whole, resumed = Recorder(tmp_path / "whole"), Recorder(tmp_path / "resumed")
+    assert run(spec, pictures, cache, whole) == "succeeded"
+    assert [step for step, _, _ in whole.checkpoints] == [36, 54]
+    assert run(spec, pictures, cache, resumed, resume=whole.checkpoints[0][1]) == "succeeded"
+    weights = load_file(whole.last_checkpoint / "backbone.safetensors")
+    assert_same(weights, load_file(resumed.last_checkpoint / "backbone.safetensors"), name)
+    # Near the start, and changed.
+    before, after = model.state_dict()["norm.weight"], weights["norm.weight"]
+    assert 0 < float((after - before).abs().max()) < 0.05
+    description: dict[str, Any] = json.loads((whole.last_checkpoint / "model.json").read_text())
+    timm.create_model(**description["timm"]).load_state_dict(weights)
