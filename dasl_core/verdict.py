@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from dasl_core.headlines import ACCURACIES, RECALL, number_of
+from dasl_core.vocabulary import BEFORE_TRAINING
 
 Kind = Literal["healthy", "collapsed", "no_better", "falling", "still_rising"]
 
@@ -124,7 +125,7 @@ def _curve(evaluations: Sequence[Mapping[str, Any]], held_out: int) -> _Curve | 
 
     Both are of the backbone: the embedding of a supervised method is not measured before training.
     """
-    start = next((e for e in evaluations if e["subject"] == "untrained"), None)
+    start = next((e for e in evaluations if e["subject"] in BEFORE_TRAINING), None)
     trained = [e for e in evaluations if e["subject"] == "backbone" and e["step"] > 0]
     if start is None or not trained:
         return None

@@ -22,9 +22,13 @@ LONGEST_FILE_NAME = 200
 Phase = Literal["reading", "baselines", "training", "final"]
 """Part of a training that may take long."""
 
-Subject = Literal["raw", "untrained", "backbone", "embedding"]
-"""What an evaluation measures: the pixels, the backbone before and after training, and the L2-normalized
-embedding of a supervised method after training."""
+Subject = Literal["raw", "untrained", "start", "backbone", "embedding"]
+"""What an evaluation measures: the pixels; the backbone before training, `untrained` with random weights and `start`
+with those of `backbone.pretrained`; the backbone after training; and the L2-normalized embedding of a supervised
+method after training."""
+
+BEFORE_TRAINING: tuple[Subject, ...] = ("untrained", "start")
+"""Subjects that are the backbone before training. Runs of DASL 0.1 call both `untrained`."""
 
 TRAINED: tuple[Subject, ...] = ("backbone", "embedding")
 """Subjects that training changes, in the order in which they are recorded; `evaluate.on` names the last."""

@@ -182,7 +182,8 @@ def _results(spec: ResolvedJobSpec, metrics: dict[str, Any]) -> str:
     names = dict.fromkeys(name for evaluation in last.values() for name in evaluation["metrics"])
     titles = {
         "raw": "raw pixels",
-        "untrained": "untrained" if spec.backbone.pretrained is None else "at the start",
+        # Runs of DASL 0.1 call a start from weights untrained, too.
+        "untrained": "untrained" if spec.backbone.pretrained is None else "start",
     }
     for subject in (subject for subject in TRAINED if subject in last):
         epoch = f"epoch {last[subject]['epoch']:g}"

@@ -209,6 +209,7 @@ def build_trainer(
         settings=spec.evaluate,
         stop=spec.train.stop,
         supervised=spec.method.supervised,
+        start="untrained" if spec.backbone.pretrained is None else "start",
         evaluator=evaluator,
         method=method,
         data=data,

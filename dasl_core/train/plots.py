@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dasl_core.data.image_set import ImageSet
 from dasl_core.headlines import ACCURACIES, PLOTTED
+from dasl_core.vocabulary import BEFORE_TRAINING
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +23,7 @@ QUERIES, NEIGHBORS = 8, 7
 LARGEST_LOSS = 1e100
 TRAINED, EMBEDDING, BASELINE, MISS = "#1f6feb", "#8250df", "#8b949e", "#cf222e"
 CURVES = (
-    ("backbone", ("untrained", "backbone"), TRAINED),
+    ("backbone", (*BEFORE_TRAINING, "backbone"), TRAINED),
     ("embedding", ("embedding",), EMBEDDING),
 )
 TITLES = {accuracy.metric: f"{accuracy.title}, held-out" for accuracy in ACCURACIES}
@@ -63,9 +64,9 @@ def _draw_curves(
             if points:
                 axis.plot(*zip(*points, strict=True), marker="o", color=color, label=label)
         for e in evaluations:
-            if e["subject"] in ("raw", "untrained") and name in e["metrics"]:
+            if e["subject"] in ("raw", *BEFORE_TRAINING) and name in e["metrics"]:
                 style = ":" if e["subject"] == "raw" else "--"
-                label = "raw pixels" if e["subject"] == "raw" else "untrained"
+                label = "raw pixels" if e["subject"] == "raw" else e["subject"]
                 axis.axhline(e["metrics"][name], linestyle=style, color=BASELINE, label=label)
         axis.set(xlabel="epoch", title=TITLES.get(name, name.replace("_", " ")))
         axis.legend(frameon=False)

@@ -34,7 +34,7 @@ class Reporter(Protocol):
     def evaluation(
         self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]
     ) -> None:
-        """Report held-out metrics of the raw pixels, the untrained or the trained backbone."""
+        """Report held-out metrics of the raw pixels, or of the backbone before or after training."""
 
     def checkpoint(
         self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool

@@ -32,6 +32,7 @@ class Validator:
         name: of the run, for the title of its plots.
         stop: the settings of early stopping.
         supervised: whether the method learns from classes.
+        start: subject of the network before training.
         evaluator: None when no images are held out; then nothing is measured.
         scratch: folder in which the plots are drawn.
     """
@@ -40,6 +41,7 @@ class Validator:
     settings: ResolvedEvaluate
     stop: Stop | None
     supervised: bool
+    start: Literal["untrained", "start"]
     evaluator: Evaluator | None
     method: Method
     data: TrainingData
@@ -60,17 +62,16 @@ class Validator:
         return epochs % self.settings.every_epochs == 0
 
     def evaluate_baselines(self) -> None:
-        """Evaluate the raw pixels and the untrained network; report what will not be measured."""
+        """Evaluate the raw pixels and the initial network; report what will not be measured."""
         self._report_unmeasured()
         if self.evaluator is None:
             return
         images = len(self.data.held_out)
-        self.reporter.phase(
-            "baselines", f"Evaluating the untrained network on {images} held-out images"
-        )
+        network = "weights to start from" if self.start == "start" else "untrained network"
+        self.reporter.phase("baselines", f"Evaluating the {network} on {images} held-out images")
         if self.evaluator.labels is not None:
             self._record("raw", self.evaluator.raw_pixels())
-        self.evaluate("untrained")
+        self.evaluate(self.start)
         if self.stop is not None:
             score_of(self.stop, self.progress.evaluations[-1]["metrics"])  # fails before training
 
@@ -95,7 +96,9 @@ class Validator:
         if self.trains_at_end or not measured:
             self.evaluate("backbone", final=True)
 
-    def evaluate(self, subject: Literal["untrained", "backbone"], *, final: bool = False) -> None:
+    def evaluate(
+        self, subject: Literal["untrained", "start", "backbone"], *, final: bool = False
+    ) -> None:
         """Measure the backbone on held-out images, and watch it for collapse.
 
         The distances of the embeddings that the loss compares are measured beside those of its features,
@@ -124,7 +127,7 @@ class Validator:
         # Last, since the newest record is what progress and checkpoints show.
         if embedding is not None:
             self._record("embedding", embedding)
-        # Includes the untrained network, as a reference for a falling rank.
+        # Includes the initial network, as a reference for a falling rank.
         watched: dict[str, float] = {
             "effective_rank": metrics.get("effective_rank", math.nan),
             # The number of images limits the rank.

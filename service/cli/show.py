@@ -69,7 +69,7 @@ def events(
 def evaluations(job: JobId, as_json: AsJson = False) -> None:
     """Show all metrics of a job's newest evaluation.
 
-    Those of raw pixels and of the untrained network are beside it. With --json, print all evaluations.
+    Those of raw pixels and of the network before training are beside it. With --json, print all evaluations.
     """
     with connect() as client:
         records = client.jobs.evaluations(job)

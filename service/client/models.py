@@ -143,7 +143,7 @@ class Metrics(Record):
 
 
 class Evaluation(Record):
-    """Metrics on held-out images; `subject` is `raw`, `untrained`, `backbone` or `embedding`."""
+    """Metrics on held-out images; `subject` is `raw`, `untrained`, `start`, `backbone` or `embedding`."""
 
     step: int = 0
     epoch: float | None = None

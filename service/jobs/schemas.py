@@ -131,7 +131,7 @@ class AttemptView(BaseModel):
 class EvaluationView(BaseModel):
     """Metrics of one subject at one step.
 
-    The subjects are `raw` pixels, the `untrained` backbone, the trained `backbone`, and the `embedding` of a
+    The subjects are `raw` pixels, the `untrained` backbone or the `start` weights, the trained `backbone`, and the `embedding` of a
     supervised method.
     """
 

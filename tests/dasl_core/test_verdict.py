@@ -117,6 +117,12 @@ def test_verdict_needs_metrics_before_and_after_training() -> None:
     assert judge(evaluations(0.2, 0.5, name="mean_norm"), [], 100) is None
 
 
+def test_weights_to_start_from_are_the_start() -> None:
+    records = evaluations(0.2, 0.5)
+    records[0]["subject"] = "start"
+    assert judge(records, [], 1000) == judge(evaluations(0.2, 0.5), [], 1000)
+
+
 def test_raw_pixels_are_not_the_start() -> None:
     assert judged(evaluations(0.2, 0.4, 0.4, 0.4, raw=0.9)).verdict == "healthy"
 

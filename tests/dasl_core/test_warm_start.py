@@ -49,9 +49,11 @@ def test_job_starts_from_own_checkpoint(
     reporter = Recorder(tmp_path)
     spec = resolved(pictures, backbone={"pretrained": str(checkpoint)})
     assert run(spec, pictures, cache, reporter) == "succeeded"
+    assert [subject for _, _, subject, _ in reporter.evaluations][:2] == ["raw", "start"]
+    assert reporter.phases[1][1].startswith("Evaluating the weights to start from")
     card = " ".join((reporter.last_checkpoint / "README.md").read_text().split())
     assert f"3 of 3 epochs, from the weights of `{checkpoint}`." in card
-    assert "| metric | raw pixels | at the start | epoch 3 |" in card
+    assert "| metric | raw pixels | start | epoch 3 |" in card
 
 
 @pytest.mark.parametrize("ending", [".safetensors", ".pth"])
