@@ -46,6 +46,7 @@ from dasl_core.spec import JobSpec, resolve
 from dasl_core.train.build import RunFiles, build_trainer
 from dasl_core.train.reporter import NullReporter
 from dasl_core.train.trainer import Trainer
+from dasl_core.train.views import ViewMaker
 
 LIMIT = 1.0
 RESULTS = Path(__file__).parent / "results"
@@ -91,6 +92,7 @@ def measure(method: str, arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="dasl-steps-") as name:
         run = our_run(method, arguments, device, Path(name))
         try:
+            assert isinstance(run.view_maker, ViewMaker), "the views of the spec"
             views = [
                 torch.randn(arguments.batch_size, 3, view.image_size, view.image_size).to(
                     device, memory_format=run.view_maker.layout

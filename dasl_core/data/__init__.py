@@ -3,5 +3,6 @@
 from dasl_core.data.decode import decode_image
 from dasl_core.data.index import DatasetIndex, Skipped
 from dasl_core.data.ingest import ingest_folder
+from dasl_core.data.mapped import MappedIndex
 
-__all__ = ["DatasetIndex", "Skipped", "decode_image", "ingest_folder"]
+__all__ = ["DatasetIndex", "MappedIndex", "Skipped", "decode_image", "ingest_folder"]

@@ -75,11 +75,16 @@ def decode_with_range(
             deep = _has_more_than_8_bits(image)
             image.load()
             value_range = _value_range(image) if deep else None
-            pixels = _to_mode(_upright(image), "L" if channels == 1 else "RGB")
+            array = eight_bit_pixels(image, channels)
     except Exception as error:  # on damaged files Pillow raises almost anything
         raise ValueError(_reason(error, source)) from error
-    array = np.array(pixels, dtype=np.uint8).reshape(pixels.height, pixels.width, channels)
     return array, value_range
+
+
+def eight_bit_pixels(image: Image.Image, channels: int) -> np.ndarray:
+    """Convert a loaded image as `decode_image` does, to a uint8 array (height, width, channels)."""
+    pixels = _to_mode(_upright(image), "L" if channels == 1 else "RGB")
+    return np.array(pixels, dtype=np.uint8).reshape(pixels.height, pixels.width, channels)
 
 
 def is_transient(reason: str) -> bool:

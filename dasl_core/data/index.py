@@ -8,11 +8,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from dasl_core.atomic import write_atomically
+from dasl_core.data.decode import decode_image
 from dasl_core.spec import DatasetFacts
 
 _FORMAT = 1
@@ -81,6 +82,9 @@ class DeepImages:
 class DatasetIndex:
     """The usable images of a folder, in a fixed order."""
 
+    on_disk: ClassVar[bool] = True
+    """Whether the images are files, which can be missing, and whose pixels are cached."""
+
     root: Path
     """The folder, with links resolved."""
     paths: list[str]
@@ -107,6 +111,14 @@ class DatasetIndex:
             ValueError: a link leads out of the folder.
         """
         return inside(self.root, self.paths[index])
+
+    def decode(self, index: int, channels: int) -> np.ndarray:
+        """Return the uint8 pixels (height, width, channels) of an image.
+
+        Raises:
+            ValueError: it cannot be read; the message is the reason.
+        """
+        return decode_image(self.path(index), channels)
 
     def facts(self) -> DatasetFacts:
         """The facts from which the "auto" values of a job are resolved."""

@@ -23,7 +23,6 @@ from torch import Tensor
 from dasl_core.atomic import write_atomically
 from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
 from dasl_core.data.cache import CacheFolder, locked
-from dasl_core.data.decode import decode_image
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.sampler import class_balanced_order
 from dasl_core.data.unreadable import PATHS_REPORTED, too_many
@@ -88,12 +87,12 @@ class Canvases:
         self._folder: CacheFolder | None = None
         self._valid_hw = _valid_hw(index.sizes, self.side)
         try:
-            self._pixels = self._open_cache(cache)
+            self._pixels = self._open_cache(cache) if index.on_disk else None
         except OSError as error:  # a full disk, no permission: train without a cache
             logger.warning(
                 "decoded images cannot be cached (%s): every epoch decodes them again", error
             )
-        if self._pixels is None:
+        if self._pixels is None and index.on_disk:
             self.unreadable = self._missing()
         for position in sorted(self.unreadable)[:PATHS_REPORTED]:
             self._warn(position)
@@ -119,7 +118,7 @@ class Canvases:
         """Decode an image to its canvas; return the reason if it cannot be read."""
         height, width = self._valid_hw[index]
         try:
-            pixels = decode_image(self.index.path(index), self.channels)
+            pixels = self.index.decode(index, self.channels)
         except ValueError as error:
             return str(error)
         if pixels.shape[:2] != (height, width):

@@ -32,7 +32,7 @@ from dasl_core.train.step_metrics import StepMetrics
 from dasl_core.train.trainer import Trainer
 from dasl_core.train.update import Updater
 from dasl_core.train.validation import Validator
-from dasl_core.train.views import ViewMaker, views_of
+from dasl_core.train.views import Augmentation, OwnViewMaker, ViewMaker, views_of
 from dasl_core.vocabulary import TrainingOutcome
 
 CPU = torch.device("cpu")
@@ -63,6 +63,7 @@ def pretrain(
     files: RunFiles,
     *,
     evaluate_on: DatasetIndex | None = None,
+    augmentation: Augmentation | None = None,
     device: torch.device = CPU,
     threads: int = 1,
 ) -> TrainingOutcome:
@@ -72,9 +73,10 @@ def pretrain(
 
     Args:
         spec: resolved: no "auto" is left.
-        index: the data set to train on.
+        index: the data set to train on; `MappedIndex.of` makes one of a map-style data set.
         reporter: a `NullReporter` on the ranks other than 0.
         evaluate_on: the data set that `spec.evaluate.dataset` names.
+        augmentation: makes the views, instead of `spec.augment`; to resume, pass the same one.
         threads: for decoding images, and for torch on a CPU.
 
     Raises:
@@ -90,7 +92,14 @@ def pretrain(
     torch.use_deterministic_algorithms(spec.train.deterministic)
     torch.backends.cudnn.benchmark = device.type == "cuda" and not spec.train.deterministic
     trainer = build_trainer(
-        spec, index, reporter, files, evaluate_on=evaluate_on, device=device, threads=threads
+        spec,
+        index,
+        reporter,
+        files,
+        evaluate_on=evaluate_on,
+        augmentation=augmentation,
+        device=device,
+        threads=threads,
     )
     try:
         return trainer.train()
@@ -105,6 +114,7 @@ def build_trainer(
     files: RunFiles,
     *,
     evaluate_on: DatasetIndex | None = None,
+    augmentation: Augmentation | None = None,
     device: torch.device = CPU,
     threads: int = 1,
 ) -> Trainer:
@@ -236,14 +246,7 @@ def build_trainer(
         length=length,
         data=data,
         method=method,
-        view_maker=ViewMaker(
-            views_of(spec.method, spec.augment, spec.backbone.image_size),
-            seed,
-            device,
-            dtype,
-            spec.backbone.normalization,
-            channels_last=spec.train.channels_last,
-        ),
+        view_maker=_build_view_maker(spec, augmentation, device, dtype),
         criterion=criterion,
         pseudo_labels=pseudo_labels,
         gradients=gradients,
@@ -276,6 +279,27 @@ def _build_method(
             network.compile()
     torch.manual_seed(derive_seed(spec.train.seed, "rank", rank()))
     return method
+
+
+def _build_view_maker(
+    spec: ResolvedJobSpec,
+    augmentation: Augmentation | None,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> ViewMaker | OwnViewMaker:
+    """Make the views by `spec.augment`, or by a function of the user."""
+    seed, channels_last = spec.train.seed, spec.train.channels_last
+    if augmentation is not None:
+        number = spec.method.num_views
+        return OwnViewMaker(augmentation, number, seed, device, dtype, channels_last=channels_last)
+    return ViewMaker(
+        views_of(spec.method, spec.augment, spec.backbone.image_size),
+        seed,
+        device,
+        dtype,
+        spec.backbone.normalization,
+        channels_last=channels_last,
+    )
 
 
 def _wrap_ddp(method: Method, device: torch.device) -> nn.Module:

@@ -26,7 +26,7 @@ from dasl_core.train.reporter import Reporter
 from dasl_core.train.step_metrics import StepMetrics
 from dasl_core.train.update import Updater
 from dasl_core.train.validation import Validator
-from dasl_core.train.views import ViewMaker
+from dasl_core.train.views import OwnViewMaker, ViewMaker
 from dasl_core.vocabulary import Desired, TrainingOutcome
 
 # Images whose embeddings are compared before and after an update, at each report.
@@ -50,7 +50,7 @@ class Trainer:
     length: RunLength
     data: TrainingData
     method: Method
-    view_maker: ViewMaker
+    view_maker: ViewMaker | OwnViewMaker
     criterion: Criterion
     pseudo_labels: PseudoLabels | None
     gradients: GradientComputer

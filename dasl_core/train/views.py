@@ -1,5 +1,6 @@
 """The random views of a step."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,14 @@ from dasl_core.seeds import stream
 from dasl_core.spec import Normalization, ResolvedAugment, ViewAugment
 from dasl_core.spec.methods import ResolvedMethodSettings
 from dasl_core.spec.methods.config import ResolvedMultiCropConfig
+
+Augmentation = Callable[[Tensor, Tensor, torch.Generator], Sequence[Tensor]]
+"""A function that makes the views of a rank's images on their device.
+
+Its arguments are images (B, C, S, S) uint8, each in the upper left corner of its square; their heights and
+widths (B, 2) int64, on the CPU; and a CPU generator for this step and rank. It returns one normalized
+tensor (B, C, H, W) for each view of the method, global ones first.
+"""
 
 
 @dataclass(frozen=True)
@@ -32,6 +41,46 @@ def views_of(
             local = views[view].augment.model_copy(update={"crop_scale": method.local_scale})
             views[view] = View(method.local_size, local)
     return views
+
+
+class OwnViewMaker:
+    """Makes the views of a rank's images with a function of the user."""
+
+    def __init__(
+        self,
+        augmentation: Augmentation,
+        num_views: int,
+        seed: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        channels_last: bool,
+    ) -> None:
+        self.augmentation, self.num_views = augmentation, num_views
+        self.seed, self.device, self.dtype = seed, device, dtype
+        self.layout = torch.channels_last if channels_last else torch.contiguous_format
+
+    def make(self, batch: Batch, step: int) -> list[Tensor]:
+        """Return one tensor (B, C, H, W) per view.
+
+        Raises:
+            ValueError: the function did not return one such tensor for each view of the method.
+        """
+        images = batch.canvases.to(self.device, non_blocking=True)
+        generator = stream(self.seed, "own views", step, rank())
+        views = list(self.augmentation(images, batch.valid_hw, generator))
+        shapes = [tuple(view.shape) for view in views]
+        expected = images.shape[:2]
+        if len(views) != self.num_views or any(
+            len(shape) != 4 or shape[:2] != expected for shape in shapes
+        ):
+            raise ValueError(
+                f"augmentation must return {self.num_views} views of shape ({expected[0]}, "
+                f"{expected[1]}, H, W); it returned {shapes}"
+            )
+        return [
+            view.to(self.device, self.dtype).contiguous(memory_format=self.layout) for view in views
+        ]
 
 
 class ViewMaker:
