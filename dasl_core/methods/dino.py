@@ -91,6 +91,7 @@ class DINO(EMATeacherMethod):
             settings.bottleneck_dim,
             settings.out_dim,
             batch_norm=settings.head_batch_norm,
+            norm_last_layer=settings.norm_last_layer,
         )
         return cls(
             network,
@@ -165,7 +166,8 @@ class DINO(EMATeacherMethod):
             "output_usage": torch.special.entr(usage).sum(),
         }
         if step.epoch < self.freeze_last_layer_epochs:
-            self.head.last_layer.weight.grad = None
+            for weight in self.head.last_layer.parameters():
+                weight.grad = None
 
     @property
     def student_head(self) -> nn.Module:

@@ -66,16 +66,21 @@ class UnitLinear(nn.Module):
     """A linear layer with weight normalization and its g fixed to 1: all rows have length 1.
 
     The rows of `weight` may have any length; only their directions count.
+
+    Args:
+        learned_lengths: rows start with length 1, and learn `lengths`, the g of weight normalization.
     """
 
-    def __init__(self, in_features: int, out: int) -> None:
+    def __init__(self, in_features: int, out: int, *, learned_lengths: bool = False) -> None:
         super().__init__()
+        self.lengths = nn.Parameter(torch.ones(out, 1)) if learned_lengths else None
         self.weight = nn.Parameter(torch.empty(out, in_features))
         nn.init.uniform_(self.weight, -(in_features**-0.5), in_features**-0.5)  # as nn.Linear
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (N, in_features) to (N, out)."""
-        return F.linear(x, F.normalize(self.weight, dim=1))
+        rows = F.normalize(self.weight, dim=1)
+        return F.linear(x, rows if self.lengths is None else self.lengths * rows)
 
 
 class DINOHead(nn.Module):
@@ -86,10 +91,18 @@ class DINOHead(nn.Module):
     Args:
         batch_norm: a BatchNorm before each GELU, `use_bn_in_head` of the authors' code. Without it the
             small initial weights map all images to nearly the same direction of the bottleneck.
+        norm_last_layer: the rows of `last_layer` keep length 1, as with `norm_last_layer` of that code.
     """
 
     def __init__(
-        self, in_features: int, hidden: int, bottleneck: int, out: int, *, batch_norm: bool = False
+        self,
+        in_features: int,
+        hidden: int,
+        bottleneck: int,
+        out: int,
+        *,
+        batch_norm: bool = False,
+        norm_last_layer: bool = True,
     ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
@@ -101,7 +114,7 @@ class DINOHead(nn.Module):
             if isinstance(layer, nn.Linear):
                 nn.init.trunc_normal_(layer.weight, std=0.02)
                 nn.init.zeros_(layer.bias)
-        self.last_layer = UnitLinear(bottleneck, out)
+        self.last_layer = UnitLinear(bottleneck, out, learned_lengths=not norm_last_layer)
 
     def forward(self, features: Tensor) -> Tensor:
         """Compute outputs (N, out) of features (N, in_features)."""

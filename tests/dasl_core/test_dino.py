@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from lightly.loss import DINOLoss
 from lightly.models.modules import DINOProjectionHead
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import DINOLoss as OwnDINOLoss
@@ -375,6 +376,22 @@ def test_last_layer_rows_have_unit_length() -> None:
     torch.testing.assert_close(layer(torch.eye(4)).norm(dim=0), torch.ones(6))
 
 
+def test_learned_lengths_of_last_layer_are_those_of_weight_normalization() -> None:
+    torch.manual_seed(0)
+    layer = UnitLinear(4, 6, learned_lengths=True).double()
+    reference = weight_norm(nn.Linear(4, 6, bias=False), dim=0).double()
+    with torch.no_grad():
+        reference.parametrizations.weight.original0.copy_(torch.ones(6, 1))
+        reference.parametrizations.weight.original1.copy_(layer.weight)
+    x = torch.randn(5, 4, dtype=torch.float64)
+    for network in (layer, reference):
+        network(x).square().sum().backward()
+    theirs = [weight.grad for weight in reference.parameters()]
+    assert layer.lengths is not None
+    for ours, expected in zip((layer.lengths.grad, layer.weight.grad), theirs, strict=True):
+        torch.testing.assert_close(ours, expected)
+
+
 def last_layer(folder: Path) -> Tensor:
     weight = load_state(folder)["method"]["head.last_layer.weight"]
     assert isinstance(weight, Tensor)
@@ -548,6 +565,7 @@ SETTING_EFFECTS = {
             "bottleneck_dim": other(11, "network"),
             "hidden_dim": other(13, "network"),
             "head_batch_norm": other(True, "network"),
+            "norm_last_layer": other(False, "network"),
             "out_dim": other(20, "network"),
             "student_temperature": other(0.7, "loss"),
             "teacher_temperature": other(0.3, "loss"),

@@ -152,6 +152,7 @@ class DINO(SelfDistillationConfig):
         crop_scale=(0.4, 1.0),
         blur=(1.0, 0.1, 0.5),
         solarize=(0.0, 0.2, 0.0),
+        settings={"method.norm_last_layer": True},
     )
     # facebookresearch/dino, README.md and main_dino.py.
     authors: ClassVar[Authors | None] = Authors(
@@ -184,6 +185,13 @@ class DINO(SelfDistillationConfig):
             "random weights."
         ),
     )
+    norm_last_layer: Annotated[bool | Auto, FIXES_SHAPES] = Field(
+        "auto",
+        description=(
+            "Keep the rows of the head's last layer at length 1. false lets their lengths learn, which "
+            'the authors do for a ViT-S; less stable. "auto": true.'
+        ),
+    )
 
     def resolve(self, context: ResolveContext) -> "ResolvedDINO":
         """Choose sizes by the data set, and the teacher's schedules by the length of the run."""
@@ -194,6 +202,7 @@ class DINO(SelfDistillationConfig):
 class ResolvedDINO(DINO, ResolvedMultiCropConfig):
     """DINO's settings without "auto"."""
 
+    norm_last_layer: bool = True
     local_size: CropSize
     local_scale: tuple[float, float]
     hidden_dim: Width
