@@ -95,6 +95,11 @@ def test_setting_that_network_cannot_have_is_refused(
     assert problem.expected.startswith(expected)
 
 
+def test_network_without_drop_path_needs_no_setting() -> None:
+    spec = JobSpec.model_validate(tiny_spec(backbone={"name": "densenet121", "image_size": 64}))
+    assert resolve(spec, FACTS).backbone.drop_path == 0
+
+
 def test_local_crops_need_network_of_several_sizes() -> None:
     spec = tiny_spec(
         method={"name": "dino"},

@@ -39,12 +39,12 @@ def choose_backbone(
     size = _fitting_size(facts) if given == "auto" else given
     stem = backbone.stem
     has_small = info.family in SMALL_STEMS
-    if backbone.drop_path and not info.drop_path:
+    if backbone.drop_path not in ("auto", 0) and not info.drop_path:
         problems.append(
             FieldProblem(
                 "backbone.drop_path",
                 f"must be 0 for {backbone.name}, which timm builds without stochastic depth",
-                f"{backbone.drop_path:g}",
+                str(backbone.drop_path),
                 "0",
             )
         )
