@@ -71,6 +71,15 @@ def check_ignored(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> No
                 "'none', or a ResNet",
             )
         )
+    if train.cut_init is not None and spec.backbone.pretrained is not None:
+        problems.append(
+            FieldProblem(
+                "train.cut_init",
+                "divides random initial weights, and backbone.pretrained has others",
+                f"{train.cut_init:g}",
+                "null, or backbone.pretrained: null",
+            )
+        )
     if train.checkpoint_activations and not BACKBONES[spec.backbone.name].tested:
         problems.append(
             FieldProblem(
