@@ -27,6 +27,7 @@ from dasl_core.spec import (
     recorded_normalization,
     resolve,
 )
+from dasl_core.spec.weights import weights_problem
 from dasl_core.standalone.console import ConsoleReporter, fail, print_line
 from dasl_core.standalone.index_cache import open_index
 from dasl_core.standalone.ranks import (
@@ -259,6 +260,8 @@ def _recorded(spec: JobSpec, start: Path | None) -> Normalization | None:
     """Return the normalization that the checkpoint to resume from, or the weights to start from, record."""
     if start is None and spec.backbone.pretrained is not None:
         start = pretrained_path(spec.backbone.pretrained)
+        if problem := weights_problem(start, spec.backbone):
+            raise ValueError(f"backbone.pretrained: {start} {problem}")
     return None if start is None else recorded_normalization(start)
 
 

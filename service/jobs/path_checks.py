@@ -6,9 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dasl_core.spec import FieldProblem, JobSpec, Normalization, recorded_normalization
-from dasl_core.spec.locations import OUTSIDE, WEIGHTS_ENDINGS, is_allowed, local_path
+from dasl_core.spec import Backbone, FieldProblem, JobSpec, Normalization, recorded_normalization
+from dasl_core.spec.locations import (
+    CHECKPOINT_WEIGHTS,
+    OUTSIDE,
+    WEIGHTS_ENDINGS,
+    is_allowed,
+    local_path,
+)
 from dasl_core.spec.normalization import describing_files
+from dasl_core.spec.weights import weights_problem
 from service.datasets import repository as datasets
 from service.db.models import Dataset
 from service.db.session import Database
@@ -39,6 +46,8 @@ def check_paths(settings: Settings, database: Database, tenant: str, spec: JobSp
     problems = _weights_problems(settings, pretrained)
     if pretrained is not None and settings.check_paths and not problems:
         recorded, problems = _recorded(settings, pretrained)
+        if not problems:
+            problems = _content_problems(pretrained, spec.backbone)
     names = {"dataset": spec.dataset, "evaluate.dataset": spec.evaluate.dataset}
     with database.autocommit() as session:
         by_field = {
@@ -67,7 +76,6 @@ def _weights_problems(settings: Settings, pretrained: str | None) -> list[FieldP
     try:
         if not path.exists():
             return [FieldProblem(field, "does not exist on the server", pretrained, expected)]
-        # A folder is assumed to be a DASL checkpoint, which the worker checks.
         if not path.is_dir() and path.suffix not in WEIGHTS_ENDINGS:
             endings = ", ".join(WEIGHTS_ENDINGS)
             return [
@@ -84,7 +92,8 @@ def _recorded(
     """Read the normalization that weights record, from files inside the roots only."""
     field, path = "backbone.pretrained", local_path(pretrained)
     try:
-        for file in describing_files(path):
+        # The weights of a checkpoint are in a file of its folder.
+        for file in (*describing_files(path), path / CHECKPOINT_WEIGHTS):
             if not is_allowed(file, settings.dataset_roots):
                 message = f"has a file beside it, {file}, that {OUTSIDE}"
                 expected = _in_roots(settings, "weights")
@@ -96,6 +105,12 @@ def _recorded(
             return None, []
         message = str(error).removeprefix(f"{field}: ")
         return None, [FieldProblem(field, message, pretrained)]
+
+
+def _content_problems(pretrained: str, backbone: Backbone) -> list[FieldProblem]:
+    problem = weights_problem(local_path(pretrained), backbone)
+    expected = "a checkpoint of DASL, or a file of weights, of the network that backbone.name names"
+    return [FieldProblem("backbone.pretrained", problem, pretrained, expected)] if problem else []
 
 
 def _folder_problems(

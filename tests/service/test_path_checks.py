@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,18 @@ import pytest
 
 from service.db.models import Dataset
 from tests.support.api_under_test import Api, refused
+
+
+def write_zip(file: Path) -> None:
+    """Write what `torch.save` writes, as far as the server reads it."""
+    zipfile.ZipFile(file, "w").close()
+
+
+def write_safetensors(file: Path, numbers: int) -> None:
+    """Write a file whose header names so many numbers."""
+    tensor = {"dtype": "F32", "shape": [numbers], "data_offsets": [0, 4]}
+    header = json.dumps({"weight": tensor}).encode()
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
 
 
 def submit(api: Api, **spec: Any) -> Any:
@@ -34,7 +47,7 @@ def test_submit_refuses_weights_and_datasets_outside_the_roots(api: Api, tmp_pat
     models = tmp_path / "models"
     models.mkdir()
     (models / "out.pth").symlink_to(tmp_path / "dasl.db")
-    (models / "resnet.pth").touch()
+    write_zip(models / "resnet.pth")
     api.settings.dataset_roots = (tmp_path / "images", models)
     inside = {"name": "resnet18", "pretrained": f"file://{models}/resnet.pth"}
     job = submit(api, backbone=inside)
@@ -89,6 +102,9 @@ def test_submit_refuses_missing_weights(api: Api, tmp_path: Path) -> None:
     assert "a folder must be a checkpoint" in problem["detail"]
     model = {"preprocessing": {"mean": [0.5] * 3, "std": [0.5] * 3}}
     (tmp_path / "model.json").write_text(json.dumps(model))
+    problem = refused(submit(api, backbone={"pretrained": str(tmp_path)}), 422)
+    assert "it has no backbone.safetensors" in problem["detail"]
+    write_safetensors(tmp_path / "backbone.safetensors", 12_000_000)
     assert submit(api, backbone={"pretrained": str(tmp_path)}).status_code == 201
     api.settings.check_paths = False
     backbone = {"name": "resnet18", "pretrained": str(tmp_path / "nowhere.pth")}
@@ -105,7 +121,7 @@ def resolved_mean(api: Api, **backbone: Any) -> Any:
 def test_normalization_comes_from_files_that_the_server_reads(api: Api, tmp_path: Path) -> None:
     api.dataset()
     weights = tmp_path / "pytorch_model.bin"
-    weights.touch()
+    write_zip(weights)
     vit = {"name": "vit_tiny_patch16_224", "pretrained": str(weights)}
     assert resolved_mean(api, **vit) == [0.5, 0.5, 0.5]
     recorded = {"mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6]}
@@ -129,7 +145,7 @@ def test_submit_refuses_description_outside_the_roots(api: Api, tmp_path: Path) 
     api.dataset()
     models, secret = tmp_path / "models", tmp_path / "secret"
     models.mkdir()
-    (models / "pytorch_model.bin").touch()
+    write_zip(models / "pytorch_model.bin")
     (models / "config.json").symlink_to(secret)
     api.settings.dataset_roots = (tmp_path / "images", models)
     backbone = {"name": "resnet18", "pretrained": str(models / "pytorch_model.bin")}
@@ -147,7 +163,7 @@ def test_submit_refuses_description_outside_the_roots(api: Api, tmp_path: Path) 
 
 def test_submit_refuses_damaged_description(api: Api, tmp_path: Path) -> None:
     api.dataset()
-    (tmp_path / "pytorch_model.bin").touch()
+    write_zip(tmp_path / "pytorch_model.bin")
     (tmp_path / "config.json").write_text("{")
     backbone = {"name": "resnet18", "pretrained": str(tmp_path / "pytorch_model.bin")}
     problem = refused(submit(api, backbone=backbone), 422, "backbone.pretrained")
@@ -174,8 +190,56 @@ def test_weights_that_only_workers_may_read_are_accepted(
 def test_submit_refuses_huge_description(api: Api, tmp_path: Path) -> None:
     """Parsed, it would take hundreds of megabytes of the API's memory."""
     api.dataset()
-    (tmp_path / "pytorch_model.bin").touch()
+    write_zip(tmp_path / "pytorch_model.bin")
     (tmp_path / "config.json").write_text(f"[{'[],' * 100_000}[]]")
     backbone = {"name": "resnet18", "pretrained": str(tmp_path / "pytorch_model.bin")}
     problem = refused(submit(api, backbone=backbone), 422, "backbone.pretrained")
     assert "config.json cannot be read: it is too large" in problem["detail"]
+
+
+def test_submit_refuses_weights_that_cannot_be_loaded(api: Api, tmp_path: Path) -> None:
+    api.dataset()
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    write_safetensors(folder / "backbone.safetensors", 12_000_000)
+    model = {"preprocessing": {"mean": [0.5] * 3, "std": [0.5] * 3}}
+    timm = {"model_name": "resnet18", "in_chans": 3}
+    (folder / "model.json").write_text(json.dumps(model | {"timm": timm}))
+    hub = tmp_path / "hub"
+    hub.mkdir()
+    write_safetensors(hub / "model.safetensors", 30_000_000)
+    (hub / "config.json").write_text('{"architecture": "resnet50"}')
+    (tmp_path / "empty.pth").touch()
+    (tmp_path / "page.pth").write_text("<html>")
+    (tmp_path / "lfs.bin").write_text("version https://git-lfs.github.com/spec/v1\n")
+    (tmp_path / "cut.pt").write_bytes(b"PK\x03\x04" + bytes(60))
+    write_safetensors(tmp_path / "cut.safetensors", 12_000_000)
+    with (tmp_path / "cut.safetensors").open("ab") as stream:
+        stream.truncate(stream.tell() - 1)
+    write_safetensors(tmp_path / "tiny.safetensors", 1_000_000)
+    gray = {"in_channels": 1, "pretrained": str(folder)}
+
+    refusals: list[tuple[dict[str, Any], str]] = [
+        ({"pretrained": str(tmp_path / "empty.pth")}, "is empty"),
+        ({"pretrained": str(tmp_path / "page.pth")}, "is not a file that torch.save wrote"),
+        ({"pretrained": str(tmp_path / "lfs.bin")}, "git lfs pull"),
+        ({"pretrained": str(tmp_path / "cut.pt")}, "is cut off"),
+        ({"pretrained": str(tmp_path / "cut.safetensors")}, "is damaged: it has"),
+        (
+            {"pretrained": str(tmp_path / "tiny.safetensors")},
+            "is of another network: it has 1,000,000",
+        ),
+        ({"name": "resnet50", "pretrained": str(folder)}, "its model_name is resnet18"),
+        (gray, "its in_chans is 3, this job's 1"),
+        ({"pretrained": str(hub / "model.safetensors")}, "holds the weights of resnet50"),
+    ]
+    for backbone, message in refusals:
+        body = {"dataset": "emoji", "backbone": {"name": "resnet18"} | backbone}
+        answer = api.client.post("/v1/jobs/validate", json=body)
+        assert message in refused(answer, 422, "backbone.pretrained")["detail"]
+    normalization = {"mean": [0.5] * 3, "std": [0.5] * 3}
+    for backbone in (
+        {"name": "resnet18", "pretrained": str(folder)},
+        {"name": "resnet50d", "pretrained": str(hub / "model.safetensors")} | normalization,
+    ):
+        assert submit(api, backbone=backbone).status_code == 201, backbone

@@ -1,0 +1,131 @@
+"""Check without torch that weights to start from may be loaded. Refuses only what surely cannot be."""
+
+from __future__ import annotations
+
+import json
+import math
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from dasl_core.spec.backbone import Backbone
+from dasl_core.spec.backbones import BACKBONES
+from dasl_core.spec.locations import CHECKPOINT_MODEL, CHECKPOINT_WEIGHTS
+from dasl_core.spec.normalization import (
+    HUB_CONFIG,
+    HUB_WEIGHTS,
+    LARGEST_DESCRIPTION,
+    safetensors_header,
+)
+
+# Of networks that timm adapts to each other, positions and patches differ: a few percent of the parameters.
+ALIKE = 1.4
+# A file lacks no parameter of its network, but may have smaller positions and patches.
+FEWEST = 0.5
+
+LFS = "is a pointer of Git LFS, not the weights: run `git lfs pull`"
+
+
+def weights_problem(weights: Path, backbone: Backbone) -> str | None:
+    """Return why weights cannot be loaded into a backbone; None: they may, or only workers can read them.
+
+    Args:
+        weights: what `backbone.pretrained` names: a file, or the folder of a checkpoint.
+    """
+    try:
+        if not weights.is_dir():
+            return _file_problem(weights, backbone) or _hub_problem(weights, backbone)
+        if not (weights / CHECKPOINT_MODEL).is_file():
+            return None  # refused, or read by its layout, where the weights are loaded
+        if not (weights / CHECKPOINT_WEIGHTS).is_file():
+            return f"is not a checkpoint: it has no {CHECKPOINT_WEIGHTS}"
+        return _checkpoint_problem(weights, backbone) or _file_problem(
+            weights / CHECKPOINT_WEIGHTS, backbone
+        )
+    except PermissionError:
+        return None
+    except OSError as error:
+        return f"cannot be read: {error.strerror or error}"
+
+
+def _file_problem(file: Path, backbone: Backbone) -> str | None:
+    if file.suffix == ".safetensors":
+        return _safetensors_problem(file, backbone)
+    if _is_lfs_pointer(file):
+        return LFS
+    with file.open("rb") as stream:
+        start = stream.read(2)
+    if start.startswith(b"PK") and not zipfile.is_zipfile(file):
+        return "is cut off: its end is missing"
+    # Older versions of torch wrote a bare pickle, or a tar archive.
+    if start.startswith((b"PK", b"\x80")) or tarfile.is_tarfile(file):
+        return None
+    return "is empty" if not start else "is not a file that torch.save wrote"
+
+
+def _safetensors_problem(file: Path, backbone: Backbone) -> str | None:
+    if _is_lfs_pointer(file):
+        return LFS
+    try:
+        tensors = safetensors_header(file)
+        tensors.pop("__metadata__", None)
+        end = max((each["data_offsets"][1] for each in tensors.values()), default=0)
+        numbers = sum(math.prod(each["shape"]) for each in tensors.values())
+        if not (0 <= end < 2**63 and 0 <= numbers < 2**63):
+            raise ValueError("its sizes are impossible")
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+        return "is not a safetensors file, or cut off: its header cannot be read"
+    with file.open("rb") as stream:
+        expected = 8 + int.from_bytes(stream.read(8), "little") + end
+    if (size := file.stat().st_size) != expected:
+        return f"is damaged: it has {size:,} bytes, and its header names {expected:,}"
+    parameters = BACKBONES[backbone.name].parameters
+    if numbers < FEWEST * parameters:
+        return (
+            f"is of another network: it has {numbers:,} numbers, and {backbone.name} {parameters:,} "
+            "parameters"
+        )
+    return None
+
+
+def _is_lfs_pointer(file: Path) -> bool:
+    with file.open("rb") as stream:
+        return stream.read(64).startswith(b"version https://git-lfs")
+
+
+def _checkpoint_problem(folder: Path, backbone: Backbone) -> str | None:
+    arguments = _settings(folder / CHECKPOINT_MODEL).get("timm")
+    if not isinstance(arguments, dict):
+        return None
+    expected = {"model_name": backbone.name, "in_chans": backbone.in_channels}
+    for name, value in expected.items():
+        if name in arguments and arguments[name] != value:
+            return f"is a checkpoint of another network: its {name} is {arguments[name]}, this job's {value}"
+    return None
+
+
+def _hub_problem(weights: Path, backbone: Backbone) -> str | None:
+    """Compare the architecture that timm's `config.json` names with the backbone."""
+    config = weights.with_name(HUB_CONFIG)
+    if weights.name not in HUB_WEIGHTS or not config.is_file():
+        return None
+    name = _settings(config).get("architecture")
+    known = BACKBONES.get(name) if isinstance(name, str) else None
+    if known is None:
+        return None
+    own = BACKBONES[backbone.name]
+    ratio = known.parameters / own.parameters
+    if known.features != own.features or not 1 / ALIKE < ratio < ALIKE:
+        return f"holds the weights of {name}, and backbone.name is {backbone.name}"
+    return None
+
+
+def _settings(file: Path) -> dict[str, Any]:
+    if file.stat().st_size > LARGEST_DESCRIPTION:
+        return {}
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        return {}  # reading the normalization reports it
+    return content if isinstance(content, dict) else {}
