@@ -249,10 +249,9 @@ def _authors() -> str:
     parts = []
     for name, authors in sorted(AUTHORS.items()):
         text = f"{authors.paper}. Code:\n<{authors.code}>."
-        differences = _differences(authors.differences)
-        parts.append(
-            f"#### `{name}`: both recipes\n\n{text}\n\n{_both(name, authors)}\n\n{differences}"
-        )
+        parts += [f"#### `{name}`: both recipes", text, _both(name, authors)]
+        if authors.differences:
+            parts.append(_differences(authors.differences))
     return "\n\n".join(parts)
 
 

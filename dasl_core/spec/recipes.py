@@ -48,6 +48,13 @@ class AtMostAllEpochs(NamedTuple):
     epochs: int
 
 
+class FallsAfterShares(NamedTuple):
+    """A rate that falls by a factor after shares of the epochs of a run."""
+
+    shares: tuple[float, ...]
+    factor: float
+
+
 class ShareOfEpochs(NamedTuple):
     """A share of the epochs of a run; whole ones are rounded up."""
 
@@ -74,10 +81,12 @@ class Authors(NamedTuple):
     Attributes:
         families: of the backbones for which they publish some.
         settings: by dotted name; tests/fixtures/authors_settings.yaml has the sources.
+        from_weights: whether they start from pretrained weights.
     """
 
     families: tuple[str, ...]
     settings: Settings
+    from_weights: bool = False
 
 
 # What `small` means for all methods, unless the method's own table says otherwise.
@@ -125,6 +134,9 @@ def value_for(value: Any, job: JobFacts) -> Any:
             return value_for(value.small if job.has_small_images else value.large, job)
         case AtMostAllEpochs():
             return min(value.epochs, job.epochs)
+        case FallsAfterShares():
+            falls = tuple(share * job.epochs for share in value.shares)
+            return {"epochs": falls, "factor": value.factor}
         case ShareOfEpochs():
             epochs = value.share * job.epochs
             return math.ceil(epochs) if value.whole else epochs

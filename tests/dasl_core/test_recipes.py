@@ -16,6 +16,7 @@ from dasl_core.spec.recipes import (
     ByEpochs,
     ByFamily,
     ByImageSize,
+    FallsAfterShares,
     JobFacts,
     Settings,
     ShareOfEpochs,
@@ -98,6 +99,7 @@ JOB = JobFacts(family="resnet", epochs=100, batch=256, has_small_images=False)
         (ByBatch({256: 1, 4096: 2}), JOB, 1),
         (ByBatch({256: 1, 4096: 2}), JOB._replace(batch=1100), 2),
         (AtMostAllEpochs(40), JOB, 40),
+        (FallsAfterShares((0.25,), 0.1), JOB, {"epochs": (25.0,), "factor": 0.1}),
         (AtMostAllEpochs(40), JOB._replace(epochs=7), 7),
         (ShareOfEpochs(0.2), JOB, 20),
         (ShareOfEpochs(0.1, whole=True), JOB._replace(epochs=11), 2),
@@ -149,8 +151,12 @@ def test_start_from_weights_changes_them_slowly() -> None:
             r"recipe: is not known: no settings of the authors of simclr for backbones such as vit_tiny",
         ),
         (
+            {"recipe": "authors", "method": {"name": "margin_softmax"}},
+            r"recipe: is not known: no settings of the authors of margin_softmax were found",
+        ),
+        (
             {"recipe": "authors", "method": {"name": "npair"}},
-            r"recipe: is not known: no settings of the authors of npair were found",
+            r"recipe: is for a start from weights",
         ),
     ],
 )

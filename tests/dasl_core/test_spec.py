@@ -908,7 +908,7 @@ def _unbounded(node: Any, path: str = "") -> Iterator[str]:
 def test_every_field_is_bounded() -> None:
     """Unbounded values could overflow in sums, or fill memory and tables."""
     # A validator limits shares of an area to (0, 1].
-    areas = ("crop_scale/anyOf/0/prefixItems", "local_scale/anyOf/0/prefixItems")
+    areas = ("crop_scale/anyOf/0/", "local_scale/anyOf/0/", "mask_ratio/prefixItems")
     unbounded = [
         path
         for path in _unbounded(JobSpec.model_json_schema())

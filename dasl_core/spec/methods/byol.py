@@ -42,6 +42,7 @@ class BYOL(TwoViewConfig, EMATeacherConfig):
     authors: ClassVar[Authors | None] = Authors(
         families=("resnet",),
         settings={
+            "method.separate_views": True,
             "method.hidden_dim": 4096,
             "method.teacher_momentum": ByEpochs({40: 0.97, 100: 0.99, 300: 0.99, 1000: 0.996}),
             "augment.interpolation": "bicubic",

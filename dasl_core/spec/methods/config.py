@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 
 from dasl_core.spec.base import Auto, SpecModel, problem
 from dasl_core.spec.problems import FieldProblem
-from dasl_core.spec.recipes import NOTHING, Authors, Settings
+from dasl_core.spec.recipes import NOTHING, Authors, FallsAfterShares, Settings
 
 Width = Annotated[int, Field(ge=1, le=65_536)]
 # Below it cosines become numbers that float32 does not hold.
@@ -291,6 +291,20 @@ class MetricLearningConfig(MethodConfig):
         resolved = RESOLVED_METHODS[self.name]
         assert issubclass(resolved, ResolvedMetricLearningConfig), "each method has its own"
         return self.narrow(resolved)
+
+
+# Dyfine/SphericalEmbedding, config.py and learner.py, for CUB-200.
+SEC_SETTINGS: Settings = {
+    "method.embedding_norm": True,
+    "augment.crop_scale": (0.16, 1.0),
+    "backbone.freeze_batch_norm": "all",
+    "train.optimizer.name": "adam",
+    "train.optimizer.lr": 5e-6,
+    "train.optimizer.head_lr": 2.0,
+    "train.optimizer.step_decay": FallsAfterShares((0.625,), 0.1),
+    "train.optimizer.weight_decay": 2.5e-3,
+    "train.warmup_epochs": 0,
+}
 
 
 class ResolvedMetricLearningConfig(MetricLearningConfig):

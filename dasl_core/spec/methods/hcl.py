@@ -28,6 +28,7 @@ class HCL(TwoViewConfig, ProjectionHeadConfig):
     authors: ClassVar[Authors | None] = Authors(
         families=("resnet",),
         settings={
+            "method.separate_views": True,
             "method.hidden_dim": 512,
             "augment.crop_scale": (0.08, 1.0),
             "augment.blur": 0.5,

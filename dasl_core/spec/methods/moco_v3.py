@@ -41,6 +41,7 @@ class MoCoV3(TwoViewConfig, EMATeacherConfig):
     authors: ClassVar[Authors | None] = Authors(
         families=("resnet", "vit"),
         settings={
+            "method.separate_views": True,
             "method.temperature": ByFamily(vit=0.2, other=1.0),
             "method.hidden_dim": 4096,
             "method.teacher_momentum": ByFamily(

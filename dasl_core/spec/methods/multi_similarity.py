@@ -1,15 +1,17 @@
 """Settings of multi-similarity."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from dasl_core.spec.methods.config import (
+    SEC_SETTINGS,
     MetricLearningConfig,
     ResolvedMetricLearningConfig,
     register,
     register_resolved,
 )
+from dasl_core.spec.recipes import Authors, FallsAfterShares
 
 
 @register
@@ -19,6 +21,16 @@ class MultiSimilarity(MetricLearningConfig):
     Pairs get more weight the harder they are, by themselves and relative to the other pairs of their
     anchor. Pairs that are much easier than the hardest opposite pair are dropped.
     """
+
+    authors: ClassVar[Authors | None] = Authors(
+        families=("resnet",),
+        from_weights=True,
+        settings={
+            **SEC_SETTINGS,
+            "train.samples_per_class": 5,
+            "train.optimizer.step_decay": FallsAfterShares((0.375, 0.75), 0.1),
+        },
+    )
 
     name: Literal["multi_similarity"] = "multi_similarity"
     alpha: float = Field(2.0, gt=0, le=1000, description="Sharpness of the weights of positives.")

@@ -5,11 +5,13 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from dasl_core.spec.methods.config import (
+    SEC_SETTINGS,
     MetricLearningConfig,
     ResolvedMetricLearningConfig,
     register,
     register_resolved,
 )
+from dasl_core.spec.recipes import Authors
 
 
 @register
@@ -22,6 +24,15 @@ class NPair(MetricLearningConfig):
     """
 
     samples_per_class: ClassVar[int | None] = 2
+
+    authors: ClassVar[Authors | None] = Authors(
+        families=("resnet",),
+        from_weights=True,
+        settings={
+            **SEC_SETTINGS,
+            "train.samples_per_class": 2,
+        },
+    )
 
     name: Literal["npair"] = "npair"
     normalize: bool = Field(

@@ -11,6 +11,7 @@ from dasl_core.spec.methods.config import (
     register,
     register_resolved,
 )
+from dasl_core.spec.recipes import Authors
 
 
 @register
@@ -24,6 +25,24 @@ class ProxyAnchor(MetricLearningConfig):
     # the untrained network.
     recipe: ClassVar[Recipe] = MetricLearningConfig.recipe._replace(
         lr={"adamw": 2e-4, "adam": 2e-4, "sgd": 0.01}
+    )
+    # tjddus9597/Proxy-Anchor-CVPR2020, README.md, for CUB-200 and a ResNet-50.
+    authors: ClassVar[Authors | None] = Authors(
+        families=("resnet",),
+        from_weights=True,
+        settings={
+            "method.embedding_init": "kaiming",
+            "augment.crop_scale": (0.08, 1.0),
+            "backbone.freeze_batch_norm": "statistics",
+            "backbone.pooling": "average_max",
+            "train.clip": {"value": 10.0},
+            "train.head_only_epochs": 5,
+            "train.optimizer.name": "adamw",
+            "train.optimizer.lr": 1e-4,
+            "train.optimizer.step_decay": {"epochs": 5, "factor": 0.5},
+            "train.samples_per_class": None,
+            "train.warmup_epochs": 0,
+        },
     )
     needs_pairs: ClassVar[bool] = False
 

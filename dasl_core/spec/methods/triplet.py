@@ -1,11 +1,12 @@
 """Settings of the triplet loss."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from dasl_core.spec.base import Auto
 from dasl_core.spec.methods.config import (
+    SEC_SETTINGS,
     MetricLearningConfig,
     ResolveContext,
     ResolvedMetricLearningConfig,
@@ -13,6 +14,7 @@ from dasl_core.spec.methods.config import (
     register_resolved,
 )
 from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.recipes import Authors
 
 Margin = Annotated[float, Field(ge=1e-3, le=4)]
 # All triplets of N images are found in a tensor of N^3 booleans: 1.1 GB.
@@ -27,6 +29,15 @@ class Triplet(MetricLearningConfig):
     embeddings. `mining` selects the triplets whose mean violation is the loss; a batch without any has a loss
     of 0.
     """
+
+    authors: ClassVar[Authors | None] = Authors(
+        families=("resnet",),
+        from_weights=True,
+        settings={
+            **SEC_SETTINGS,
+            "train.samples_per_class": 3,
+        },
+    )
 
     name: Literal["triplet"] = "triplet"
     mining: Literal["semihard", "all", "all_semihard"] = Field(

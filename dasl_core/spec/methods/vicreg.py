@@ -38,6 +38,7 @@ class VICReg(TwoViewConfig):
     authors: ClassVar[Authors | None] = Authors(
         families=("resnet",),
         settings={
+            "method.separate_views": True,
             "method.projection_dim": 8192,
             "method.hidden_dim": 8192,
             "augment.interpolation": "bicubic",

@@ -27,27 +27,29 @@ def choose_recipe(spec: JobSpec, problems: list[FieldProblem]) -> RecipeName:
     if name == "auto":
         starts = spec.backbone.pretrained is not None and not spec.method.supervised
         return "continue" if starts else "small"
-    if name == "continue" and spec.backbone.pretrained is None:
+    authors, family = spec.method.authors, BACKBONES[spec.backbone.name].family
+    from_weights = name == "continue" or (
+        name == "authors" and authors is not None and authors.from_weights
+    )
+    if from_weights and spec.backbone.pretrained is None:
         problems.append(
             FieldProblem(
                 "recipe",
                 "is for a start from weights, and backbone.pretrained is null",
-                "'continue'",
+                repr(name),
                 "'small', or backbone.pretrained with weights to start from",
             )
         )
-    if name == "authors":
-        authors, family = spec.method.authors, BACKBONES[spec.backbone.name].family
-        if authors is None or family not in authors.families:
-            such = "" if authors is None else f" for backbones such as {spec.backbone.name}"
-            problems.append(
-                FieldProblem(
-                    "recipe",
-                    f"is not known: no settings of the authors of {spec.method.name}{such} were found",
-                    "'authors'",
-                    "'small'",
-                )
+    if name == "authors" and (authors is None or family not in authors.families):
+        such = "" if authors is None else f" for backbones such as {spec.backbone.name}"
+        problems.append(
+            FieldProblem(
+                "recipe",
+                f"is not known: no settings of the authors of {spec.method.name}{such} were found",
+                "'authors'",
+                "'small'",
             )
+        )
     return name
 
 
@@ -81,4 +83,5 @@ def _with(part: Part, path: list[str], value: Any) -> Part:
     given = getattr(part, name, None)
     if inner and isinstance(given, SpecModel):
         return part.model_copy(update={name: _with(given, inner, value)})
-    return part.model_copy(update={name: value}) if given == "auto" else part
+    # Validated, since the value may be the content of a part.
+    return part.narrow(type(part), **{name: value}) if given == "auto" else part
