@@ -35,6 +35,12 @@ class ByBatch(NamedTuple):
     values: Mapping[int, Any]
 
 
+class ByFeatures(NamedTuple):
+    """Values by the width of the backbone's features: 384 is a ViT-S, 768 a ViT-B. As with `ByBatch`."""
+
+    values: Mapping[int, Any]
+
+
 class ByImageSize(NamedTuple):
     """A value for images that get the small stem, and one for larger images."""
 
@@ -70,6 +76,7 @@ class JobFacts(NamedTuple):
     """
 
     family: str
+    features: int
     epochs: int
     batch: int
     has_small_images: bool
@@ -130,6 +137,8 @@ def value_for(value: Any, job: JobFacts) -> Any:
             return value_for(_nearest(value.values, job.epochs), job)
         case ByBatch():
             return value_for(_nearest(value.values, job.batch), job)
+        case ByFeatures():
+            return value_for(_nearest(value.values, job.features), job)
         case ByImageSize():
             return value_for(value.small if job.has_small_images else value.large, job)
         case AtMostAllEpochs():

@@ -15,6 +15,7 @@ from dasl_core.spec.recipes import (
     ByBatch,
     ByEpochs,
     ByFamily,
+    ByFeatures,
     ByImageSize,
     FallsAfterShares,
     JobFacts,
@@ -81,7 +82,7 @@ def test_recipe_sets_only_fields_that_can_be_auto(
     assert settings.keys() <= fields
 
 
-JOB = JobFacts(family="resnet", epochs=100, batch=256, has_small_images=False)
+JOB = JobFacts(family="resnet", features=2048, epochs=100, batch=256, has_small_images=False)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +99,8 @@ JOB = JobFacts(family="resnet", epochs=100, batch=256, has_small_images=False)
         (ByFamily(vit=0, other=ByEpochs({10: 3})), JOB, 3),
         (ByBatch({256: 1, 4096: 2}), JOB, 1),
         (ByBatch({256: 1, 4096: 2}), JOB._replace(batch=1100), 2),
+        (ByFeatures({384: 1, 768: 2}), JOB, 2),
+        (ByFeatures({384: 1, 768: 2}), JOB._replace(features=192), 1),
         (AtMostAllEpochs(40), JOB, 40),
         (FallsAfterShares((0.25,), 0.1), JOB, {"epochs": (25.0,), "factor": 0.1}),
         (AtMostAllEpochs(40), JOB._replace(epochs=7), 7),

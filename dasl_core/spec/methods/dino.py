@@ -22,7 +22,7 @@ from dasl_core.spec.methods.config import (
     register,
     register_resolved,
 )
-from dasl_core.spec.recipes import AtMostAllEpochs, Authors, ByEpochs, ByFamily
+from dasl_core.spec.recipes import AtMostAllEpochs, Authors, ByEpochs, ByFamily, ByFeatures
 
 
 class SelfDistillationConfig(MultiCropConfig, EMATeacherConfig):
@@ -160,6 +160,9 @@ class DINO(SelfDistillationConfig):
         settings={
             "method.hidden_dim": 2048,
             "method.out_dim": 65_536,
+            "method.norm_last_layer": ByFamily(
+                vit=ByEpochs({100: True, 300: ByFeatures({384: False, 768: True})}), other=True
+            ),
             "method.local_scale": ByFamily(vit=(0.05, 0.4), other=(0.05, 0.14)),
             "method.teacher_temperature": ByFamily(
                 vit=ByEpochs({100: 0.04, 300: 0.07}), other=0.04

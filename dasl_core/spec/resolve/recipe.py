@@ -57,6 +57,7 @@ def fill_in(spec: JobSpec, recipe: RecipeName, image_size: int) -> JobSpec:
     """Return the spec with the settings of its recipe, and the constants of `small`, in place of "auto"."""
     job = JobFacts(
         family=BACKBONES[spec.backbone.name].family,
+        features=BACKBONES[spec.backbone.name].features,
         epochs=spec.train.epochs,
         batch=256 if spec.train.batch_size == "auto" else spec.train.batch_size,
         has_small_images=image_size <= SMALL_STEM_UP_TO,
