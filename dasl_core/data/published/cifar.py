@@ -57,11 +57,11 @@ def _read(
         for file in files:
             batch = _load(source, folder, file)
             try:
-                pixels = batch[b"data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+                pixels = batch[b"data"].values().reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
                 for image, label in zip(pixels, batch[key], strict=True):
                     yield PublishedImage(part, names[label].decode(), f"{count:05d}.png", image)
                     count += 1
-            except (LookupError, AttributeError, TypeError) as error:
+            except (LookupError, AttributeError, TypeError, ValueError) as error:
                 raise ValueError(f"{file} is not a batch of CIFAR: {error!r}") from error
 
 
@@ -79,34 +79,63 @@ def _load(source: Path, folder: str, file: str) -> dict[bytes, Any]:
         raise ValueError(f"{source} is not the archive with {folder}/{file}: {error}") from error
     try:
         batch = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
-    except (pickle.UnpicklingError, EOFError, LookupError, TypeError, AttributeError) as error:
+    except (
+        pickle.UnpicklingError,
+        EOFError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ValueError,
+    ) as error:
         raise ValueError(f"{file} is damaged, or not a file of CIFAR: {error}") from error
     if not isinstance(batch, dict):
         raise ValueError(f"{file} is not a file of CIFAR: it holds no dict")
     return batch
 
 
-def _bytes_dtype(code: str | bytes, *arguments: bool) -> np.dtype[np.uint8]:
-    name = code.decode() if isinstance(code, bytes) else code
-    if name.strip("|") != "u1":
-        raise pickle.UnpicklingError(f"it has an array of {name}, not of bytes")
-    return np.dtype(np.uint8)
+class _Dtype:
+    """What NumPy's dtype is unpickled to."""
+
+    def __init__(self, code: str | bytes, *_: object) -> None:
+        name = code.decode() if isinstance(code, bytes) else code
+        if name.strip("|") != "u1":
+            raise pickle.UnpicklingError(f"it has an array of {name}, not of bytes")
+
+    def __setstate__(self, state: object) -> None:
+        """Ignore the byte order: a byte has none."""
 
 
-# What an array of bytes needs. Python 2 wrote the authors' files, and NumPy has renamed its module since.
-_ALLOWED: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
-    ("numpy._core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): _bytes_dtype,
+class _Array:
+    """What NumPy's array is unpickled to: its shape and bytes, which no code of NumPy has read."""
+
+    shape: tuple[int, ...] = ()
+    content = b""
+
+    def __init__(self, *_: object) -> None:
+        """Begin without content, as NumPy does."""
+
+    def __setstate__(self, state: tuple[int, tuple[int, ...], _Dtype, bool, bytes]) -> None:
+        _, self.shape, _, _, self.content = state
+
+    def values(self) -> np.ndarray:
+        """The array, of uint8."""
+        return np.frombuffer(self.content, np.uint8).reshape(self.shape)
+
+
+# What an array needs. Python 2 wrote the authors' files, and NumPy has renamed its module since.
+_ALLOWED: dict[tuple[str, str], type] = {
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy._core.multiarray", "_reconstruct"): _Array,
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _Dtype,
 }
 
 
 class _ArraysOnly(pickle.Unpickler):
     """Unpickler of plain values and arrays of bytes: a pickle could otherwise run any program."""
 
-    def find_class(self, module: str, name: str) -> Any:
-        """Return one of the functions that arrays of bytes need.
+    def find_class(self, module: str, name: str) -> type:
+        """Return what stands for one of NumPy's classes.
 
         Raises:
             pickle.UnpicklingError: the pickle asks for anything else.
