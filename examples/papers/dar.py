@@ -73,6 +73,7 @@ SELF_SUPERVISED = (
     SelfSupervised("resnet50", "byol", None, "authors", None),
     SelfSupervised("resnet50", "swav", None, "authors", None),
     SelfSupervised("resnet50", "hcl", None, "small", None),
+    SelfSupervised("resnet50", "pcl", None, "small", None),
     # The sources do not say which loss DAR is added to on a ViT: here DINO's.
     SelfSupervised("vit_base_patch16_224", "dino", None, "authors", 61.5),
     SelfSupervised("vit_base_patch16_224", "dino", "instance", "authors", 62.5),
@@ -88,6 +89,7 @@ METHODS = {
     "byol": "BYOL",
     "swav": "SwAV",
     "hcl": "HCL",
+    "pcl": "PCL",
     "dino": "DINO",
     "ibot": "iBOT",
 }
