@@ -207,7 +207,7 @@ def test_shape_fields_are_those_that_change_a_tensor(method: str) -> None:
         if isinstance(value, bool):
             changed: object = not value
         elif isinstance(value, int):
-            changed = value + 8  # a queue in whole batches
+            changed = value + 16  # a queue in whole batches, a crop in whole patches
         else:
             continue  # rates, temperatures, names
         assert (shapes(**{name: changed}) != before) == (name in marked), name

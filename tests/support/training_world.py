@@ -67,7 +67,10 @@ EASY: dict[str, dict[str, Any]] = {
     "pcl": {"queue_length": 20, "clusters": [3, 5]},
 }
 # Methods that need another backbone than `test_resnet`: one with four patches by its standard stem.
-TINY_BACKBONES = {"ibot": {"name": "test_vit", "image_size": 32}}
+TINY_BACKBONES = {"ibot": {"name": "test_vit", "image_size": 32, "stem": "standard"}}
+# Methods that share most of their code with another one. What the regularizers do to a method is tested on
+# that one; on these, only in whole runs on two ranks and in resumed runs.
+KIN = {"ibot": "dino", "margin_softmax": "proxy_anchor", "pcl": "moco_v3"}
 SMALL: dict[str, dict[str, Any]] = {
     name: {field: value for field, value in SMALL_FIELDS.items() if field in config.model_fields}
     | EASY.get(name, {})
