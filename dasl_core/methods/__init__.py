@@ -13,6 +13,7 @@ from dasl_core.methods.swav import sinkhorn, swapped_prediction
 from dasl_core.methods.triplet import semihard_triplet_loss
 from dasl_core.methods.vicreg import vicreg_loss
 from dasl_core.models.cut_init import cut_weights
+from dasl_core.models.freeze import freeze_first_blocks
 from dasl_core.spec import METHODS, ResolvedJobSpec
 from dasl_core.spec.methods.config import ResolvedTwoViewConfig
 
@@ -50,6 +51,8 @@ def build_method(spec: ResolvedJobSpec, num_classes: int | None = None) -> Metho
     method = REGISTRY[spec.method.name].from_settings(spec.method, spec.backbone, num_classes)
     if isinstance(spec.method, ResolvedTwoViewConfig):
         method.separate_views = spec.method.separate_views
+    if spec.backbone.freeze_blocks:
+        freeze_first_blocks(method.backbone, spec.backbone.freeze_blocks)
     if spec.train.cut_init is not None:
         cut_weights(method, spec.train.cut_init)
     if spec.backbone.freeze_batch_norm != "none":

@@ -82,6 +82,15 @@ class Backbone(SpecModel):
             'The heads\' batch normalization learns in any case. "auto": "none".'
         ),
     )
+    freeze_blocks: int = Field(
+        0,
+        ge=0,
+        le=1000,
+        description=(
+            "Keep the weights of the stem and of this many first blocks of pretrained weights, which saves "
+            "time and forgets less; 0 trains all. Batch normalization in them follows `freeze_batch_norm`."
+        ),
+    )
     drop_path: DropPath | Auto = Field(
         "auto",
         description=(

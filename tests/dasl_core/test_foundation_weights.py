@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.models.backbone import build_backbone
-from dasl_core.spec import BACKBONES, ResolvedBackbone
+from dasl_core.models.freeze import freeze_first_blocks
+from dasl_core.spec import BACKBONES, ResolvedBackbone, SpecError
 from dasl_core.spec.normalization import IMAGENET
 from tests.support.training_world import Recorder, assert_same, resolved, run
 
@@ -120,9 +121,9 @@ def test_published_layout_loads(tmp_path: Path, name: str, layout: str) -> None:
         torch.testing.assert_close(value, model.state_dict()[key], msg=key)
 
 
-@pytest.mark.parametrize(("name", "size"), [(V2, 28), (V3, 32)])
+@pytest.mark.parametrize(("name", "size", "frozen"), [(V2, 28, 0), (V3, 32, 1)])
 def test_foundation_weights_continue_for_50_steps(
-    pictures: DatasetIndex, cache: Path, tmp_path: Path, name: str, size: int
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, name: str, size: int, frozen: int
 ) -> None:
     model = random_network(name)
     torch.save(authors_layout(name, model.state_dict()), tmp_path / "published.pth")
@@ -134,6 +135,7 @@ def test_foundation_weights_continue_for_50_steps(
             "image_size": size,
             "stem": "standard",
             "pretrained": str(tmp_path / "published.pth"),
+            "freeze_blocks": frozen,
         },
         train={"epochs": 9, "batch_size": 4, "checkpoint_every_epochs": 6},
         evaluate={"holdout": None},
@@ -149,5 +151,29 @@ def test_foundation_weights_continue_for_50_steps(
     # Near the start, and changed.
     before, after = model.state_dict()["norm.weight"], weights["norm.weight"]
     assert 0 < float((after - before).abs().max()) < 0.05
+    for part, keeps in (("patch_embed", frozen > 0), ("blocks.0", frozen > 0), ("blocks.1", False)):
+        kept = [
+            torch.equal(value, model.state_dict()[key])
+            for key, value in weights.items()
+            if key.startswith(part)
+        ]
+        assert all(kept) if keeps else not all(kept)
     description: dict[str, Any] = json.loads((whole.last_checkpoint / "model.json").read_text())
     timm.create_model(**description["timm"]).load_state_dict(weights)
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "test_convnext", "test_efficientnet", V3])
+def test_first_blocks_are_frozen_in_every_family(name: str) -> None:
+    model = timm.create_model(name, num_classes=0)
+    freeze_first_blocks(model, 1)
+    learns = [parameter.requires_grad for parameter in model.parameters()]
+    assert not learns[0]
+    assert learns[-1]
+    assert any(learns)
+    with pytest.raises(ValueError, match=r"backbone\.freeze_blocks: 99 leaves nothing"):
+        freeze_first_blocks(model, 99)
+
+
+def test_random_weights_are_not_frozen(pictures: DatasetIndex) -> None:
+    with pytest.raises(SpecError, match=r"backbone\.freeze_blocks: would keep random weights"):
+        resolved(pictures, backbone={"freeze_blocks": 1})

@@ -71,6 +71,15 @@ def check_ignored(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> No
                 "'none', or a ResNet",
             )
         )
+    if backbone.freeze_blocks and backbone.pretrained is None:
+        problems.append(
+            FieldProblem(
+                "backbone.freeze_blocks",
+                "would keep random weights, since backbone.pretrained is null",
+                str(backbone.freeze_blocks),
+                "0, or backbone.pretrained with weights to start from",
+            )
+        )
     if train.cut_init is not None and spec.backbone.pretrained is not None:
         problems.append(
             FieldProblem(
