@@ -19,6 +19,7 @@ from dasl_core.spec.methods.config import (
     register_resolved,
 )
 from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.recipes import Authors
 
 Keys = Annotated[int, Field(ge=1, le=100_000_000)]
 Clusters = Annotated[
@@ -41,6 +42,16 @@ class PCL(ProjectionHeadConfig, EMATeacherConfig):
 
     # The authors' code (salesforce/PCL, README.md and main_pcl.py); its views are the defaults here.
     recipe: ClassVar[Recipe] = Recipe(lr={"sgd": 0.03}, weight_decay={"sgd": 1e-4})
+
+    authors: ClassVar[Authors | None] = Authors(
+        families=("resnet",),
+        settings={
+            "method.teacher_momentum": 0.999,
+            "train.optimizer.name": "sgd",
+            "train.optimizer.lr": 0.03,
+            "train.warmup_epochs": 0,
+        },
+    )
 
     name: Literal["pcl"] = "pcl"
     temperature: Temperature = Field(
