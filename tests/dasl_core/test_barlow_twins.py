@@ -108,15 +108,15 @@ def test_micro_batches_give_whole_batch_gradient(pictures: DatasetIndex) -> None
 
 def test_resolved_settings_are_those_of_the_authors(pictures: DatasetIndex) -> None:
     context = ResolveContext("resnet50", 2048, 224, None, 1_281_167, 2048, 1000)
-    authors = Settings().resolve(context)
+    authors = Settings(separate_views=False).resolve(context)
     assert (authors.projection_dim, authors.hidden_dim) == (8192, 8192)
     assert authors.redundancy == 0.0051
     assert authors.loss_scale * 0.2 == pytest.approx(
         0.0048
     )  # the authors' rate of biases and norms
-    small = Settings().resolve(context._replace(features=512))
+    small = Settings(separate_views=False).resolve(context._replace(features=512))
     assert (small.projection_dim, small.hidden_dim) == (2048, 2048)
-    own = Settings(projection_dim=6).resolve(context)
+    own = Settings(separate_views=False, projection_dim=6).resolve(context)
     assert (own.projection_dim, own.hidden_dim) == (6, 6)
     spec = resolved(
         pictures,

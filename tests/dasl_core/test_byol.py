@@ -192,15 +192,24 @@ def given_facts(epochs: int) -> ResolveContext:
     [(1, 0.97), (40, 0.97), (70, 0.98), (100, 0.99), (300, 0.99), (1000, 0.996), (9999, 0.996)],
 )
 def test_momentum_schedule_spans_training(epochs: int, momentum: float) -> None:
-    assert Settings().resolve(given_facts(epochs)).teacher_momentum == pytest.approx(momentum)
-    assert Settings(teacher_momentum=0.5).resolve(given_facts(epochs)).teacher_momentum == 0.5
+    assert Settings(separate_views=False).resolve(
+        given_facts(epochs)
+    ).teacher_momentum == pytest.approx(momentum)
+    assert (
+        Settings(separate_views=False, teacher_momentum=0.5)
+        .resolve(given_facts(epochs))
+        .teacher_momentum
+        == 0.5
+    )
 
 
 def test_head_widths_grow_with_backbone() -> None:
-    assert Settings().resolve(given_facts(9)).hidden_dim == 1024
+    assert Settings(separate_views=False).resolve(given_facts(9)).hidden_dim == 1024
     wide = given_facts(9)._replace(features=2048)
-    assert Settings().resolve(wide).hidden_dim == 4096  # as in the paper, with a ResNet-50
-    assert Settings(hidden_dim=7).resolve(wide).hidden_dim == 7
+    assert (
+        Settings(separate_views=False).resolve(wide).hidden_dim == 4096
+    )  # as in the paper, with a ResNet-50
+    assert Settings(separate_views=False, hidden_dim=7).resolve(wide).hidden_dim == 7
 
 
 def test_recipe_is_that_of_the_paper(pictures: DatasetIndex) -> None:

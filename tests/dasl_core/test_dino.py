@@ -477,7 +477,7 @@ def facts(**changes: Any) -> ResolveContext:
     return known._replace(**changes)
 
 
-SMALL = Settings(local_scale=(0.05, 0.4))
+SMALL = Settings(norm_last_layer=True, local_scale=(0.05, 0.4))
 
 
 def test_imagenet_settings_are_those_of_the_paper() -> None:
@@ -497,7 +497,9 @@ def test_imagenet_settings_are_those_of_the_paper() -> None:
 def test_number_of_outputs_follows_dataset_size(images: int, outputs: int) -> None:
     assert SMALL.resolve(facts(train_images=images)).out_dim == outputs
     assert (
-        Settings(local_scale=(0.05, 0.4), out_dim=7).resolve(facts(train_images=images)).out_dim
+        Settings(norm_last_layer=True, local_scale=(0.05, 0.4), out_dim=7)
+        .resolve(facts(train_images=images))
+        .out_dim
         == 7
     )
 
@@ -508,13 +510,13 @@ def test_short_trainings_have_faster_and_sharper_teachers() -> None:
     assert SMALL.resolve(short).teacher_temperature_epochs == 12
     assert SMALL.resolve(short).teacher_temperature == 0.04
     assert (
-        Settings(local_scale=(0.05, 0.4), teacher_temperature_start=0.03)
+        Settings(norm_last_layer=True, local_scale=(0.05, 0.4), teacher_temperature_start=0.03)
         .resolve(short)
         .teacher_temperature
         == 0.03
     )
     assert (
-        Settings(local_scale=(0.05, 0.4), teacher_temperature=0.06)
+        Settings(norm_last_layer=True, local_scale=(0.05, 0.4), teacher_temperature=0.06)
         .resolve(short)
         .teacher_temperature
         == 0.06
@@ -522,7 +524,9 @@ def test_short_trainings_have_faster_and_sharper_teachers() -> None:
     assert SMALL.resolve(short._replace(epochs=1000)).teacher_temperature == 0.07
     assert SMALL.resolve(short._replace(epochs=400)).teacher_momentum == 0.99
     assert (
-        Settings(local_scale=(0.05, 0.4), teacher_momentum=0.5).resolve(short).teacher_momentum
+        Settings(norm_last_layer=True, local_scale=(0.05, 0.4), teacher_momentum=0.5)
+        .resolve(short)
+        .teacher_momentum
         == 0.5
     )
 

@@ -20,6 +20,7 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import REGISTRY, Step, build_method
 from dasl_core.seeds import stream
 from dasl_core.spec import METHODS, ResolvedJobSpec
+from dasl_core.spec.methods import RESOLVED_METHODS
 from dasl_core.spec.methods.config import MetricLearningConfig
 from dasl_core.train.optim import learning_rate_factors
 from dasl_core.train.views import views_of
@@ -172,6 +173,14 @@ def test_setting_has_exactly_the_stated_effects(
         assert change.effects <= changed
     else:
         assert changed == change.effects
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_resolved_setting_can_be_auto(name: str) -> None:
+    """A field narrowed by a base class alone keeps the type of the other base."""
+    for field, info in RESOLVED_METHODS[name].model_fields.items():
+        assert info.default != "auto", field
+        assert "'auto'" not in repr(info.annotation), field
 
 
 @pytest.mark.parametrize("name", REGISTRY)

@@ -116,10 +116,13 @@ def test_micro_batches_give_whole_batch_gradient(pictures: DatasetIndex) -> None
 
 def test_settings(pictures: DatasetIndex) -> None:
     context = ResolveContext("resnet50", 2048, 224, None, 1_281_167, 2048, 100)
-    config = Settings().resolve(context)
+    config = Settings(separate_views=False).resolve(context)
     assert (config.projection_dim, config.hidden_dim) == (8192, 8192)  # the paper's for a ResNet-50
-    assert Settings().resolve(context._replace(features=512)).projection_dim == 2048
-    own = Settings(projection_dim=6).resolve(context)
+    assert (
+        Settings(separate_views=False).resolve(context._replace(features=512)).projection_dim
+        == 2048
+    )
+    own = Settings(separate_views=False, projection_dim=6).resolve(context)
     assert (own.projection_dim, own.hidden_dim) == (6, 6)
     assert (config.invariance, config.variance, config.covariance) == (25, 25, 1)
     spec = resolved(

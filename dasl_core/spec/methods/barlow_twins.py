@@ -97,5 +97,6 @@ class BarlowTwins(TwoViewConfig):
 class ResolvedBarlowTwins(BarlowTwins, ResolvedTwoViewConfig):
     """Barlow Twins' settings without "auto"."""
 
+    separate_views: bool = False
     projection_dim: EmbeddingWidth
     hidden_dim: Width

@@ -92,6 +92,7 @@ class BYOL(TwoViewConfig, EMATeacherConfig):
 class ResolvedBYOL(BYOL, ResolvedTwoViewConfig):
     """BYOL's settings without "auto"."""
 
+    separate_views: bool = False
     hidden_dim: Width
     teacher_momentum: Momentum
 

@@ -67,4 +67,5 @@ class HCL(TwoViewConfig, ProjectionHeadConfig):
 class ResolvedHCL(HCL, ResolvedTwoViewConfig):
     """HCL's settings without "auto"."""
 
+    separate_views: bool = False
     hidden_dim: Width

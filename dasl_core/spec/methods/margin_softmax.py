@@ -6,6 +6,7 @@ from pydantic import Field
 
 from dasl_core.spec.base import Auto
 from dasl_core.spec.methods.config import (
+    EmbeddingInit,
     MetricLearningConfig,
     ResolveContext,
     ResolvedMetricLearningConfig,
@@ -103,5 +104,7 @@ class MarginSoftmax(MetricLearningConfig):
 class ResolvedMarginSoftmax(MarginSoftmax, ResolvedMetricLearningConfig):
     """The settings of a softmax loss with a margin, without "auto"."""
 
+    embedding_norm: bool = False
+    embedding_init: EmbeddingInit = "uniform"
     margin: Margin
     scale: Scale | None

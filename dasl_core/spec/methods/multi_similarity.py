@@ -6,6 +6,7 @@ from pydantic import Field
 
 from dasl_core.spec.methods.config import (
     SEC_SETTINGS,
+    EmbeddingInit,
     MetricLearningConfig,
     ResolvedMetricLearningConfig,
     register,
@@ -62,3 +63,6 @@ class MultiSimilarity(MetricLearningConfig):
 @register_resolved
 class ResolvedMultiSimilarity(MultiSimilarity, ResolvedMetricLearningConfig):
     """The settings of the multi-similarity loss without "auto"."""
+
+    embedding_norm: bool = False
+    embedding_init: EmbeddingInit = "uniform"

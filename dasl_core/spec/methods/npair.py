@@ -6,6 +6,7 @@ from pydantic import Field
 
 from dasl_core.spec.methods.config import (
     SEC_SETTINGS,
+    EmbeddingInit,
     MetricLearningConfig,
     ResolvedMetricLearningConfig,
     register,
@@ -49,3 +50,6 @@ class NPair(MetricLearningConfig):
 @register_resolved
 class ResolvedNPair(NPair, ResolvedMetricLearningConfig):
     """The settings of N-pair without "auto"."""
+
+    embedding_norm: bool = False
+    embedding_init: EmbeddingInit = "uniform"

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from dasl_core.spec.methods.config import (
+    EmbeddingInit,
     MetricLearningConfig,
     Recipe,
     ResolvedMetricLearningConfig,
@@ -65,3 +66,6 @@ class ProxyAnchor(MetricLearningConfig):
 @register_resolved
 class ResolvedProxyAnchor(ProxyAnchor, ResolvedMetricLearningConfig):
     """The settings of Proxy-Anchor without "auto"."""
+
+    embedding_norm: bool = False
+    embedding_init: EmbeddingInit = "uniform"

@@ -67,6 +67,7 @@ class SimCLR(TwoViewConfig, ProjectionHeadConfig):
 class ResolvedSimCLR(SimCLR, ResolvedTwoViewConfig):
     """SimCLR's settings without "auto"."""
 
+    separate_views: bool = False
     hidden_dim: Width
     temperature: Temperature
     last_batch_norm: bool

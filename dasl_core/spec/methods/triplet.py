@@ -7,6 +7,7 @@ from pydantic import Field
 from dasl_core.spec.base import Auto
 from dasl_core.spec.methods.config import (
     SEC_SETTINGS,
+    EmbeddingInit,
     MetricLearningConfig,
     ResolveContext,
     ResolvedMetricLearningConfig,
@@ -84,4 +85,6 @@ class Triplet(MetricLearningConfig):
 class ResolvedTriplet(Triplet, ResolvedMetricLearningConfig):
     """The triplet loss's settings without "auto"."""
 
+    embedding_norm: bool = False
+    embedding_init: EmbeddingInit = "uniform"
     margin: Margin

@@ -100,5 +100,6 @@ class VICReg(TwoViewConfig):
 class ResolvedVICReg(VICReg, ResolvedTwoViewConfig):
     """VICReg's settings without "auto"."""
 
+    separate_views: bool = False
     projection_dim: EmbeddingWidth
     hidden_dim: Width
