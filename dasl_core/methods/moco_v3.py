@@ -12,6 +12,7 @@ from dasl_core.methods.base import Outputs, Step, register
 from dasl_core.methods.ema_teacher import PredictorMethod
 from dasl_core.models.backbone import build_backbone, feature_width
 from dasl_core.models.heads import deep_head
+from dasl_core.models.moco_vit import fix_sincos_positions, initialize_as_moco_v3
 from dasl_core.spec import BACKBONES, ResolvedBackbone
 from dasl_core.spec.methods.moco_v3 import ResolvedMoCoV3
 from dasl_core.tensors import check_temperature, check_two_views, full_precision
@@ -52,6 +53,10 @@ class MoCoV3(PredictorMethod):
         out = settings.projection_dim
         # As in the authors' code: a ViT has one more projector layer and a last predictor BatchNorm.
         if BACKBONES[backbone.name].patch_size is not None:
+            if settings.initial_weights == "xavier":
+                initialize_as_moco_v3(network)
+            if settings.positions == "sincos":
+                fix_sincos_positions(network)
             if settings.freeze_patch_projection:
                 network.get_submodule("patch_embed.proj").requires_grad_(False)
             projector = deep_head([features, hidden, hidden, out], normalized_output=True)

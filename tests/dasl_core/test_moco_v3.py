@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from dasl_core.methods.moco_v3 import MoCoV3, moco_v3_loss
 from dasl_core.models.ema import cosine_momentum
 from dasl_core.models.heads import deep_head
 from dasl_core.seeds import derive_seed
+from dasl_core.spec import SpecError
 from dasl_core.spec.methods import ResolveContext
 from dasl_core.spec.methods.moco_v3 import MoCoV3 as Settings
 from dasl_core.spec.methods.moco_v3 import ResolvedMoCoV3
@@ -186,9 +188,63 @@ def test_heads_are_those_of_the_authors(
     )  # the last BatchNorm has no weights
 
 
+def vit_of(index: DatasetIndex, **method: Any) -> nn.Module:
+    spec = resolved(
+        index,
+        method={"name": "moco_v3"} | method,
+        backbone={"name": "test_vit", "image_size": 32, "stem": "standard"},
+    )
+    return build_method(spec).backbone
+
+
+def test_sincos_positions_are_those_of_the_authors_code(pictures: DatasetIndex) -> None:
+    vit = vit_of(pictures, positions="sincos")
+    positions = vit.get_parameter("pos_embed")
+    assert not positions.requires_grad
+    side, quarter = 2, positions.shape[2] // 4
+    assert positions.shape[1] == 1 + side**2
+    for row, column, channel in product(range(side), range(side), range(quarter)):
+        omega = 10_000 ** (-channel / quarter)
+        ours = positions[0, 1 + row * side + column, channel::quarter].tolist()
+        waves = [f(place * omega) for place in (row, column) for f in (math.sin, math.cos)]
+        assert ours == pytest.approx(waves, abs=1e-6)
+    assert not positions[0, 0].any(), "the class token"
+
+
+def test_xavier_weights_have_the_limits_of_the_authors_code(pictures: DatasetIndex) -> None:
+    vit = vit_of(pictures, initial_weights="xavier")
+    inputs = vit.get_parameter("blocks.0.attn.qkv.weight").shape[1]
+    limits = {
+        "blocks.0.attn.qkv": inputs + inputs,
+        "blocks.0.mlp.fc1": sum(vit.get_parameter("blocks.0.mlp.fc1.weight").shape),
+        "patch_embed.proj": 3 * 16 * 16 + inputs,
+    }
+    for name, fans in limits.items():
+        weight = vit.get_parameter(f"{name}.weight")
+        assert weight.abs().max().item() == pytest.approx((6 / fans) ** 0.5, rel=0.01), name
+        assert weight.std().item() == pytest.approx((2 / fans) ** 0.5, rel=0.05), name
+        assert not vit.get_parameter(f"{name}.bias").any()
+
+
+def test_start_of_a_vit_is_refused_where_it_has_no_effect(pictures: DatasetIndex) -> None:
+    method = {"name": "moco_v3", "positions": "sincos", "initial_weights": "xavier"}
+    vit = {"name": "test_vit", "mean": [0.5] * 3, "std": [0.5] * 3, "pretrained": "start.pth"}
+    for backbone, problem in ({"name": "test_resnet"}, "no effect"), (vit, "would replace"):
+        with pytest.raises(SpecError) as raised:
+            resolved(pictures, method=method, backbone=backbone, recipe="small")
+        fields = [each.field for each in raised.value.problems if problem in each.message]
+        assert fields == ["method.positions", "method.initial_weights"]
+
+
 def test_settings(pictures: DatasetIndex) -> None:
     given = ResolveContext("resnet50", 2048, 224, None, 1_281_167, 4096, 100)
-    settings = Settings(temperature=0.2, teacher_momentum=0.99)
+    settings = Settings(
+        temperature=0.2,
+        teacher_momentum=0.99,
+        separate_views=False,
+        positions="learned",
+        initial_weights="timm",
+    )
     assert settings.resolve(given).hidden_dim == 4096
     assert settings.resolve(given._replace(features=384)).hidden_dim == 4096  # a ViT-S
     assert settings.resolve(given._replace(features=64)).hidden_dim == 768
@@ -211,6 +267,8 @@ SETTING_EFFECTS = {
         | {
             "separate_views": other(True, "outputs"),
             "temperature": other(0.7, "loss"),
+            "positions": other("sincos", "network", backbone="test_vit"),
+            "initial_weights": other("xavier", "network", backbone="test_vit"),
             "freeze_patch_projection": other(False, "frozen", "rates", backbone="test_vit"),
             "teacher_momentum": other(0.5, "teacher"),
             "keep": other("teacher", "kept"),

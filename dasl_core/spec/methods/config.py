@@ -67,6 +67,7 @@ class ResolveContext(NamedTuple):
         patch_size: in pixels; None for a network without patches.
         crop_multiple: local crops must be multiples of it, such as a ViT's patch size, in pixels; 1 if they
             may have any size, None if the network takes `image_size` alone.
+        starts_from_weights: whether `backbone.pretrained` is set.
     """
 
     backbone: str
@@ -77,6 +78,7 @@ class ResolveContext(NamedTuple):
     batch_size: int
     epochs: int
     crop_multiple: int | None = 1
+    starts_from_weights: bool = False
 
 
 class MethodConfig(SpecModel):

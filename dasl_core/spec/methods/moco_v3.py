@@ -19,7 +19,11 @@ from dasl_core.spec.methods.config import (
     register,
     register_resolved,
 )
+from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.recipes import AtMostAllEpochs, Authors, ByEpochs, ByFamily
+
+Positions = Literal["learned", "sincos"]
+InitialWeights = Literal["timm", "xavier"]
 
 
 @register
@@ -35,7 +39,12 @@ class MoCoV3(TwoViewConfig, EMATeacherConfig):
         weight_decay={"lars": 1.5e-6, "adamw": 0.1},
         blur=(1.0, 0.1),
         solarize=(0.0, 0.2),
-        settings={"method.temperature": 0.2, "method.teacher_momentum": 0.99},
+        settings={
+            "method.temperature": 0.2,
+            "method.teacher_momentum": 0.99,
+            "method.positions": "learned",
+            "method.initial_weights": "timm",
+        },
     )
     # facebookresearch/moco-v3, CONFIG.md and main_moco.py.
     authors: ClassVar[Authors | None] = Authors(
@@ -78,6 +87,20 @@ class MoCoV3(TwoViewConfig, EMATeacherConfig):
         True,
         description="Keep a ViT's first layer at its random weights, which stabilizes training.",
     )
+    positions: Positions | Auto = Field(
+        "auto",
+        description=(
+            'Position embeddings of a ViT: "learned", as in timm, or "sincos": the fixed sines and '
+            'cosines of the authors\' code. "auto": "learned".'
+        ),
+    )
+    initial_weights: InitialWeights | Auto = Field(
+        "auto",
+        description=(
+            'Random weights of a ViT: "timm", or "xavier": those of the authors\' code, which '
+            '`freeze_patch_projection` then keeps. "auto": "timm".'
+        ),
+    )
     teacher_momentum: Momentum | Auto = Field(
         "auto",
         description=(
@@ -85,6 +108,20 @@ class MoCoV3(TwoViewConfig, EMATeacherConfig):
             '"auto": 0.99.'
         ),
     )
+
+    def check(self, context: ResolveContext) -> list[FieldProblem]:
+        """Return a problem when a start of a ViT has no effect, or would replace given weights."""
+        cause = ""
+        if context.patch_size is None:
+            cause = f"has no effect on {context.backbone}, which is no ViT"
+        elif context.starts_from_weights:
+            cause = "would replace weights of backbone.pretrained"
+        starts = {"positions": "learned", "initial_weights": "timm"}
+        return [
+            FieldProblem(f"method.{name}", cause, repr(given), repr(usual))
+            for name, usual in starts.items()
+            if (given := getattr(self, name)) not in ("auto", usual) and cause
+        ]
 
     def resolve(self, context: ResolveContext) -> "ResolvedMoCoV3":
         """Choose the paper's heads, and smaller ones for a small backbone."""
@@ -98,6 +135,9 @@ class MoCoV3(TwoViewConfig, EMATeacherConfig):
 class ResolvedMoCoV3(MoCoV3, ResolvedTwoViewConfig):
     """MoCo v3's settings without "auto"."""
 
+    separate_views: bool = False
     hidden_dim: Width
     temperature: Temperature
     teacher_momentum: Momentum
+    positions: Positions = "learned"
+    initial_weights: InitialWeights = "timm"

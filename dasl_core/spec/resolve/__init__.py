@@ -63,6 +63,7 @@ def resolve(
         batch_size=batch,
         epochs=spec.train.epochs,
         crop_multiple=chosen.crop_multiple,
+        starts_from_weights=spec.backbone.pretrained is not None,
     )
     check_learning_rate(spec, batch, problems)
     check_evaluate(spec, facts, problems)
