@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError
@@ -20,6 +20,9 @@ MAX_PIXELS = 89_478_485
 _MISSING, _FORBIDDEN = "the file does not exist", "the file may not be read"
 _UNREADABLE, _NO_MEMORY = "the file cannot be read", "there is not enough memory"
 
+# Bytes in which the codestream of a JPEG 2000 file begins: color profiles may be before it.
+_JPEG2000_HEADERS = 2**22
+
 _EXIF_ORIENTATION = 0x0112
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -30,6 +33,18 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+
+
+class ValueRange(NamedTuple):
+    """The values of an image of more than 8 bits, of 0 to 65535.
+
+    Attributes:
+        upper: share of the values that are at least 32768.
+    """
+
+    low: int
+    high: int
+    upper: float
 
 
 def decode_image(source: str | os.PathLike[str] | IO[bytes], channels: int = 3) -> np.ndarray:
@@ -55,12 +70,11 @@ def decode_image(source: str | os.PathLike[str] | IO[bytes], channels: int = 3) 
 
 def decode_with_range(
     source: str | os.PathLike[str] | IO[bytes], channels: int = 3
-) -> tuple[np.ndarray, tuple[int, int] | None]:
+) -> tuple[np.ndarray, ValueRange | None]:
     """Decode an image as `decode_image`, and measure the values of one of more than 8 bits.
 
     Returns:
-        The array, and the lowest and highest value in the file, of 0 to 65535; None if the image has
-        8 bits or floating-point values.
+        The array, and the values in the file; None if the image has 8 bits or floating-point values.
 
     Raises:
         ValueError: as for `decode_image`.
@@ -94,16 +108,35 @@ def is_transient(reason: str) -> bool:
 
 def _has_more_than_8_bits(image: ImageFile.ImageFile) -> bool:
     """Whether the pixels are integers of more than 8 bits; `load` forgets this of color images."""
+    if image.format == "JPEG2000":
+        return _jpeg2000_bits(image) > 8
     return image.mode.startswith("I") or any(";16" in str(tile[3]) for tile in image.tile)
 
 
-def _value_range(image: Image.Image) -> tuple[int, int]:
+def _jpeg2000_bits(image: ImageFile.ImageFile) -> int:
+    """Read the bits of the first component, which Pillow keeps only of gray images; 0 if they are not found."""
+    if image.mode.startswith("I"):
+        return 16
+    file = image.fp
+    assert file is not None, "it is open until `load`"
+    before = file.tell()
+    file.seek(0)
+    start = file.read(_JPEG2000_HEADERS)
+    file.seek(before)
+    size = start.find(b"\xff\x4f\xff\x51")  # the beginning of the codestream, and its size marker
+    bits = start[size + 42 : size + 43] if size >= 0 else b""
+    return (bits[0] & 0x7F) + 1 if bits else 0
+
+
+def _value_range(image: Image.Image) -> ValueRange:
     values = np.asarray(image)
     if image.mode.startswith("I"):
-        return int(values.min()), int(values.max())
+        upper = float((values >= 1 << 15).mean())
+        return ValueRange(int(values.min()), int(values.max()), upper)
     # Of colors Pillow has kept the upper 8 bits; the fourth channel is opacity.
     colors = values[..., :3]
-    return 256 * int(colors.min()), 256 * int(colors.max()) + 255
+    upper = float((colors >= 1 << 7).mean())
+    return ValueRange(256 * int(colors.min()), 256 * int(colors.max()) + 255, upper)
 
 
 def _upright(image: Image.Image) -> Image.Image:

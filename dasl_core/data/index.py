@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dasl_core.atomic import write_atomically
-from dasl_core.data.decode import decode_image
+from dasl_core.data.decode import ValueRange, decode_image
 from dasl_core.spec import DatasetFacts
 
 _FORMAT = 1
@@ -21,6 +21,8 @@ _FORMAT = 1
 # Images of 16 bits whose values all lie below this leave half of the 256 levels or more unused. Sensors
 # of 10 to 14 bits and reflectances up to 10,000 do; images with a highlight at full range do not.
 _HALF_RANGE = 1 << 15
+# Share of an image's values that may be defects, such as hot pixels.
+_FEW_VALUES = 0.001
 
 
 def inside(root: Path, path: str) -> Path:
@@ -57,24 +59,38 @@ class DeepImages:
     num_images: int
     low: int
     high: int
+    num_dark: int = 0
+    """Images with nearly all values below 32768; older versions did not count them."""
 
     @classmethod
-    def of(cls, ranges: Sequence[tuple[int, int]]) -> DeepImages | None:
-        """Combine the ranges of images; None if there are none."""
+    def of(cls, ranges: Sequence[ValueRange]) -> DeepImages | None:
+        """Combine the values of images; None if there are none."""
         if not ranges:
             return None
-        return cls(len(ranges), min(low for low, _ in ranges), max(high for _, high in ranges))
+        dark = sum(each.upper < _FEW_VALUES for each in ranges)
+        low, high = min(each.low for each in ranges), max(each.high for each in ranges)
+        return cls(len(ranges), low, high, dark)
 
     def warning(self) -> str | None:
-        """Say what is lost when the range is scaled to 8 bits; None if it is mostly used."""
+        """Say what is lost when the range is scaled to 8 bits; None if most images use most of it."""
+        remedy = (
+            "Stretch the values of all images alike to 0 to 65535, or convert the images to 8 bits, and "
+            "register the folder again"
+        )
         if self.high >= _HALF_RANGE:
-            return None
+            # A few values or images with the whole range do not help the others.
+            if 2 * self.num_dark <= self.num_images:
+                return None
+            return (
+                f"{self.num_dark} of {self.num_images} images of 16 bits have nearly all values below "
+                f"{_HALF_RANGE}; scaled from 0 to 65535 to 8 bits, at most half of 256 levels are left of "
+                f"them. {remedy}"
+            )
         left = round(self.high / 257) - round(self.low / 257) + 1
         images = "1 image has" if self.num_images == 1 else f"{self.num_images} images have"
         return (
             f"{images} 16 bits and only values of {self.low} to {self.high}; scaled from 0 to 65535 to 8 "
-            f"bits, at most {left} of 256 levels are left. Stretch the values of all images alike to 0 "
-            "to 65535, or convert the images to 8 bits, and register the folder again"
+            f"bits, at most {left} of 256 levels are left. {remedy}"
         )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
-from dasl_core.data.decode import decode_with_range
+from dasl_core.data.decode import ValueRange, decode_with_range
 from dasl_core.data.index import DatasetIndex, DeepImages, Skipped, inside
 from dasl_core.spec.locations import OUTSIDE, is_allowed
 
@@ -42,7 +42,7 @@ FILLERS = frozenset({
 
 
 # Width and height of an image, and the values that one of more than 8 bits uses.
-_Usable = tuple[tuple[int, int], tuple[int, int] | None]
+_Usable = tuple[tuple[int, int], ValueRange | None]
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def ingest_listing(listing: Listing, workers: int | None = None) -> DatasetIndex
     folder, num_ignored = listing.root, listing.num_ignored
     paths: list[str] = []
     sizes: list[tuple[int, int]] = []
-    ranges: list[tuple[int, int]] = []
+    ranges: list[ValueRange] = []
     skipped = [*listing.skipped]
     outcomes = _decode_all(folder, listing.paths, workers)
     for path, outcome in zip(listing.paths, outcomes, strict=True):

@@ -319,12 +319,23 @@ def deep_folder(folder: Path, *highest: int) -> Path:
 def test_images_of_12_bits_are_reported_with_what_is_lost(tmp_path: Path) -> None:
     index = ingest_folder(deep_folder(tmp_path / "images", 4095, 2000, 1000))
     report = index.report()
-    assert report["deep_images"] == {"num_images": 3, "low": 0, "high": 4095}
+    assert report["deep_images"] == {"num_images": 3, "low": 0, "high": 4095, "num_dark": 3}
     [warning] = report["warnings"]
     assert warning.startswith("3 images have 16 bits and only values of 0 to 4095; scaled")
     assert "at most 17 of 256 levels are left. Stretch the values" in warning
     index.save(tmp_path / "index.json.gz")
     assert DatasetIndex.load(tmp_path / "index.json.gz").report() == report
+
+
+def test_outliers_of_the_full_range_do_not_hide_dark_images(tmp_path: Path) -> None:
+    deep_folder(tmp_path, 65535, 4095, 4095)
+    values = np.full((64, 64), 4000, dtype=np.uint16)
+    values[0, 0] = 65535  # a hot pixel
+    Image.fromarray(values).save(tmp_path / "hot.png")
+    report = ingest_folder(tmp_path).report()
+    assert report["deep_images"] == {"num_images": 4, "low": 0, "high": 65535, "num_dark": 3}
+    [warning] = report["warnings"]
+    assert warning.startswith("3 of 4 images of 16 bits have nearly all values below 32768")
 
 
 @pytest.mark.parametrize(
