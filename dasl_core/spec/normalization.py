@@ -14,6 +14,8 @@ from dasl_core.spec.locations import CHECKPOINT_MODEL, CHECKPOINT_WEIGHTS
 
 # Hugging Face's layout: timm writes and reads these names.
 HUB_CONFIG, HUB_WEIGHTS = "config.json", ("model.safetensors", "pytorch_model.bin")
+# Where transformers, whose `config.json` says nothing of images, writes their mean and std.
+HUB_PROCESSOR = "preprocessor_config.json"
 # Key of a safetensors file's metadata under which an export records its preprocessing, as JSON.
 PREPROCESSING = "preprocessing"
 # Bytes; larger ones than any network's. The API reads them, and JSON takes thirty times as much memory.
@@ -68,13 +70,14 @@ def describing_files(weights: Path) -> Iterator[Path]:
         yield weights.with_name(CHECKPOINT_MODEL)
     elif weights.name in HUB_WEIGHTS:
         yield weights.with_name(HUB_CONFIG)
+        yield weights.with_name(HUB_PROCESSOR)
 
 
 def recorded_normalization(weights: Path) -> Normalization | None:
     """Return the normalization that weights were trained with, if their files record it.
 
-    It is recorded by checkpoints and exports of DASL, and by the `config.json` beside weights from the
-    Hugging Face hub.
+    It is recorded by checkpoints and exports of DASL, and by the `config.json` of timm and the
+    `preprocessor_config.json` of transformers beside weights from the Hugging Face hub.
 
     Raises:
         ValueError: a file that may record it cannot be read; the message names `backbone.pretrained`.
@@ -112,6 +115,8 @@ def _read(file: Path) -> Normalization | None:
             if missing:
                 raise ValueError(f"its preprocessing has no {missing[0]}")
             return Normalization(mean=recorded["mean"], std=recorded["std"])
+        if file.name == HUB_PROCESSOR:
+            content = {name: content.get(f"image_{name}") for name in ("mean", "std")}
         # Early exports of timm have no section.
         recorded = _mapping(content.get("pretrained_cfg", content))
     mean, std = recorded.get("mean"), recorded.get("std")

@@ -186,6 +186,16 @@ def description(normalization: Normalization) -> dict[str, Any]:
     return normalization.model_dump(mode="json")
 
 
+def test_preprocessing_of_transformers_is_read(tmp_path: Path) -> None:
+    """Its `config.json` describes the network alone."""
+    save_file({"x": torch.ones(1)}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "dinov3_vit"}))
+    images = {"image_mean": [0.43, 0.411, 0.296], "image_std": [0.213, 0.156, 0.143]}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(images))
+    recorded = recorded_normalization(tmp_path / "model.safetensors")
+    assert recorded == Normalization(mean=(0.43, 0.411, 0.296), std=(0.213, 0.156, 0.143))
+
+
 @pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
 @pytest.mark.parametrize("section", [True, False], ids=["pretrained_cfg", "early timm"])
 def test_timm_config_beside_hub_weights_is_read(
