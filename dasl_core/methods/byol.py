@@ -42,6 +42,7 @@ class BYOL(PredictorMethod):
         )
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
+        self._expect_update(step)
         return byol_loss(outputs["embeddings"], outputs["targets"])
 
 

@@ -77,7 +77,6 @@ class DINO(EMATeacherMethod):
         self.register_buffer("center", torch.zeros(head.last_layer.weight.shape[0]))
         # Per micro-batch of this step: mean teacher output, mean target, entropy of the targets.
         self._target_statistics: list[tuple[Tensor, Tensor, Tensor]] = []
-        self._step_of_statistics = 0
         self._metrics: dict[str, Tensor] = {}
 
     @classmethod
@@ -132,20 +131,11 @@ class DINO(EMATeacherMethod):
         return self.head.mlp
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
-        """Compute the loss; in training mode, collect the teacher's outputs for the center.
-
-        Raises:
-            RuntimeError: `before_update` was not called after an earlier step.
-        """
+        """Compute the loss; in training mode, collect the teacher's outputs for the center."""
         teacher = full_precision(outputs["teacher"])
         targets = dino_targets(teacher, self.center, self.teacher_temperature(step.epoch))
+        self._expect_update(step)
         if self.training:
-            if self._target_statistics and self._step_of_statistics != step.index:
-                raise RuntimeError(
-                    f"the center was not updated after step {self._step_of_statistics}: call "
-                    "method.update(optimizer, step) instead of optimizer.step()"
-                )
-            self._step_of_statistics = step.index
             entropy = torch.special.entr(targets).sum(dim=-1).mean()
             self._target_statistics.append(
                 (teacher.mean(dim=(0, 1)), targets.mean(dim=(0, 1)), entropy)
@@ -154,6 +144,7 @@ class DINO(EMATeacherMethod):
 
     @torch.no_grad()
     def before_update(self, step: Step) -> None:
+        super().before_update(step)
         # The center is updated only after the whole batch was compared with the old one. A skipped
         # step restores it, like all buffers.
         statistics = zip(*self._target_statistics, strict=True)

@@ -22,6 +22,25 @@ class EMATeacherMethod(Method):
     teacher: Teacher
     momentum: float
     exported: Literal["student", "teacher"]
+    _compared: int | None = None  # index of the step whose update is still to come
+
+    def _expect_update(self, step: Step) -> None:
+        """Note that a batch is compared in training; its update must come before the next step's.
+
+        Raises:
+            RuntimeError: that of an earlier step did not come.
+        """
+        if not self.training:
+            return
+        if self._compared not in (None, step.index):
+            raise RuntimeError(
+                f"the teacher was not updated after step {self._compared}: call "
+                "method.update(optimizer, step) instead of optimizer.step()"
+            )
+        self._compared = step.index
+
+    def before_update(self, step: Step) -> None:
+        self._compared = None
 
     @property
     @abstractmethod

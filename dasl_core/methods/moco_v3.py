@@ -74,6 +74,7 @@ class MoCoV3(PredictorMethod):
         )
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
+        self._expect_update(step)
         return moco_v3_loss(outputs["embeddings"], outputs["keys"], self.temperature, step.group)
 
 

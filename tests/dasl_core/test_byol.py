@@ -48,6 +48,16 @@ def step(index: int = 0, samples: int = 7) -> Step:
     return Step(index, 10, 5, torch.arange(samples))
 
 
+def test_forgotten_update_is_reported() -> None:
+    byol = method()
+    byol.loss(byol(views()), step(0))
+    byol.loss(byol(views()), step(0))  # another micro-batch
+    with pytest.raises(RuntimeError, match="the teacher was not updated after step 0"):
+        byol.loss(byol(views()), step(1))
+    byol.before_update(step(0))  # whose update may then be skipped
+    byol.loss(byol(views()), step(1))
+
+
 # --- the loss
 
 
