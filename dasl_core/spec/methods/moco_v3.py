@@ -51,6 +51,8 @@ class MoCoV3(TwoViewConfig, EMATeacherConfig):
         families=("resnet", "vit"),
         settings={
             "method.separate_views": True,
+            "method.positions": ByFamily(vit="sincos", other="learned"),
+            "method.initial_weights": ByFamily(vit="xavier", other="timm"),
             "method.temperature": ByFamily(vit=0.2, other=1.0),
             "method.hidden_dim": 4096,
             "method.teacher_momentum": ByFamily(
