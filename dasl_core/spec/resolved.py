@@ -159,7 +159,7 @@ class ResolvedEvaluate(Evaluate):
 class StepSettings(SpecModel):
     """The settings of a job that decide each of its steps, without "auto" values."""
 
-    recipe: RecipeName
+    recipe: RecipeName = "small"
     method: ResolvedMethodSettings
     backbone: ResolvedBackbone
     augment: ResolvedAugment
