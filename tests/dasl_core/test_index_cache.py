@@ -17,7 +17,6 @@ from dasl_core.data.ingest import ingest_folder, list_folder
 from dasl_core.distributed import rank
 from dasl_core.standalone import main as standalone
 from dasl_core.standalone.index_cache import INDEX, open_index
-from dasl_core.standalone.ranks import on_rank_0
 from tests.support.gloo_pool import GlooPool
 from tests.support.training_world import image_folder
 
@@ -242,7 +241,7 @@ def open_on_ranks(root: str, cache: str) -> tuple[int, int, list[str]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DASL_CACHE_DIR", cache)
         decoder = Decoder(patch)
-        index, name = on_rank_0(lambda: standalone._open_images(Path(root)))
+        index, name = standalone._open_images(Path(root))
         assert (Path(cache) / "local" / name / INDEX).is_file()
         return rank(), decoder.count(), index.paths
 
@@ -255,7 +254,7 @@ def test_only_rank_0_ingests(pool: GlooPool, root: Path, cache: Path) -> None:
 
 def refused_on_ranks(root: str) -> str:
     try:
-        on_rank_0(lambda: standalone._open_images(Path(root)))
+        standalone._open_images(Path(root))
     except ValueError as error:
         return str(error)
     return "accepted"
