@@ -25,6 +25,34 @@ def hub_card(spec: ResolvedJobSpec, model: dict[str, Any], metrics: dict[str, An
     return _card(spec, model, metrics, LOAD_HUB_FOLDER)
 
 
+def transformers_card(
+    spec: ResolvedJobSpec, model: dict[str, Any], metrics: dict[str, Any], features: str
+) -> str:
+    """Write the README.md of a folder in the layout of transformers.
+
+    Args:
+        spec: the resolved spec of the run.
+        model: the content of `model.json`.
+        metrics: the content of `metrics.json`.
+        features: the expression of the backbone's features in `tokens`, the last hidden state.
+    """
+    load = f"""```python
+from transformers import AutoImageProcessor, AutoModel
+
+network = AutoModel.from_pretrained(".").eval()
+processor = AutoImageProcessor.from_pretrained(".")
+
+
+def model(images):
+    tokens = network(images).last_hidden_state
+    return {features}
+```
+
+`processor(pictures, return_tensors="pt")["pixel_values"]` gives `images`.
+"""
+    return _card(spec, model, metrics, load, library="transformers")
+
+
 LOAD_HUB_FOLDER = """```python
 import timm
 
@@ -93,11 +121,18 @@ def embed(images):
 """
 
 
-def _card(spec: ResolvedJobSpec, model: dict[str, Any], metrics: dict[str, Any], load: str) -> str:
+def _card(
+    spec: ResolvedJobSpec,
+    model: dict[str, Any],
+    metrics: dict[str, Any],
+    load: str,
+    *,
+    library: str = "timm",
+) -> str:
     images = model["preprocessing"]
     side = images["image_size"]
     versions = ", ".join(f"{name} {number}" for name, number in model["versions"].items())
-    return f"""{_header(spec)}
+    return f"""{_header(spec, library)}
 # {spec.name}
 
 `{spec.backbone.name}` pretrained with {spec.method.name}{_regularizers(spec)} on `{spec.dataset}`,
@@ -144,11 +179,11 @@ def _start(spec: ResolvedJobSpec) -> str:
     return "random weights" if start is None else f"the weights of `{start}`"
 
 
-def _header(spec: ResolvedJobSpec) -> str:
-    names = ["image-feature-extraction", "timm", spec.method.name, *_regularizer_names(spec)]
+def _header(spec: ResolvedJobSpec, library: str) -> str:
+    names = ["image-feature-extraction", library, spec.method.name, *_regularizer_names(spec)]
     tags = "\n".join(f"- {name.lower()}" for name in names)
     return f"""---
-library_name: timm
+library_name: {library}
 pipeline_tag: image-feature-extraction
 # license: the weights are yours, and so is the choice
 tags:

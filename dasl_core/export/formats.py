@@ -12,9 +12,16 @@ from dasl_core.export.hub import CONFIG, write_hub_folder
 from dasl_core.export.network import ExportError, exported_network
 from dasl_core.export.onnx_file import write_onnx
 from dasl_core.export.torch_program import write_torch_program
+from dasl_core.export.transformers_folder import write_transformers_folder
 
-FORMATS = {"onnx": ONNX, "torch-export": "backbone.pt2", "hf": "huggingface"}
+FORMATS = {
+    "onnx": ONNX,
+    "torch-export": "backbone.pt2",
+    "hf": "huggingface",
+    "transformers": "transformers",
+}
 """Name of each format, and its default file or folder in the checkpoint's folder."""
+WRITE_FOLDER = {"hf": write_hub_folder, "transformers": write_transformers_folder}
 
 
 def export_checkpoint(folder: Path, format: str, output: Path | None = None) -> Path:
@@ -26,7 +33,7 @@ def export_checkpoint(folder: Path, format: str, output: Path | None = None) -> 
     Args:
         folder: of a downloaded checkpoint.
         format: one of `FORMATS`.
-        output: the file to write, for "hf" a folder. An existing file is replaced; in an existing
+        output: the file to write, for "hf" and "transformers" a folder. An existing file is replaced; in an existing
             folder only the files of the format are. None: the default in `folder`.
 
     Raises:
@@ -40,15 +47,15 @@ def export_checkpoint(folder: Path, format: str, output: Path | None = None) -> 
     target = output or folder / FORMATS[format]
     if format == "torch-export" and target.suffix != ".pt2":
         raise ExportError(f"{target} must end in .pt2 for the format torch-export")
-    if target.exists() and target.is_dir() != (format == "hf"):
+    if target.exists() and target.is_dir() != (format in WRITE_FOLDER):
         actual, expected = ("a folder", "a file") if target.is_dir() else ("a file", "a folder")
         raise ExportError(f"{target} is {actual}; the format {format} is written to {expected}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as name:
             result = Path(name) / target.name
-            if format == "hf":
-                write_hub_folder(weights, spec, model, metrics, result)
+            if format in WRITE_FOLDER:
+                WRITE_FOLDER[format](weights, spec, model, metrics, result)
                 # Without its configuration, a half-replaced folder cannot be loaded by mistake.
                 (target / CONFIG).unlink(missing_ok=True)
                 _move_files(result, target, last=CONFIG)

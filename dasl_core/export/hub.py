@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,19 +46,28 @@ def write_hub_folder(
             "argument of timm's ResNet can say, so this folder would load as another network; use "
             "backbone.safetensors with the lines in README.md, or the format onnx"
         )
-    try:
-        card = hub_card(spec, model, metrics)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ExportError(
-            f"the checkpoint's model.json or metrics.json is damaged: no model card can be written from "
-            f"them ({error!r})"
-        ) from error
+    card = described(lambda: hub_card(spec, model, metrics))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).write_text(
         json.dumps(hub_config(weights, spec), indent=2) + "\n", encoding="utf-8"
     )
     save_weights(weights, spec, folder / WEIGHTS)
     (folder / CARD).write_text(card, encoding="utf-8")
+
+
+def described(card: Callable[[], str]) -> str:
+    """Write a model card from the descriptions of a checkpoint.
+
+    Raises:
+        ExportError: they are damaged.
+    """
+    try:
+        return card()
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ExportError(
+            f"the checkpoint's model.json or metrics.json is damaged: no model card can be written from "
+            f"them ({error!r})"
+        ) from error
 
 
 def hub_config(weights: Mapping[str, Tensor], spec: ResolvedJobSpec) -> dict[str, Any]:

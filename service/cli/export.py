@@ -17,6 +17,7 @@ class Format(StrEnum):
     ONNX = "onnx"
     TORCH_EXPORT = "torch-export"
     HF = "hf"
+    TRANSFORMERS = "transformers"
 
 
 def register(app: typer.Typer) -> None:
@@ -39,7 +40,8 @@ def export(
         typer.Option(
             "--format",
             "-f",
-            help="Format: onnx; torch-export, a .pt2 program; or hf, a folder for the Hugging Face hub.",
+            help="Format: onnx; torch-export, a .pt2 program; hf, a folder for the Hugging Face hub that timm loads; "
+            "or transformers, such a folder of a DINOv2 or DINOv3 that transformers loads.",
         ),
     ],
     output: Annotated[

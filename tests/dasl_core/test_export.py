@@ -264,7 +264,7 @@ def test_incomplete_checkpoint_is_refused_with_missing_file(
     file.write_text("{")
     with pytest.raises(ExportError, match="not a readable checkpoint"):
         read_checkpoint(tmp_path)
-    with pytest.raises(ValueError, match=r"onnx, torch-export, hf; given 'tensorrt'"):
+    with pytest.raises(ValueError, match=r"onnx, torch-export, hf, transformers; given 'tensorrt'"):
         export_checkpoint(tmp_path, "tensorrt")
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from dasl_core.data.index import DatasetIndex
 from dasl_core.models.backbone import build_backbone
 from dasl_core.models.freeze import freeze_first_blocks
+from dasl_core.models.transformers_layout import to_transformers_layout
 from dasl_core.spec import BACKBONES, ResolvedBackbone, SpecError
 from dasl_core.spec.normalization import IMAGENET
 from tests.support.training_world import Recorder, assert_same, resolved, run
@@ -61,54 +62,13 @@ def authors_layout(name: str, weights: Weights) -> Weights:
     return published
 
 
-def transformers_layout(name: str, authors: Weights) -> Weights:
-    """Name the authors' weights as transformers does: a `Dinov2Model` or a `DINOv3ViTModel`."""
-    v3 = name in (V3, V3_BIAS)
-    names = {
-        "cls_token": "embeddings.cls_token",
-        "mask_token": "embeddings.mask_token",
-        "register_tokens": "embeddings.register_tokens",
-        "storage_tokens": "embeddings.register_tokens",
-        "pos_embed": "embeddings.position_embeddings",
-        "norm.weight": "norm.weight" if v3 else "layernorm.weight",
-        "norm.bias": "norm.bias" if v3 else "layernorm.bias",
-    }
-    for kind in ("weight", "bias"):
-        patches = "embeddings.patch_embeddings" if v3 else "embeddings.patch_embeddings.projection"
-        names[f"patch_embed.proj.{kind}"] = f"{patches}.{kind}"
-        for block in range(2):
-            ours, theirs = f"blocks.{block}", f"layer.{block}" if v3 else f"encoder.layer.{block}"
-            projection = "attention.o_proj" if v3 else "attention.output.dense"
-            first, second = ("up_proj", "down_proj") if v3 else ("fc1", "fc2")
-            names |= {
-                f"{ours}.norm1.{kind}": f"{theirs}.norm1.{kind}",
-                f"{ours}.norm2.{kind}": f"{theirs}.norm2.{kind}",
-                f"{ours}.attn.proj.{kind}": f"{theirs}.{projection}.{kind}",
-                f"{ours}.mlp.fc1.{kind}": f"{theirs}.mlp.{first}.{kind}",
-                f"{ours}.mlp.fc2.{kind}": f"{theirs}.mlp.{second}.{kind}",
-                f"{ours}.ls1.gamma": f"{theirs}.layer_scale1.lambda1",
-                f"{ours}.ls2.gamma": f"{theirs}.layer_scale2.lambda1",
-            }
-    renamed = {names[key]: value for key, value in authors.items() if key in names}
-    for block in range(2):
-        for kind in ("weight", "bias"):
-            qkv = authors[f"blocks.{block}.attn.qkv.{kind}"].chunk(3)
-            for part, value in zip(("query", "key", "value"), qkv, strict=True):
-                if v3 and (part, kind) != ("key", "bias"):
-                    renamed[f"layer.{block}.attention.{part[0]}_proj.{kind}"] = value
-                elif not v3:
-                    theirs = f"encoder.layer.{block}.attention.attention.{part}.{kind}"
-                    renamed[theirs] = value
-    return renamed
-
-
 @pytest.mark.parametrize("layout", ["authors", "transformers"])
 @pytest.mark.parametrize("name", [V2, V2_REGISTERS, V3, V3_BIAS])
 def test_published_layout_loads(tmp_path: Path, name: str, layout: str) -> None:
     model = random_network(name).eval()
     published = authors_layout(name, model.state_dict())
     if layout == "transformers":
-        published = transformers_layout(name, published)
+        published = to_transformers_layout(model.state_dict())
     torch.save(published, tmp_path / "published.pth")
     # DINOv2 is published for 518 pixels, 37 by 37 patches.
     size = BACKBONES[name].image_size
