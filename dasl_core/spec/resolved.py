@@ -159,7 +159,6 @@ class ResolvedEvaluate(Evaluate):
 class StepSettings(SpecModel):
     """The settings of a job that decide each of its steps, without "auto" values."""
 
-    recipe: RecipeName = "small"
     method: ResolvedMethodSettings
     backbone: ResolvedBackbone
     augment: ResolvedAugment
@@ -178,4 +177,5 @@ class StepSettings(SpecModel):
 class ResolvedJobSpec(StepSettings, JobSpec):
     """A job without "auto" values, ready to run."""
 
+    recipe: RecipeName
     evaluate: ResolvedEvaluate
