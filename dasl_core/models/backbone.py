@@ -94,7 +94,7 @@ def _from_timm_file(file: Path, weights: dict[str, Any], arguments: dict[str, An
     name = arguments["model_name"]
     try:
         model: nn.Module = timm.create_model(**arguments)
-        kept = _Kept(_filter_of(name))
+        kept = _Kept(name)
         # For some ViTs timm would otherwise expect weights in the format of JAX.
         source = _configuration(model) | {"state_dict": weights, "custom_load": False}
         with redirect_stdout(sys.stderr):  # some of timm's filters print
@@ -119,10 +119,10 @@ def _from_timm_file(file: Path, weights: dict[str, Any], arguments: dict[str, An
 
 
 class _Kept:
-    """timm's filter of published weights, which keeps the names of what it returns."""
+    """timm's filter of a model's published weights, which keeps the names of what it returns."""
 
-    def __init__(self, convert: Callable[..., dict[str, Any]] | None) -> None:
-        self.convert = convert
+    def __init__(self, name: str) -> None:
+        self.name, self.convert = name, _filter_of(name)
         self.names: set[str] = set()
 
     def __call__(self, weights: dict[str, Any], model: nn.Module) -> dict[str, Any]:
@@ -132,7 +132,25 @@ class _Kept:
             takes_model = "model" in signature(self.convert).parameters
             converted = self.convert(weights, *([model] if takes_model else []))
         self.names = set(converted)
+        self._check_biases(weights)
         return converted
+
+    def _check_biases(self, weights: dict[str, Any]) -> None:
+        """Check that timm dropped no biases of attention, as it does if the model has none.
+
+        Raises:
+            ValueError: it dropped some that are not 0.
+        """
+        if any(key.endswith(("q_bias", "q_proj.bias", "qkv.bias")) for key in self.names):
+            return
+        for key, bias in weights.items():
+            if key.endswith("qkv.bias"):
+                query, _, value = bias.chunk(3)  # that of keys is masked
+                if query.any() or value.any():
+                    raise ValueError(
+                        f"its {key} is not 0, and {self.name} has none; choose backbone.name: "
+                        f"{self.name}_qkvb, timm's model with these biases"
+                    )
 
 
 def _filter_of(name: str) -> Callable[..., dict[str, Any]] | None:

@@ -81,6 +81,18 @@ def test_published_layout_loads(tmp_path: Path, name: str, layout: str) -> None:
         torch.testing.assert_close(value, model.state_dict()[key], msg=key)
 
 
+def test_biases_that_the_model_lacks_are_refused(tmp_path: Path) -> None:
+    published = authors_layout(V3, random_network(V3).state_dict())
+    published["blocks.1.attn.qkv.bias"][-1] = 0.1  # the last of those of values
+    torch.save(published, tmp_path / "published.pth")
+    settings = {"name": V3, "image_size": 32, "stem": "standard"} | IMAGENET.model_dump()
+    backbone = ResolvedBackbone.model_validate(
+        settings | {"pretrained": str(tmp_path / "published.pth")}
+    )
+    with pytest.raises(ValueError, match=rf"blocks\.1\.attn\.qkv\.bias is not 0.*: {V3}_qkvb,"):
+        build_backbone(backbone)
+
+
 @pytest.mark.parametrize(("name", "size", "frozen"), [(V2, 28, 0), (V3, 32, 1)])
 def test_foundation_weights_continue_for_50_steps(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, name: str, size: int, frozen: int
