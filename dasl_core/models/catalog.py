@@ -39,8 +39,10 @@ def describe(name: str, module: str) -> dict[str, Any] | None:
     assert isinstance(config, dict), "timm keeps its models' configuration"
     family, size = FAMILIES.get(module, module), config["input_size"][-1]
     patch = _patch_size(model) if family in ("vit", "eva") else None
-    # Models of one class behave alike, apart from what their configuration says.
-    kind = (module, type(model), patch, config.get("fixed_input_size", False))
+    # Models of one class behave alike, apart from their layers and what their configuration says: of one
+    # class, some are convolutional and others have attention over a fixed number of positions.
+    layers = frozenset(type(layer) for layer in model.modules())
+    kind = (module, type(model), patch, config.get("fixed_input_size", False), layers)
     if kind not in _KINDS:
         _KINDS[kind] = _kind(name, model, size, patch)
     if (behavior := _KINDS[kind]) is None:

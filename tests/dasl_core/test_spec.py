@@ -634,6 +634,16 @@ def test_catalog_entry_describes_timm_model(name: str, module: str) -> None:
     assert BACKBONES[name] == BackboneInfo.model_validate(described | {"tested": tested})
 
 
+def test_catalog_tells_convolutional_models_from_others_of_their_class() -> None:
+    sizes = []
+    for name in ("bat_resnext26ts", "test_byobnet"):  # the first has attention
+        described = describe(name, "byobnet")
+        assert described is not None
+        assert described["sizes"] == BACKBONES[name].sizes
+        sizes.append(described["sizes"])
+    assert sizes == ["fixed", "any"]
+
+
 def test_spec_package_imports_neither_torch_nor_numpy() -> None:
     code = (
         "import sys, dasl_core.spec as spec;"
