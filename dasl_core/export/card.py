@@ -17,7 +17,8 @@ def model_card(spec: ResolvedJobSpec, model: dict[str, Any], metrics: dict[str, 
         metrics: the content of `metrics.json`. If it has "data", the card describes the images; see
             `export_backbone`.
     """
-    return _card(spec, model, metrics, _load_checkpoint(model))
+    library = None if spec.backbone.is_own else "timm"
+    return _card(spec, model, metrics, _load_checkpoint(model), library=library)
 
 
 def hub_card(spec: ResolvedJobSpec, model: dict[str, Any], metrics: dict[str, Any]) -> str:
@@ -67,6 +68,8 @@ transform = timm.data.create_transform(**config, is_training=False)
 
 
 def _load_checkpoint(model: dict[str, Any]) -> str:
+    if model["timm"] is None:
+        return _load_own(model) + _onnx(model, "")
     stem = "".join(f"{line}\n" for line in model["stem"])
     needs_torch = "import torch\n" if model["stem"] else ""
     with_timm = f"""With timm and safetensors, in this folder:
@@ -81,12 +84,32 @@ model = timm.create_model(**json.load(open("model.json"))["timm"])
 model.eval()
 ```
 {_load_head(model)}"""
+    return with_timm + _onnx(
+        model, "\nONNX and other formats: `dasl export FOLDER --format onnx`.\n"
+    )
+
+
+def _load_own(model: dict[str, Any]) -> str:
+    return f"""The network is not timm's, and this folder has only its weights: its architecture is in the code that
+trained it. Build it there as `model`, then, with safetensors, in this folder:
+
+```python
+from safetensors.torch import load_file
+
+model.load_state_dict(load_file("backbone.safetensors"))
+model.eval()
+```
+{_load_head(model)}"""
+
+
+def _onnx(model: dict[str, Any], without: str) -> str:
+    """How to load `backbone.onnx`; `without`: the text if there is none."""
     onnx = model["onnx"]
     if onnx is None:
-        return with_timm + "\nONNX and other formats: `dasl export FOLDER --format onnx`.\n"
+        return without
     if "error" in onnx:
-        return with_timm + f"\n{' '.join(onnx['error'].split())[:500]}\n"
-    return f"""{with_timm}
+        return f"\n{' '.join(onnx['error'].split())[:500]}\n"
+    return f"""
 With onnxruntime (opset {onnx["opset"]}, any batch size; on random images it differed from torch by
 {onnx["largest_difference_from_torch"]:.1g} of the largest feature):
 
@@ -127,7 +150,7 @@ def _card(
     metrics: dict[str, Any],
     load: str,
     *,
-    library: str = "timm",
+    library: str | None = "timm",
 ) -> str:
     images = model["preprocessing"]
     side = images["image_size"]
@@ -135,7 +158,7 @@ def _card(
     return f"""{_header(spec, library)}
 # {spec.name}
 
-`{spec.backbone.name}` pretrained with {spec.method.name}{_regularizers(spec)} on `{spec.dataset}`,
+{_network(spec)} pretrained with {spec.method.name}{_regularizers(spec)} on `{spec.dataset}`,
 {metrics["epoch"]:g} of {spec.train.epochs} epochs, from {_start(spec)}. The weights are yours.
 
 ## Load
@@ -174,17 +197,24 @@ def _square(crop_pct: float) -> str:
     return f"the central square of {crop_pct:g} of the shorter side"
 
 
+def _network(spec: ResolvedJobSpec) -> str:
+    return "A network outside timm" if spec.backbone.is_own else f"`{spec.backbone.name}`"
+
+
 def _start(spec: ResolvedJobSpec) -> str:
+    if spec.backbone.is_own:
+        return "the weights that it was given with"
     start = spec.backbone.pretrained
     return "random weights" if start is None else f"the weights of `{start}`"
 
 
-def _header(spec: ResolvedJobSpec, library: str) -> str:
-    names = ["image-feature-extraction", library, spec.method.name, *_regularizer_names(spec)]
+def _header(spec: ResolvedJobSpec, library: str | None) -> str:
+    libraries = [] if library is None else [library]
+    names = ["image-feature-extraction", *libraries, spec.method.name, *_regularizer_names(spec)]
     tags = "\n".join(f"- {name.lower()}" for name in names)
+    line = "" if library is None else f"library_name: {library}\n"
     return f"""---
-library_name: {library}
-pipeline_tag: image-feature-extraction
+{line}pipeline_tag: image-feature-extraction
 # license: the weights are yours, and so is the choice
 tags:
 {tags}

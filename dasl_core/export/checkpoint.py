@@ -18,6 +18,7 @@ from dasl_core.export.card import model_card
 from dasl_core.export.head import write_head
 from dasl_core.export.network import (
     ExportError,
+    copied_network,
     exported_network,
     exported_weights,
     preprocessing,
@@ -25,8 +26,8 @@ from dasl_core.export.network import (
 )
 from dasl_core.export.onnx_file import write_onnx
 from dasl_core.manifest import MANIFEST, damage_of
-from dasl_core.models.backbone import stem_lines, timm_arguments
-from dasl_core.spec import BACKBONES, ResolvedJobSpec, versions
+from dasl_core.models.backbone import feature_width, stem_lines, timm_arguments
+from dasl_core.spec import ResolvedJobSpec, versions
 from dasl_core.spec.locations import CHECKPOINT_MODEL, CHECKPOINT_WEIGHTS
 from dasl_core.spec.versions import UnreadableSpec
 
@@ -49,7 +50,7 @@ def export_backbone(
     """Write weights, `model.json`, `metrics.json` and the model card into `folder`.
 
     Args:
-        backbone: from `build_backbone`; saved in float32.
+        backbone: from `build_backbone`, or a network of one's own; saved in float32.
         spec: the resolved spec of the run.
         metrics: step, epoch, evaluations and losses; JSON-ready. `metrics["data"]` is optional: the
             facts of the data set, `images`, `classes` (or None), `train_images`,
@@ -63,11 +64,12 @@ def export_backbone(
     """
     weights = exported_weights(backbone)
     save_weights(weights, spec, folder / WEIGHTS)
-    about_onnx = _try_onnx(weights, spec, folder) if onnx else None
+    own = spec.backbone.is_own
+    about_onnx = _try_onnx(backbone, weights, spec, folder) if onnx else None
     model = {
-        "timm": timm_arguments(spec.backbone),
+        "timm": None if own else timm_arguments(spec.backbone),
         "stem": stem_lines(spec.backbone),
-        "num_features": BACKBONES[spec.backbone.name].features,
+        "num_features": feature_width(backbone) if own else spec.backbone.info.features,
         "preprocessing": preprocessing(spec),
         "head": None if head is None else write_head(head, folder),
         "onnx": about_onnx,
@@ -113,9 +115,13 @@ def read_checkpoint(
     return spec, model, metrics, weights
 
 
-def _try_onnx(weights: dict[str, Tensor], spec: ResolvedJobSpec, folder: Path) -> dict[str, Any]:
+def _try_onnx(
+    backbone: nn.Module, weights: dict[str, Tensor], spec: ResolvedJobSpec, folder: Path
+) -> dict[str, Any]:
     try:
-        return write_onnx(exported_network(spec.backbone, weights), spec, folder / ONNX)
+        own = spec.backbone.is_own
+        network = copied_network(backbone) if own else exported_network(spec.backbone, weights)
+        return write_onnx(network, spec, folder / ONNX)
     except Exception as error:  # no error of an exporter may lose the weights
         logger.warning("no %s was written", ONNX, exc_info=True)
         (folder / ONNX).unlink(missing_ok=True)

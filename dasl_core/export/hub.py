@@ -12,7 +12,7 @@ from torch import Tensor
 from dasl_core.export.card import hub_card
 from dasl_core.export.network import ExportError, exported_network, preprocessing, save_weights
 from dasl_core.models.backbone import stem_lines, timm_arguments
-from dasl_core.spec import BACKBONES, ResolvedJobSpec
+from dasl_core.spec import ResolvedJobSpec
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 
@@ -81,13 +81,13 @@ def hub_config(weights: Mapping[str, Tensor], spec: ResolvedJobSpec) -> dict[str
     return {
         "architecture": arguments["model_name"],
         "num_classes": 0,
-        "num_features": BACKBONES[spec.backbone.name].features,
+        "num_features": spec.backbone.info.features,
         "model_args": {k: v for k, v in arguments.items() if k not in outside},
         "pretrained_cfg": {
             "num_classes": 0,
             "input_size": [images["channels"], size, size],
             # A ViT has one position embedding a patch; a ResNet takes any size.
-            "fixed_input_size": BACKBONES[spec.backbone.name].sizes != "any",
+            "fixed_input_size": spec.backbone.info.sizes != "any",
             "interpolation": images["interpolation"],
             "crop_pct": images["crop_pct"],
             "crop_mode": "center",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from dasl_core.models.backbone import build_backbone
-from dasl_core.spec import ResolvedBackbone, ResolvedJobSpec
+from dasl_core.spec import OWN_BACKBONE, ResolvedBackbone, ResolvedJobSpec
 from dasl_core.spec.normalization import PREPROCESSING
 
 # Other runtimes sum in another order. A larger difference means that they compute another function.
@@ -38,8 +39,13 @@ def exported_network(backbone: ResolvedBackbone, weights: Mapping[str, Tensor]) 
     device) must not be part of an export. The global random state does not change.
 
     Raises:
-        ExportError: the weights are not this network's.
+        ExportError: the weights are not this network's, or its architecture is not known here.
     """
+    if backbone.is_own:
+        raise ExportError(
+            f"backbone.name is {OWN_BACKBONE!r}: the architecture is not in the checkpoint. Build the network, "
+            "load backbone.safetensors, and export it in Python"
+        )
     with torch.random.fork_rng(devices=[]):
         network = build_backbone(backbone.model_copy(update={"pretrained": None}))
     try:
@@ -47,6 +53,11 @@ def exported_network(backbone: ResolvedBackbone, weights: Mapping[str, Tensor]) 
     except RuntimeError as error:
         raise ExportError(f"the weights do not fit {backbone.name}: {error}") from error
     return network.eval().requires_grad_(False)
+
+
+def copied_network(network: nn.Module) -> nn.Module:
+    """Copy a network of one's own to float32 on the CPU, in eval mode and without gradients."""
+    return copy.deepcopy(network).to("cpu", torch.float32).eval().requires_grad_(False)
 
 
 def random_images(backbone: ResolvedBackbone, count: int) -> Tensor:

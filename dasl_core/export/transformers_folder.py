@@ -38,8 +38,8 @@ def write_transformers_folder(
     Raises:
         ExportError: `model` or `metrics` are damaged, or transformers has no class for the backbone.
     """
-    transformers_class(spec.backbone.name)  # refuses networks that have none
     network = exported_network(spec.backbone, weights)
+    transformers_class(spec.backbone.name)  # refuses networks that have none
     card = described(lambda: transformers_card(spec, model, metrics, _features(network)))
     folder.mkdir(parents=True, exist_ok=True)
     config = transformers_config(network, weights, spec.backbone)

@@ -2,6 +2,8 @@
 
 from importlib import import_module
 
+from torch import nn
+
 from dasl_core.methods.barlow_twins import barlow_twins_loss
 from dasl_core.methods.base import REGISTRY, Method, Outputs, Step
 from dasl_core.methods.byol import byol_loss
@@ -12,10 +14,12 @@ from dasl_core.methods.simclr import nt_xent
 from dasl_core.methods.swav import sinkhorn, swapped_prediction
 from dasl_core.methods.triplet import semihard_triplet_loss
 from dasl_core.methods.vicreg import vicreg_loss
+from dasl_core.models.backbone import build_backbone
 from dasl_core.models.cut_init import cut_weights
 from dasl_core.models.freeze import freeze_first_blocks
+from dasl_core.models.own import check_own_backbone
 from dasl_core.spec import METHODS, ResolvedJobSpec
-from dasl_core.spec.methods.config import ResolvedTwoViewConfig
+from dasl_core.spec.methods.config import MultiCropConfig, ResolvedTwoViewConfig
 
 for _name in METHODS:
     import_module(f"{__name__}.{_name}")
@@ -42,13 +46,25 @@ __all__ = [
 ]
 
 
-def build_method(spec: ResolvedJobSpec, num_classes: int | None = None) -> Method:
+def build_method(
+    spec: ResolvedJobSpec, num_classes: int | None = None, backbone: nn.Module | None = None
+) -> Method:
     """Build the method that a resolved spec names, with its backbone.
 
     Args:
         num_classes: of the training images; None without labels.
+        backbone: the network itself, if `spec.backbone.name` is "own". The method trains it in place.
+
+    Raises:
+        ValueError: `backbone` is missing, is not expected, or does not return features.
     """
-    method = REGISTRY[spec.method.name].from_settings(spec.method, spec.backbone, num_classes)
+    check_own_backbone(backbone, spec.backbone)
+    if backbone is None:
+        has_local_crops = isinstance(spec.method, MultiCropConfig) and spec.method.local_crops > 0
+        backbone = build_backbone(spec.backbone, any_size=has_local_crops)
+    method = REGISTRY[spec.method.name].from_settings(
+        spec.method, spec.backbone, backbone, num_classes
+    )
     if isinstance(spec.method, ResolvedTwoViewConfig):
         method.separate_views = spec.method.separate_views
     if spec.backbone.freeze_blocks:

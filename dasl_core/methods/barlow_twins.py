@@ -10,7 +10,7 @@ from torch.distributed import ProcessGroup
 from dasl_core.distributed import gather_views, group_rank, group_size
 from dasl_core.methods.base import Outputs, Step, register
 from dasl_core.methods.two_views import TwoViewMethod
-from dasl_core.models.backbone import build_backbone, feature_width
+from dasl_core.models.backbone import feature_width
 from dasl_core.models.heads import deep_head
 from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.methods.barlow_twins import ResolvedBarlowTwins
@@ -35,9 +35,12 @@ class BarlowTwins(TwoViewMethod):
 
     @classmethod
     def from_settings(
-        cls, settings: ResolvedBarlowTwins, backbone: ResolvedBackbone, num_classes: int | None
+        cls,
+        settings: ResolvedBarlowTwins,
+        backbone: ResolvedBackbone,
+        network: nn.Module,
+        num_classes: int | None,
     ) -> Self:
-        network = build_backbone(backbone)
         hidden = settings.hidden_dim
         widths = [feature_width(network), hidden, hidden, settings.projection_dim]
         return cls(

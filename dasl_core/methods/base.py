@@ -87,12 +87,18 @@ class Method(nn.Module, ABC):
     @classmethod
     @abstractmethod
     def from_settings(
-        cls, settings: Any, backbone: ResolvedBackbone, num_classes: int | None
+        cls,
+        settings: Any,
+        backbone: ResolvedBackbone,
+        network: nn.Module,
+        num_classes: int | None,
     ) -> Self:
         """Build the method.
 
         Args:
             settings: the method's own resolved settings; a subclass names their type.
+            backbone: settings of the network.
+            network: from images (B, C, H, W) to features (B, F); the method trains it in place.
             num_classes: of the training images; None without labels.
         """
 

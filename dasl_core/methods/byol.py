@@ -4,11 +4,11 @@ from typing import Self
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from dasl_core.methods.base import Outputs, Step, register
 from dasl_core.methods.ema_teacher import PredictorMethod
-from dasl_core.models.backbone import build_backbone, feature_width
+from dasl_core.models.backbone import feature_width
 from dasl_core.models.heads import projection_head
 from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.methods.byol import ResolvedBYOL
@@ -29,9 +29,12 @@ class BYOL(PredictorMethod):
 
     @classmethod
     def from_settings(
-        cls, settings: ResolvedBYOL, backbone: ResolvedBackbone, num_classes: int | None
+        cls,
+        settings: ResolvedBYOL,
+        backbone: ResolvedBackbone,
+        network: nn.Module,
+        num_classes: int | None,
     ) -> Self:
-        network = build_backbone(backbone)
         hidden, width = settings.hidden_dim, settings.projection_dim
         return cls(
             network,

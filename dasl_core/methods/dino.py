@@ -12,7 +12,7 @@ from torch.distributed import ProcessGroup
 from dasl_core.distributed import mean_over_ranks
 from dasl_core.methods.base import Outputs, Step, register
 from dasl_core.methods.ema_teacher import EMATeacherMethod
-from dasl_core.models.backbone import build_backbone, feature_width
+from dasl_core.models.backbone import feature_width
 from dasl_core.models.ema import Teacher
 from dasl_core.models.heads import DINOHead
 from dasl_core.spec import ResolvedBackbone
@@ -81,9 +81,12 @@ class DINO(EMATeacherMethod):
 
     @classmethod
     def from_settings(
-        cls, settings: ResolvedDINO, backbone: ResolvedBackbone, num_classes: int | None
+        cls,
+        settings: ResolvedDINO,
+        backbone: ResolvedBackbone,
+        network: nn.Module,
+        num_classes: int | None,
     ) -> Self:
-        network = build_backbone(backbone, any_size=True)
         head = DINOHead(
             feature_width(network),
             settings.hidden_dim,

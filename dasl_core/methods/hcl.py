@@ -11,7 +11,7 @@ from torch.distributed import ProcessGroup
 from dasl_core.distributed import gather_views, group_rank
 from dasl_core.methods.base import Outputs, Step, register
 from dasl_core.methods.two_views import TwoViewMethod
-from dasl_core.models.backbone import build_backbone, feature_width
+from dasl_core.models.backbone import feature_width
 from dasl_core.models.heads import projection_head
 from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.methods.hcl import ResolvedHCL
@@ -37,9 +37,12 @@ class HCL(TwoViewMethod):
 
     @classmethod
     def from_settings(
-        cls, settings: ResolvedHCL, backbone: ResolvedBackbone, num_classes: int | None
+        cls,
+        settings: ResolvedHCL,
+        backbone: ResolvedBackbone,
+        network: nn.Module,
+        num_classes: int | None,
     ) -> Self:
-        network = build_backbone(backbone)
         return cls(
             network,
             projection_head(feature_width(network), settings.hidden_dim, settings.projection_dim),

@@ -16,7 +16,7 @@ from dasl_core.methods.base import Outputs, Step, register
 from dasl_core.methods.dino import GLOBAL_VIEWS, TemperatureWarmup, dino_loss
 from dasl_core.methods.ema_teacher import EMATeacherMethod
 from dasl_core.methods.swav import sinkhorn
-from dasl_core.models.backbone import build_backbone, feature_width
+from dasl_core.models.backbone import feature_width
 from dasl_core.models.ema import Teacher
 from dasl_core.models.heads import DINOHead
 from dasl_core.models.masked_vit import block_mask, check_has_tokens, patch_grid, vit_tokens
@@ -96,9 +96,12 @@ class IBOT(EMATeacherMethod):
 
     @classmethod
     def from_settings(
-        cls, settings: ResolvedIBOT, backbone: ResolvedBackbone, num_classes: int | None
+        cls,
+        settings: ResolvedIBOT,
+        backbone: ResolvedBackbone,
+        network: nn.Module,
+        num_classes: int | None,
     ) -> Self:
-        network = build_backbone(backbone, any_size=True)
         check_has_tokens(network, backbone.name)
 
         def head() -> DINOHead:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dasl_core.distributed import rank_share
 from dasl_core.methods.base import Outputs, Step, register
-from dasl_core.methods.metric_learning import MetricLearning, backbone_and_head
+from dasl_core.methods.metric_learning import MetricLearning, linear_head
 from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.methods.margin_softmax import ResolvedMarginSoftmax
 from dasl_core.tensors import full_precision
@@ -54,11 +54,16 @@ class MarginSoftmax(MetricLearning):
 
     @classmethod
     def from_settings(
-        cls, settings: ResolvedMarginSoftmax, backbone: ResolvedBackbone, num_classes: int | None
+        cls,
+        settings: ResolvedMarginSoftmax,
+        backbone: ResolvedBackbone,
+        network: nn.Module,
+        num_classes: int | None,
     ) -> Self:
         assert num_classes is not None, "resolve refuses a data set without classes"
         return cls(
-            *backbone_and_head(backbone, settings),
+            network,
+            linear_head(network, settings),
             num_classes,
             loss=settings.loss,
             margin=settings.margin,

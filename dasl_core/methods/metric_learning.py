@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from dasl_core.distributed import gather
 from dasl_core.methods.base import Method, Outputs, Step
-from dasl_core.models.backbone import build_backbone, feature_width
-from dasl_core.spec import ResolvedBackbone
+from dasl_core.models.backbone import feature_width
 from dasl_core.spec.methods.config import ResolvedMetricLearningConfig
 from dasl_core.tensors import full_precision
 
@@ -52,16 +51,13 @@ class MetricLearning(Method):
         """Compute the loss of raw embeddings (N, h) with classes (N,) from 0; 0 if none can be compared."""
 
 
-def backbone_and_head(
-    backbone: ResolvedBackbone, settings: ResolvedMetricLearningConfig
-) -> tuple[nn.Module, nn.Linear | nn.Sequential]:
-    """Build the backbone and the embedding head."""
-    network = build_backbone(backbone)
-    features = feature_width(network)
+def linear_head(
+    backbone: nn.Module, settings: ResolvedMetricLearningConfig
+) -> nn.Linear | nn.Sequential:
+    """Build the embedding head for the features of a backbone."""
+    features = feature_width(backbone)
     layer = nn.Linear(features, settings.embedding_dim)
     if settings.embedding_init == "kaiming":
         nn.init.kaiming_normal_(layer.weight, mode="fan_out")
         nn.init.zeros_(layer.bias)
-    if settings.embedding_norm:
-        return network, nn.Sequential(nn.BatchNorm1d(features), layer)
-    return network, layer
+    return nn.Sequential(nn.BatchNorm1d(features), layer) if settings.embedding_norm else layer

@@ -10,10 +10,10 @@ from torch.distributed import ProcessGroup
 from dasl_core.distributed import gather_views, group_rank
 from dasl_core.methods.base import Outputs, Step, register
 from dasl_core.methods.ema_teacher import PredictorMethod
-from dasl_core.models.backbone import build_backbone, feature_width
+from dasl_core.models.backbone import feature_width
 from dasl_core.models.heads import deep_head
 from dasl_core.models.moco_vit import fix_sincos_positions, initialize_as_moco_v3
-from dasl_core.spec import BACKBONES, ResolvedBackbone
+from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.methods.moco_v3 import ResolvedMoCoV3
 from dasl_core.tensors import check_temperature, check_two_views, full_precision
 
@@ -46,13 +46,16 @@ class MoCoV3(PredictorMethod):
 
     @classmethod
     def from_settings(
-        cls, settings: ResolvedMoCoV3, backbone: ResolvedBackbone, num_classes: int | None
+        cls,
+        settings: ResolvedMoCoV3,
+        backbone: ResolvedBackbone,
+        network: nn.Module,
+        num_classes: int | None,
     ) -> Self:
-        network = build_backbone(backbone)
         features, hidden = feature_width(network), settings.hidden_dim
         out = settings.projection_dim
         # As in the authors' code: a ViT has one more projector layer and a last predictor BatchNorm.
-        if BACKBONES[backbone.name].patch_size is not None:
+        if backbone.info.patch_size is not None:
             if settings.initial_weights == "xavier":
                 initialize_as_moco_v3(network)
             if settings.positions == "sincos":

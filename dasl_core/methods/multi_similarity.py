@@ -6,7 +6,7 @@ from typing import Self
 from torch import Tensor, nn
 
 from dasl_core.methods.base import register
-from dasl_core.methods.metric_learning import MetricLearning, backbone_and_head
+from dasl_core.methods.metric_learning import MetricLearning, linear_head
 from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.methods.multi_similarity import ResolvedMultiSimilarity
 
@@ -38,10 +38,15 @@ class MultiSimilarity(MetricLearning):
 
     @classmethod
     def from_settings(
-        cls, settings: ResolvedMultiSimilarity, backbone: ResolvedBackbone, num_classes: int | None
+        cls,
+        settings: ResolvedMultiSimilarity,
+        backbone: ResolvedBackbone,
+        network: nn.Module,
+        num_classes: int | None,
     ) -> Self:
         return cls(
-            *backbone_and_head(backbone, settings),
+            network,
+            linear_head(network, settings),
             alpha=settings.alpha,
             beta=settings.beta,
             base=settings.base,

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dasl_core.methods.base import register
-from dasl_core.methods.metric_learning import MetricLearning, backbone_and_head
+from dasl_core.methods.metric_learning import MetricLearning, linear_head
 from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.methods.npair import ResolvedNPair
 
@@ -38,10 +38,15 @@ class NPair(MetricLearning):
 
     @classmethod
     def from_settings(
-        cls, settings: ResolvedNPair, backbone: ResolvedBackbone, num_classes: int | None
+        cls,
+        settings: ResolvedNPair,
+        backbone: ResolvedBackbone,
+        network: nn.Module,
+        num_classes: int | None,
     ) -> Self:
         return cls(
-            *backbone_and_head(backbone, settings),
+            network,
+            linear_head(network, settings),
             scale=settings.scale,
             normalize=settings.normalize,
         )

@@ -12,7 +12,7 @@ from dasl_core.clustering import cluster
 from dasl_core.distributed import all_reduce_sum, gather, rank_share
 from dasl_core.methods.base import Outputs, Step, register
 from dasl_core.methods.ema_teacher import EMATeacherMethod
-from dasl_core.models.backbone import build_backbone, feature_width
+from dasl_core.models.backbone import feature_width
 from dasl_core.models.ema import Teacher
 from dasl_core.seeds import derive_seed
 from dasl_core.spec import ResolvedBackbone
@@ -83,9 +83,12 @@ class PCL(EMATeacherMethod):
 
     @classmethod
     def from_settings(
-        cls, settings: ResolvedPCL, backbone: ResolvedBackbone, num_classes: int | None
+        cls,
+        settings: ResolvedPCL,
+        backbone: ResolvedBackbone,
+        network: nn.Module,
+        num_classes: int | None,
     ) -> Self:
-        network = build_backbone(backbone)
         projector = nn.Sequential(
             nn.Linear(feature_width(network), settings.hidden_dim),
             nn.ReLU(inplace=True),

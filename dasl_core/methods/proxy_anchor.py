@@ -5,7 +5,7 @@ from typing import Self
 from torch import Tensor, nn
 
 from dasl_core.methods.base import register
-from dasl_core.methods.metric_learning import MetricLearning, backbone_and_head
+from dasl_core.methods.metric_learning import MetricLearning, linear_head
 from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.methods.proxy_anchor import ResolvedProxyAnchor
 
@@ -33,11 +33,16 @@ class ProxyAnchor(MetricLearning):
 
     @classmethod
     def from_settings(
-        cls, settings: ResolvedProxyAnchor, backbone: ResolvedBackbone, num_classes: int | None
+        cls,
+        settings: ResolvedProxyAnchor,
+        backbone: ResolvedBackbone,
+        network: nn.Module,
+        num_classes: int | None,
     ) -> Self:
         assert num_classes is not None, "resolve refuses a data set without classes"
         return cls(
-            *backbone_and_head(backbone, settings),
+            network,
+            linear_head(network, settings),
             num_classes,
             margin=settings.margin,
             alpha=settings.alpha,

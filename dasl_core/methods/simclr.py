@@ -10,7 +10,7 @@ from torch.distributed import ProcessGroup
 from dasl_core.distributed import gather_views, group_rank
 from dasl_core.methods.base import Outputs, Step, register
 from dasl_core.methods.two_views import TwoViewMethod
-from dasl_core.models.backbone import build_backbone, feature_width
+from dasl_core.models.backbone import feature_width
 from dasl_core.models.heads import projection_head
 from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.methods.simclr import ResolvedSimCLR
@@ -29,9 +29,12 @@ class SimCLR(TwoViewMethod):
 
     @classmethod
     def from_settings(
-        cls, settings: ResolvedSimCLR, backbone: ResolvedBackbone, num_classes: int | None
+        cls,
+        settings: ResolvedSimCLR,
+        backbone: ResolvedBackbone,
+        network: nn.Module,
+        num_classes: int | None,
     ) -> Self:
-        network = build_backbone(backbone)
         projector = projection_head(
             feature_width(network),
             settings.hidden_dim,

@@ -13,7 +13,7 @@ from torch.distributed import ProcessGroup
 
 from dasl_core.distributed import all_reduce_sum, gather_views, group_rank, group_size
 from dasl_core.methods.base import Method, Outputs, Step, register
-from dasl_core.models.backbone import build_backbone, feature_width
+from dasl_core.models.backbone import feature_width
 from dasl_core.models.heads import projection_head
 from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.methods.swav import ResolvedSwAV
@@ -65,9 +65,12 @@ class SwAV(Method):
 
     @classmethod
     def from_settings(
-        cls, settings: ResolvedSwAV, backbone: ResolvedBackbone, num_classes: int | None
+        cls,
+        settings: ResolvedSwAV,
+        backbone: ResolvedBackbone,
+        network: nn.Module,
+        num_classes: int | None,
     ) -> Self:
-        network = build_backbone(backbone, any_size=settings.local_crops > 0)
         return cls(
             network,
             projection_head(feature_width(network), settings.hidden_dim, settings.projection_dim),

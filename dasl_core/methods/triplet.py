@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dasl_core.methods.base import register
-from dasl_core.methods.metric_learning import MetricLearning, backbone_and_head
+from dasl_core.methods.metric_learning import MetricLearning, linear_head
 from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.methods.triplet import ResolvedTriplet
 from dasl_core.tensors import check_matrix, full_precision, label_vector
@@ -41,10 +41,15 @@ class Triplet(MetricLearning):
 
     @classmethod
     def from_settings(
-        cls, settings: ResolvedTriplet, backbone: ResolvedBackbone, num_classes: int | None
+        cls,
+        settings: ResolvedTriplet,
+        backbone: ResolvedBackbone,
+        network: nn.Module,
+        num_classes: int | None,
     ) -> Self:
         return cls(
-            *backbone_and_head(backbone, settings),
+            network,
+            linear_head(network, settings),
             mining=settings.mining,
             margin=settings.margin,
         )

@@ -10,7 +10,7 @@ from torch.distributed import ProcessGroup
 from dasl_core.distributed import gather_views, group_rank, group_size
 from dasl_core.methods.base import Outputs, Step, register
 from dasl_core.methods.two_views import TwoViewMethod
-from dasl_core.models.backbone import build_backbone, feature_width
+from dasl_core.models.backbone import feature_width
 from dasl_core.models.heads import deep_head
 from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.methods.vicreg import ResolvedVICReg
@@ -45,9 +45,12 @@ class VICReg(TwoViewMethod):
 
     @classmethod
     def from_settings(
-        cls, settings: ResolvedVICReg, backbone: ResolvedBackbone, num_classes: int | None
+        cls,
+        settings: ResolvedVICReg,
+        backbone: ResolvedBackbone,
+        network: nn.Module,
+        num_classes: int | None,
     ) -> Self:
-        network = build_backbone(backbone)
         hidden = settings.hidden_dim
         widths = [feature_width(network), hidden, hidden, settings.projection_dim]
         return cls(

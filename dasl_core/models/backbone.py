@@ -22,7 +22,7 @@ from dasl_core.models.warm_start import (
     pretrained_path,
     read_weights,
 )
-from dasl_core.spec import BACKBONES, ResolvedBackbone
+from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.resolve.backbone import SMALL_STEM_PATCHES
 
 
@@ -42,7 +42,7 @@ def build_backbone(backbone: ResolvedBackbone, *, any_size: bool = False) -> nn.
             normalization; the message names `backbone.mean` and what to set.
     """
     extra: dict[str, Any] = {"drop_path_rate": backbone.drop_path} if backbone.drop_path else {}
-    if any_size and BACKBONES[backbone.name].sizes == "dynamic":
+    if any_size and backbone.info.sizes == "dynamic":
         extra["dynamic_img_size"] = True
     arguments, stem = timm_arguments(backbone), stem_lines(backbone)
     model: nn.Module = timm.create_model(**arguments, **extra)
@@ -214,7 +214,7 @@ def timm_arguments(backbone: ResolvedBackbone) -> dict[str, Any]:
     }
     if backbone.pooling == "average_max":
         arguments["global_pool"] = "avgmax"
-    if BACKBONES[backbone.name].sizes in ("dynamic", "built"):
+    if backbone.info.sizes in ("dynamic", "built"):
         arguments["img_size"] = backbone.image_size
         if backbone.stem == "small":
             arguments["patch_size"] = backbone.image_size // SMALL_STEM_PATCHES
@@ -229,7 +229,7 @@ def stem_lines(backbone: ResolvedBackbone) -> list[str]:
     The stem of He et al. 2016 has stride 4 before the first block, too much for images of 32 pixels;
     the stem of their CIFAR networks has a 3x3 convolution of stride 1 and no pooling.
     """
-    if backbone.stem != "small" or BACKBONES[backbone.name].family != "resnet":
+    if backbone.stem != "small" or backbone.info.family != "resnet":
         return []
     first = _small_first_convolution(backbone.name, backbone.in_channels)
     return [first, "model.maxpool = torch.nn.Identity()"]

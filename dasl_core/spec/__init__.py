@@ -5,7 +5,7 @@ Does not import torch, so that an API process, which only validates specs, start
 
 from dasl_core.spec.augment import Augment
 from dasl_core.spec.backbone import Backbone
-from dasl_core.spec.backbones import BACKBONES, BackboneInfo
+from dasl_core.spec.backbones import BACKBONES, OWN_BACKBONE, BackboneInfo
 from dasl_core.spec.branch import branch_problems
 from dasl_core.spec.errors import field_problems
 from dasl_core.spec.evaluate import Evaluate, FineTune, Holdout, KMeans, Knn, LinearProbe
@@ -35,6 +35,7 @@ __all__ = [
     "BACKBONES",
     "DAR",
     "METHODS",
+    "OWN_BACKBONE",
     "SEC",
     "Augment",
     "Backbone",

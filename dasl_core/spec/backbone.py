@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from dasl_core.spec.backbones import BACKBONES
+from dasl_core.spec.backbones import BACKBONES, OWN_BACKBONE, OWN_INFO, BackboneInfo
 from dasl_core.spec.base import Auto, SpecModel, problem
 from dasl_core.spec.errors import closest
 from dasl_core.spec.fields import (
@@ -101,13 +101,39 @@ class Backbone(SpecModel):
     @field_validator("name")
     @classmethod
     def _check_name(cls, name: str) -> str:
-        if name not in BACKBONES:
+        if name not in BACKBONES and name != OWN_BACKBONE:
             raise problem(
                 "is not a backbone this version can train" + closest(name, BACKBONES),
                 name,
                 "the name of a timm model, such as 'resnet50', 'convnext_tiny' or 'vit_small_patch16_dinov3'",
             )
         return name
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the network is passed by the user, not built by timm."""
+        return self.name == OWN_BACKBONE
+
+    @property
+    def may_have_weights(self) -> bool:
+        """Whether the network may start from weights that are not random."""
+        return self.is_own or self.pretrained is not None
+
+    @property
+    def info(self) -> BackboneInfo:
+        """Facts about the network."""
+        return OWN_INFO if self.is_own else BACKBONES[self.name]
+
+    @model_validator(mode="after")
+    def _check_own(self) -> Self:
+        if self.is_own and self.pretrained is not None:
+            raise problem(
+                "must be null for a network of one's own: load the weights before passing it",
+                self.pretrained,
+                "null",
+                field="backbone.pretrained",
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_channels(self) -> Self:

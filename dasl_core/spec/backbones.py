@@ -84,3 +84,21 @@ def _read() -> dict[str, BackboneInfo]:
 
 
 BACKBONES: dict[str, BackboneInfo] = _read()
+
+OWN_BACKBONE = "own"
+"""Name of a network that the user passes to `pretrain`."""
+
+OWN_INFO = BackboneInfo(
+    family=OWN_BACKBONE,
+    tested=False,
+    parameters=0,
+    features=0,
+    batch_norm=True,
+    drop_path=False,
+    image_size=0,
+    sizes="any",
+    size_multiple=1,
+    patch_size=None,
+    normalizations=(),
+)
+"""What "auto" assumes of such a network: a convolutional one. Its parameters and features are not known."""

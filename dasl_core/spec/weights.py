@@ -80,7 +80,7 @@ def _safetensors_problem(file: Path, backbone: Backbone) -> str | None:
         expected = 8 + int.from_bytes(stream.read(8), "little") + end
     if (size := file.stat().st_size) != expected:
         return f"is damaged: it has {size:,} bytes, and its header names {expected:,}"
-    parameters = BACKBONES[backbone.name].parameters
+    parameters = backbone.info.parameters
     if numbers < FEWEST * parameters:
         return (
             f"is of another network: it has {numbers:,} numbers, and {backbone.name} {parameters:,} "
@@ -114,7 +114,7 @@ def _hub_problem(weights: Path, backbone: Backbone) -> str | None:
     known = BACKBONES.get(name) if isinstance(name, str) else None
     if known is None:
         return None
-    own = BACKBONES[backbone.name]
+    own = backbone.info
     ratio = known.parameters / own.parameters
     if known.features != own.features or not 1 / ALIKE < ratio < ALIKE:
         return f"holds the weights of {name}, and backbone.name is {backbone.name}"

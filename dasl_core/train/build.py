@@ -63,6 +63,7 @@ def pretrain(
     files: RunFiles,
     *,
     evaluate_on: DatasetIndex | None = None,
+    backbone: nn.Module | None = None,
     augmentation: Augmentation | None = None,
     device: torch.device = CPU,
     threads: int = 1,
@@ -76,6 +77,8 @@ def pretrain(
         index: the data set to train on; `MappedIndex.of` makes one of a map-style data set.
         reporter: a `NullReporter` on the ranks other than 0.
         evaluate_on: the data set that `spec.evaluate.dataset` names.
+        backbone: the network, if `spec.backbone.name` is "own", the same on every rank; it is trained in
+            place. To resume, pass one of the same architecture.
         augmentation: makes the views, instead of `spec.augment`; to resume, pass the same one.
         threads: for decoding images, and for torch on a CPU.
 
@@ -97,6 +100,7 @@ def pretrain(
         reporter,
         files,
         evaluate_on=evaluate_on,
+        backbone=backbone,
         augmentation=augmentation,
         device=device,
         threads=threads,
@@ -114,6 +118,7 @@ def build_trainer(
     files: RunFiles,
     *,
     evaluate_on: DatasetIndex | None = None,
+    backbone: nn.Module | None = None,
     augmentation: Augmentation | None = None,
     device: torch.device = CPU,
     threads: int = 1,
@@ -155,7 +160,11 @@ def build_trainer(
 
     # A checkpoint contains all weights: the start weights may no longer exist.
     method = _build_method(
-        spec if files.resume is None else _without_start(spec), data.num_classes, device, dtype
+        spec if files.resume is None else _without_start(spec),
+        data.num_classes,
+        backbone,
+        device,
+        dtype,
     )
     optimizer = build_optimizer(
         spec.train.optimizer, method, learning_rate_factors(spec.train.optimizer, method)
@@ -219,7 +228,7 @@ def build_trainer(
         settings=spec.evaluate,
         stop=spec.train.stop,
         supervised=spec.method.supervised,
-        start="untrained" if spec.backbone.pretrained is None else "start",
+        start="start" if spec.backbone.may_have_weights else "untrained",
         evaluator=evaluator,
         method=method,
         data=data,
@@ -263,11 +272,15 @@ def build_trainer(
 
 
 def _build_method(
-    spec: ResolvedJobSpec, num_classes: int | None, device: torch.device, dtype: torch.dtype
+    spec: ResolvedJobSpec,
+    num_classes: int | None,
+    backbone: nn.Module | None,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> Method:
     """Build the method with the same weights on every rank, then seed the rank's own random stream."""
     torch.manual_seed(derive_seed(spec.train.seed, "weights"))
-    method = build_method(spec, num_classes).to(device=device, dtype=dtype)
+    method = build_method(spec, num_classes, backbone).to(device=device, dtype=dtype)
     if spec.train.channels_last:
         method = method.to(memory_format=torch.channels_last)
     if world_size() > 1:

@@ -205,6 +205,7 @@ class TrainingState:
             self.check_branch(state, progress.step)
             progress.collapsed, progress.ended, progress.verdict = None, False, None
             progress.branched_at = progress.step
+        self._check_shapes(state)
         vars(self.progress).update(vars(progress))
         self.method.load_state_dict(state["method"])
         if "sec" not in changed:
@@ -233,7 +234,7 @@ class TrainingState:
         """Check that another run's training state fits this one.
 
         Raises:
-            ValueError: weights have other shapes, the data set another size, or no step is left.
+            ValueError: the data set has other images, or no step is left.
         """
         images, before = self.train_images, state["spec"]["train_images"]
         if images != before:
@@ -247,6 +248,15 @@ class TrainingState:
                 f"train.epochs: the checkpoint is of step {step}, and "
                 f"{self.settings['train']['epochs']} epochs end with step {self.total_steps}"
             )
+
+    def _check_shapes(self, state: dict[str, Any]) -> None:
+        """Check that the saved weights have the names and shapes of this run's.
+
+        Those of a branch, or of a network of one's own, may have others.
+
+        Raises:
+            ValueError: they have others.
+        """
         shapes = {name: tensor.shape for name, tensor in self.method.state_dict().items()}
         saved = {name: tensor.shape for name, tensor in state["method"].items()}
         if shapes != saved:

@@ -101,7 +101,11 @@ def weight_decay(step: int, steps_per_epoch: int, train: ResolvedTrain) -> float
 
 
 def learning_rate_factors(settings: ResolvedOptimizer, method: Method) -> dict[str, float]:
-    """Factors on the learning rate by parameter name: of layer-wise decay, of heads and of the method."""
+    """Factors on the learning rate by parameter name: of layer-wise decay, of heads and of the method.
+
+    Raises:
+        ValueError: layer-wise decay is set for a backbone whose layers timm cannot order.
+    """
     rates: dict[str, float] = {}
     own = tuple(method.learning_rates())
     if settings.head_lr != 1:
@@ -111,6 +115,12 @@ def learning_rate_factors(settings: ResolvedOptimizer, method: Method) -> dict[s
             if not name.startswith(("backbone.", *own))
         }
     if settings.layer_decay < 1:
+        # timm would warn, and use one rate for all.
+        if not any(hasattr(method.backbone, name) for name in ("group_matcher", "pretrained_cfg")):
+            raise ValueError(
+                "train.optimizer.layer_decay: must be 1 for this backbone: it has no group_matcher, by which "
+                "timm orders layers"
+            )
         names = {id(p): f"backbone.{name}" for name, p in method.backbone.named_parameters()}
         groups = param_groups_layer_decay(method.backbone, layer_decay=settings.layer_decay)
         for group in groups:

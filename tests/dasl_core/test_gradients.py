@@ -37,7 +37,11 @@ class Contrastive(Method):
 
     @classmethod
     def from_settings(
-        cls, settings: object, backbone: ResolvedBackbone, num_classes: int | None
+        cls,
+        settings: object,
+        backbone: ResolvedBackbone,
+        network: nn.Module,
+        num_classes: int | None,
     ) -> Contrastive:
         return cls()
 

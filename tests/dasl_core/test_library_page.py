@@ -12,7 +12,6 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8")
 # Fewer steps than a reader wants; the rest of the example is unchanged.
 SHORTER = {
     "SEED, STEPS, BATCH = 0, 30, 64": "SEED, STEPS, BATCH = 0, 2, 8",
-    'job["backbone"] = {"name": "resnet18",': 'job["backbone"] = {"name": "test_resnet",',
     'job = {"dataset": "images",': 'job = {"dataset": "images", "backbone": {"name": "test_resnet"},',
 }
 

@@ -3,13 +3,16 @@
 The result is stored with the job, so that a run can be repeated.
 """
 
-from dasl_core.spec.backbones import BACKBONES
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.methods import ResolveContext
 from dasl_core.spec.normalization import Normalization
 from dasl_core.spec.problems import FieldProblem, SpecError
 from dasl_core.spec.resolve.augment import resolve_augment
-from dasl_core.spec.resolve.backbone import choose_backbone, choose_normalization
+from dasl_core.spec.resolve.backbone import (
+    choose_backbone,
+    choose_features,
+    choose_normalization,
+)
 from dasl_core.spec.resolve.batch import choose_batch
 from dasl_core.spec.resolve.checks import check_ignored, check_labels
 from dasl_core.spec.resolve.estimate import Estimate, estimate
@@ -31,7 +34,11 @@ __all__ = ["DatasetFacts", "Estimate", "choose_k", "estimate", "resolve"]
 
 
 def resolve(
-    spec: JobSpec, facts: DatasetFacts, recorded: Normalization | None = None
+    spec: JobSpec,
+    facts: DatasetFacts,
+    recorded: Normalization | None = None,
+    *,
+    own_features: int | None = None,
 ) -> ResolvedJobSpec:
     """Return the same spec with every "auto" replaced by a number or a name.
 
@@ -42,6 +49,8 @@ def resolve(
         facts: of the data set.
         recorded: what the files of the weights to start from record (`recorded_normalization`). None
             where they cannot be read, or record nothing.
+        own_features: width of the features of a network of one's own, which `spec.backbone.name` calls
+            "own". `pretrain` takes such a network; jobs and commands do not.
 
     Raises:
         SpecError: the spec cannot run on this data set.
@@ -49,14 +58,15 @@ def resolve(
     problems: list[FieldProblem] = []
     chosen = choose_backbone(spec.backbone, facts, problems)
     image_size = chosen.image_size
+    features = choose_features(spec.backbone, own_features, problems)
     check_schedule(spec.train, problems)
     recipe = choose_recipe(spec, problems)
-    spec = fill_in(spec, recipe, image_size)
+    spec = fill_in(spec, recipe, image_size, features)
     normalization = choose_normalization(spec.backbone, recorded, problems)
     batch, per_class = choose_batch(spec, facts, problems)
     context = ResolveContext(
         backbone=spec.backbone.name,
-        features=BACKBONES[spec.backbone.name].features,
+        features=features,
         image_size=image_size,
         patch_size=chosen.patch_size,
         train_images=training_images(spec, facts),

@@ -3,7 +3,7 @@
 from typing import Literal, NamedTuple
 
 from dasl_core.spec.backbone import Backbone
-from dasl_core.spec.backbones import BACKBONES, SMALL_STEMS
+from dasl_core.spec.backbones import OWN_BACKBONE, SMALL_STEMS
 from dasl_core.spec.locations import WEIGHTS_ENDINGS
 from dasl_core.spec.normalization import IMAGENET, Normalization
 from dasl_core.spec.problems import FieldProblem
@@ -34,7 +34,7 @@ def choose_backbone(
     backbone: Backbone, facts: DatasetFacts, problems: list[FieldProblem]
 ) -> ChosenBackbone:
     """Choose the image size, the stem, and with them the patch size of a ViT."""
-    info = BACKBONES[backbone.name]
+    info = backbone.info
     given = backbone.image_size
     size = _fitting_size(facts) if given == "auto" else given
     stem = backbone.stem
@@ -92,6 +92,35 @@ def choose_backbone(
     return ChosenBackbone(size, stem, patch, multiple if several else None)
 
 
+def choose_features(
+    backbone: Backbone, own_features: int | None, problems: list[FieldProblem]
+) -> int:
+    """Return the width of the features; `own_features` is as in `resolve`."""
+    if own_features is None:
+        if not backbone.is_own:
+            return backbone.info.features
+        problems.append(
+            FieldProblem(
+                "backbone.name",
+                "is a network that Python code passes to pretrain, with its width to resolve(own_features=...); "
+                "jobs and commands cannot train it",
+                repr(OWN_BACKBONE),
+                "the name of a timm model",
+            )
+        )
+        return 1
+    if not backbone.is_own:
+        problems.append(
+            FieldProblem(
+                "backbone.name",
+                "is a model of timm, whose width is known, and own_features is given",
+                repr(backbone.name),
+                f"{OWN_BACKBONE!r}, or no own_features",
+            )
+        )
+    return own_features
+
+
 def choose_normalization(
     backbone: Backbone, recorded: Normalization | None, problems: list[FieldProblem]
 ) -> Normalization:
@@ -103,7 +132,7 @@ def choose_normalization(
         expected = recorded.of_channels(backbone.in_channels)
     elif automatic and backbone.pretrained and backbone.pretrained.endswith(WEIGHTS_ENDINGS):
         # A folder is a checkpoint, whose normalization the worker compares with this choice.
-        published = BACKBONES[backbone.name].normalizations
+        published = backbone.info.normalizations
         if len(published) == 1:
             expected = published[0].of_channels(backbone.in_channels)
         else:
@@ -130,7 +159,7 @@ def normalization_problem(chosen: Normalization, expected: Normalization) -> Fie
 
 def _unknown(backbone: Backbone, automatic: list[str]) -> FieldProblem:
     """Describe that nothing says which normalization a file of weights needs."""
-    name, published = backbone.name, BACKBONES[backbone.name].normalizations
+    name, published = backbone.name, backbone.info.normalizations
     if published:
         reason = f"timm publishes weights of {name} with different ones"
         expected = "; or ".join(

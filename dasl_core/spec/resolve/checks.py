@@ -1,6 +1,6 @@
 """Checks that span several parts of a spec."""
 
-from dasl_core.spec.backbones import BACKBONES, TESTED
+from dasl_core.spec.backbones import TESTED
 from dasl_core.spec.evaluate import Holdout
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import FieldProblem
@@ -53,7 +53,7 @@ def check_ignored(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> No
             )
         )
     backbone = spec.backbone
-    if backbone.pooling == "average_max" and BACKBONES[backbone.name].family != "resnet":
+    if backbone.pooling == "average_max" and backbone.info.family != "resnet":
         problems.append(
             FieldProblem(
                 "backbone.pooling",
@@ -62,7 +62,7 @@ def check_ignored(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> No
                 "'timm', or a ResNet",
             )
         )
-    if backbone.freeze_batch_norm != "none" and not BACKBONES[backbone.name].batch_norm:
+    if backbone.freeze_batch_norm != "none" and not backbone.info.batch_norm:
         problems.append(
             FieldProblem(
                 "backbone.freeze_batch_norm",
@@ -89,7 +89,7 @@ def check_ignored(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> No
                 "null, or backbone.pretrained: null",
             )
         )
-    if train.checkpoint_activations and not BACKBONES[spec.backbone.name].tested:
+    if train.checkpoint_activations and not spec.backbone.info.tested:
         problems.append(
             FieldProblem(
                 "train.checkpoint_activations",

@@ -2,7 +2,6 @@
 
 from pydantic import Field
 
-from dasl_core.spec.backbones import BACKBONES
 from dasl_core.spec.base import SpecModel
 from dasl_core.spec.resolve.facts import DatasetFacts, training_images
 from dasl_core.spec.resolved import ResolvedJobSpec
@@ -21,10 +20,16 @@ class Estimate(SpecModel):
 
 
 def estimate(resolved: ResolvedJobSpec, facts: DatasetFacts) -> Estimate:
-    """Steps, parameters and state size of a spec that `resolve` returned."""
+    """Steps, parameters and state size of a spec that `resolve` returned.
+
+    Raises:
+        ValueError: the backbone is one of the user's own, whose size is not known.
+    """
+    if resolved.backbone.is_own:
+        raise ValueError("backbone.name: the size of a network of one's own is not known")
     images = training_images(resolved, facts)
     steps = images // resolved.train.batch_size
-    parameters = BACKBONES[resolved.backbone.name].parameters
+    parameters = resolved.backbone.info.parameters
     # float32 weight and gradient, and one moment (SGD, LARS) or two (AdamW, Adam).
     floats = 4 if resolved.train.optimizer.name in ("adamw", "adam") else 3
     return Estimate(

@@ -3,7 +3,6 @@
 from collections import ChainMap
 from typing import Any, TypeVar
 
-from dasl_core.spec.backbones import BACKBONES
 from dasl_core.spec.base import SpecModel
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import FieldProblem
@@ -27,11 +26,11 @@ def choose_recipe(spec: JobSpec, problems: list[FieldProblem]) -> RecipeName:
     if name == "auto":
         starts = spec.backbone.pretrained is not None and not spec.method.supervised
         return "continue" if starts else "small"
-    authors, family = spec.method.authors, BACKBONES[spec.backbone.name].family
+    authors, family = spec.method.authors, spec.backbone.info.family
     from_weights = name == "continue" or (
         name == "authors" and authors is not None and authors.from_weights
     )
-    if from_weights and spec.backbone.pretrained is None:
+    if from_weights and not spec.backbone.may_have_weights:
         problems.append(
             FieldProblem(
                 "recipe",
@@ -53,11 +52,11 @@ def choose_recipe(spec: JobSpec, problems: list[FieldProblem]) -> RecipeName:
     return name
 
 
-def fill_in(spec: JobSpec, recipe: RecipeName, image_size: int) -> JobSpec:
+def fill_in(spec: JobSpec, recipe: RecipeName, image_size: int, features: int) -> JobSpec:
     """Return the spec with the settings of its recipe, and the constants of `small`, in place of "auto"."""
     job = JobFacts(
-        family=BACKBONES[spec.backbone.name].family,
-        features=BACKBONES[spec.backbone.name].features,
+        family=spec.backbone.info.family,
+        features=features,
         epochs=spec.train.epochs,
         batch=256 if spec.train.batch_size == "auto" else spec.train.batch_size,
         has_small_images=image_size <= SMALL_STEM_UP_TO,

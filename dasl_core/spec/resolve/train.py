@@ -2,7 +2,6 @@
 
 from typing import Literal
 
-from dasl_core.spec.backbones import BACKBONES
 from dasl_core.spec.fields import LARGEST_RATE
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import FieldProblem
@@ -52,7 +51,7 @@ def optimizer_name(spec: JobSpec, batch: int) -> Literal["adamw", "adam", "sgd",
         return name
     # Metric learning starts from pretrained weights, and its papers fine-tune those with Adam(W).
     fine_tunes = spec.method.supervised and spec.backbone.pretrained is not None
-    if fine_tunes or not BACKBONES[spec.backbone.name].batch_norm:
+    if fine_tunes or not spec.backbone.info.batch_norm:
         return "adamw"
     return "sgd" if batch <= 1024 else "lars"
 
@@ -145,5 +144,5 @@ def _clip(spec: JobSpec) -> Clip | None:
 def _channels_last(spec: JobSpec) -> bool:
     if spec.train.channels_last == "auto":
         # Faster on CPUs, too: forward and backward of ResNets take 8 to 28% less time.
-        return BACKBONES[spec.backbone.name].family == "resnet"
+        return spec.backbone.info.family == "resnet"
     return spec.train.channels_last

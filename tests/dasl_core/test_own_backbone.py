@@ -1,0 +1,125 @@
+"""`pretrain` on a backbone of the user."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.export import FORMATS, ExportError, export_checkpoint
+from dasl_core.methods import build_method
+from dasl_core.spec import JobSpec, ResolvedJobSpec, SpecError, resolve
+from dasl_core.spec.resolve import estimate
+from dasl_core.train.optim import learning_rate_factors
+from dasl_core.train.serialization import load_state
+from tests.support.training_world import Recorder, assert_same, resolved, run, tiny_spec
+
+WIDTH = 6
+METHODS: dict[str, dict[str, Any]] = {
+    "simclr": {"name": "simclr"},
+    "dino": {"name": "dino", "local_crops": 1, "local_size": 8, "out_dim": 8, "hidden_dim": 8}
+    | {"bottleneck_dim": 4},
+}
+
+
+def network(width: int = WIDTH) -> nn.Sequential:
+    torch.manual_seed(3)
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, stride=2),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4, width),
+    )
+
+
+def own_spec(index: DatasetIndex, **changes: Any) -> ResolvedJobSpec:
+    settings = tiny_spec(backbone={"name": "own"}, **changes)
+    return resolve(JobSpec.model_validate(settings), index.facts(), own_features=WIDTH)
+
+
+@pytest.mark.usefixtures("without_plots")
+@pytest.mark.parametrize("method", METHODS)
+def test_own_backbone_trains_resumes_exactly_and_is_saved(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, method: str
+) -> None:
+    spec = own_spec(pictures, method=METHODS[method], train={"epochs": 2})
+    whole, again = Recorder(tmp_path / "whole"), Recorder(tmp_path / "again")
+    trained = network()
+    assert run(spec, pictures, cache, whole, backbone=trained) == "succeeded"
+    before = network().state_dict()
+    assert not torch.equal(trained.state_dict()["0.weight"], before["0.weight"])
+    run(spec, pictures, cache, again, whole.checkpoints[0][1], backbone=network())
+    last = whole.last_checkpoint
+    assert_same(load_state(last), load_state(again.last_checkpoint), "state")
+    assert {subject for _, _, subject, _ in whole.evaluations} == {"raw", "start", "backbone"}
+
+    about = json.loads((last / "model.json").read_text())
+    assert (about["timm"], about["num_features"]) == (None, WIDTH)
+    network().load_state_dict(load_file(last / "backbone.safetensors"))
+    card = (last / "README.md").read_text()
+    assert "this folder has only its weights" in card
+    assert "timm.create_model" not in card
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_checkpoint_of_another_own_network_is_refused(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    spec, reporter = own_spec(pictures, evaluate={"holdout": None}), Recorder(tmp_path)
+    run(spec, pictures, cache, reporter, backbone=network())
+    with pytest.raises(ValueError, match=r"does not fit .*: backbone\.5\.bias differs"):
+        run(spec, pictures, cache, None, reporter.last_checkpoint, backbone=network(WIDTH + 1))
+    for format in FORMATS:
+        with pytest.raises(ExportError, match="the architecture is not in the checkpoint"):
+            export_checkpoint(reporter.last_checkpoint, format)
+
+
+def test_own_backbone_must_return_features(pictures: DatasetIndex) -> None:
+    spec = own_spec(pictures)
+    with pytest.raises(ValueError, match=r"pass the network, such as pretrain\(\.\.\., backbone"):
+        build_method(spec)
+    with pytest.raises(ValueError, match=r"must be 'own' for a network that is passed"):
+        build_method(resolved(pictures), backbone=network())
+    with pytest.raises(ValueError, match=r"to features \(B, F\); .* gave \(2, 4, 1, 1\)"):
+        build_method(spec, backbone=network()[:4])
+    wrong = copy.deepcopy(network())
+    wrong.num_features = 5  # type: ignore[assignment]
+    with pytest.raises(ValueError, match="must be the width of the features, 6; given 5"):
+        build_method(spec, backbone=wrong)
+
+
+def test_jobs_cannot_name_an_own_backbone(pictures: DatasetIndex) -> None:
+    spec = JobSpec.model_validate(tiny_spec(backbone={"name": "own"}))
+    with pytest.raises(SpecError, match="jobs and commands cannot train it"):
+        resolve(spec, pictures.facts())
+    with pytest.raises(SpecError, match="a model of timm, whose width is known"):
+        resolve(JobSpec.model_validate(tiny_spec()), pictures.facts(), own_features=WIDTH)
+    with pytest.raises(ValueError, match="load the weights before passing it"):
+        JobSpec.model_validate(tiny_spec(backbone={"name": "own", "pretrained": "weights.pt"}))
+    with pytest.raises(ValueError, match="the size of a network of one's own is not known"):
+        estimate(own_spec(pictures), pictures.facts())
+
+
+def test_own_backbone_continues_from_its_weights_without_layer_decay(
+    pictures: DatasetIndex,
+) -> None:
+    for layer_decay, error in (("auto", "layer_decay: must be 1 for this backbone"), (1, None)):
+        optimizer = {"name": "auto", "layer_decay": layer_decay}
+        spec = own_spec(pictures, recipe="continue", train={"optimizer": optimizer})
+        method = build_method(spec, backbone=network())
+        if error:
+            with pytest.raises(ValueError, match=error):
+                learning_rate_factors(spec.train.optimizer, method)
+        else:
+            rates = learning_rate_factors(spec.train.optimizer, method)
+            assert set(rates.values()) == {10.0}  # the heads only
+            assert all(name.startswith("projector") for name in rates)
