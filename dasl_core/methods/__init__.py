@@ -70,7 +70,7 @@ def build_method(
     if spec.backbone.freeze_blocks:
         freeze_first_blocks(method.backbone, spec.backbone.freeze_blocks)
     if spec.train.cut_init is not None:
-        cut_weights(method, spec.train.cut_init)
+        cut_weights(method, spec.train.cut_init, keep=method.unit_layers())
     if spec.backbone.freeze_batch_norm != "none":
         method.freeze_batch_norm(affine=spec.backbone.freeze_batch_norm == "all")
     return method

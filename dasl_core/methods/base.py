@@ -227,6 +227,10 @@ class Method(nn.Module, ABC):
                     layer.training = False
         return self
 
+    def unit_layers(self) -> list[nn.Module]:
+        """Layers whose weights stay unit vectors, which cut-initialization leaves as they are."""
+        return []
+
     def learning_rates(self) -> dict[str, float]:
         """Factors on the learning rate, by prefix of the parameter names."""
         return {}

@@ -109,6 +109,9 @@ class SwAV(Method):
     def embedding_head(self) -> nn.Module:
         return self.projector
 
+    def unit_layers(self) -> list[nn.Module]:
+        return [self.prototypes]
+
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
         scores = outputs["scores"]
         candidates = scores[:GLOBAL_VIEWS].detach()

@@ -239,7 +239,9 @@ class Train(SpecModel):
         description=(
             "Divide the random initial weights of all linear and convolutional layers by this number, so "
             "that embeddings start short and turn faster (cut-initialization, arXiv 2502.09252, which takes 3 "
-            "for contrastive methods and 9 for others). Not with `backbone.pretrained`. null: no."
+            "for contrastive methods and 9 for others). Prototypes keep their unit length. Without BatchNorm "
+            "between them, n layers shorten the embedding by this number to the power of n. The baseline "
+            "`untrained` is the network after the division. Not with `backbone.pretrained`. null: no."
         ),
     )
     optimizer: Optimizer = Field(default_factory=Optimizer)

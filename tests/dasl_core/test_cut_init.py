@@ -38,6 +38,12 @@ def test_weights_of_student_and_teacher_are_divided(method: str) -> None:
         assert torch.equal(after[name], value / factor), name
 
 
+def test_prototypes_keep_unit_length() -> None:
+    spec = JobSpec.model_validate(tiny_spec(method={"name": "swav"}, train={"cut_init": 3}))
+    prototypes = build_method(resolve(spec, FACTS)).get_parameter("prototypes.weight")
+    torch.testing.assert_close(prototypes.norm(dim=1), torch.ones(len(prototypes)))
+
+
 def test_cut_of_pretrained_weights_is_refused() -> None:
     backbone = {"pretrained": "/weights.safetensors", "name": "test_resnet"}
     spec = tiny_spec(backbone=backbone, train={"cut_init": 3})
