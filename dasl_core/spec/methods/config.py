@@ -102,6 +102,11 @@ class MethodConfig(SpecModel):
     name: Any
 
     @property
+    def settings_of_authors(self) -> Settings:
+        """What "auto" means with the recipe `authors` and these settings."""
+        return NOTHING if self.authors is None else self.authors.settings
+
+    @property
     def num_views(self) -> int:
         """Views of each image, the local crops last."""
         return 1 if self.supervised else 2

@@ -15,7 +15,7 @@ from dasl_core.spec.methods.config import (
     register_resolved,
 )
 from dasl_core.spec.problems import FieldProblem
-from dasl_core.spec.recipes import Authors
+from dasl_core.spec.recipes import Authors, Settings
 
 Margin = Annotated[float, Field(ge=1e-3, le=4)]
 # All triplets of N images are found in a tensor of N^3 booleans: 1.1 GB.
@@ -58,6 +58,12 @@ class Triplet(MetricLearningConfig):
             'code; 0.2 for "all_semihard".'
         ),
     )
+
+    @property
+    def settings_of_authors(self) -> Settings:
+        """The authors' settings; their rate for all triplets is half that for semi-hard ones."""
+        settings = super().settings_of_authors
+        return {**settings, "train.optimizer.lr": 2.5e-6} if self.mining == "all" else settings
 
     def check(self, context: ResolveContext) -> list[FieldProblem]:
         """Return a problem when memory would not hold all triplets of a batch."""

@@ -69,7 +69,7 @@ def fill_in(spec: JobSpec, recipe: RecipeName, image_size: int, features: int) -
 def _settings(spec: JobSpec, recipe: RecipeName) -> Settings:
     method = spec.method
     own: dict[RecipeName, Settings] = {
-        "authors": NOTHING if method.authors is None else method.authors.settings,
+        "authors": method.settings_of_authors,
         "continue": CONTINUE,
         "small": NOTHING,
     }
