@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
 from dasl_core.data.published import PUBLISHED
+from dasl_core.methods.simclr import nt_xent
 from dasl_core.spec import DatasetFacts, JobSpec, load_spec, resolve
 from examples.papers.__main__ import files, rows
 from examples.papers.row import SPECS
@@ -27,3 +32,41 @@ def test_every_spec_resolves_for_the_size_of_its_data_set() -> None:
         assert resolved.evaluate.crop_pct == (1 if side == 32 else 0.875)
         if resolved.method.supervised:
             assert resolved.evaluate.on == "embedding"
+
+
+def sec_authors_loss(embeddings: Tensor) -> Tensor:
+    """SupConLoss without labels: temperature 0.5, base temperature 0.07."""
+    z = F.normalize(embeddings.flatten(0, 1), dim=1)
+    logits = (z @ z.T / 0.5).fill_diagonal_(-torch.inf)
+    return 0.5 / 0.07 * F.cross_entropy(logits, torch.arange(len(z)).roll(len(z) // 2))
+
+
+def sec_authors_gradient_loss(embeddings: Tensor) -> Tensor:
+    """A loss with the gradient of their two processes, which gather the embeddings without gradient."""
+    first = torch.arange(embeddings.shape[1])[:, None] < embeddings.shape[1] // 2
+    own = [torch.where(half, embeddings, embeddings.detach()) for half in (first, ~first)]
+    return torch.stack([sec_authors_loss(each) for each in own]).mean()
+
+
+def test_contrastive_rows_of_sec_make_the_steps_of_the_authors() -> None:
+    optimizers = [
+        row.settings()["train"]["optimizer"]
+        for row in rows()
+        if "-simclr-" in row.name and row.name.startswith("sec-")
+    ]
+    assert len(optimizers) == 8
+    assert all(each == optimizers[0] for each in optimizers)
+    rate, decay = optimizers[0]["lr"], optimizers[0]["weight_decay"]
+    ours = torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(0)).double()
+    theirs = ours.clone().requires_grad_()
+    ours.requires_grad_()
+    our_sgd = torch.optim.SGD([ours], lr=rate, momentum=0.9, weight_decay=decay)
+    their_sgd = torch.optim.SGD([theirs], lr=0.5, momentum=0.9, weight_decay=1e-4)
+    for _ in range(3):
+        our_sgd.zero_grad()
+        nt_xent(ours, 0.5).backward()
+        our_sgd.step()
+        their_sgd.zero_grad()
+        sec_authors_gradient_loss(theirs).backward()
+        their_sgd.step()
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)

@@ -1,5 +1,6 @@
 """A row of a published table, and the file of its spec."""
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,7 @@ class Row:
         published: figures of the paper in percent, by their names there; empty if none is at hand.
         source: where these figures are published.
         spec: settings besides the name and the data sets.
+        note: what its reader must know besides, in whole sentences.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Row:
     published: Mapping[str, float]
     source: str
     spec: Mapping[str, Any]
+    note: str = ""
 
     @property
     def test_part(self) -> str:
@@ -75,6 +78,7 @@ class Row:
             "# Written by `python -m examples.papers`; change the tables there.",
             f"# {self.title} on {TITLES[self.dataset]}.",
             f"# {published}",
+            *textwrap.wrap(self.note, 110, initial_indent="# ", subsequent_indent="# "),
             "# Run (DATA: the folder that holds the TARGET of `dasl prepare`):",
             f"#   {self.command()}",
         ]
