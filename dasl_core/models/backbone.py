@@ -39,12 +39,15 @@ def build_backbone(backbone: ResolvedBackbone, *, any_size: bool = False) -> nn.
     Raises:
         ValueError: the pretrained weights do not exist, cannot be read, are not finite or do not fit;
             the message names `backbone.pretrained` and the file. Or their files record another
-            normalization; the message names `backbone.mean` and what to set.
+            normalization; the message names `backbone.mean` and what to set. Or the network lacks the
+            class token that is pooled; the message names `backbone.name`.
     """
     extra: dict[str, Any] = {"drop_path_rate": backbone.drop_path} if backbone.drop_path else {}
     if any_size and backbone.info.sizes == "dynamic":
         extra["dynamic_img_size"] = True
     arguments, stem = timm_arguments(backbone), stem_lines(backbone)
+    if backbone.pooling == "token":
+        _check_class_token(backbone.name)
     model: nn.Module = timm.create_model(**arguments, **extra)
     fit_stem(model, backbone.stem)
     if backbone.pretrained is None:
@@ -116,6 +119,23 @@ def _from_timm_file(file: Path, weights: dict[str, Any], arguments: dict[str, An
     except Exception as error:  # malformed files raise arbitrary exception types
         raise ValueError(f"backbone.pretrained: {file} does not fit {name}: {error}") from error
     return model
+
+
+@functools.cache
+def _check_class_token(name: str) -> None:
+    """Check that a timm model has a class token; some would return their first patch in its place.
+
+    Raises:
+        ValueError: it has none.
+    """
+    with torch.device("meta"):
+        model = timm.create_model(name, num_classes=0)
+    if getattr(model, "cls_token", None) is None:
+        raise ValueError(
+            f"backbone.name: {name} has no class token, which is trained or pooled; choose a Vision "
+            "Transformer that has one, such as vit_small_patch16_224, or backbone.pooling: timm if the "
+            "method compares pooled features"
+        )
 
 
 class _Kept:
@@ -212,8 +232,8 @@ def timm_arguments(backbone: ResolvedBackbone) -> dict[str, Any]:
         "num_classes": 0,
         "in_chans": backbone.in_channels,
     }
-    if backbone.pooling == "average_max":
-        arguments["global_pool"] = "avgmax"
+    if backbone.pooling != "timm":
+        arguments["global_pool"] = {"average_max": "avgmax", "token": "token"}[backbone.pooling]
     if backbone.info.sizes in ("dynamic", "built"):
         arguments["img_size"] = backbone.image_size
         if backbone.stem == "small":

@@ -71,7 +71,9 @@ class Backbone(SpecModel):
         "auto",
         description=(
             'How the last feature map becomes one vector. "timm": as in timm, for a ResNet the average. '
-            '"average_max": the mean of the average and the maximum, for a ResNet. "auto": "timm".'
+            '"average_max": the mean of the average and the maximum, for a ResNet. "token": the class token '
+            "of a Vision Transformer, such as DINOv3's, of which timm averages the patches. "
+            '"auto": "token" for DINOv3, and for ibot from random weights; else "timm".'
         ),
     )
     freeze_batch_norm: FrozenBatchNorm | Auto = Field(

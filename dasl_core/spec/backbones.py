@@ -25,6 +25,9 @@ TESTED = (
 SMALL_STEMS = ("resnet", "vit")
 """Families that have a stem for small images."""
 
+CLASS_TOKENS = ("vit", "eva")
+"""Families whose networks may have a class token."""
+
 
 class PublishedNormalization(Normalization):
     """What some published weights of a model were trained with.

@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+import timm
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
@@ -20,6 +21,7 @@ from dasl_core.methods import Method, Step, build_method
 from dasl_core.methods.dino import TemperatureWarmup, dino_loss
 from dasl_core.methods.ibot import IBOT, TokenHeads, masked_patch_loss
 from dasl_core.methods.swav import sinkhorn
+from dasl_core.models.backbone import timm_arguments
 from dasl_core.models.heads import DINOHead
 from dasl_core.models.masked_vit import block_mask, check_has_tokens, vit_tokens
 from dasl_core.regularizers.koleo import koleo_loss
@@ -269,6 +271,37 @@ def test_network_without_class_and_patch_tokens_is_refused(pictures: DatasetInde
     spec = resolved(pictures, method={"name": "ibot"}, backbone={"name": "test_vit2"})
     with pytest.raises(ValueError, match=r"backbone\.name: test_vit2 has no class token"):
         build_method(spec)
+
+
+@pytest.mark.usefixtures("shallow")
+def test_features_are_the_trained_class_token(pictures: DatasetIndex) -> None:
+    backbone = {"name": "vit_small_patch16_dinov3", "image_size": 32, "stem": "standard"}
+    spec = resolved(pictures, method={"name": "ibot"}, backbone=backbone)
+    assert spec.backbone.pooling == "token"
+    network = build_method(spec).representation.eval()
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        features = network(images)
+        torch.testing.assert_close(features, vit_tokens(network, images)[0])
+        exported = timm.create_model(**timm_arguments(spec.backbone)).eval()
+        exported.load_state_dict(network.state_dict())
+        torch.testing.assert_close(exported(images), features)
+
+
+def test_pooling_of_class_token_is_chosen_where_it_is_trained(pictures: DatasetIndex) -> None:
+    def pooling(name: str, method: str = "simclr", **backbone: Any) -> str:
+        settings = {"name": name, "image_size": 32, "stem": "standard"} | backbone
+        spec = resolved(pictures, method={"name": method}, backbone=settings)
+        return spec.backbone.pooling
+
+    weights: dict[str, Any] = {"pretrained": "/w.pth", "mean": (0.5,) * 3, "std": (0.5,) * 3}
+    assert pooling("vit_small_patch16_dinov3", **weights) == "token"
+    assert pooling("vit_small_patch16_dinov3", pooling="timm") == "timm"
+    assert pooling("test_vit") == "timm"
+    assert pooling("test_vit", "ibot") == "token"
+    assert pooling("test_vit", "ibot", **weights) == "timm"
+    with pytest.raises(SpecError, match=r"backbone\.pooling: is not known for test_resnet"):
+        pooling("test_resnet", pooling="token")
 
 
 @pytest.mark.parametrize(

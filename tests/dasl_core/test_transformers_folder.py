@@ -71,12 +71,18 @@ def test_names_in_memory_of_transformers_5_are_read() -> None:
 
 @pytest.mark.usefixtures("shallow")
 @pytest.mark.parametrize(
-    ("name", "size"), [("vit_small_patch14_reg4_dinov2", 28), ("vit_tiny_patch16_dinov3_qkvb", 32)]
+    ("name", "size", "pooling"),
+    [
+        ("vit_small_patch14_reg4_dinov2", 28, "timm"),
+        ("vit_tiny_patch16_dinov3_qkvb", 32, "timm"),
+        ("vit_tiny_patch16_dinov3_qkvb", 32, "token"),
+    ],
 )
 def test_exported_folder_starts_a_network_with_same_features(
-    pictures: DatasetIndex, tmp_path: Path, name: str, size: int
+    pictures: DatasetIndex, tmp_path: Path, name: str, size: int, pooling: str
 ) -> None:
-    spec = resolved(pictures, backbone={"name": name, "image_size": size, "stem": "standard"})
+    backbone = {"name": name, "image_size": size, "stem": "standard", "pooling": pooling}
+    spec = resolved(pictures, backbone=backbone)
     network = shake(build_backbone(spec.backbone))
     export_backbone(network, spec, NOTHING_MEASURED, tmp_path)
     folder = export_checkpoint(tmp_path, "transformers")
@@ -94,7 +100,8 @@ def test_exported_folder_starts_a_network_with_same_features(
     card = (folder / "README.md").read_text()
     assert "library_name: transformers" in card
     # timm takes the class token of DINOv2, and the mean of DINOv3's patches.
-    pooled = "tokens[:, 5:].mean(dim=1)" if "dinov3" in name else "tokens[:, 0]"
+    averaged = "dinov3" in name and pooling == "timm"
+    pooled = "tokens[:, 5:].mean(dim=1)" if averaged else "tokens[:, 0]"
     assert f"    return {pooled}\n" in card
 
 

@@ -1,6 +1,6 @@
 """Checks that span several parts of a spec."""
 
-from dasl_core.spec.backbones import TESTED
+from dasl_core.spec.backbones import CLASS_TOKENS, TESTED
 from dasl_core.spec.evaluate import Holdout
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import FieldProblem
@@ -53,13 +53,14 @@ def check_ignored(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> No
             )
         )
     backbone = spec.backbone
-    if backbone.pooling == "average_max" and backbone.info.family != "resnet":
+    pooled = {"average_max": ("resnet",), "token": CLASS_TOKENS}.get(backbone.pooling)
+    if pooled is not None and backbone.info.family not in pooled:
         problems.append(
             FieldProblem(
                 "backbone.pooling",
                 f"is not known for {backbone.name}: timm pools it in other ways",
                 repr(backbone.pooling),
-                "'timm', or a ResNet",
+                "'timm', or a " + ("ResNet" if "resnet" in pooled else "Vision Transformer"),
             )
         )
     if backbone.freeze_batch_norm != "none" and not backbone.info.batch_norm:

@@ -3,6 +3,7 @@
 from collections import ChainMap
 from typing import Any, TypeVar
 
+from dasl_core.spec.backbones import CLASS_TOKENS
 from dasl_core.spec.base import SpecModel
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import FieldProblem
@@ -73,8 +74,22 @@ def _settings(spec: JobSpec, recipe: RecipeName) -> Settings:
         "continue": CONTINUE,
         "small": NOTHING,
     }
-    tables = (own[recipe], method.recipe.settings, SMALL)
+    tables = (_pooling(spec), own[recipe], method.recipe.settings, SMALL)
     return ChainMap(*(dict(table) for table in tables))
+
+
+def _pooling(spec: JobSpec) -> Settings:
+    """Pool the class token where it is trained, and timm may average patches.
+
+    Other weights than DINOv3's may lack the normalization of a class token.
+    """
+    backbone = spec.backbone
+    if backbone.info.family not in CLASS_TOKENS:
+        return NOTHING
+    trained = "dinov3" in backbone.name or (
+        spec.method.name == "ibot" and backbone.pretrained is None
+    )
+    return {"backbone.pooling": "token"} if trained else NOTHING
 
 
 def _with(part: Part, path: list[str], value: Any) -> Part:
