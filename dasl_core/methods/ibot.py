@@ -216,6 +216,7 @@ class IBOT(EMATeacherMethod):
         return self.teacher.head
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
+        self._expect_update(step)
         temperature = self.teacher_temperature(step.epoch)
         weights = outputs["patch_weights"].detach()
         masked = weights != 0
@@ -276,6 +277,7 @@ class IBOT(EMATeacherMethod):
 
     @torch.no_grad()
     def before_update(self, step: Step) -> None:
+        super().before_update(step)
         # The centers are updated only after the batch was compared with the old ones. A skipped step
         # restores them, like all buffers.
         if self.center_momentum is not None:

@@ -127,6 +127,7 @@ class PCL(EMATeacherMethod):
         return self.momentum  # constant, as in MoCo
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
+        self._expect_update(step)
         keys = F.normalize(full_precision(outputs["keys"][0].detach()), dim=1)
         self._keys.append(keys)
         queries = outputs["embeddings"][0]
@@ -159,6 +160,7 @@ class PCL(EMATeacherMethod):
 
     @torch.no_grad()
     def before_update(self, step: Step) -> None:
+        super().before_update(step)
         # A skipped step restores the queue and the bank, like all buffers.
         keys = gather(torch.cat(self._keys), step.group).to(self.queue.dtype)
         self._keys.clear()

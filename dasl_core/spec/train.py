@@ -182,9 +182,9 @@ class Train(SpecModel):
         description=(
             "Number of micro-batches in which a rank computes its share, for batches larger "
             "than its memory. Gradients are those of the whole batch: accumulated if the loss "
-            "is a mean over samples (byol, and dino without regularizers), otherwise by "
-            "gradient caching, which costs one more forward pass. Batch statistics are those "
-            "of a micro-batch."
+            "is a mean over samples (byol, dino, pcl and margin_softmax, without regularizers), "
+            "otherwise by gradient caching, which costs one more forward pass. Batch statistics "
+            "are those of a micro-batch."
         ),
     )
     samples_per_class: PositiveInt | Auto | None = Field(

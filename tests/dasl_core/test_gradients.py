@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -15,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dasl_core.distributed import all_ranks, gather_views, rank, world_size
-from dasl_core.methods import Method, Outputs, Step, nt_xent
+from dasl_core.methods import REGISTRY, Method, Outputs, Step, nt_xent
 from dasl_core.spec import DatasetFacts, JobSpec, ResolvedBackbone, resolve
+from dasl_core.spec.train import Train
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.gradients import GradientComputer
 from tests.support.gloo_pool import GlooPool
@@ -240,3 +242,9 @@ def test_micro_batch_takes_part_of_every_rank(monkeypatch: pytest.MonkeyPatch) -
     assert [part.indices.tolist() for part in parts] == [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 10, 11]]
     assert parts[1].labels is not None
     assert parts[1].labels.tolist() == [102, 103, 108, 109]
+
+
+def test_description_names_the_methods_that_accumulate() -> None:
+    words = re.findall(r"\w+", Train.model_fields["micro_batches"].description or "")
+    named = {name for name in REGISTRY if name in words}
+    assert named == {name for name, method in REGISTRY.items() if method.accumulates}

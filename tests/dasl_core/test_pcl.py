@@ -145,6 +145,7 @@ def test_prototypes_join_the_loss_after_warmup() -> None:
     run_epoch(pcl, 1, keys, images)
     assert (pcl.assignments >= 0).all()
     outputs = {"embeddings": keys[:1], "keys": keys[:1]}
+    pcl.eval()
     early, late = (
         pcl.loss(outputs, Step(epoch * PER_EPOCH, 27, PER_EPOCH, images[0])) for epoch in (1, 2)
     )
@@ -158,6 +159,16 @@ def test_prototypes_join_the_loss_after_warmup() -> None:
         for number, (first, last) in enumerate([(0, 2), (2, 7)])
     ]
     torch.testing.assert_close(late - early, (terms[0] + terms[1]) / 2)
+
+
+def test_forgotten_update_is_reported() -> None:
+    pcl, images = method(), torch.arange(BATCH)
+    outputs = {name: unit_rows(1, BATCH, WIDTH) for name in ("embeddings", "keys")}
+    first, second = (Step(index, 27, PER_EPOCH, images) for index in range(2))
+    pcl.loss(outputs, first)
+    pcl.loss(outputs, first)  # another micro-batch
+    with pytest.raises(RuntimeError, match="the teacher was not updated after step 0"):
+        pcl.loss(outputs, second)
 
 
 def test_queue_holds_newest_keys() -> None:
