@@ -78,6 +78,8 @@ class PCL(EMATeacherMethod):
         self.register_buffer("assignments", torch.full((len(self.clusters), bank_size), -1))
         self.register_buffer("prototypes", torch.zeros(sum(self.clusters), width))
         self.register_buffer("concentrations", torch.ones(sum(self.clusters)))
+        # That of the initial weights: equal on all ranks and after a resume.
+        self._seed = torch.initial_seed()
         self._keys: list[Tensor] = []  # of the micro-batches of this step
         self._metrics: dict[str, Tensor] = {}
 
@@ -198,7 +200,7 @@ class PCL(EMATeacherMethod):
                 keys,
                 k,
                 metric="euclidean",
-                seed=derive_seed(step.index, "prototypes", number),
+                seed=derive_seed(self._seed, "prototypes", step.index, number),
                 max_iterations=KMEANS_ITERATIONS,
                 positions=positions.cpu(),
                 group=step.group,

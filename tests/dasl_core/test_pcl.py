@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from dasl_core.clustering import cluster
 from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import Method, Step
 from dasl_core.methods.pcl import PCL, concentrations, prototype_loss, queue_loss
@@ -25,8 +26,8 @@ from tests.support.training_world import resolved
 WIDTH, BATCH, PER_EPOCH = 4, 6, 3
 
 
-def method(**changes: Any) -> PCL:
-    torch.manual_seed(0)
+def method(*, seed: int = 0, **changes: Any) -> PCL:
+    torch.manual_seed(seed)
     arguments: dict[str, Any] = {
         "width": WIDTH,
         "temperature": 0.2,
@@ -135,6 +136,24 @@ def test_prototypes_are_those_of_the_last_epoch() -> None:
     before = assigned.clone()
     run_epoch(pcl, 1, -keys.flip(0), images)
     assert not torch.equal(pcl._assignments_of(images.flatten()), before)
+
+
+def test_clustering_depends_on_the_seed_of_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = torch.arange(BATCH * PER_EPOCH).view(PER_EPOCH, BATCH)
+    keys = unit_rows(PER_EPOCH, BATCH, WIDTH)
+    seeds: list[list[int]] = []
+
+    def spy(*arguments: Any, seed: int, **rest: Any) -> Any:
+        seeds[-1].append(seed)
+        return cluster(*arguments, seed=seed, **rest)
+
+    monkeypatch.setattr("dasl_core.methods.pcl.cluster", spy)
+    for seed in (0, 0, 1):
+        seeds.append([])
+        run_epoch(method(seed=seed), 0, keys, images)
+    assert seeds[0] == seeds[1]
+    assert not set(seeds[0]) & set(seeds[2])
+    assert len(set(seeds[0])) == 2
 
 
 def test_prototypes_join_the_loss_after_warmup() -> None:
