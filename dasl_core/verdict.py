@@ -69,7 +69,10 @@ class _Curve:
 
 
 def judge(
-    evaluations: Sequence[Mapping[str, Any]], collapsed: Sequence[str], held_out: int
+    evaluations: Sequence[Mapping[str, Any]],
+    collapsed: Sequence[str],
+    held_out: int,
+    queries: int | None = None,
 ) -> Verdict | None:
     """Judge a training by its evaluations.
 
@@ -81,12 +84,13 @@ def judge(
         evaluations: records with step, epoch, subject and metrics, oldest first.
         collapsed: causes of a collapse from which the training has not recovered.
         held_out: number of images that were evaluated on.
+        queries: number of those that R@K searches a gallery for; None: all.
 
     Returns:
         The verdict; None if nothing collapsed, and no metric was measured both before and after training,
         or only accuracies on fewer than 30 images.
     """
-    curve = _curve(evaluations, held_out)
+    curve = _curve(evaluations, held_out, held_out if queries is None else queries)
     if collapsed:
         message = f"collapsed: {', '.join(collapsed)}. The event `collapse` says what to change."
         return Verdict("collapsed", message, {} if curve is None else curve.ends())
@@ -120,7 +124,7 @@ def judge(
     return Verdict("healthy", f"healthy: {text}.{advice}", metrics)
 
 
-def _curve(evaluations: Sequence[Mapping[str, Any]], held_out: int) -> _Curve | None:
+def _curve(evaluations: Sequence[Mapping[str, Any]], held_out: int, queries: int) -> _Curve | None:
     """Return the best known metric that was measured before and after training.
 
     Both are of the backbone: the embedding of a supervised method is not measured before training.
@@ -129,10 +133,10 @@ def _curve(evaluations: Sequence[Mapping[str, Any]], held_out: int) -> _Curve | 
     trained = [e for e in evaluations if e["subject"] == "backbone" and e["step"] > 0]
     if start is None or not trained:
         return None
-    names = _accuracies(start["metrics"])
-    if names and held_out < FEWEST_IMAGES:
-        return None
-    for name in names or ["effective_rank"]:
+    for name in _accuracies(start["metrics"]) or ["effective_rank"]:
+        images = queries if name.startswith(RECALL) else held_out
+        if name != "effective_rank" and images < FEWEST_IMAGES:
+            continue
         values = [_finite(e["metrics"], name) for e in (start, *trained)]
         known = [value for value in values if value is not None]
         if len(known) < len(values):
@@ -144,8 +148,8 @@ def _curve(evaluations: Sequence[Mapping[str, Any]], held_out: int) -> _Curve | 
             if min(first, last) == 1:
                 continue  # as with a single class: nothing can be better
             # Laplace's estimate: the error of 0 or 1 is not 0.
-            share = (last * held_out + 1) / (held_out + 2)
-            margin = math.sqrt(share * (1 - share) / held_out)
+            share = (last * images + 1) / (images + 2)
+            margin = math.sqrt(share * (1 - share) / images)
         steps, epochs = [e["step"] for e in trained], [e["epoch"] for e in trained]
         return _Curve(name, first, known[1:], steps, epochs, margin)
     return None

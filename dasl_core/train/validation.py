@@ -142,7 +142,13 @@ class Validator:
 
     def judge(self) -> None:
         """Record and report the verdict on the finished training, if anything was measured."""
-        verdict = judge(self.progress.evaluations, self.metrics.collapsed, len(self.data.held_out))
+        in_gallery = None if self.evaluator is None else self.evaluator.in_gallery
+        verdict = judge(
+            self.progress.evaluations,
+            self.metrics.collapsed,
+            len(self.data.held_out),
+            queries=None if in_gallery is None else int((~in_gallery).sum()),
+        )
         if verdict is not None:
             self.progress.verdict = verdict.as_dict()
             self.reporter.event("verdict", f"Verdict: {verdict.message}", verdict.as_dict())

@@ -67,6 +67,18 @@ def test_few_images_have_no_verdict(values: tuple[float, ...]) -> None:
     assert judge(evaluations(0.0, *values), [], 30) is not None
 
 
+def test_error_of_recall_is_that_of_its_queries() -> None:
+    records = evaluations(0.5, 0.55, name="recall_at_1")  # one standard error is 0.008, or 0.05
+    for queries, kind in ((None, "healthy"), (90, "no_better")):
+        verdict = judge(records, [], 4000, queries=queries)
+        assert verdict is not None
+        assert verdict.verdict == kind
+    assert judge(records, [], 4000, queries=29) is None
+    knn = judge(evaluations(0.5, 0.55), [], 4000, queries=90)
+    assert knn is not None
+    assert knn.verdict == "healthy"
+
+
 def test_accuracy_of_a_single_class_is_not_judged() -> None:
     assert judge(evaluations(1.0, 1.0, 1.0), [], 100) is None
 
