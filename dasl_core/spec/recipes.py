@@ -48,6 +48,21 @@ class ByImageSize(NamedTuple):
     large: Any
 
 
+class ByOptimizer(NamedTuple):
+    """Values by the optimizer; "auto" leaves the setting as without the recipe."""
+
+    values: Mapping[str, Any]
+
+
+class TeacherMomentum(NamedTuple):
+    """A momentum that looks back over 1/40 of the steps of a run, from 0.97 up to `most`.
+
+    A teacher of a short run would otherwise keep the random weights of its heads.
+    """
+
+    most: float
+
+
 class AtMostAllEpochs(NamedTuple):
     """A number of epochs, or all epochs of a shorter run."""
 
@@ -73,13 +88,22 @@ class JobFacts(NamedTuple):
 
     Attributes:
         batch: the global batch of the spec; 256 if it is "auto".
+        images: to train on.
+        optimizer: that of the spec; if it is "auto", that of the recipe.
     """
 
     family: str
     features: int
     epochs: int
     batch: int
+    images: int
+    optimizer: str
     has_small_images: bool
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the run, as far as its batch is known."""
+        return self.epochs * max(1, self.images // self.batch)
 
 
 class Authors(NamedTuple):
@@ -117,14 +141,16 @@ SMALL: Settings = {
 # fine-tuning (He et al., CVPR 2022, table 9); the other values are this project's choice.
 CONTINUE: Settings = {
     "train.optimizer.name": "adamw",
-    "train.optimizer.base_lr": 5e-5,
+    "train.optimizer.base_lr": ByOptimizer(
+        {"adamw": 5e-5, "adam": 5e-5, "sgd": 0.012, "lars": 0.03}
+    ),
     "train.optimizer.head_lr": 10.0,
     "train.optimizer.layer_decay": 0.75,
-    "train.optimizer.weight_decay": 0.01,
-    "train.optimizer.weight_decay_end": 0.01,
+    "train.optimizer.weight_decay": ByOptimizer({"adamw": 0.01}),
+    "train.optimizer.weight_decay_end": ByOptimizer({"adamw": 0.01}),
     "train.warmup_epochs": ShareOfEpochs(0.2),
     "train.head_only_epochs": ShareOfEpochs(0.1, whole=True),
-    "method.teacher_momentum": 0.999,
+    "method.teacher_momentum": TeacherMomentum(most=0.999),
 }
 
 
@@ -141,6 +167,10 @@ def value_for(value: Any, job: JobFacts) -> Any:
             return value_for(_nearest(value.values, job.features), job)
         case ByImageSize():
             return value_for(value.small if job.has_small_images else value.large, job)
+        case ByOptimizer():
+            return value_for(value.values.get(job.optimizer, "auto"), job)
+        case TeacherMomentum():
+            return round(min(value.most, max(0.97, 1 - 40 / job.steps)), 4)
         case AtMostAllEpochs():
             return min(value.epochs, job.epochs)
         case FallsAfterShares():

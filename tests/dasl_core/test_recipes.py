@@ -17,10 +17,12 @@ from dasl_core.spec.recipes import (
     ByFamily,
     ByFeatures,
     ByImageSize,
+    ByOptimizer,
     FallsAfterShares,
     JobFacts,
     Settings,
     ShareOfEpochs,
+    TeacherMomentum,
     value_for,
 )
 from tools.authors_settings import AUTHORS, DATASETS, setting_of, setup_of
@@ -82,7 +84,15 @@ def test_recipe_sets_only_fields_that_can_be_auto(
     assert settings.keys() <= fields
 
 
-JOB = JobFacts(family="resnet", features=2048, epochs=100, batch=256, has_small_images=False)
+JOB = JobFacts(
+    family="resnet",
+    features=2048,
+    epochs=100,
+    batch=256,
+    images=25_600,
+    optimizer="sgd",
+    has_small_images=False,
+)
 
 
 @pytest.mark.parametrize(
@@ -101,6 +111,11 @@ JOB = JobFacts(family="resnet", features=2048, epochs=100, batch=256, has_small_
         (ByBatch({256: 1, 4096: 2}), JOB._replace(batch=1100), 2),
         (ByFeatures({384: 1, 768: 2}), JOB, 2),
         (ByFeatures({384: 1, 768: 2}), JOB._replace(features=192), 1),
+        (ByOptimizer({"sgd": 1, "adamw": 2}), JOB, 1),
+        (ByOptimizer({"adamw": 2}), JOB, "auto"),
+        (TeacherMomentum(most=0.999), JOB, 0.996),  # 10,000 steps
+        (TeacherMomentum(most=0.999), JOB._replace(epochs=1000), 0.999),
+        (TeacherMomentum(most=0.999), JOB._replace(images=100), 0.97),
         (AtMostAllEpochs(40), JOB, 40),
         (FallsAfterShares((0.25,), 0.1), JOB, {"epochs": (25.0,), "factor": 0.1}),
         (AtMostAllEpochs(40), JOB._replace(epochs=7), 7),
@@ -136,11 +151,13 @@ def test_start_from_weights_changes_them_slowly() -> None:
     assert optimizer.lr < small.train.optimizer.lr
     assert optimizer.head_lr * optimizer.base_lr == 5e-4
     assert (spec.train.warmup_epochs, spec.train.head_only_epochs) == (10, 5)
-    assert setting_of(spec, "method.teacher_momentum") == 0.999
+    assert 0.97 <= setting_of(spec, "method.teacher_momentum") < 0.999
     given = {"name": "byol", "teacher_momentum": 0.5}
     kept = resolved(method=given, backbone=weights, train={"optimizer": {"layer_decay": 1.0}})
     assert kept.train.optimizer.layer_decay == 1.0
     assert setting_of(kept, "method.teacher_momentum") == 0.5
+    sgd = resolved(backbone=weights, train={"optimizer": {"name": "sgd"}}).train.optimizer
+    assert (sgd.base_lr, sgd.head_lr, sgd.weight_decay) == (0.012, 10, 5e-4)
     shortest = resolved(backbone=weights, train={"epochs": 1})
     assert shortest.train.head_only_epochs == 0
 
@@ -178,3 +195,5 @@ def test_authors_recipe_keeps_what_the_spec_sets_and_fits_short_runs() -> None:
     assert setting_of(spec, "method.temperature") == 0.3
     assert (spec.augment.jitter, spec.augment.interpolation) == (0.1, "bicubic")
     assert (spec.train.optimizer.name, spec.train.warmup_epochs) == ("sgd", 5)
+    # Rates and decays of LARS mean nothing to another optimizer.
+    assert (spec.train.optimizer.base_lr, spec.train.optimizer.weight_decay) == (0.12, 5e-4)

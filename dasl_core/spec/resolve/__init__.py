@@ -61,7 +61,7 @@ def resolve(
     features = choose_features(spec.backbone, own_features, problems)
     check_schedule(spec.train, problems)
     recipe = choose_recipe(spec, problems)
-    spec = fill_in(spec, recipe, image_size, features)
+    spec = fill_in(spec, recipe, image_size, features, training_images(spec, facts))
     normalization = choose_normalization(spec.backbone, recorded, problems)
     batch, per_class = choose_batch(spec, facts, problems)
     context = ResolveContext(

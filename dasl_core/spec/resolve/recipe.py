@@ -18,6 +18,9 @@ from dasl_core.spec.recipes import (
 )
 from dasl_core.spec.resolve.backbone import SMALL_STEM_UP_TO
 
+OPTIMIZERS = "train.optimizer."
+OPTIMIZER = f"{OPTIMIZERS}name"
+
 Part = TypeVar("Part", bound=SpecModel)
 
 
@@ -53,29 +56,42 @@ def choose_recipe(spec: JobSpec, problems: list[FieldProblem]) -> RecipeName:
     return name
 
 
-def fill_in(spec: JobSpec, recipe: RecipeName, image_size: int, features: int) -> JobSpec:
-    """Return the spec with the settings of its recipe, and the constants of `small`, in place of "auto"."""
+def fill_in(
+    spec: JobSpec, recipe: RecipeName, image_size: int, features: int, images: int
+) -> JobSpec:
+    """Return the spec with the settings of its recipe, and the constants of `small`, in place of "auto".
+
+    Args:
+        features: width of the backbone's features.
+        images: to train on.
+    """
     job = JobFacts(
         family=spec.backbone.info.family,
         features=features,
         epochs=spec.train.epochs,
         batch=256 if spec.train.batch_size == "auto" else spec.train.batch_size,
+        images=images,
+        optimizer=spec.train.optimizer.name,
         has_small_images=image_size <= SMALL_STEM_UP_TO,
     )
-    for name, value in _settings(spec, recipe).items():
+    own = _own_settings(spec, recipe)
+    its_optimizer = value_for(own.get(OPTIMIZER, "auto"), job)
+    if job.optimizer == "auto":
+        job = job._replace(optimizer=its_optimizer)
+    elif recipe == "authors" and its_optimizer not in ("auto", job.optimizer):
+        # Rates and decays of one optimizer mean nothing to another.
+        own = {name: value for name, value in own.items() if not name.startswith(OPTIMIZERS)}
+    tables = (_pooling(spec), own, spec.method.recipe.settings, SMALL)
+    for name, value in ChainMap(*(dict(table) for table in tables)).items():
         spec = _with(spec, name.split("."), value_for(value, job))
     return spec
 
 
-def _settings(spec: JobSpec, recipe: RecipeName) -> Settings:
-    method = spec.method
-    own: dict[RecipeName, Settings] = {
-        "authors": method.settings_of_authors,
-        "continue": CONTINUE,
-        "small": NOTHING,
-    }
-    tables = (_pooling(spec), own[recipe], method.recipe.settings, SMALL)
-    return ChainMap(*(dict(table) for table in tables))
+def _own_settings(spec: JobSpec, recipe: RecipeName) -> Settings:
+    """Return the settings of a recipe, without those that it shares with `small`."""
+    if recipe == "authors":
+        return spec.method.settings_of_authors
+    return CONTINUE if recipe == "continue" else NOTHING
 
 
 def _pooling(spec: JobSpec) -> Settings:
