@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from dasl_core.clustering import cluster
@@ -224,6 +225,15 @@ def test_settings_of_the_paper_on_imagenet() -> None:
 def test_more_clusters_than_keys_are_refused(pictures: DatasetIndex) -> None:
     with pytest.raises(SpecError, match=r"method\.clusters: are more than the 24 images"):
         resolved(pictures, method={"name": "pcl", "clusters": [2, 25]})
+    with pytest.raises(SpecError, match=r"method\.clusters: are more than the 24 images"):
+        resolved(pictures, method={"name": "pcl", "clusters": [25], "bank_size": 1000})
+
+
+def test_settings_without_clusters_are_refused(pictures: DatasetIndex) -> None:
+    with pytest.raises(ValidationError, match="bank_size"):
+        resolved(pictures, method={"name": "pcl", "bank_size": 1})
+    with pytest.raises(SpecError, match=r"method\.warmup_epochs: leaves no epoch with clusters"):
+        resolved(pictures, method={"name": "pcl", "warmup_epochs": 3}, train={"epochs": 3})
 
 
 def loss_by_settings(settings: Any, method: Method, history: History) -> Tensor:

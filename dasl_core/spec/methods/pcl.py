@@ -22,6 +22,7 @@ from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.recipes import Authors
 
 Keys = Annotated[int, Field(ge=1, le=100_000_000)]
+ClusteredKeys = Annotated[int, Field(ge=2, le=100_000_000)]
 Clusters = Annotated[
     tuple[Annotated[int, Field(ge=2, le=1_000_000)], ...], Field(min_length=1, max_length=16)
 ]
@@ -65,7 +66,7 @@ class PCL(ProjectionHeadConfig, EMATeacherConfig):
             "the same image."
         ),
     )
-    bank_size: Annotated[Keys | Auto, FIXES_SHAPES] = Field(
+    bank_size: Annotated[ClusteredKeys | Auto, FIXES_SHAPES] = Field(
         "auto",
         description=(
             'Number of an epoch\'s first images whose keys are clustered. "auto": all in whole batches.'
@@ -99,18 +100,28 @@ class PCL(ProjectionHeadConfig, EMATeacherConfig):
         return True
 
     def check(self, context: ResolveContext) -> list[FieldProblem]:
-        """Return a problem if there are more clusters than keys."""
-        bank = self._bank_size(context)
-        if self.clusters == "auto" or max(self.clusters) <= bank:
-            return []
-        return [
-            FieldProblem(
-                "method.clusters",
-                f"are more than the {bank} images whose keys are clustered",
-                str(list(self.clusters)),
-                f"at most {bank} each",
+        """Return a problem if there are more clusters than keys, or no epoch with clusters."""
+        bank, problems = self._bank_size(context), []
+        if self.clusters != "auto" and max(self.clusters) > bank:
+            problems.append(
+                FieldProblem(
+                    "method.clusters",
+                    f"are more than the {bank} images whose keys are clustered",
+                    str(list(self.clusters)),
+                    f"at most {bank} each",
+                )
             )
-        ]
+        warmup = self.warmup_epochs
+        if warmup != "auto" and warmup >= context.epochs > 1:
+            problems.append(
+                FieldProblem(
+                    "method.warmup_epochs",
+                    f"leaves no epoch with clusters: train.epochs is {context.epochs}",
+                    str(warmup),
+                    f"at most {context.epochs - 1}",
+                )
+            )
+        return problems
 
     def resolve(self, context: ResolveContext) -> "ResolvedPCL":
         """Choose queue and clusters by the size of the data set, schedules by the length of the run."""
@@ -137,9 +148,8 @@ class PCL(ProjectionHeadConfig, EMATeacherConfig):
         )
 
     def _bank_size(self, context: ResolveContext) -> int:
-        if self.bank_size != "auto":
-            return self.bank_size
-        return max(1, context.train_images // context.batch_size) * context.batch_size
+        available = max(1, context.train_images // context.batch_size) * context.batch_size
+        return available if self.bank_size == "auto" else min(self.bank_size, available)
 
 
 @register_resolved
@@ -148,7 +158,7 @@ class ResolvedPCL(PCL):
 
     hidden_dim: Width
     queue_length: Keys
-    bank_size: Keys
+    bank_size: ClusteredKeys
     clusters: Clusters
     warmup_epochs: Epochs
     teacher_momentum: Momentum

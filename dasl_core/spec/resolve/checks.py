@@ -72,7 +72,7 @@ def check_ignored(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> No
                 "'none', or a ResNet",
             )
         )
-    if backbone.freeze_blocks and backbone.pretrained is None:
+    if backbone.freeze_blocks and backbone.pretrained is None and not backbone.is_own:
         problems.append(
             FieldProblem(
                 "backbone.freeze_blocks",
