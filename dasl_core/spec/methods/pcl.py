@@ -101,7 +101,7 @@ class PCL(ProjectionHeadConfig, EMATeacherConfig):
 
     def check(self, context: ResolveContext) -> list[FieldProblem]:
         """Return a problem if there are more clusters than keys, or no epoch with clusters."""
-        bank, problems = self._bank_size(context), []
+        bank, problems = min(self._bank_size(context), _images_of_an_epoch(context)), []
         if self.clusters != "auto" and max(self.clusters) > bank:
             problems.append(
                 FieldProblem(
@@ -148,8 +148,11 @@ class PCL(ProjectionHeadConfig, EMATeacherConfig):
         )
 
     def _bank_size(self, context: ResolveContext) -> int:
-        available = max(1, context.train_images // context.batch_size) * context.batch_size
-        return available if self.bank_size == "auto" else min(self.bank_size, available)
+        return _images_of_an_epoch(context) if self.bank_size == "auto" else self.bank_size
+
+
+def _images_of_an_epoch(context: ResolveContext) -> int:
+    return max(1, context.train_images // context.batch_size) * context.batch_size
 
 
 @register_resolved
