@@ -114,10 +114,13 @@ class OverlapMonitor(threading.Thread):
     def run(self) -> None:
         """Check until `stop` is called."""
         while not self._stop_soon.wait(_CHECK_EVERY_SECONDS):
-            alive = {p.submission_id for p in processes.training(os.getpid()) if p.part == "rank"}
+            alive = _ranks()
             self.checks += 1
             if len(alive) < 2:
                 continue
+            # A scan takes a while: one rank may end and the next start in it. Those that the next scan
+            # finds as well were alive together in between.
+            alive &= _ranks()
             with self._database.read() as session:
                 rows = session.execute(
                     select(Attempt.job_id, func.count(), func.min(Attempt.number))
@@ -134,6 +137,11 @@ class OverlapMonitor(threading.Thread):
         """Stop the thread."""
         self._stop_soon.set()
         self.join()
+
+
+def _ranks() -> set[str]:
+    """Return the submission ids of the ranks that are alive."""
+    return {p.submission_id for p in processes.training(os.getpid()) if p.part == "rank"}
 
 
 def main() -> int:
