@@ -156,7 +156,11 @@ def main() -> int:
 
 
 def run_missing(
-    specs: dict[str, dict[str, Any]], folder: Path, output: Path, side_by_side: int
+    specs: dict[str, dict[str, Any]],
+    folder: Path,
+    output: Path,
+    side_by_side: int,
+    metrics: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Run each spec without a result in `output`, and write each result there as it arrives.
 
@@ -164,6 +168,7 @@ def run_missing(
         specs: by name, which starts with the data set's name and a slash.
         folder: contains the data sets.
         side_by_side: number of processes with one thread each.
+        metrics: kept of each subject's last evaluation, besides the data set's own metric.
 
     Returns:
         The results of all runs in the file, by name.
@@ -177,7 +182,7 @@ def run_missing(
     context = get_context("spawn")
     with ProcessPoolExecutor(side_by_side, mp_context=context) as pool:
         runs = {
-            pool.submit(run, folder, key.partition("/")[0], spec): key
+            pool.submit(run, folder, key.partition("/")[0], spec, metrics): key
             for key, spec in missing.items()
         }
         for done in as_completed(runs):
@@ -204,11 +209,14 @@ def spec_of(dataset: str, method: str, seed: int) -> dict[str, Any]:
     return dict(spec)
 
 
-def run(folder: Path, dataset: str, settings: dict[str, Any]) -> dict[str, Any]:
+def run(
+    folder: Path, dataset: str, settings: dict[str, Any], metrics: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """Train and evaluate in this process.
 
     Returns:
-        The spec, the metric of each subject, the mean of each step metric, and the duration in seconds.
+        The spec, the data set's metric of each subject, its other `metrics`, the mean of each step metric,
+        and the duration in seconds.
     """
     from dasl_core.data.ingest import ingest_folder
     from dasl_core.models.backbone import build_backbone
@@ -218,7 +226,7 @@ def run(folder: Path, dataset: str, settings: dict[str, Any]) -> dict[str, Any]:
     index = ingest_folder(folder / dataset)
     test = ingest_folder(folder / "test") if "dataset" in settings["evaluate"] else None
     spec = resolve(JobSpec.model_validate(settings), index.facts())
-    recorder = MetricRecorder(METRICS[dataset])
+    recorder = MetricRecorder(METRICS[dataset], metrics)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         files = RunFiles(cache=folder / f"cache-{dataset}", scratch=Path(scratch))
@@ -234,6 +242,7 @@ def run(folder: Path, dataset: str, settings: dict[str, Any]) -> dict[str, Any]:
     return {
         "spec": settings,
         "figures": recorder.subjects,
+        "metrics": recorder.others,
         "few_labels": few,
         "steps": {
             name: round(statistics.mean(values), 5)
@@ -302,12 +311,13 @@ def few_labels(network: Any, folder: Path, side: int) -> float:
 
 
 class MetricRecorder(NullReporter):
-    """Keeps one metric of each subject, and the metrics of the steps."""
+    """Keeps one metric of each subject and named others, and the metrics of the steps."""
 
-    def __init__(self, metric: str) -> None:
-        self.metric = metric
+    def __init__(self, metric: str, names: tuple[str, ...] = ()) -> None:
+        self.metric, self.names = metric, names
         self.weights: dict[str, Any] = {}
         self.subjects: dict[str, float] = {}
+        self.others: dict[str, dict[str, float]] = {}
         self.steps: dict[str, list[float]] = {name: [] for name in STEP_METRICS}
 
     def metrics(self, points: list[dict[str, Any]]) -> None:
@@ -320,8 +330,11 @@ class MetricRecorder(NullReporter):
     def evaluation(
         self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]
     ) -> None:
-        """Keep the last value of each subject."""
+        """Keep the last values of each subject."""
         self.subjects[subject] = round(metrics[self.metric], 4)
+        kept = {name: round(metrics[name], 5) for name in self.names if name in metrics}
+        if kept:
+            self.others[subject] = kept
 
     def checkpoint(
         self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
@@ -390,9 +403,11 @@ def show(runs: dict[str, Any]) -> int:
             ]
             if not matching:
                 continue
+            # Supervised methods are judged by the embedding that they train, as in their papers.
+            result = "embedding" if method in SUPERVISED else "backbone"
             raw, untrained, trained = (
                 [each[figures][subject] for each in matching]
-                for subject in ("raw", "untrained", "backbone")
+                for subject in ("raw", "untrained", result)
             )
             margins = [t - max(r, u) for r, u, t in zip(raw, untrained, trained, strict=True)]
             failed |= judged and statistics.mean(margins) <= 0
