@@ -1,4 +1,4 @@
-"""Verdict on a finished training, in words, from the metrics of its evaluations.
+"""Verdict on a finished training, from the metrics of its evaluations.
 
 Imports nothing heavy, for the commands.
 """

@@ -72,9 +72,8 @@ def cluster(
 
     Lloyd's algorithm (Arthur and Vassilvitskii, 2007, for the initialization) runs until no row
     changes its cluster, or for `max_iterations`. A cluster without points gets the point farthest
-    from its center, over all ranks. Every rank of `group` must call
-    this. Memory in addition to the bank: a
-    normalized copy when spherical, 32 points per cluster for the initialization, and tiles of constant
+    from its center, over all ranks. Every rank of `group` must call this. Memory in addition to the bank:
+    a normalized copy when spherical, 32 points per cluster for the initialization, and tiles of constant
     size; never all rows times all clusters.
 
     Args:

@@ -113,9 +113,8 @@ def central_view(valid_hw: Tensor, crop_pct: float = 1.0) -> ViewParameters:
         crop_pct: its side, as a share of the image's shorter side.
     """
     count = valid_hw.shape[0]
-    share = (
-        crop_pct * valid_hw.min(dim=1, keepdim=True).values / valid_hw
-    )  # (B, 2) of height and width
+    side = crop_pct * valid_hw.min(dim=1, keepdim=True).values
+    share = side / valid_hw  # (B, 2) of height and width
     height, width = share.unbind(1)
     box = torch.stack([(1 - width) / 2, (1 - height) / 2, width, height], dim=1)
     identity = torch.eye(3).expand(count, 3, 3)
