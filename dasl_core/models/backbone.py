@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from inspect import signature
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import timm
 import torch
@@ -23,7 +23,7 @@ from dasl_core.models.warm_start import (
     read_weights,
 )
 from dasl_core.spec import ResolvedBackbone
-from dasl_core.spec.resolve.backbone import SMALL_STEM_PATCHES
+from dasl_core.spec.backbones import SMALL_STEM_PATCHES, Stem
 
 
 def build_backbone(backbone: ResolvedBackbone, *, any_size: bool = False) -> nn.Module:
@@ -65,7 +65,7 @@ def build_backbone(backbone: ResolvedBackbone, *, any_size: bool = False) -> nn.
     return model
 
 
-def fit_stem(model: nn.Module, kind: Literal["standard", "small"]) -> None:
+def fit_stem(model: nn.Module, kind: Stem) -> None:
     """Fit the stem of a timm model to small images, in place. The model card prints it: `stem_lines`.
 
     It changes only ResNets: a ViT is built with small patches, see `timm_arguments`.

@@ -140,7 +140,8 @@ def load_checkpoint(model: nn.Module, folder: Path, expected: dict[str, Any]) ->
         if recorded != value:
             raise ValueError(
                 f"backbone.pretrained: the checkpoint {folder} has another network: its {part} is "
-                f"{recorded}, this job's {value}"
+                f"{recorded}, this job's {value}; set backbone.name, image_size, in_channels and stem as they "
+                f"are under spec in its {CHECKPOINT_MODEL}"
             )
     try:
         model.load_state_dict(weights)

@@ -29,6 +29,7 @@ from dasl_core.spec.resolved import (
     ViewAugment,
 )
 from dasl_core.spec.train import Clip, Optimizer, Stop, Train
+from dasl_core.spec.weights_record import WeightsRecord, read_record
 from dasl_core.spec.yaml import apply_overrides, load_spec
 
 __all__ = [
@@ -72,11 +73,13 @@ __all__ = [
     "Stop",
     "Train",
     "ViewAugment",
+    "WeightsRecord",
     "apply_overrides",
     "branch_problems",
     "estimate",
     "field_problems",
     "load_spec",
+    "read_record",
     "recorded_normalization",
     "resolve",
 ]

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from dasl_core.spec.backbones import BACKBONES, OWN_BACKBONE, OWN_INFO, BackboneInfo
+from dasl_core.spec.backbones import BACKBONES, OWN_BACKBONE, OWN_INFO, BackboneInfo, Stem
 from dasl_core.spec.base import Auto, SpecModel, problem
 from dasl_core.spec.errors import closest
 from dasl_core.spec.fields import (
@@ -33,17 +33,18 @@ class Backbone(SpecModel):
             'Height and width of the network\'s input, in pixels. "auto": the median of the '
             "images' shorter sides, rounded down to a multiple of 32, at least 32 and at most "
             "224; for a ViT, rounded down further to a multiple of its patch size; for a network that "
-            "takes one size only, that size."
+            "takes one size only, that size; for the checkpoint of a ViT, its size."
         ),
     )
     in_channels: Literal[1, 3] = Field(3, description="3 reads all images as RGB, 1 as luminance.")
-    stem: Literal["standard", "small"] | Auto = Field(
+    stem: Stem | Auto = Field(
         "auto",
         description=(
             '"standard" is timm\'s own stem. "small" keeps the resolution of small images: the '
             "first convolution of a ResNet gets stride 1 and its max-pooling is removed; a "
-            'ViT gets patches of an eighth of the image side. "auto": "small" for these two up to an '
-            '`image_size` of 64, else "standard".'
+            'ViT gets patches of an eighth of the image side. "auto": the stem of the weights of '
+            '`pretrained`; for random weights "small" for these two up to an `image_size` of 64, else '
+            '"standard".'
         ),
     )
     pretrained: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(

@@ -22,8 +22,13 @@ TESTED = (
 )
 """Families of which the tests train, resume and export a network."""
 
+Stem = Literal["standard", "small"]
+
 SMALL_STEMS = ("resnet", "vit")
 """Families that have a stem for small images."""
+
+# A ViT with a small stem sees 8x8 patches, as ViTs on CIFAR (patch 4 at 32 pixels) commonly do.
+SMALL_STEM_PATCHES = 8
 
 CLASS_TOKENS = ("vit", "eva")
 """Families whose networks may have a class token."""

@@ -29,7 +29,8 @@ ChannelStds = Annotated[
 ]
 # A share below a tenth would be a slip, such as pixels or percent.
 CropShare = Annotated[float, Field(ge=0.1, le=1)]
-ImageSize = Annotated[int, Field(ge=8, le=1024)]
+SMALLEST_IMAGE, LARGEST_IMAGE = 8, 1024
+ImageSize = Annotated[int, Field(ge=SMALLEST_IMAGE, le=LARGEST_IMAGE)]
 JitterStrength = Annotated[float, Field(ge=0, le=2)]
 Saturation = Annotated[float, Field(ge=0, le=2)]
 Interpolation = Literal["bilinear", "bicubic"]

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from dasl_core.spec.augment import Augment
 from dasl_core.spec.backbone import Backbone
+from dasl_core.spec.backbones import Stem
 from dasl_core.spec.base import SpecModel
 from dasl_core.spec.evaluate import Evaluate, FineTune, KMeans, LinearProbe
 from dasl_core.spec.fields import (
@@ -50,7 +51,7 @@ class ResolvedBackbone(Backbone):
     """A backbone with its image size, stem and normalization."""
 
     image_size: ImageSize
-    stem: Literal["standard", "small"]
+    stem: Stem
     mean: ChannelMeans
     std: ChannelStds
     pooling: Pooling = "timm"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import tarfile
 import zipfile
 from pathlib import Path
-from typing import Any
 
 from dasl_core.spec.backbone import Backbone
 from dasl_core.spec.backbones import BACKBONES
@@ -15,9 +13,9 @@ from dasl_core.spec.locations import CHECKPOINT_MODEL, CHECKPOINT_WEIGHTS
 from dasl_core.spec.normalization import (
     HUB_CONFIG,
     HUB_WEIGHTS,
-    LARGEST_DESCRIPTION,
     safetensors_header,
 )
+from dasl_core.spec.weights_record import read_settings
 
 # Of networks that timm adapts to each other, positions and patches differ: a few percent of the parameters.
 ALIKE = 1.4
@@ -95,7 +93,7 @@ def _is_lfs_pointer(file: Path) -> bool:
 
 
 def _checkpoint_problem(folder: Path, backbone: Backbone) -> str | None:
-    arguments = _settings(folder / CHECKPOINT_MODEL).get("timm")
+    arguments = read_settings(folder / CHECKPOINT_MODEL).get("timm")
     if not isinstance(arguments, dict):
         return None
     expected = {"model_name": backbone.name, "in_chans": backbone.in_channels}
@@ -110,7 +108,7 @@ def _hub_problem(weights: Path, backbone: Backbone) -> str | None:
     config = weights.with_name(HUB_CONFIG)
     if weights.name not in HUB_WEIGHTS or not config.is_file():
         return None
-    name = _settings(config).get("architecture")
+    name = read_settings(config).get("architecture")
     known = BACKBONES.get(name) if isinstance(name, str) else None
     if known is None:
         return None
@@ -119,13 +117,3 @@ def _hub_problem(weights: Path, backbone: Backbone) -> str | None:
     if known.features != own.features or not 1 / ALIKE < ratio < ALIKE:
         return f"holds the weights of {name}, and backbone.name is {backbone.name}"
     return None
-
-
-def _settings(file: Path) -> dict[str, Any]:
-    if file.stat().st_size > LARGEST_DESCRIPTION:
-        return {}
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        return {}  # reading the normalization reports it
-    return content if isinstance(content, dict) else {}

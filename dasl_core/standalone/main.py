@@ -19,15 +19,16 @@ from dasl_core.data.ingest import list_folder
 from dasl_core.models.warm_start import pretrained_path
 from dasl_core.spec import (
     JobSpec,
-    Normalization,
     SpecError,
+    WeightsRecord,
     apply_overrides,
     field_problems,
     load_spec,
-    recorded_normalization,
+    read_record,
     resolve,
 )
 from dasl_core.spec.weights import weights_problem
+from dasl_core.spec.weights_record import NO_RECORD
 from dasl_core.standalone.console import ConsoleReporter, fail, print_line
 from dasl_core.standalone.index_cache import open_index
 from dasl_core.standalone.ranks import (
@@ -220,7 +221,7 @@ def _train(
         evaluate_on = None
         if folders.evaluate_data is not None:
             evaluate_on, _ = _open_images(folders.evaluate_data)
-        spec = resolve(spec, index.facts(), on_rank_0(lambda: _recorded(spec, start)))
+        spec = resolve(spec, index.facts(), on_rank_0(lambda: _read_record(spec, start)))
         if run_dir is not None:
             if start is None:  # a resumed run has its spec already
                 run_dir.write_spec(spec.model_dump_json(indent=2))
@@ -256,13 +257,16 @@ def _start(run_dir: RunDirectory, resume: bool) -> Path | None:
     return start
 
 
-def _recorded(spec: JobSpec, start: Path | None) -> Normalization | None:
-    """Return the normalization that the checkpoint to resume from, or the weights to start from, record."""
-    if start is None and spec.backbone.pretrained is not None:
-        start = pretrained_path(spec.backbone.pretrained)
-        if problem := weights_problem(start, spec.backbone):
-            raise ValueError(f"backbone.pretrained: {start} {problem}")
-    return None if start is None else recorded_normalization(start)
+def _read_record(spec: JobSpec, start: Path | None) -> WeightsRecord:
+    """Read what the checkpoint to resume from, or the weights to start from, record."""
+    if start is not None:
+        return read_record(start)
+    if spec.backbone.pretrained is None:
+        return NO_RECORD
+    weights = pretrained_path(spec.backbone.pretrained)
+    if problem := weights_problem(weights, spec.backbone):
+        raise ValueError(f"backbone.pretrained: {weights} {problem}")
+    return read_record(weights)
 
 
 def _open_images(data: Path) -> tuple[DatasetIndex, str]:

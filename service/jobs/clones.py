@@ -15,6 +15,7 @@ from dasl_core.spec import (
     JobSpec,
     ResolvedJobSpec,
     SpecError,
+    WeightsRecord,
     branch_problems,
     field_problems,
     resolve,
@@ -86,10 +87,17 @@ def checks_of_clone(
     The weights that its source started from are not read: they may be gone, and the images are normalized
     as the source's were.
     """
-    source = repository.by_id(session, start.job_id).resolved_spec.backbone.normalization
-    automatic = "auto" in (spec.backbone.mean, spec.backbone.std)
+    record = _record_of(repository.by_id(session, start.job_id))
+    if "auto" not in (spec.backbone.mean, spec.backbone.std):
+        record = record._replace(normalization=None)
     problems = [each for each in checks.problems if each.field != "backbone.pretrained"]
-    return replace(checks, problems=problems, recorded=source if automatic else None)
+    return replace(checks, problems=problems, record=record)
+
+
+def _record_of(job: Job) -> WeightsRecord:
+    """Return what the checkpoints of a job record, as far as it need not be what it started from."""
+    backbone = job.resolved_spec.backbone
+    return WeightsRecord(backbone.normalization, backbone.stem)
 
 
 def _kept_settings(session: Session, job: Job, submitted: dict[str, Any]) -> dict[str, Any]:
@@ -97,7 +105,7 @@ def _kept_settings(session: Session, job: Job, submitted: dict[str, Any]) -> dic
     before = job.resolved_spec
     facts = DatasetFacts.model_validate(datasets.by_id(session, job.dataset_id).facts)
     try:
-        today = resolve(JobSpec.model_validate(submitted), facts, before.backbone.normalization)
+        today = resolve(JobSpec.model_validate(submitted), facts, _record_of(job))
     except (SpecError, ValidationError):
         return {}  # the clone is refused for the same reason, unless the changes remedy it
     # The data set to evaluate on has a name in one of them, and an id in the other.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dasl_core.spec import Backbone, FieldProblem, JobSpec, Normalization, recorded_normalization
+from dasl_core.spec import Backbone, FieldProblem, JobSpec, WeightsRecord, read_record
 from dasl_core.spec.locations import (
     CHECKPOINT_WEIGHTS,
     OUTSIDE,
@@ -16,6 +16,7 @@ from dasl_core.spec.locations import (
 )
 from dasl_core.spec.normalization import describing_files
 from dasl_core.spec.weights import weights_problem
+from dasl_core.spec.weights_record import NO_RECORD
 from service.datasets import repository as datasets
 from service.db.models import Dataset
 from service.db.session import Database
@@ -29,12 +30,11 @@ class PathChecks:
 
     Attributes:
         problems: of the paths.
-        recorded: normalization that the weights to start from record; None where the server cannot
-            read them.
+        record: what the weights to start from record; nothing where the server cannot read them.
     """
 
     problems: Sequence[FieldProblem] = ()
-    recorded: Normalization | None = None
+    record: WeightsRecord = NO_RECORD
 
 
 def check_paths(settings: Settings, database: Database, tenant: str, spec: JobSpec) -> PathChecks:
@@ -42,10 +42,10 @@ def check_paths(settings: Settings, database: Database, tenant: str, spec: JobSp
 
     No transaction is open while paths are checked, as a file system may hang.
     """
-    recorded, pretrained = None, spec.backbone.pretrained
+    record, pretrained = NO_RECORD, spec.backbone.pretrained
     problems = _weights_problems(settings, pretrained)
     if pretrained is not None and settings.check_paths and not problems:
-        recorded, problems = _recorded(settings, pretrained)
+        record, problems = _record(settings, pretrained)
         if not problems:
             problems = _content_problems(pretrained, spec.backbone)
     names = {"dataset": spec.dataset, "evaluate.dataset": spec.evaluate.dataset}
@@ -58,7 +58,7 @@ def check_paths(settings: Settings, database: Database, tenant: str, spec: JobSp
     for field, dataset in by_field.items():
         if dataset is not None and dataset.state == DatasetState.READY:
             problems += _folder_problems(settings, field, str(names[field]), dataset)
-    return PathChecks(problems, recorded)
+    return PathChecks(problems, record)
 
 
 def _weights_problems(settings: Settings, pretrained: str | None) -> list[FieldProblem]:
@@ -86,10 +86,8 @@ def _weights_problems(settings: Settings, pretrained: str | None) -> list[FieldP
     return []
 
 
-def _recorded(
-    settings: Settings, pretrained: str
-) -> tuple[Normalization | None, list[FieldProblem]]:
-    """Read the normalization that weights record, from files inside the roots only."""
+def _record(settings: Settings, pretrained: str) -> tuple[WeightsRecord, list[FieldProblem]]:
+    """Read what weights record, from files inside the roots only."""
     field, path = "backbone.pretrained", local_path(pretrained)
     try:
         # The weights of a checkpoint are in a file of its folder.
@@ -97,14 +95,14 @@ def _recorded(
             if not is_allowed(file, settings.dataset_roots):
                 message = f"has a file beside it, {file}, that {OUTSIDE}"
                 expected = _in_roots(settings, "weights")
-                return None, [FieldProblem(field, message, pretrained, expected)]
-        return recorded_normalization(path), []
+                return NO_RECORD, [FieldProblem(field, message, pretrained, expected)]
+        return read_record(path), []
     except (OSError, ValueError) as error:
         # Perhaps only workers may read the weights; they compare what is recorded.
         if isinstance(error, PermissionError) or isinstance(error.__cause__, PermissionError):
-            return None, []
+            return NO_RECORD, []
         message = str(error).removeprefix(f"{field}: ")
-        return None, [FieldProblem(field, message, pretrained)]
+        return NO_RECORD, [FieldProblem(field, message, pretrained)]
 
 
 def _content_problems(pretrained: str, backbone: Backbone) -> list[FieldProblem]:

@@ -74,7 +74,7 @@ def plan(
     facts = DatasetFacts.model_validate(dataset.facts)
     problems = [*checks.problems, *capacity.capacity_problems(session, spec.resources)]
     try:
-        resolved = resolve_spec(spec, facts, checks.recorded)
+        resolved = resolve_spec(spec, facts, checks.record)
     except SpecError as error:
         problems += error.problems
     if problems:

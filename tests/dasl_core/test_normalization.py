@@ -31,6 +31,7 @@ from dasl_core.spec import (
     Normalization,
     ResolvedBackbone,
     SpecError,
+    WeightsRecord,
     field_problems,
     recorded_normalization,
     resolve,
@@ -54,7 +55,7 @@ def spec_of(**backbone: Any) -> JobSpec:
 
 
 def chosen(recorded: Normalization | None = None, **backbone: Any) -> Normalization:
-    return resolve(spec_of(**backbone), FACTS, recorded).backbone.normalization
+    return resolve(spec_of(**backbone), FACTS, WeightsRecord(recorded)).backbone.normalization
 
 
 def refused(recorded: Normalization | None = None, **backbone: Any) -> FieldProblem:

@@ -118,21 +118,15 @@ def test_weights_of_other_shapes_are_refused(checkpoint: Path, tmp_path: Path) -
     assert "does not fit test_resnet" in refused(tmp_path / "c.safetensors")
 
 
-@pytest.mark.parametrize("ending", [".safetensors", ".pth"])
-def test_stem_that_discards_weights_is_refused(tmp_path: Path, ending: str) -> None:
-    file = tmp_path / f"weights{ending}"
+def test_stem_that_discards_weights_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "weights.pth"
     published = timm.create_model("resnet18")
-    if ending == ".pth":
-        torch.save(published.state_dict(), file)
-    else:
-        save_file(published.state_dict(), file)
+    torch.save(published.state_dict(), file)
     small = {"name": "resnet18", "image_size": 32, "stem": "small"}
     message = refused(file, **small)
     assert str(file) in message
     assert "conv1.weight" in message
     assert "set backbone.stem: standard" in message
-    model = build_backbone(backbone(pretrained=str(file), **(small | {"stem": "standard"})))
-    assert torch.equal(model.state_dict()["conv1.weight"], published.state_dict()["conv1.weight"])
     # A deep stem keeps its weights: only a stride changes.
     deep = timm.create_model("test_resnet").state_dict()
     save_file(deep, tmp_path / "deep.safetensors")

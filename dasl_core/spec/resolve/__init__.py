@@ -5,7 +5,6 @@ The result is stored with the job, so that a run can be repeated.
 
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.methods import ResolveContext
-from dasl_core.spec.normalization import Normalization
 from dasl_core.spec.problems import FieldProblem, SpecError
 from dasl_core.spec.resolve.augment import resolve_augment
 from dasl_core.spec.resolve.backbone import (
@@ -29,6 +28,7 @@ from dasl_core.spec.resolve.regularizers import (
 )
 from dasl_core.spec.resolve.train import check_learning_rate, check_schedule, resolve_train
 from dasl_core.spec.resolved import ResolvedBackbone, ResolvedJobSpec
+from dasl_core.spec.weights_record import NO_RECORD, WeightsRecord
 
 __all__ = ["DatasetFacts", "Estimate", "choose_k", "estimate", "resolve"]
 
@@ -36,7 +36,7 @@ __all__ = ["DatasetFacts", "Estimate", "choose_k", "estimate", "resolve"]
 def resolve(
     spec: JobSpec,
     facts: DatasetFacts,
-    recorded: Normalization | None = None,
+    record: WeightsRecord = NO_RECORD,
     *,
     own_features: int | None = None,
 ) -> ResolvedJobSpec:
@@ -47,8 +47,7 @@ def resolve(
 
     Args:
         facts: of the data set.
-        recorded: what the files of the weights to start from record (`recorded_normalization`). None
-            where they cannot be read, or record nothing.
+        record: what the files of the weights to start from record (`read_record`), where they can be read.
         own_features: width of the features of a network of one's own, which `spec.backbone.name` calls
             "own". `pretrain` takes such a network; jobs and commands do not.
 
@@ -56,13 +55,13 @@ def resolve(
         SpecError: the spec cannot run on this data set.
     """
     problems: list[FieldProblem] = []
-    chosen = choose_backbone(spec.backbone, facts, problems)
+    chosen = choose_backbone(spec.backbone, facts, record, problems)
     image_size = chosen.image_size
     features = choose_features(spec.backbone, own_features, problems)
     check_schedule(spec.train, problems)
     recipe = choose_recipe(spec, problems)
     spec = fill_in(spec, recipe, image_size, features, training_images(spec, facts))
-    normalization = choose_normalization(spec.backbone, recorded, problems)
+    normalization = choose_normalization(spec.backbone, record.normalization, problems)
     batch, per_class = choose_batch(spec, facts, problems)
     context = ResolveContext(
         backbone=spec.backbone.name,

@@ -1,19 +1,18 @@
 """Choose the image size, the stem and the normalization."""
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from dasl_core.spec.backbone import Backbone
-from dasl_core.spec.backbones import OWN_BACKBONE, SMALL_STEMS
+from dasl_core.spec.backbones import OWN_BACKBONE, SMALL_STEM_PATCHES, SMALL_STEMS, Stem
 from dasl_core.spec.locations import WEIGHTS_ENDINGS
 from dasl_core.spec.normalization import IMAGENET, Normalization
 from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.resolve.facts import DatasetFacts
+from dasl_core.spec.weights_record import WeightsRecord
 
 # Largest image that gets a "small" stem: at timm's stride of 32, 64 pixels leave a last feature map
 # of only 2x2.
 SMALL_STEM_UP_TO = 64
-# A ViT with a small stem sees 8x8 patches, as ViTs on CIFAR (patch 4 at 32 pixels) commonly do.
-SMALL_STEM_PATCHES = 8
 
 
 class ChosenBackbone(NamedTuple):
@@ -25,18 +24,18 @@ class ChosenBackbone(NamedTuple):
     """
 
     image_size: int
-    stem: Literal["standard", "small"]
+    stem: Stem
     patch_size: int | None
     crop_multiple: int | None
 
 
 def choose_backbone(
-    backbone: Backbone, facts: DatasetFacts, problems: list[FieldProblem]
+    backbone: Backbone, facts: DatasetFacts, record: WeightsRecord, problems: list[FieldProblem]
 ) -> ChosenBackbone:
     """Choose the image size, the stem, and with them the patch size of a ViT."""
     info = backbone.info
     given = backbone.image_size
-    size = _fitting_size(facts) if given == "auto" else given
+    size = _automatic_size(facts, record) if given == "auto" else given
     stem = backbone.stem
     has_small = info.family in SMALL_STEMS
     if backbone.drop_path not in ("auto", 0) and not info.drop_path:
@@ -49,7 +48,7 @@ def choose_backbone(
             )
         )
     if stem == "auto":
-        stem = "small" if size <= SMALL_STEM_UP_TO and has_small else "standard"
+        stem = _automatic_stem(backbone, size, record)
     elif stem == "small" and not has_small:
         problems.append(
             FieldProblem(
@@ -88,6 +87,7 @@ def choose_backbone(
     patch = info.patch_size
     if stem == "small" and patch is not None:
         patch = multiple = size // SMALL_STEM_PATCHES
+    _check_record(size, stem, backbone, record, problems)
     several = info.sizes in ("any", "dynamic")
     return ChosenBackbone(size, stem, patch, multiple if several else None)
 
@@ -124,13 +124,13 @@ def choose_features(
 def choose_normalization(
     backbone: Backbone, recorded: Normalization | None, problems: list[FieldProblem]
 ) -> Normalization:
-    """Choose the mean and standard deviation of images; `recorded` is as in `resolve`."""
+    """Choose the mean and standard deviation of images; `recorded` is that of the weights, if known."""
     given = {"mean": backbone.mean, "std": backbone.std}
     automatic = [name for name, value in given.items() if value == "auto"]
     expected = IMAGENET.of_channels(backbone.in_channels)
     if recorded is not None:
         expected = recorded.of_channels(backbone.in_channels)
-    elif automatic and backbone.pretrained and backbone.pretrained.endswith(WEIGHTS_ENDINGS):
+    elif automatic and _starts_from_file(backbone):
         # A folder is a checkpoint, whose normalization the worker compares with this choice.
         published = backbone.info.normalizations
         if len(published) == 1:
@@ -179,5 +179,44 @@ def _unknown(backbone: Backbone, automatic: list[str]) -> FieldProblem:
     )
 
 
-def _fitting_size(facts: DatasetFacts) -> int:
-    return max(32, min(224, facts.median_size // 32 * 32))
+def _automatic_size(facts: DatasetFacts, record: WeightsRecord) -> int:
+    return record.image_size or max(32, min(224, facts.median_size // 32 * 32))
+
+
+def _automatic_stem(backbone: Backbone, image_size: int, record: WeightsRecord) -> Stem:
+    if backbone.info.family not in SMALL_STEMS:
+        return "standard"
+    if record.stem is not None:
+        return record.stem
+    # Of a checkpoint that cannot be read here, the likeliest: workers compare it.
+    is_small = image_size <= SMALL_STEM_UP_TO and not _starts_from_file(backbone)
+    return "small" if is_small else "standard"
+
+
+def _starts_from_file(backbone: Backbone) -> bool:
+    """Whether the weights to start from are a file, and not the folder of a checkpoint."""
+    return backbone.pretrained is not None and backbone.pretrained.endswith(WEIGHTS_ENDINGS)
+
+
+def _check_record(
+    image_size: int,
+    stem: Stem,
+    backbone: Backbone,
+    record: WeightsRecord,
+    problems: list[FieldProblem],
+) -> None:
+    """Check that a checkpoint to start from has the stem and the image size; files are adapted."""
+    if backbone.pretrained is None or _starts_from_file(backbone):
+        return
+    expected = {"image_size": record.image_size, "stem": record.stem}
+    chosen = {"image_size": image_size, "stem": stem}
+    for name, value in expected.items():
+        if value not in (None, chosen[name]):
+            problems.append(
+                FieldProblem(
+                    f"backbone.{name}",
+                    f"must be {value}, that of the checkpoint of backbone.pretrained",
+                    str(chosen[name]),
+                    f"{value}, or auto",
+                )
+            )

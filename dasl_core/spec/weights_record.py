@@ -1,0 +1,73 @@
+"""What the files of weights to start from record of their network, readable without torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dasl_core.spec.backbones import SMALL_STEM_PATCHES, Stem
+from dasl_core.spec.fields import LARGEST_IMAGE, SMALLEST_IMAGE
+from dasl_core.spec.locations import CHECKPOINT_MODEL
+from dasl_core.spec.normalization import (
+    HUB_CONFIG,
+    LARGEST_DESCRIPTION,
+    Normalization,
+    describing_files,
+    recorded_normalization,
+)
+
+
+class WeightsRecord(NamedTuple):
+    """What the files of weights record; None where they do not.
+
+    Attributes:
+        normalization: with which the weights were trained.
+        stem: of their network.
+        image_size: the only one at which they load. A checkpoint's position embeddings are not resampled;
+            those of files are.
+    """
+
+    normalization: Normalization | None = None
+    stem: Stem | None = None
+    image_size: int | None = None
+
+
+NO_RECORD = WeightsRecord()
+
+
+def read_record(weights: Path) -> WeightsRecord:
+    """Read what the files of weights record.
+
+    Args:
+        weights: what `backbone.pretrained` names: a file, or the folder of a checkpoint.
+
+    Raises:
+        ValueError: a file cannot be read; the message names `backbone.pretrained`.
+    """
+    normalization = recorded_normalization(weights)
+    for file in describing_files(weights):
+        if file.name not in (CHECKPOINT_MODEL, HUB_CONFIG) or not file.is_file():
+            continue
+        content = read_settings(file)
+        arguments = content.get("timm" if file.name == CHECKPOINT_MODEL else "model_args")
+        if isinstance(arguments, dict):
+            size = arguments.get("img_size")
+            if type(size) is not int or not SMALLEST_IMAGE <= size <= LARGEST_IMAGE:
+                size = None  # convolutional networks have none
+            is_small = size and arguments.get("patch_size") == size // SMALL_STEM_PATCHES
+            # Lines that fit a ResNet's stem to small images.
+            stem: Stem = "small" if is_small or content.get("stem") else "standard"
+            return WeightsRecord(normalization, stem, size if weights.is_dir() else None)
+    return WeightsRecord(normalization)
+
+
+def read_settings(file: Path) -> dict[str, Any]:
+    """Read a mapping in JSON; an empty one if it is none, which reading the normalization reports."""
+    if file.stat().st_size > LARGEST_DESCRIPTION:
+        return {}
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
