@@ -207,6 +207,16 @@ def test_cifar_pickle_cannot_run_or_build_anything_else(content: object, tmp_pat
         prepare("cifar100", tmp_path, tmp_path / "target")
 
 
+def test_half_an_archive_of_cifar_is_refused(tmp_path: Path) -> None:
+    cifar10(tmp_path)
+    archive = tmp_path / "cifar-10-python.tar.gz"
+    content = archive.read_bytes()
+    for damaged in (content[: len(content) // 2], content[:40] + bytes(40) + content[80:]):
+        archive.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"is not the archive with cifar-10-batches-py/"):
+            prepare("cifar10", archive, tmp_path / "target")
+
+
 def test_prepare_names_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"images\.txt is missing; looked in .*CUB_200_2011"):
         prepare("cub200", tmp_path, tmp_path / "target")

@@ -3,6 +3,7 @@
 import io
 import pickle
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ def _load(source: Path, folder: str, file: str) -> dict[bytes, Any]:
                 content = member.read()
         else:
             content = (folder_with(source, file, folder) / file).read_bytes()
-    except (tarfile.TarError, KeyError) as error:
+    except (tarfile.TarError, KeyError, EOFError, zlib.error) as error:
         raise ValueError(f"{source} is not the archive with {folder}/{file}: {error}") from error
     try:
         batch = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
