@@ -103,20 +103,22 @@ class AttemptSession:
             repository.add_metrics(self.session, self.job.id, self.attempt.number, points)
 
     def evaluation(self, report: EvaluationReport) -> None:
-        """Store the metrics of an evaluation. A repeated request replaces them and adds no event."""
+        """Store the metrics of an evaluation, or replace them. A repeated request adds no event."""
         job_id, number = self.job.id, self.attempt.number
         stored = repository.evaluation(self.session, job_id, number, report.step, report.subject)
-        if stored is not None:
-            stored.epoch, stored.metrics = report.epoch, report.metrics
+        if stored is None:
+            evaluation = Evaluation(
+                id=ids.new_id("eval"),
+                job_id=job_id,
+                attempt=number,
+                created_at=datetime.now(UTC),
+                **report.model_dump(),
+            )
+            repository.add_evaluation(self.session, evaluation)
+        elif (stored.epoch, stored.metrics) == (report.epoch, report.metrics):
             return
-        evaluation = Evaluation(
-            id=ids.new_id("eval"),
-            job_id=job_id,
-            attempt=number,
-            created_at=datetime.now(UTC),
-            **report.model_dump(),
-        )
-        repository.add_evaluation(self.session, evaluation)
+        else:  # the final evaluation of a training that stopped early measures more
+            stored.epoch, stored.metrics = report.epoch, report.metrics
         # The message may be shortened: the event's data holds all metrics.
         summary = headline(report.metrics)
         message = f"Evaluated {report.subject} at step {report.step}"

@@ -314,6 +314,19 @@ def test_metrics_of_newest_attempt_win_per_step(api: Api) -> None:
         refused(api.client.get(f"{path}/metrics", params=params), 422, next(iter(params)))
 
 
+def test_evaluation_of_other_metrics_replaces_the_stored_one_with_an_event(api: Api) -> None:
+    """Such as the final evaluation, with a probe, of a training that stopped at an evaluation."""
+    worker, evaluation = running(api), {"step": 4, "epoch": 2, "subject": "backbone"}
+    measured = [{"knn_top1": 0.2}, {"knn_top1": 0.2, "linear_top1": 0.1 + 0.2}]
+    for metrics in (measured[0], measured[0], measured[1], measured[1]):
+        worker.post("evaluations", metrics=metrics, **evaluation)
+    path = f"/v1/jobs/{worker.job_id}"
+    (stored,) = api.client.get(f"{path}/evaluations").json()["data"]
+    events = api.client.get(f"{path}/events").json()["data"]
+    assert stored["metrics"] == measured[1]
+    assert [e["data"]["metrics"] for e in events if e["type"] == "evaluation"] == measured
+
+
 def test_heartbeat_time_is_recorded(api: Api) -> None:
     worker = running(api)
     with api.database.read() as session:
