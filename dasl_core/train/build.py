@@ -227,6 +227,7 @@ def build_trainer(
         name=spec.name,
         settings=spec.evaluate,
         stop=spec.train.stop,
+        frozen_steps=spec.train.head_only_epochs * length.steps_per_epoch,
         supervised=spec.method.supervised,
         start="start" if spec.backbone.may_have_weights else "untrained",
         evaluator=evaluator,

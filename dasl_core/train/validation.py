@@ -31,6 +31,7 @@ class Validator:
     Attributes:
         name: of the run, for the title of its plots.
         stop: the settings of early stopping.
+        frozen_steps: first steps, in which only the heads learn.
         supervised: whether the method learns from classes.
         start: subject of the network before training.
         evaluator: None when no images are held out; then nothing is measured.
@@ -40,6 +41,7 @@ class Validator:
     name: str
     settings: ResolvedEvaluate
     stop: Stop | None
+    frozen_steps: int
     supervised: bool
     start: Literal["untrained", "start"]
     evaluator: Evaluator | None
@@ -79,13 +81,14 @@ class Validator:
         """Return why the training ends by `train.stop` at the newest evaluation; None: it continues."""
         if self.stop is None:
             return None
+        # A frozen backbone cannot improve.
+        before = max(self.progress.branched_at, self.frozen_steps)
         return early_stop(
             self.stop,
             [
                 record
                 for record in self.progress.evaluations
-                if record["subject"] == self.settings.on
-                and record["step"] > self.progress.branched_at
+                if record["subject"] == self.settings.on and record["step"] > before
             ],
         )
 

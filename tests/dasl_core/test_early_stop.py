@@ -66,9 +66,12 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> DatasetIndex:
     return ingest(image_folder(tmp_path_factory.mktemp("stop") / "images", classes=2, per_class=12))
 
 
-def stopping(index: DatasetIndex, stop: dict[str, Any] | None, **evaluate: Any) -> ResolvedJobSpec:
+def stopping(
+    index: DatasetIndex, stop: dict[str, Any] | None, frozen: int = 0, **evaluate: Any
+) -> ResolvedJobSpec:
     """Return a spec of 12 epochs that ends after the third one, if `stop` is given."""
     train = {"batch_size": 8, "epochs": 12, "checkpoint_every_epochs": 3, "stop": stop}
+    train["head_only_epochs"] = frozen
     return resolved(index, train=train, evaluate={"every_epochs": 1, **evaluate})
 
 
@@ -106,6 +109,17 @@ def test_stopped_run_succeeds_resumes_and_branches(index: DatasetIndex, tmp_path
     longer = stopping(index, STOP | {"patience": 1})
     run(longer, index, tmp_path / "cache", branch, final, branch=True)
     assert [e[1] for e in branch.evaluations] == [4, 5], "it counts its own evaluations"
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_early_stop_does_not_count_epochs_with_a_frozen_backbone(
+    index: DatasetIndex, tmp_path: Path
+) -> None:
+    reporter = Recorder(tmp_path / "out")
+    run(stopping(index, STOP, frozen=1), index, tmp_path / "cache", reporter)
+    ((_, _, data),) = reporter.events
+    assert data["best_epoch"] == 2
+    assert [e[1] for e in reporter.evaluations if e[2] == "backbone"] == [1, 2, 3, 4]
 
 
 @pytest.mark.usefixtures("without_plots")
