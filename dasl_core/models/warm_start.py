@@ -16,6 +16,7 @@ from dasl_core.spec.locations import (
     WEIGHTS_ENDINGS,
     local_path,
 )
+from dasl_core.spec.normalization import not_a_checkpoint
 from dasl_core.spec.resolve.backbone import normalization_problem
 
 
@@ -42,10 +43,7 @@ def pretrained_path(location: str) -> Path:
 def _check_kind(path: Path) -> None:
     if path.is_dir():
         if not (path / CHECKPOINT_WEIGHTS).is_file() or not (path / CHECKPOINT_MODEL).is_file():
-            raise ValueError(
-                f"backbone.pretrained: the folder {path} is not a checkpoint: it has no {CHECKPOINT_WEIGHTS} "
-                f"and {CHECKPOINT_MODEL}"
-            )
+            raise ValueError(f"backbone.pretrained: {path} {not_a_checkpoint(path)}")
     elif not path.is_file():
         raise ValueError(f"backbone.pretrained: {path} does not exist on this machine")
     elif path.suffix not in WEIGHTS_ENDINGS:

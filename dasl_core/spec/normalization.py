@@ -2,7 +2,9 @@
 
 import json
 import math
+import os
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ HUB_PROCESSOR = "preprocessor_config.json"
 PREPROCESSING = "preprocessing"
 # Bytes; larger ones than any network's. The API reads them, and JSON takes thirty times as much memory.
 LARGEST_DESCRIPTION, LARGEST_HEADER = 2**18, 2**21
+# Files of a folder that are looked at; those of the hub have some ten.
+MOST_ENTRIES = 10_000
 
 
 class Normalization(SpecModel):
@@ -82,13 +86,11 @@ def recorded_normalization(weights: Path) -> Normalization | None:
     Raises:
         ValueError: a file that may record it cannot be read; the message names `backbone.pretrained`.
     """
+    if weights.is_dir() and not (weights / CHECKPOINT_MODEL).is_file():
+        raise ValueError(f"backbone.pretrained: {weights} {not_a_checkpoint(weights)}")
     for file in describing_files(weights):
         try:
-            if not file.is_file():
-                if weights.is_dir():
-                    raise ValueError("a folder must be a checkpoint, and this file is missing")
-                continue
-            recorded = _read(file)
+            recorded = _read(file) if file.is_file() else None
         except Exception as error:  # malformed files raise arbitrary exception types
             problem = str(error) if isinstance(error, ValueError | OSError) else repr(error)
             if isinstance(error, ValidationError):
@@ -97,6 +99,20 @@ def recorded_normalization(weights: Path) -> Normalization | None:
         if recorded is not None:
             return recorded
     return None
+
+
+def not_a_checkpoint(folder: Path) -> str:
+    """Describe a folder that is not that of a checkpoint, and which of its files can be loaded."""
+    with os.scandir(folder) as entries:
+        names = {entry.name for entry in islice(entries, MOST_ENTRIES)}
+    missing = [name for name in (CHECKPOINT_WEIGHTS, CHECKPOINT_MODEL) if name not in names]
+    problem = f"is not a checkpoint of DASL: it has no {' and no '.join(missing)}"
+    named = next((name for name in HUB_WEIGHTS if name in names), None)
+    if named is not None:
+        return f"{problem}; to load weights from a hub, name their file, {folder / named}"
+    if any(name.startswith(HUB_WEIGHTS) for name in names):
+        return f"{problem}; weights in several files are not read: save them as one .safetensors"
+    return problem
 
 
 def _read(file: Path) -> Normalization | None:

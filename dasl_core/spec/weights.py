@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tarfile
 import zipfile
+from collections.abc import Collection
 from pathlib import Path
 
 from dasl_core.spec.backbone import Backbone
@@ -13,9 +14,11 @@ from dasl_core.spec.locations import CHECKPOINT_MODEL, CHECKPOINT_WEIGHTS
 from dasl_core.spec.normalization import (
     HUB_CONFIG,
     HUB_WEIGHTS,
+    not_a_checkpoint,
     safetensors_header,
 )
-from dasl_core.spec.weights_record import read_settings
+from dasl_core.spec.pickled_shapes import Shape, pickled_shapes
+from dasl_core.spec.weights_record import FIRST_CONVOLUTION, read_settings, stem_of_convolution
 
 # Of networks that timm adapts to each other, positions and patches differ: a few percent of the parameters.
 ALIKE = 1.4
@@ -34,10 +37,8 @@ def weights_problem(weights: Path, backbone: Backbone) -> str | None:
     try:
         if not weights.is_dir():
             return _file_problem(weights, backbone) or _hub_problem(weights, backbone)
-        if not (weights / CHECKPOINT_MODEL).is_file():
-            return None  # refused, or read by its layout, where the weights are loaded
-        if not (weights / CHECKPOINT_WEIGHTS).is_file():
-            return f"is not a checkpoint: it has no {CHECKPOINT_WEIGHTS}"
+        if not all((weights / name).is_file() for name in (CHECKPOINT_MODEL, CHECKPOINT_WEIGHTS)):
+            return not_a_checkpoint(weights)
         return _checkpoint_problem(weights, backbone) or _file_problem(
             weights / CHECKPOINT_WEIGHTS, backbone
         )
@@ -57,7 +58,10 @@ def _file_problem(file: Path, backbone: Backbone) -> str | None:
     if start.startswith(b"PK") and not zipfile.is_zipfile(file):
         return "is cut off: its end is missing"
     # Older versions of torch wrote a bare pickle, or a tar archive.
-    if start.startswith((b"PK", b"\x80")) or tarfile.is_tarfile(file):
+    if start.startswith((b"PK", b"\x80")):
+        shapes = pickled_shapes(file)
+        return None if shapes is None else _shapes_problem(shapes, backbone)
+    if tarfile.is_tarfile(file):
         return None
     return "is empty" if not start else "is not a file that torch.save wrote"
 
@@ -69,7 +73,8 @@ def _safetensors_problem(file: Path, backbone: Backbone) -> str | None:
         tensors = safetensors_header(file)
         tensors.pop("__metadata__", None)
         end = max((each["data_offsets"][1] for each in tensors.values()), default=0)
-        numbers = sum(math.prod(each["shape"]) for each in tensors.values())
+        shapes = {name: tuple(each["shape"]) for name, each in tensors.items()}
+        numbers = sum(map(math.prod, shapes.values()))
         if not (0 <= end < 2**63 and 0 <= numbers < 2**63):
             raise ValueError("its sizes are impossible")
     except (ValueError, KeyError, TypeError, IndexError, RecursionError):
@@ -78,7 +83,25 @@ def _safetensors_problem(file: Path, backbone: Backbone) -> str | None:
         expected = 8 + int.from_bytes(stream.read(8), "little") + end
     if (size := file.stat().st_size) != expected:
         return f"is damaged: it has {size:,} bytes, and its header names {expected:,}"
-    parameters = backbone.info.parameters
+    return _stem_problem(shapes.get(FIRST_CONVOLUTION, ()), backbone) or _shapes_problem(
+        shapes.values(), backbone
+    )
+
+
+def _stem_problem(first: Shape, backbone: Backbone) -> str | None:
+    """Compare the first convolution of a file with that of a ResNet; the patches of a ViT are resampled."""
+    stem = stem_of_convolution(first)
+    if backbone.info.family != "resnet" or stem is None or backbone.stem in ("auto", stem):
+        return None
+    return (
+        f"holds weights for the {stem} stem of {backbone.name}, and backbone.stem is {backbone.stem}; set "
+        f"backbone.stem: {stem}"
+    )
+
+
+def _shapes_problem(shapes: Collection[Shape], backbone: Backbone) -> str | None:
+    """Compare the shapes of all tensors in a file with those of the network."""
+    numbers, parameters = sum(map(math.prod, shapes)), backbone.info.parameters
     if numbers < FEWEST * parameters:
         return (
             f"is of another network: it has {numbers:,} numbers, and {backbone.name} {parameters:,} "

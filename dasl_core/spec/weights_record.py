@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from dasl_core.spec.normalization import (
     Normalization,
     describing_files,
     recorded_normalization,
+    safetensors_header,
 )
 
 
@@ -34,6 +36,15 @@ class WeightsRecord(NamedTuple):
 
 
 NO_RECORD = WeightsRecord()
+
+# By the kernel of a ResNet's first convolution. A deep stem has several, and the small one other strides.
+FIRST_CONVOLUTION = "conv1.weight"
+_STEMS: dict[tuple[int, ...], Stem] = {(3, 3): "small", (7, 7): "standard"}
+
+
+def stem_of_convolution(shape: Sequence[int]) -> Stem | None:
+    """Tell the stem of a ResNet by the shape of `FIRST_CONVOLUTION`."""
+    return _STEMS.get(tuple(shape[2:]))
 
 
 def read_record(weights: Path) -> WeightsRecord:
@@ -59,7 +70,16 @@ def read_record(weights: Path) -> WeightsRecord:
             # Lines that fit a ResNet's stem to small images.
             stem: Stem = "small" if is_small or content.get("stem") else "standard"
             return WeightsRecord(normalization, stem, size if weights.is_dir() else None)
-    return WeightsRecord(normalization)
+    return WeightsRecord(normalization, _stem_in_header(weights))
+
+
+def _stem_in_header(weights: Path) -> Stem | None:
+    if weights.suffix != ".safetensors":
+        return None
+    match safetensors_header(weights).get(FIRST_CONVOLUTION):
+        case {"shape": [int(), int(), int(), int()] as shape}:
+            return stem_of_convolution(shape)
+    return None
 
 
 def read_settings(file: Path) -> dict[str, Any]:

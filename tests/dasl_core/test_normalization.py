@@ -254,7 +254,15 @@ def test_damaged_safetensors_header_is_refused(tmp_path: Path, content: bytes) -
 
 
 def test_folder_must_be_a_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="a folder must be a checkpoint"):
+    no_checkpoint = "is not a checkpoint of DASL: it has no backbone.safetensors and no model.json"
+    with pytest.raises(ValueError, match=f"{no_checkpoint}$"):
+        recorded_normalization(tmp_path)
+    (tmp_path / "model.safetensors.index.json").touch()
+    with pytest.raises(ValueError, match=f"{no_checkpoint}; weights in several files are not read"):
+        recorded_normalization(tmp_path)
+    file = tmp_path / "model.safetensors"
+    file.touch()
+    with pytest.raises(ValueError, match=f"{no_checkpoint}; .* name their file, {file}$"):
         recorded_normalization(tmp_path)
     (tmp_path / "model.json").write_text("{}")
     with pytest.raises(ValueError, match=r"backbone\.pretrained: .*has no preprocessing"):

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 from dasl_core.models.backbone import build_backbone
 from dasl_core.spec import (
+    Backbone,
     DatasetFacts,
     JobSpec,
     ResolvedBackbone,
@@ -22,6 +23,7 @@ from dasl_core.spec import (
     resolve,
 )
 from dasl_core.spec.normalization import IMAGENET
+from dasl_core.spec.weights import weights_problem
 
 FACTS = DatasetFacts(num_images=1000, num_classes=10, median_size=40)
 VIT = "vit_tiny_patch16_224"
@@ -87,6 +89,17 @@ def test_hub_folder_of_small_stem_is_recognized(tmp_path: Path) -> None:
         config.write_text(json.dumps({"model_args": size}))
         record = read_record(file)
         assert (record.stem, record.image_size) == (stem, None)
+
+
+def test_stem_of_a_file_without_record_is_that_of_its_first_convolution(tmp_path: Path) -> None:
+    file = tmp_path / "moved.safetensors"
+    for kernel, stem, other in ((3, "small", "standard"), (7, "standard", "small")):
+        save_file({"conv1.weight": torch.ones(64, 3, kernel, kernel)}, file)
+        assert read_record(file).stem == stem
+        backbone = Backbone.model_validate({"name": "resnet18", "stem": other})
+        problem = weights_problem(file, backbone)
+        assert problem is not None
+        assert problem.endswith(f"and backbone.stem is {other}; set backbone.stem: {stem}")
 
 
 @pytest.mark.parametrize("size", [0, -8, 4, 2**40, True, "48", [48], 1e9, None])

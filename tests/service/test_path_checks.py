@@ -99,7 +99,7 @@ def test_submit_refuses_missing_weights(api: Api, tmp_path: Path) -> None:
         assert message in problem["detail"]
     # Valid: the folder of a checkpoint, and any path when the API does not check paths.
     problem = refused(submit(api, backbone={"pretrained": str(tmp_path)}), 422)
-    assert "a folder must be a checkpoint" in problem["detail"]
+    assert "is not a checkpoint of DASL" in problem["detail"]
     model = {"preprocessing": {"mean": [0.5] * 3, "std": [0.5] * 3}}
     (tmp_path / "model.json").write_text(json.dumps(model))
     problem = refused(submit(api, backbone={"pretrained": str(tmp_path)}), 422)

@@ -1,0 +1,121 @@
+"""Shapes in files that torch.save wrote, read without torch."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from argparse import Namespace
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from dasl_core.spec.pickled_shapes import pickled_shapes
+
+NETWORK = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+SHAPES = [(4, 3, 3, 3), (4,), (4,), (4,), (4,), (4,), ()]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"pickle_protocol": 4}, {"_use_new_zipfile_serialization": False}]
+)
+def test_shapes_of_a_state_dict_are_read(tmp_path: Path, options: dict[str, Any]) -> None:
+    torch.save(NETWORK.state_dict(), tmp_path / "w.pth", **options)
+    assert pickled_shapes(tmp_path / "w.pth") == SHAPES
+
+
+def test_tensors_are_found_wherever_they_are(tmp_path: Path) -> None:
+    shared = torch.ones(3, 2, dtype=torch.bfloat16)
+    content = {
+        "model": OrderedDict(NETWORK.named_parameters()),
+        "optimizer": {"state": {0: {"exp_avg": torch.ones(2, dtype=torch.uint16)}}, "lr": [0.1]},
+        "args": {"size": torch.Size([2]), "dtype": torch.float32, "on": [True, None, 2**70]},
+        "tied": [shared, shared],
+    }
+    torch.save(content, tmp_path / "w.pth")
+    assert pickled_shapes(tmp_path / "w.pth") == [*SHAPES[:2], (4,), (4,), (2,), (3, 2), (3, 2)]
+
+
+def saved(content: Any) -> bytes:
+    stream = io.BytesIO()
+    torch.save(content, stream)
+    return stream.getvalue()
+
+
+SAVED = saved(NETWORK.state_dict())
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return (Path.touch, (Path("opened"),))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        Evil(),
+        Namespace(a=1),
+        np.ones(2),
+        torch.ones(2).to_sparse(),
+    ],
+    ids=range(4),
+)
+def test_what_no_state_dict_contains_cannot_be_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save({"a": torch.ones(2), "b": content}, tmp_path / "w.pth")
+    assert pickled_shapes(tmp_path / "w.pth") is None
+    assert not (tmp_path / "opened").exists()
+
+
+def written(folder: Path, content: bytes) -> Path:
+    """Write a file as torch.save does, with this pickle."""
+    file = folder / "w.pth"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("w/data.pkl", content)
+    return file
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"cos\nsystem\n(S'touch opened'\ntR.",
+        b"ctorch\nload\n(S'opened'\ntR.",
+        b"ctorch\nload\n(N}S'__call__'\nI1\nstb.",
+        b"K\x01r\xff\xff\xff\xff.",  # memo of 4 billion entries
+        b"\x8b\xff\xff\xff\x7f\x01.",  # a number of 2 GB
+        b"\x8e" + b"\xff" * 8 + b".",  # bytes
+        b")" + b"\x85" * 30_000 + b".",  # a deep tuple
+        b"K\x01" + b"2\x86" * 9_000 + b"}K\x01s.",  # of exponential size
+        b"(" * 30_000 + b".",
+        b"]" * 140_000 + b".",  # too many instructions
+        b"(" + b"\x8a\xff" + b"\x7f" * 255 + b"t.",
+    ],
+    ids=range(11),
+)
+def test_hostile_pickle_is_harmless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert not pickled_shapes(written(tmp_path, content))
+    assert not (tmp_path / "opened").exists()
+
+
+@settings(max_examples=50)
+@given(st.data())
+def test_damaged_pickle_raises_nothing(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
+    file = tmp_path_factory.getbasetemp() / "fuzzed.pth"
+    content = bytearray(SAVED)
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, 900))
+        content[place : place + 1] = data.draw(st.binary(max_size=3))
+    file.write_bytes(content)
+    shapes = pickled_shapes(file)
+    assert shapes is None or all(isinstance(shape, tuple) for shape in shapes)
