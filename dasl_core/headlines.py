@@ -58,6 +58,8 @@ _LARGER_IS_BETTER = {
     "dimension_std": True,
     "uniformity": False,
 }
+DIRECTED_METRICS = (*_LARGER_IS_BETTER, f"{RECALL}1")
+"""Metrics of which one value is better than another, with one R@K for all."""
 # `alignment` and the distances have no better direction: they also fall when the features collapse.
 
 

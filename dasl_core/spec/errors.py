@@ -9,6 +9,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from dasl_core.headlines import DIRECTED_METRICS
 from dasl_core.spec.base import shorten
 from dasl_core.spec.methods import METHODS
 from dasl_core.spec.problems import FieldProblem
@@ -110,6 +111,9 @@ def _translate(detail: ErrorDetails, model: type[BaseModel] | None, whole: str) 
             return FieldProblem(field, "is out of range", given, f"a number {bound}")
         case kind:
             expected = _expected(kind, context) or detail["msg"]
+            if context.get("pattern") == METRIC_PATTERN:
+                near = closest(str(detail["input"]).lower(), DIRECTED_METRICS)
+                return FieldProblem(field, f"is not the name of a metric{near}", given, expected)
             named = kind in _OF_SETTINGS and "name" in _known_keys(model, location)
             if named and isinstance(detail["input"], str):  # `backbone: resnet18`
                 name = _nearest_name(detail["input"], model, location)
@@ -206,9 +210,11 @@ _LENGTHS = {
 }
 NAME_PATTERN = r"^[^\x00-\x1f/\\]+$"
 LINE_PATTERN = r"^[^\x00-\x1f]+$"
+METRIC_PATTERN = r"^[a-z][a-z0-9_]*$"
 _PATTERNS = {
     NAME_PATTERN: "a name without slashes, line breaks and other control characters",
     LINE_PATTERN: "a string without line breaks and other control characters",
+    METRIC_PATTERN: f"one of {', '.join(DIRECTED_METRICS)}",
 }
 _FORMS = {
     "int": "a whole number",

@@ -4,13 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from dasl_core.spec.errors import LINE_PATTERN, NAME_PATTERN
+from dasl_core.spec.errors import LINE_PATTERN, METRIC_PATTERN, NAME_PATTERN
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NAME_PATTERN)]
 Tag = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=LINE_PATTERN)]
-MetricName = Annotated[
-    str, StringConstraints(min_length=1, max_length=50, pattern=r"^[a-z][a-z0-9_]*$")
-]
+MetricName = Annotated[str, StringConstraints(min_length=1, max_length=50, pattern=METRIC_PATTERN)]
 PositiveInt = Annotated[int, Field(ge=1, le=1_000_000_000)]
 # Far above any rate, decay or weight that trains. Larger ones overflow float32 soon, which would show
 # only after a run has started.

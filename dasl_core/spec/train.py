@@ -28,8 +28,8 @@ class StepDecay(SpecModel):
         | Annotated[tuple[PositiveEpochs, ...], Field(min_length=1, max_length=100, fail_fast=True)]
     ) = Field(
         description=(
-            "After which epochs the learning rate falls: a number for each multiple of it, or a "
-            "list. Fractions are rounded to whole steps."
+            "After which epochs the learning rate falls: a number for each multiple of it, or an "
+            "increasing list. Fractions are rounded to whole steps."
         )
     )
     factor: float = Field(gt=0, lt=1, description="Factor on the learning rate at each fall.")
@@ -155,7 +155,10 @@ class Stop(SpecModel):
         5,
         ge=1,
         le=100_000,
-        description="The training ends after so many evaluations in a row without a new best one.",
+        description=(
+            "The training ends after so many evaluations in a row without a new best one; fewer than there "
+            "are before the last epoch."
+        ),
     )
     min_delta: float = Field(
         0.0, ge=0, le=1e9, description="A new best one must be better by more than this."

@@ -105,7 +105,8 @@ def _kept_settings(session: Session, job: Job, submitted: dict[str, Any]) -> dic
     before = job.resolved_spec
     facts = DatasetFacts.model_validate(datasets.by_id(session, job.dataset_id).facts)
     try:
-        today = resolve(JobSpec.model_validate(submitted), facts, _record_of(job))
+        spec = JobSpec.model_validate(submitted)
+        today = resolve(spec, facts, _record_of(job), from_checkpoint=True)
     except (SpecError, ValidationError):
         return {}  # the clone is refused for the same reason, unless the changes remedy it
     # The data set to evaluate on has a name in one of them, and an id in the other.

@@ -54,12 +54,14 @@ def plan(
     checks: PathChecks,
     *,
     lock: bool = False,
+    from_checkpoint: bool = False,
 ) -> Plan:
     """Find the data sets of a spec and resolve it.
 
     Args:
         checks: of the paths that the spec names.
         lock: lock the data sets against deletion until this writing transaction ends.
+        from_checkpoint: the job continues from a checkpoint, which has weights.
 
     Raises:
         Problem: 422 naming each field at fault; 409 while a data set is still being ingested.
@@ -74,7 +76,7 @@ def plan(
     facts = DatasetFacts.model_validate(dataset.facts)
     problems = [*checks.problems, *capacity.capacity_problems(session, spec.resources)]
     try:
-        resolved = resolve_spec(spec, facts, checks.record)
+        resolved = resolve_spec(spec, facts, checks.record, from_checkpoint=from_checkpoint)
     except SpecError as error:
         problems += error.problems
     if problems:
@@ -147,7 +149,9 @@ def submit(
     checkpoint = find_checkpoint() if find_checkpoint is not None else None
     if checkpoint is not None:
         checks = clones.checks_of_clone(session, checks, spec, checkpoint)
-    planned = plan(session, caller.tenant, spec, checks, lock=True)
+    planned = plan(
+        session, caller.tenant, spec, checks, lock=True, from_checkpoint=checkpoint is not None
+    )
     if checkpoint is not None:
         clones.check_branch(session, planned.resolved, checkpoint)
     check_queue(session, caller.token_id, queue_limit)

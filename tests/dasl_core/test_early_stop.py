@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from dasl_core.data.index import DatasetIndex
 from dasl_core.spec import JobSpec, ResolvedJobSpec, SpecError, Stop, resolve
 from dasl_core.train.early_stop import early_stop
-from tests.support.training_world import Recorder, image_folder, ingest, resolved, run, tiny_spec
+from tests.support.training_world import (
+    Recorder,
+    image_folder,
+    ingest,
+    resolved_from_checkpoint,
+    run,
+    tiny_spec,
+)
 
 
 def records(values: list[float], name: str = "knn_top1") -> list[dict[str, Any]]:
@@ -72,7 +79,8 @@ def stopping(
     """Return a spec of 12 epochs that ends after the third one, if `stop` is given."""
     train = {"batch_size": 8, "epochs": 12, "checkpoint_every_epochs": 3, "stop": stop}
     train["head_only_epochs"] = frozen
-    return resolved(index, train=train, evaluate={"every_epochs": 1, **evaluate})
+    evaluate = {"every_epochs": 1, **evaluate}
+    return resolved_from_checkpoint(index, train=train, evaluate=evaluate)
 
 
 STOP = {"metric": "effective_rank", "patience": 2, "min_delta": 1e6}
@@ -154,7 +162,9 @@ def test_metric_that_is_not_measured_is_refused_with_those_that_are(
     metric: str, evaluate: dict[str, Any], expected: str, index: DatasetIndex
 ) -> None:
     settings = tiny_spec(
-        evaluate=evaluate, train={"stop": {"metric": metric}}, checkpoints={"best_by": metric}
+        evaluate=evaluate,
+        train={"epochs": 5, "stop": {"metric": metric, "patience": 1}},
+        checkpoints={"best_by": metric},
     )
     with pytest.raises(SpecError) as caught:
         resolve(JobSpec.model_validate(settings), index.facts())

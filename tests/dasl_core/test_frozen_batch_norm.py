@@ -12,12 +12,18 @@ from torch import nn
 from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import build_method
 from dasl_core.seeds import derive_seed
-from dasl_core.spec import SpecError
+from dasl_core.spec import JobSpec, SpecError, resolve
 from dasl_core.spec.locations import CHECKPOINT_WEIGHTS
 from dasl_core.train.serialization import load_state
 from tests.dasl_core.test_distributed import one_step
 from tests.support.gloo_pool import GlooPool
-from tests.support.training_world import Recorder, resolved, run
+from tests.support.training_world import (
+    Recorder,
+    resolved,
+    resolved_from_checkpoint,
+    run,
+    tiny_spec,
+)
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -26,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("without_plots")
 def test_frozen_batch_norm_is_kept_and_exported(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, kind: str
 ) -> None:
-    spec = resolved(
+    spec = resolved_from_checkpoint(
         pictures,
         method={"name": "byol", "keep": "teacher"},
         backbone={"stem": "standard", "freeze_batch_norm": kind},
@@ -59,7 +65,7 @@ def test_frozen_batch_norm_on_two_ranks_equals_that_on_one(
     pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     def spec(workers: int) -> dict[str, object]:
-        return resolved(
+        return resolved_from_checkpoint(
             pictures,
             backbone={"stem": "standard", "freeze_batch_norm": "all"},
             train={"precision": "fp64", "optimizer": {"name": "sgd", "lr": 0.05}},
@@ -80,3 +86,13 @@ def test_frozen_batch_norm_needs_batch_norm(pictures: DatasetIndex) -> None:
     method = build_method(resolved(pictures, backbone={"name": "test_vit"}))
     with pytest.raises(ValueError, match=r"backbone\.freeze_batch_norm has no effect"):
         method.freeze_batch_norm(affine=True)
+
+
+def test_statistics_of_random_weights_are_not_kept(pictures: DatasetIndex) -> None:
+    with pytest.raises(
+        SpecError, match=r"backbone\.freeze_batch_norm: would keep .* random weights"
+    ):
+        resolved(pictures, backbone={"freeze_batch_norm": "statistics"})
+    own = tiny_spec(backbone={"name": "own", "freeze_batch_norm": "statistics"})
+    facts = pictures.facts()
+    assert resolve(JobSpec.model_validate(own), facts, own_features=8).backbone.is_own

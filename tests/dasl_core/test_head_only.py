@@ -17,7 +17,13 @@ from dasl_core.spec import DatasetFacts, JobSpec, ResolvedJobSpec, SpecError, re
 from dasl_core.train.serialization import load_state
 from tests.dasl_core.test_distributed import whole_run
 from tests.support.gloo_pool import GlooPool
-from tests.support.training_world import Recorder, resolved, run, tiny_spec
+from tests.support.training_world import (
+    Recorder,
+    resolved,
+    resolved_from_checkpoint,
+    run,
+    tiny_spec,
+)
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 SGD = {"name": "sgd", "lr": 0.05, "weight_decay": 0.1}
@@ -25,7 +31,7 @@ SGD = {"name": "sgd", "lr": 0.05, "weight_decay": 0.1}
 
 def spec_of(index: DatasetIndex, workers: int = 1, **train: Any) -> ResolvedJobSpec:
     settings = {"precision": "fp64", "optimizer": SGD, "head_only_epochs": 1} | train
-    return resolved(
+    return resolved_from_checkpoint(
         index,
         method={"name": "byol"},
         backbone={"stem": "standard"},
@@ -117,3 +123,8 @@ def test_backbone_must_learn_in_some_epoch(pictures: DatasetIndex) -> None:
         spec_of(pictures, epochs=3, head_only_epochs=3)
     (problem,) = raised.value.problems
     assert (problem.field, problem.expected) == ("train.head_only_epochs", "at most 2")
+
+
+def test_random_backbone_is_not_frozen(pictures: DatasetIndex) -> None:
+    with pytest.raises(SpecError, match=r"train\.head_only_epochs: would keep random weights"):
+        resolved(pictures, train={"head_only_epochs": 1})

@@ -119,10 +119,12 @@ def test_step_decay_is_that_of_torch(epochs: Any, milestones: list[int]) -> None
     ("optimizer", "field"),
     [
         ({"step_decay": {"epochs": [3, 10], "factor": 0.1}}, "train.optimizer.step_decay.epochs"),
+        ({"step_decay": {"epochs": [5, 3], "factor": 0.1}}, "train.optimizer.step_decay.epochs"),
+        ({"step_decay": {"epochs": [3, 3], "factor": 0.1}}, "train.optimizer.step_decay.epochs"),
         ({"step_decay": {"epochs": 3, "factor": 0.1}, "lr_end": 0.1}, "train.optimizer.lr_end"),
     ],
 )
-def test_step_decay_without_effect_is_refused(optimizer: dict[str, Any], field: str) -> None:
+def test_step_decay_without_meaning_is_refused(optimizer: dict[str, Any], field: str) -> None:
     with pytest.raises(SpecError) as raised:
         train_settings(**optimizer)
     assert [problem.field for problem in raised.value.problems] == [field]

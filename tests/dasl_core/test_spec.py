@@ -332,11 +332,19 @@ def test_holdout_null_trains_on_all_images() -> None:
     resolve(spec_of(evaluate={"holdout": None, "dataset": "other", "linear": True}), FACTS)
 
 
-@pytest.mark.parametrize("name", ["linear", "finetune", "clustering"])
-def test_holdout_null_refuses_evaluations_that_would_not_run(name: str) -> None:
-    (problem,) = unresolvable(spec_of(evaluate={"holdout": None, name: True}), FACTS)
-    assert problem.field == f"evaluate.{name}"
-    assert "needs held-out images, and evaluate.holdout is null" in problem.message
+def test_holdout_null_refuses_evaluations_that_would_not_run() -> None:
+    wanted: dict[str, Any] = dict.fromkeys(("linear", "finetune", "clustering"), True)
+    wanted |= {"knn": {"k": 5}, "retrieval": [1, 2], "gallery": "gallery"}
+    problems = unresolvable(spec_of(evaluate={"holdout": None, **wanted}), FACTS)
+    assert {problem.field for problem in problems} == {f"evaluate.{name}" for name in wanted}
+    assert all("evaluate.holdout is null" in problem.message for problem in problems)
+    resolve(spec_of(evaluate={"holdout": None, "knn": {"k": 20}, "retrieval": []}), FACTS)
+
+
+def test_gallery_needs_classes() -> None:
+    unlabeled = FACTS.model_copy(update={"num_classes": None})
+    (problem,) = unresolvable(spec_of(evaluate={"gallery": "gallery"}), unlabeled)
+    assert problem.field == "evaluate.gallery"
 
 
 def test_resolved_spec_of_few_images_is_valid_input() -> None:
@@ -760,6 +768,18 @@ def test_contradictory_dar_settings_are_refused(
             "evaluate.retrieval: []",
             "evaluate.retrieval: [1]",
         ),
+        (
+            {"augment": {"saturation": 0.5, "jitter_probability": 0}},
+            "augment.saturation",
+            "augment.jitter_probability: 0",
+            "augment.jitter_probability above 0",
+        ),
+        (
+            {"augment": {"saturation": 0.5}, "method": {"name": "npair"}},
+            "augment.saturation",
+            "augment.jitter: 0",
+            "augment.jitter above 0",
+        ),
     ],
 )
 def test_setting_without_effect_is_refused(
@@ -768,6 +788,41 @@ def test_setting_without_effect_is_refused(
     expected = f"{field}: has no effect with {cause}; remove it or set {instead}"
     with pytest.raises(SpecError, match=re.escape(expected)):
         resolve(JobSpec.model_validate({"dataset": "x"} | parts), FACTS)
+
+
+@pytest.mark.parametrize(
+    ("every", "patience", "field", "expected"),
+    [
+        ("auto", 9, "train.stop.patience", "at most 8"),
+        (4, 2, "train.stop.patience", "at most 1"),
+        (20, 2, "evaluate.every_epochs", "at most 3"),
+        (1, 8, None, None),
+        (3, 2, None, None),
+    ],
+)
+def test_early_stopping_without_effect_is_refused(
+    every: int | str, patience: int, field: str | None, expected: str | None
+) -> None:
+    stop = {"metric": "effective_rank", "patience": patience}
+    spec = spec_of(train={"epochs": 10, "stop": stop}, evaluate={"every_epochs": every})
+    if field is None:
+        resolve(spec, FACTS)
+        return
+    (problem,) = unresolvable(spec, FACTS)
+    assert problem.field == field
+    assert "leaves train.stop without effect" in problem.message
+    assert problem.expected == f"{expected}, or train.stop: null"
+
+
+@pytest.mark.parametrize(
+    ("metric", "hint"), [("Loss", ""), ("KNN top1", "did you mean 'knn_top1'")]
+)
+def test_name_that_no_metric_has_is_refused_with_metrics(metric: str, hint: str) -> None:
+    (problem,) = problems_of({"dataset": "x", "train": {"stop": {"metric": metric}}})
+    assert problem.field == "train.stop.metric"
+    assert problem.message.startswith("is not the name of a metric")
+    assert hint in problem.message
+    assert "recall_at_1" in problem.expected
 
 
 @pytest.mark.parametrize("method", ["simclr", "swav"])

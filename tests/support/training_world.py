@@ -90,6 +90,8 @@ def tiny_spec(**changes: Any) -> dict[str, Any]:
         "train": {"epochs": 3, "batch_size": 8, "seed": 3, "checkpoint_every_epochs": 1},
         "evaluate": {"retrieval": [1, 2], "every_epochs": 2},
     }
+    if changes.get("evaluate", {}).get("holdout", {}) is None:
+        del base["evaluate"]["retrieval"]  # without effect, and refused
     for name, value in changes.items():
         known = base.get(name)
         merge = isinstance(known, dict) and isinstance(value, dict)
@@ -107,6 +109,12 @@ def supported(method: str, **regularizers: Any) -> dict[str, Any]:
 def resolved(index: DatasetIndex, **changes: Any) -> ResolvedJobSpec:
     """Resolve a tiny spec for a data set; see `tiny_spec`."""
     return resolve(JobSpec.model_validate(tiny_spec(**changes)), index.facts())
+
+
+def resolved_from_checkpoint(index: DatasetIndex, **changes: Any) -> ResolvedJobSpec:
+    """Resolve a tiny spec as that of a job that continues from a checkpoint: it may keep weights."""
+    spec = JobSpec.model_validate(tiny_spec(**changes))
+    return resolve(spec, index.facts(), from_checkpoint=True)
 
 
 def ingest(root: Path) -> DatasetIndex:

@@ -6,8 +6,9 @@ The result is stored with the job, so that a run can be repeated.
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.methods import ResolveContext
 from dasl_core.spec.problems import FieldProblem, SpecError
-from dasl_core.spec.resolve.augment import resolve_augment
+from dasl_core.spec.resolve.augment import check_augment, resolve_augment
 from dasl_core.spec.resolve.backbone import (
+    check_frozen_batch_norm,
     choose_backbone,
     choose_features,
     choose_normalization,
@@ -26,7 +27,8 @@ from dasl_core.spec.resolve.regularizers import (
     resolve_dar,
     resolve_sec,
 )
-from dasl_core.spec.resolve.train import check_learning_rate, check_schedule, resolve_train
+from dasl_core.spec.resolve.schedule import check_schedule
+from dasl_core.spec.resolve.train import check_learning_rate, resolve_train
 from dasl_core.spec.resolved import ResolvedBackbone, ResolvedJobSpec
 from dasl_core.spec.weights_record import NO_RECORD, WeightsRecord
 
@@ -39,6 +41,7 @@ def resolve(
     record: WeightsRecord = NO_RECORD,
     *,
     own_features: int | None = None,
+    from_checkpoint: bool = False,
 ) -> ResolvedJobSpec:
     """Return the same spec with every "auto" replaced by a number or a name.
 
@@ -50,16 +53,19 @@ def resolve(
         record: what the files of the weights to start from record (`read_record`), where they can be read.
         own_features: width of the features of a network of one's own, which `spec.backbone.name` calls
             "own". `pretrain` takes such a network; jobs and commands do not.
+        from_checkpoint: the job continues from a checkpoint of another, which has weights.
 
     Raises:
         SpecError: the spec cannot run on this data set.
     """
     problems: list[FieldProblem] = []
+    has_weights = from_checkpoint or spec.backbone.may_have_weights
     chosen = choose_backbone(spec.backbone, facts, record, problems)
+    check_frozen_batch_norm(spec.backbone, has_weights, problems)
     image_size = chosen.image_size
     features = choose_features(spec.backbone, own_features, problems)
-    check_schedule(spec.train, problems)
-    recipe = choose_recipe(spec, problems)
+    check_schedule(spec, has_weights, problems)
+    recipe, given = choose_recipe(spec, has_weights, problems), spec
     spec = fill_in(spec, recipe, image_size, features, training_images(spec, facts))
     normalization = choose_normalization(spec.backbone, record.normalization, problems)
     batch, per_class = choose_batch(spec, facts, problems)
@@ -74,6 +80,7 @@ def resolve(
         crop_multiple=chosen.crop_multiple,
         starts_from_weights=spec.backbone.pretrained is not None,
     )
+    check_augment(given.augment, resolve_augment(spec.augment, spec.method, image_size), problems)
     check_learning_rate(spec, batch, problems)
     check_evaluate(spec, facts, problems)
     check_named_metrics(spec, facts, problems)

@@ -2,12 +2,29 @@
 
 from dasl_core.spec.augment import Augment
 from dasl_core.spec.methods import MethodConfig
+from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.recipes import SMALL
 from dasl_core.spec.resolve.backbone import SMALL_STEM_UP_TO
 from dasl_core.spec.resolved import ResolvedAugment
 
 # Blur or inversion makes smaller images unrecognizable: lightly and solo-learn also omit both on
 # CIFAR.
 BLUR_FROM = SMALL_STEM_UP_TO + 1
+
+
+def check_augment(given: Augment, resolved: ResolvedAugment, problems: list[FieldProblem]) -> None:
+    """Refuse a strength of the jitter of saturation where no view is jittered."""
+    usual = SMALL["augment.saturation"]
+    if given.saturation in ("auto", usual) or resolved.jitter * resolved.jitter_probability > 0:
+        return
+    cause = "jitter" if resolved.jitter == 0 else "jitter_probability"
+    problems.append(
+        FieldProblem(
+            "augment.saturation",
+            f"has no effect with augment.{cause}: 0; remove it or set augment.{cause} above 0",
+            f"{given.saturation:g}",
+        )
+    )
 
 
 def resolve_augment(augment: Augment, method: MethodConfig, image_size: int) -> ResolvedAugment:

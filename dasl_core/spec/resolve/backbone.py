@@ -92,6 +92,22 @@ def choose_backbone(
     return ChosenBackbone(size, stem, patch, multiple if several else None)
 
 
+def check_frozen_batch_norm(
+    backbone: Backbone, has_weights: bool, problems: list[FieldProblem]
+) -> None:
+    """Check that there are statistics to keep; those of random weights are of no images."""
+    given = backbone.freeze_batch_norm
+    if given not in ("auto", "none") and backbone.info.batch_norm and not has_weights:
+        problems.append(
+            FieldProblem(
+                "backbone.freeze_batch_norm",
+                "would keep the statistics of random weights, since backbone.pretrained is null",
+                repr(given),
+                "'none', or backbone.pretrained with weights to start from",
+            )
+        )
+
+
 def choose_features(
     backbone: Backbone, own_features: int | None, problems: list[FieldProblem]
 ) -> int:

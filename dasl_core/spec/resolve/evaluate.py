@@ -3,6 +3,7 @@
 import math
 
 from dasl_core.headlines import RECALL, larger_is_better
+from dasl_core.spec.errors import closest
 from dasl_core.spec.evaluate import Evaluate, FineTune, Holdout, KMeans, LinearProbe
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import FieldProblem
@@ -19,6 +20,15 @@ def check_evaluate(spec: JobSpec, facts: DatasetFacts, problems: list[FieldProbl
             _check_nothing_held_out(spec.evaluate, problems)
         else:
             _check_holdout(spec.evaluate.holdout, facts, problems)
+            if spec.evaluate.gallery is not None and facts.num_classes is None:
+                problems.append(
+                    FieldProblem(
+                        "evaluate.gallery",
+                        "needs classes, and the data set has none",
+                        spec.evaluate.gallery,
+                        "null, or a data set with a folder for each of two or more classes",
+                    )
+                )
     finetune, workers = spec.evaluate.finetune, spec.resources.workers
     if isinstance(finetune, FineTune) and finetune.batch_size < workers:
         problems.append(
@@ -44,7 +54,7 @@ def check_named_metrics(spec: JobSpec, facts: DatasetFacts, problems: list[Field
                 "is not measured by the evaluations of this job"
                 if larger_is_better(metric) is not None
                 else "is no metric that each evaluation measures and that has a better direction"
-            )
+            ) + closest(metric, measured)
             problems.append(FieldProblem(field, message, repr(metric), expected))
 
 
@@ -111,8 +121,10 @@ def _holdout_advice(images: int) -> str:
 
 def _check_nothing_held_out(evaluate: Evaluate, problems: list[FieldProblem]) -> None:
     """Refuse settings of evaluations that need held-out images."""
-    for name in ("linear", "finetune", "clustering"):
-        if getattr(evaluate, name):
+    usual = Evaluate()
+    for name in ("knn", "linear", "finetune", "clustering", "retrieval", "gallery"):
+        given = getattr(evaluate, name)
+        if given and given != getattr(usual, name):
             problems.append(
                 FieldProblem(
                     f"evaluate.{name}",
@@ -122,20 +134,24 @@ def _check_nothing_held_out(evaluate: Evaluate, problems: list[FieldProblem]) ->
             )
 
 
+def evaluation_interval(spec: JobSpec) -> int:
+    """Return the epochs between evaluations."""
+    every = spec.evaluate.every_epochs
+    return max(1, round(spec.train.epochs / 10)) if every == "auto" else every
+
+
 def resolve_evaluate(spec: JobSpec, image_size: int) -> ResolvedEvaluate:
-    evaluate, every, on = spec.evaluate, spec.evaluate.every_epochs, spec.evaluate.on
+    evaluate, on = spec.evaluate, spec.evaluate.on
     if on == "auto":
         on = "embedding" if spec.method.supervised else "backbone"
     crop_pct = evaluate.crop_pct
     if crop_pct == "auto":
         crop_pct = IMAGENET_CROP if image_size >= IMAGENET_LIKE else 1.0
-    if every == "auto":
-        every = max(1, round(spec.train.epochs / 10))
     return evaluate.narrow(
         ResolvedEvaluate,
         on=on,
         crop_pct=crop_pct,
-        every_epochs=every,
+        every_epochs=evaluation_interval(spec),
         clustering=KMeans() if evaluate.clustering is True else evaluate.clustering,
         linear=LinearProbe() if evaluate.linear is True else evaluate.linear,
         finetune=FineTune() if evaluate.finetune is True else evaluate.finetune,

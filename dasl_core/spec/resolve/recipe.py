@@ -24,7 +24,7 @@ OPTIMIZER = f"{OPTIMIZERS}name"
 Part = TypeVar("Part", bound=SpecModel)
 
 
-def choose_recipe(spec: JobSpec, problems: list[FieldProblem]) -> RecipeName:
+def choose_recipe(spec: JobSpec, has_weights: bool, problems: list[FieldProblem]) -> RecipeName:
     """Return the recipe of the spec, or choose one by the start of the backbone."""
     name = spec.recipe
     if name == "auto":
@@ -34,7 +34,7 @@ def choose_recipe(spec: JobSpec, problems: list[FieldProblem]) -> RecipeName:
     from_weights = name == "continue" or (
         name == "authors" and authors is not None and authors.from_weights
     )
-    if from_weights and not spec.backbone.may_have_weights:
+    if from_weights and not has_weights:
         problems.append(
             FieldProblem(
                 "recipe",

@@ -6,7 +6,7 @@ from dasl_core.spec.fields import LARGEST_RATE
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.resolved import ResolvedOptimizer, ResolvedTrain
-from dasl_core.spec.train import Clip, StepDecay, Train
+from dasl_core.spec.train import Clip
 
 # Peak learning rate at a global batch of 256, scaled linearly with the batch (Goyal et al. 2017).
 # sgd: lightly's CIFAR SimCLR (0.06 at 128). lars: SimCLR's 0.3. adamw: MoCo v3's ViT 1.5e-4 is for
@@ -65,41 +65,6 @@ def _lr_factor(spec: JobSpec, batch: int) -> float:
     """Return the factor by which the base learning rate is scaled for the batch."""
     linear = spec.train.optimizer.lr_scaling == "linear"
     return batch / 256 if linear else (batch / 256) ** 0.5
-
-
-def check_schedule(train: Train, problems: list[FieldProblem]) -> None:
-    """Add the problems of a schedule as it was given, before its recipe fills it in."""
-    if train.head_only_epochs != "auto" and train.head_only_epochs >= train.epochs:
-        problems.append(
-            FieldProblem(
-                "train.head_only_epochs",
-                f"leaves no epoch in which the backbone learns: train.epochs is {train.epochs}",
-                str(train.head_only_epochs),
-                f"at most {train.epochs - 1}",
-            )
-        )
-    decay, lr_end = train.optimizer.step_decay, train.optimizer.lr_end
-    if not isinstance(decay, StepDecay):
-        return
-    last = max(decay.epochs) if isinstance(decay.epochs, tuple) else decay.epochs
-    if last >= train.epochs:
-        problems.append(
-            FieldProblem(
-                "train.optimizer.step_decay.epochs",
-                f"is not before the end of the training: train.epochs is {train.epochs}",
-                f"{last:g}",
-                f"below {train.epochs}",
-            )
-        )
-    if lr_end not in ("auto", 0):
-        problems.append(
-            FieldProblem(
-                "train.optimizer.lr_end",
-                "has no effect with train.optimizer.step_decay",
-                str(lr_end),
-                "'auto', or train.optimizer.step_decay: null",
-            )
-        )
 
 
 def check_learning_rate(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> None:
