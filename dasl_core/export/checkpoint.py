@@ -124,7 +124,8 @@ def _try_onnx(
         return write_onnx(network, spec, folder / ONNX)
     except Exception as error:  # no error of an exporter may lose the weights
         logger.warning("no %s was written", ONNX, exc_info=True)
-        (folder / ONNX).unlink(missing_ok=True)
+        for file in folder.glob(f"{ONNX}*"):  # large weights lie beside it
+            file.unlink()
         return {"error": f"{ONNX} was not written: {error}"}
 
 

@@ -56,8 +56,6 @@ def export_checkpoint(folder: Path, format: str, output: Path | None = None) -> 
             result = Path(name) / target.name
             if format in WRITE_FOLDER:
                 WRITE_FOLDER[format](weights, spec, model, metrics, result)
-                # Without its configuration, a half-replaced folder cannot be loaded by mistake.
-                (target / CONFIG).unlink(missing_ok=True)
                 _move_files(result, target, last=CONFIG)
             else:
                 network = exported_network(spec.backbone, weights)
@@ -71,6 +69,10 @@ def export_checkpoint(folder: Path, format: str, output: Path | None = None) -> 
 
 
 def _move_files(source: Path, target: Path, *, last: str) -> None:
+    """Move the files of `source`, that which names the others `last`."""
     target.mkdir(exist_ok=True)
-    for file in sorted(source.iterdir(), key=lambda file: file.name == last):
+    files = sorted(source.iterdir(), key=lambda file: file.name == last)
+    if len(files) > 1:  # without the last one, a half-replaced export cannot be loaded by mistake
+        (target / last).unlink(missing_ok=True)
+    for file in files:
         file.replace(target / file.name)

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from dasl_core.data.augment import central_view, render
 from dasl_core.data.index import DatasetIndex
 from dasl_core.export import FORMATS, ExportError, export_backbone, export_checkpoint, onnx_file
+from dasl_core.export.formats import _move_files
 from dasl_core.export.network import largest_difference
 from dasl_core.models.backbone import build_backbone
 from dasl_core.spec import ResolvedBackbone, ResolvedJobSpec
@@ -333,6 +334,41 @@ def test_previous_export_stays_until_new_one_is_complete(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert files() == before
+
+
+def test_half_replaced_files_cannot_be_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights beside a graph may have been replaced when the process is killed."""
+    for folder in (tmp_path / "new", tmp_path / "old"):
+        folder.mkdir()
+        for name in ("backbone.onnx", "backbone.onnx.data"):
+            (folder / name).write_text(folder.name)
+    replace = Path.replace
+
+    def killed(file: Path, target: Path) -> Path:
+        if file.name == "backbone.onnx":
+            raise KeyboardInterrupt
+        return replace(file, target)
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        _move_files(tmp_path / "new", tmp_path / "old", last="backbone.onnx")
+    assert [file.name for file in (tmp_path / "old").iterdir()] == ["backbone.onnx.data"]
+
+
+def test_checkpoint_without_onnx_has_no_part_of_it(
+    pictures: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(network: torch.nn.Module, spec: ResolvedJobSpec, path: Path) -> dict[str, Any]:
+        path.with_name("backbone.onnx.data").write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("dasl_core.export.checkpoint.write_onnx", full)
+    spec = resolved(pictures)
+    network = build_backbone(spec.backbone)
+    assert export_backbone(network, spec, MEASURED, tmp_path, onnx=True) is not None
+    assert not list(tmp_path.glob("*onnx*"))
 
 
 def test_failed_onnx_check_keeps_previous_file(
