@@ -27,7 +27,10 @@ class ExportError(ValueError):
 def exported_weights(backbone: nn.Module) -> dict[str, Tensor]:
     """Copy the state of the backbone to contiguous float32 tensors on the CPU."""
     return {
-        name: (tensor.float() if tensor.is_floating_point() else tensor).cpu().contiguous()
+        # Copied, since safetensors refuses shared memory, such as that of tied weights.
+        name: tensor.to(
+            "cpu", torch.float32 if tensor.is_floating_point() else tensor.dtype, copy=True
+        ).contiguous()
         for name, tensor in backbone.state_dict().items()
     }
 

@@ -6,19 +6,24 @@ import copy
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
 
 from dasl_core.data.index import DatasetIndex
+from dasl_core.distributed import rank
 from dasl_core.export import FORMATS, ExportError, export_checkpoint
 from dasl_core.methods import build_method
 from dasl_core.spec import JobSpec, ResolvedJobSpec, SpecError, resolve
 from dasl_core.spec.resolve import estimate
 from dasl_core.train.optim import learning_rate_factors
 from dasl_core.train.serialization import load_state
+from dasl_core.train.validation import Validator
+from tests.support.gloo_pool import GlooPool
 from tests.support.training_world import Recorder, assert_same, resolved, run, tiny_spec
 
 WIDTH = 6
@@ -39,6 +44,23 @@ def network(width: int = WIDTH) -> nn.Sequential:
         nn.Flatten(),
         nn.Linear(4, width),
     )
+
+
+class Tied(nn.Module):
+    """A network two of whose layers share their weight, and that uses a third one twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.stem = nn.Conv2d(3, WIDTH, 3, stride=2)
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.second.weight = self.first.weight
+        self.norm = self.norm_again = nn.BatchNorm1d(WIDTH)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.norm(self.first(self.stem(images).mean(dim=(2, 3)))))
+        features: torch.Tensor = self.norm_again(self.second(x))
+        return features
 
 
 def own_spec(index: DatasetIndex, **changes: Any) -> ResolvedJobSpec:
@@ -123,3 +145,45 @@ def test_own_backbone_continues_from_its_weights_without_layer_decay(
             rates = learning_rate_factors(spec.train.optimizer, method)
             assert set(rates.values()) == {10.0}  # the heads only
             assert all(name.startswith("projector") for name in rates)
+
+
+def run_of_tied_network(
+    spec: dict[str, Any], index: DatasetIndex, cache: Path, kept: Path
+) -> tuple[list[float], dict[str, np.ndarray]]:
+    """Return the losses and final weights, on rank 0."""
+    reporter = Recorder(kept) if rank() == 0 else None
+    with patch.object(Validator, "publish_plots", lambda validator: None):
+        run(ResolvedJobSpec.model_validate(spec), index, cache, reporter, backbone=Tied())
+    if reporter is None:
+        return [], {}
+    weights = load_state(reporter.last_checkpoint)["method"]
+    return reporter.curve(), {name: weight.numpy() for name, weight in weights.items()}
+
+
+def test_own_backbone_with_tied_weights_on_two_ranks_equals_one(
+    pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    losses, weights = [], []
+    for workers in (1, 2):
+        spec = own_spec(
+            pictures,
+            method={"name": "byol"},
+            train={"precision": "fp64", "optimizer": {"name": "sgd", "lr": 0.05}, "epochs": 1},
+            evaluate={"holdout": None},
+            resources={"workers": workers},
+        ).model_dump(mode="json")
+        folder = tmp_path / str(workers)
+        (curve, state), *_ = pool.call(workers, run_of_tied_network, spec, pictures, cache, folder)
+        losses.append(curve)
+        weights.append(state)
+    np.testing.assert_allclose(losses[1], losses[0], rtol=0, atol=1e-10)
+    for name, weight in weights[0].items():
+        np.testing.assert_allclose(weights[1][name], weight, rtol=0, atol=1e-10, err_msg=name)
+        if ".second.weight" in name:  # also the EMA teacher's
+            np.testing.assert_array_equal(weight, weights[0][name.replace("second", "first")])
+    assert not np.array_equal(
+        weights[0]["backbone.first.weight"], Tied().first.weight.detach().numpy()
+    )
+    exported = load_file(tmp_path / "2" / "step-3" / "backbone.safetensors")
+    Tied().load_state_dict(exported)
+    torch.testing.assert_close(exported["second.weight"], exported["first.weight"])
