@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from dasl_core.distributed import world_size
 from dasl_core.models.backbone import feature_width
 from dasl_core.spec import OWN_BACKBONE, ResolvedBackbone
 
@@ -25,6 +26,11 @@ def check_own_backbone(network: nn.Module | None, backbone: ResolvedBackbone) ->
         raise ValueError(
             f"backbone.name: must be {OWN_BACKBONE!r} for a network that is passed; given {backbone.name!r}"
         )
+    for name, value in network.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise ValueError(
+                f"backbone: {name} of its state is no tensor, so no file could hold it"
+            )
     features = _features_of_zeros(network, backbone)
     if features.ndim != 2 or len(features) != 2:
         raise ValueError(
@@ -39,6 +45,12 @@ def check_own_backbone(network: nn.Module | None, backbone: ResolvedBackbone) ->
             f"backbone.num_features must be the width of the features, {width}; given "
             f"{feature_width(network)}"
         )
+    # DDP waits for the gradient of every weight that learns.
+    if world_size() > 1 and (unused := _unused_weights(network, features)):
+        raise ValueError(
+            f"backbone: the features do not depend on {', '.join(unused)}; on several ranks, remove such "
+            "weights or call requires_grad_(False) on them"
+        )
 
 
 def _features_of_zeros(network: nn.Module, backbone: ResolvedBackbone) -> Tensor:
@@ -46,11 +58,19 @@ def _features_of_zeros(network: nn.Module, backbone: ResolvedBackbone) -> Tensor
     images = torch.zeros(_shape(backbone), dtype=weight.dtype, device=weight.device)
     was_training = network.training
     try:
-        with torch.no_grad():
-            features: Tensor = network.eval()(images)
+        features: Tensor = network.eval()(images)
     finally:
         network.train(was_training)
     return features
+
+
+def _unused_weights(network: nn.Module, features: Tensor) -> list[str]:
+    """Names of the weights that learn, but on which the features do not depend."""
+    learning = {name: w for name, w in network.named_parameters() if w.requires_grad}
+    if not features.requires_grad:
+        return list(learning)
+    gradients = torch.autograd.grad(features.sum(), list(learning.values()), allow_unused=True)
+    return [name for name, gradient in zip(learning, gradients, strict=True) if gradient is None]
 
 
 def _shape(backbone: ResolvedBackbone) -> tuple[int, int, int, int]:

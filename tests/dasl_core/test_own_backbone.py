@@ -46,6 +46,13 @@ def network(width: int = WIDTH) -> nn.Sequential:
     )
 
 
+class Stateful(nn.Identity):
+    """A layer with state that is no tensor."""
+
+    def get_extra_state(self) -> str:
+        return "text"
+
+
 class Tied(nn.Module):
     """A network two of whose layers share their weight, and that uses a third one twice."""
 
@@ -113,10 +120,25 @@ def test_own_backbone_must_return_features(pictures: DatasetIndex) -> None:
         build_method(resolved(pictures), backbone=network())
     with pytest.raises(ValueError, match=r"to features \(B, F\); .* gave \(2, 4, 1, 1\)"):
         build_method(spec, backbone=network()[:4])
+    with pytest.raises(ValueError, match=r"6\._extra_state of its state is no tensor"):
+        build_method(spec, backbone=nn.Sequential(*network(), Stateful()))
     wrong = copy.deepcopy(network())
     wrong.num_features = 5  # type: ignore[assignment]
     with pytest.raises(ValueError, match="must be the width of the features, 6; given 5"):
         build_method(spec, backbone=wrong)
+
+
+def test_weights_that_features_do_not_need_are_refused_on_several_ranks(
+    pictures: DatasetIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, backbone = own_spec(pictures), Tied()
+    backbone.classifier = nn.Linear(WIDTH, 3)
+    build_method(spec, backbone=backbone)
+    monkeypatch.setattr("dasl_core.models.own.world_size", lambda: 2)
+    with pytest.raises(ValueError, match=r"do not depend on classifier\.weight, classifier\.bias;"):
+        build_method(spec, backbone=backbone)
+    backbone.classifier.requires_grad_(False)
+    build_method(spec, backbone=backbone)
 
 
 def test_jobs_cannot_name_an_own_backbone(pictures: DatasetIndex) -> None:
