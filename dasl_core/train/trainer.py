@@ -172,7 +172,8 @@ class Trainer:
         self.guard.check_updated(self.length.total_steps)
 
     def close(self) -> None:
-        """Stop the decoding threads."""
+        """Stop the decoding threads, and thaw the backbone, which may be a network of the caller's own."""
+        self.method.thaw_backbone()
         self.data.close()
 
     def _start(self) -> None:

@@ -141,6 +141,21 @@ def test_weights_that_features_do_not_need_are_refused_on_several_ranks(
     build_method(spec, backbone=backbone)
 
 
+@pytest.mark.usefixtures("without_plots")
+def test_own_backbone_of_a_run_that_ends_in_frozen_epochs_learns_after_resume(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    train = {"epochs": 2, "head_only_epochs": 1, "optimizer": {"name": "sgd", "lr": 0.05}}
+    spec = own_spec(pictures, train=train, evaluate={"holdout": None})
+    stopped = Recorder(tmp_path, lambda started: "cancel" if started == 2 else "run")
+    backbone = network()
+    start = copy.deepcopy(backbone)
+    run(spec, pictures, cache, stopped, backbone=backbone)
+    assert all(weight.requires_grad for weight in backbone.parameters())
+    run(spec, pictures, cache, None, stopped.last_checkpoint, backbone=backbone)
+    assert not torch.equal(next(backbone.parameters()), next(start.parameters()))
+
+
 def test_jobs_cannot_name_an_own_backbone(pictures: DatasetIndex) -> None:
     spec = JobSpec.model_validate(tiny_spec(backbone={"name": "own"}))
     with pytest.raises(SpecError, match="jobs and commands cannot train it"):
