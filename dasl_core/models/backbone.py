@@ -46,8 +46,13 @@ def build_backbone(backbone: ResolvedBackbone, *, any_size: bool = False) -> nn.
     if any_size and backbone.info.sizes == "dynamic":
         extra["dynamic_img_size"] = True
     arguments, stem = timm_arguments(backbone), stem_lines(backbone)
-    if backbone.pooling == "token":
-        _check_class_token(backbone.name)
+    if backbone.pooling == "token" and not backbone.info.class_token:
+        # timm would return some networks' first patch in its place.
+        raise ValueError(
+            f"backbone.name: {backbone.name} has no class token, which is trained or pooled; choose a Vision "
+            "Transformer that has one, such as vit_small_patch16_224, or backbone.pooling: timm if the "
+            "method compares pooled features"
+        )
     model: nn.Module = timm.create_model(**arguments, **extra)
     fit_stem(model, backbone.stem)
     if backbone.pretrained is None:
@@ -119,23 +124,6 @@ def _from_timm_file(file: Path, weights: dict[str, Any], arguments: dict[str, An
     except Exception as error:  # malformed files raise arbitrary exception types
         raise ValueError(f"backbone.pretrained: {file} does not fit {name}: {error}") from error
     return model
-
-
-@functools.cache
-def _check_class_token(name: str) -> None:
-    """Check that a timm model has a class token; some would return their first patch in its place.
-
-    Raises:
-        ValueError: it has none.
-    """
-    with torch.device("meta"):
-        model = timm.create_model(name, num_classes=0)
-    if getattr(model, "cls_token", None) is None:
-        raise ValueError(
-            f"backbone.name: {name} has no class token, which is trained or pooled; choose a Vision "
-            "Transformer that has one, such as vit_small_patch16_224, or backbone.pooling: timm if the "
-            "method compares pooled features"
-        )
 
 
 class _Kept:

@@ -11,6 +11,9 @@ from timm.layers import DropPath
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from dasl_core.models.freeze import count_blocks
+from dasl_core.models.frequent_shapes import frequent_shapes
+
 # Two modules of timm have other names here, which jobs and clients already know.
 FAMILIES = {"resnet": "resnet", "vision_transformer": "vit"}
 # An odd and an even number of units: whether a network takes them says that it takes all.
@@ -47,18 +50,25 @@ def describe(name: str, module: str) -> dict[str, Any] | None:
         _KINDS[kind] = _kind(name, model, size, patch)
     if (behavior := _KINDS[kind]) is None:
         return None
-    sizes, multiple = behavior["sizes"], behavior["size_multiple"]
+    sizes = behavior["sizes"]
+    multiple = size if sizes == "fixed" else behavior["size_multiple"]
+    weights = dict(model.named_parameters())
+    batch_norm = any(isinstance(layer, _BatchNorm) for layer in model.modules())
     return {
         "family": family,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "features": getattr(model, "head_hidden_size", None) or model.num_features,
-        "batch_norm": any(isinstance(layer, _BatchNorm) for layer in model.modules()),
+        "batch_norm": batch_norm,
         "drop_path": behavior["drop_path"],
         "image_size": size,
         "sizes": sizes,
-        "size_multiple": size if sizes == "fixed" else multiple,
+        "size_multiple": multiple,
         "patch_size": patch,
+        "class_token": getattr(model, "cls_token", None) is not None,
+        "learned_positions": _has_learned_positions(model),
+        "blocks": _blocks(model),
         "normalizations": _normalizations(name),
+        "weights": frequent_shapes(weights, batch_norm=batch_norm),
     }
 
 
@@ -135,6 +145,22 @@ def _built(name: str, sizes: Sequence[int], arguments: dict[str, Any]) -> list[n
 
 def _multiples(multiple: int) -> tuple[int, ...]:
     return tuple(count * multiple for count in COUNTS)
+
+
+def _has_learned_positions(model: nn.Module) -> bool:
+    """Whether a network learns one position embedding for each patch, as `fix_sincos_positions` needs."""
+    positions = getattr(model, "pos_embed", None)
+    return (
+        isinstance(positions, nn.Parameter) and positions.ndim == 3 and positions.shape[2] % 4 == 0
+    )
+
+
+def _blocks(model: nn.Module) -> int | None:
+    """Count the blocks that `freeze_blocks` counts; None: timm does not know those of the model."""
+    try:
+        return count_blocks(model)
+    except REFUSALS:
+        return None
 
 
 def _normalizations(name: str) -> list[dict[str, Any]]:

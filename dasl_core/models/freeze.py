@@ -12,8 +12,7 @@ def freeze_first_blocks(backbone: nn.Module, count: int) -> None:
     Raises:
         ValueError: no block would be left to learn.
     """
-    matcher = backbone.group_matcher(coarse=False)  # type: ignore[operator]
-    layers = {n: int(i) for n, i in group_parameters(backbone, matcher, reverse=True).items()}
+    layers = _layers(backbone)
     blocks = max(layers.values())
     if count >= blocks:
         raise ValueError(
@@ -22,3 +21,14 @@ def freeze_first_blocks(backbone: nn.Module, count: int) -> None:
     for name, parameter in backbone.named_parameters():
         if layers[name] <= count:
             parameter.requires_grad_(False)
+
+
+def count_blocks(backbone: nn.Module) -> int:
+    """Return how many blocks a timm model has after its stem; its last normalization may count as one."""
+    return max(_layers(backbone).values())
+
+
+def _layers(backbone: nn.Module) -> dict[str, int]:
+    """Number the parameters of a timm model from its stem, whose number is 0, to its last block."""
+    matcher = backbone.group_matcher(coarse=False)  # type: ignore[operator]
+    return {n: int(i) for n, i in group_parameters(backbone, matcher, reverse=True).items()}

@@ -61,7 +61,12 @@ class BackboneInfo(SpecModel):
             only `image_size`.
         size_multiple: image sizes must be multiples of it.
         patch_size: of a plain transformer ("vit" and "eva"), in pixels.
+        class_token: whether it has one.
+        learned_positions: whether it learns a position embedding for each patch, which MoCo v3 may replace.
+        blocks: how many `freeze_blocks` counts; None if timm does not know.
         normalizations: of the weights that timm publishes; those of timm's default weights first.
+        weights: the most frequent shapes of its parameters, and how many have each at least in any file
+            that timm loads.
     """
 
     family: str
@@ -74,19 +79,33 @@ class BackboneInfo(SpecModel):
     sizes: Literal["any", "dynamic", "built", "fixed"]
     size_multiple: int
     patch_size: int | None
+    class_token: bool
+    learned_positions: bool
+    blocks: int | None
     normalizations: tuple[PublishedNormalization, ...]
+    weights: tuple[tuple[tuple[int, ...], int], ...]
 
 
 def _read() -> dict[str, BackboneInfo]:
-    """Read the table: rows of values, and numbers of normalizations in place of these."""
+    """Read the table: rows of values, and numbers of normalizations in place of these.
+
+    Its values are not validated, which takes longer than reading it: a test does.
+    """
     content = json.loads(files("dasl_core.spec").joinpath("backbones.json").read_text("utf-8"))
-    columns, known = content["columns"], content["normalizations"]
+    columns = content["columns"]
+    known = [
+        {name: tuple(values) for name, values in each.items()} for each in content["normalizations"]
+    ]
 
     def info(row: list[Any]) -> BackboneInfo:
         facts = dict(zip(columns, row, strict=True))
-        published = [known[number] | {"weights": w} for number, w in facts["normalizations"]]
-        tested = facts["family"] in TESTED
-        return BackboneInfo.model_validate(facts | {"tested": tested, "normalizations": published})
+        facts["tested"] = facts["family"] in TESTED
+        facts["normalizations"] = tuple(
+            PublishedNormalization.model_construct(**known[number], weights=tuple(tags))
+            for number, tags in facts["normalizations"]
+        )
+        facts["weights"] = tuple((tuple(shape), count) for shape, count in facts["weights"])
+        return BackboneInfo.model_construct(**facts)
 
     return {name: info(row) for name, row in content["backbones"].items()}
 
@@ -107,6 +126,10 @@ OWN_INFO = BackboneInfo(
     sizes="any",
     size_multiple=1,
     patch_size=None,
+    class_token=False,
+    learned_positions=False,
+    blocks=None,
     normalizations=(),
+    weights=(),
 )
 """What "auto" assumes of such a network: a convolutional one. Its parameters and features are not known."""

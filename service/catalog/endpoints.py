@@ -26,7 +26,13 @@ def list_methods(_: Reader) -> dict[str, Any]:
 @router.get("/backbones")
 def list_backbones(_: Reader) -> dict[str, Any]:
     """List the networks that can be pretrained."""
-    return {"data": [{"name": name, **info.model_dump()} for name, info in BACKBONES.items()]}
+    # Shapes of weights are for checks of files.
+    return {
+        "data": [
+            {"name": name, **info.model_dump(exclude={"weights"})}
+            for name, info in BACKBONES.items()
+        ]
+    }
 
 
 def _summary(settings: type) -> str:

@@ -275,9 +275,16 @@ def test_masked_patches_are_hidden_from_the_network(network: Any) -> None:
 
 
 def test_network_without_class_and_patch_tokens_is_refused(pictures: DatasetIndex) -> None:
-    with pytest.raises(SpecError, match=r"backbone\.name: has no patch tokens"):
-        resolved(pictures, method={"name": "ibot"}, backbone={"name": "test_resnet"})
-    spec = resolved(pictures, method={"name": "ibot"}, backbone={"name": "test_vit2"})
+    for name, lacks in (
+        ("test_resnet", "has no class token"),
+        ("test_vit2", "has no class token"),
+        ("deit_tiny_patch16_224", "is of a family whose patch tokens"),
+    ):
+        with pytest.raises(SpecError, match=rf"backbone\.name: {lacks}"):
+            resolved(pictures, method={"name": "ibot"}, backbone={"name": name})
+    spec = resolved(pictures, method={"name": "ibot"}, backbone={"name": "test_vit"})
+    other = spec.backbone.model_copy(update={"name": "test_vit2"})
+    spec = spec.model_copy(update={"backbone": other})
     with pytest.raises(ValueError, match=r"backbone\.name: test_vit2 has no class token"):
         build_method(spec)
 

@@ -68,6 +68,7 @@ class ResolveContext(NamedTuple):
         crop_multiple: local crops must be multiples of it, such as a ViT's patch size, in pixels; 1 if they
             may have any size, None if the network takes `image_size` alone.
         starts_from_weights: whether `backbone.pretrained` is set.
+        class_token, learned_positions: facts about the backbone, as in `BackboneInfo`.
     """
 
     backbone: str
@@ -79,6 +80,8 @@ class ResolveContext(NamedTuple):
     epochs: int
     crop_multiple: int | None = 1
     starts_from_weights: bool = False
+    class_token: bool = False
+    learned_positions: bool = False
 
 
 class MethodConfig(SpecModel):

@@ -137,15 +137,8 @@ class IBOT(SelfDistillationConfig):
         """Return what keeps patches from being hidden, and settings without effect."""
         problems = super().check(context)
         patch = context.patch_size
-        if patch is None:
-            problems.append(
-                FieldProblem(
-                    "backbone.name",
-                    "has no patch tokens, which ibot compares",
-                    context.backbone,
-                    "a Vision Transformer, such as 'vit_small_patch16_224'",
-                )
-            )
+        if patch is None or not context.class_token:
+            problems.append(_without_tokens(context))
         elif self.mask_ratio[1] * (context.image_size // patch) ** 2 < 1:
             problems.append(
                 FieldProblem(
@@ -184,6 +177,16 @@ class IBOT(SelfDistillationConfig):
         if self.out_dim == "auto":
             values["out_dim"] = min(LARGEST_OUT_DIM, values["out_dim"])
         return self.narrow(ResolvedIBOT, **values)
+
+
+def _without_tokens(context: ResolveContext) -> FieldProblem:
+    """Describe what the backbone lacks."""
+    if context.class_token:
+        message = "is of a family whose patch tokens ibot cannot hide and compare"
+    else:
+        message = "has no class token that ibot could train beside those of patches"
+    expected = "a Vision Transformer with a class token, such as 'vit_small_patch16_224'"
+    return FieldProblem("backbone.name", message, context.backbone, expected)
 
 
 @register_resolved

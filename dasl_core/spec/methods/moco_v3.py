@@ -118,11 +118,16 @@ class MoCoV3(TwoViewConfig, EMATeacherConfig):
             cause = f"has no effect on {context.backbone}, which is no ViT"
         elif context.starts_from_weights:
             cause = "would replace weights of backbone.pretrained"
-        starts = {"positions": "learned", "initial_weights": "timm"}
+        causes = {"positions": cause, "initial_weights": cause}
+        if not cause and not context.learned_positions:
+            causes["positions"] = (
+                f"replaces learned positions, which {context.backbone} does not have"
+            )
+        usual = {"positions": "learned", "initial_weights": "timm"}
         return [
-            FieldProblem(f"method.{name}", cause, repr(given), repr(usual))
-            for name, usual in starts.items()
-            if (given := getattr(self, name)) not in ("auto", usual) and cause
+            FieldProblem(f"method.{name}", cause, repr(given), repr(usual[name]))
+            for name, cause in causes.items()
+            if (given := getattr(self, name)) not in ("auto", usual[name]) and cause
         ]
 
     def resolve(self, context: ResolveContext) -> "ResolvedMoCoV3":

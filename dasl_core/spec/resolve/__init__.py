@@ -14,7 +14,7 @@ from dasl_core.spec.resolve.backbone import (
     choose_normalization,
 )
 from dasl_core.spec.resolve.batch import choose_batch
-from dasl_core.spec.resolve.checks import check_ignored, check_labels
+from dasl_core.spec.resolve.checks import check_backbone, check_ignored, check_labels
 from dasl_core.spec.resolve.estimate import Estimate, estimate
 from dasl_core.spec.resolve.evaluate import check_evaluate, check_named_metrics, resolve_evaluate
 from dasl_core.spec.resolve.facts import DatasetFacts, training_images
@@ -79,6 +79,8 @@ def resolve(
         epochs=spec.train.epochs,
         crop_multiple=chosen.crop_multiple,
         starts_from_weights=spec.backbone.pretrained is not None,
+        class_token=spec.backbone.info.class_token,
+        learned_positions=spec.backbone.info.learned_positions,
     )
     check_augment(given.augment, resolve_augment(spec.augment, spec.method, image_size), problems)
     check_learning_rate(spec, batch, problems)
@@ -89,6 +91,7 @@ def resolve(
     check_sec(spec, problems)
     check_rivals(spec, batch, problems)
     check_ignored(spec, batch, problems)
+    check_backbone(spec, problems)
     problems += spec.method.check(context)
     if problems:
         raise SpecError(problems)

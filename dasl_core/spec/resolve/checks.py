@@ -1,5 +1,6 @@
 """Checks that span several parts of a spec."""
 
+from dasl_core.spec.backbone import Backbone
 from dasl_core.spec.backbones import CLASS_TOKENS, TESTED
 from dasl_core.spec.evaluate import Holdout
 from dasl_core.spec.job import JobSpec
@@ -52,35 +53,6 @@ def check_ignored(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> No
                 "train.optimizer.name: sgd",
             )
         )
-    backbone = spec.backbone
-    pooled = {"average_max": ("resnet",), "token": CLASS_TOKENS}.get(backbone.pooling)
-    if pooled is not None and backbone.info.family not in pooled:
-        problems.append(
-            FieldProblem(
-                "backbone.pooling",
-                f"is not known for {backbone.name}: timm pools it in other ways",
-                repr(backbone.pooling),
-                "'timm', or a " + ("ResNet" if "resnet" in pooled else "Vision Transformer"),
-            )
-        )
-    if backbone.freeze_batch_norm != "none" and not backbone.info.batch_norm:
-        problems.append(
-            FieldProblem(
-                "backbone.freeze_batch_norm",
-                f"has no effect on {backbone.name}, which has no batch normalization",
-                repr(backbone.freeze_batch_norm),
-                "'none', or a ResNet",
-            )
-        )
-    if backbone.freeze_blocks and backbone.pretrained is None and not backbone.is_own:
-        problems.append(
-            FieldProblem(
-                "backbone.freeze_blocks",
-                "would keep random weights, since backbone.pretrained is null",
-                str(backbone.freeze_blocks),
-                "0, or backbone.pretrained with weights to start from",
-            )
-        )
     if train.cut_init is not None and spec.backbone.pretrained is not None:
         problems.append(
             FieldProblem(
@@ -112,6 +84,65 @@ def check_ignored(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> No
                 "evaluate.retrieval: [1]",
             )
         )
+
+
+def check_backbone(spec: JobSpec, problems: list[FieldProblem]) -> None:
+    """Check that the backbone has what its settings name: a class token, batch normalization, blocks."""
+    backbone = spec.backbone
+    pooled = {"average_max": ("resnet",), "token": CLASS_TOKENS}.get(backbone.pooling)
+    if pooled is not None and backbone.info.family not in pooled:
+        problems.append(
+            FieldProblem(
+                "backbone.pooling",
+                f"is not known for {backbone.name}: timm pools it in other ways",
+                repr(backbone.pooling),
+                "'timm', or a " + ("ResNet" if "resnet" in pooled else "Vision Transformer"),
+            )
+        )
+    elif backbone.pooling == "token" and not backbone.info.class_token:
+        problems.append(
+            FieldProblem(
+                "backbone.pooling",
+                f"is the class token, which {backbone.name} does not have",
+                repr(backbone.pooling),
+                "'timm', or a Vision Transformer with a class token, such as 'vit_small_patch16_224'",
+            )
+        )
+    if backbone.freeze_batch_norm != "none" and not backbone.info.batch_norm:
+        problems.append(
+            FieldProblem(
+                "backbone.freeze_batch_norm",
+                f"has no effect on {backbone.name}, which has no batch normalization",
+                repr(backbone.freeze_batch_norm),
+                "'none', or a ResNet",
+            )
+        )
+    if backbone.freeze_blocks and backbone.pretrained is None and not backbone.is_own:
+        problems.append(
+            FieldProblem(
+                "backbone.freeze_blocks",
+                "would keep random weights, since backbone.pretrained is null",
+                str(backbone.freeze_blocks),
+                "0, or backbone.pretrained with weights to start from",
+            )
+        )
+    elif backbone.freeze_blocks and not backbone.is_own:
+        _check_blocks(backbone, problems)
+
+
+def _check_blocks(backbone: Backbone, problems: list[FieldProblem]) -> None:
+    """Check that some block of the backbone would learn."""
+    blocks = backbone.info.blocks
+    if blocks is None:
+        message = f"must be 0 for {backbone.name}, whose blocks timm does not tell apart"
+    elif backbone.freeze_blocks >= blocks:
+        message = f"leaves nothing of {backbone.name} to learn, which has {blocks} blocks"
+    else:
+        return
+    most = f"at most {blocks - 1}" if blocks else "0"
+    problems.append(
+        FieldProblem("backbone.freeze_blocks", message, str(backbone.freeze_blocks), most)
+    )
 
 
 def _ignored(field: str, given: object, cause: str, instead: str) -> FieldProblem:

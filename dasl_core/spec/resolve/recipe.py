@@ -100,7 +100,7 @@ def _pooling(spec: JobSpec) -> Settings:
     Other weights than DINOv3's may lack the normalization of a class token.
     """
     backbone = spec.backbone
-    if backbone.info.family not in CLASS_TOKENS:
+    if backbone.info.family not in CLASS_TOKENS or not backbone.info.class_token:
         return NOTHING
     trained = "dinov3" in backbone.name or (
         spec.method.name == "ibot" and backbone.pretrained is None
