@@ -21,6 +21,7 @@ from dasl_core.models.warm_start import (
     load_checkpoint,
     pretrained_path,
     read_weights,
+    with_last_norm_of,
 )
 from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.backbones import SMALL_STEM_PATCHES, Stem
@@ -139,6 +140,7 @@ class _Kept:
         if self.convert is not None:  # some filters do not need the model
             takes_model = "model" in signature(self.convert).parameters
             converted = self.convert(weights, *([model] if takes_model else []))
+        converted = with_last_norm_of(model, converted)
         self.names = set(converted)
         self._check_biases(weights)
         return converted

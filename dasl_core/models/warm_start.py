@@ -70,6 +70,25 @@ def read_weights(file: Path) -> dict[str, Any]:
     return weights
 
 
+def with_last_norm_of(model: nn.Module, weights: dict[str, Any]) -> dict[str, Any]:
+    """Name the last normalization as `model` does, whatever the network of the weights pooled.
+
+    timm calls it `fc_norm` in a ViT that averages its patches, and otherwise mostly `norm`.
+    """
+    expected = model.state_dict().keys()
+    for ours, theirs in (("norm.", "fc_norm."), ("fc_norm.", "norm.")):
+        has_ours, has_theirs = (
+            [any(name.startswith(each) for name in names) for names in (expected, weights)]
+            for each in (ours, theirs)
+        )
+        if has_ours == [True, False] and has_theirs == [False, True]:
+            return {
+                ours + name.removeprefix(theirs) if name.startswith(theirs) else name: value
+                for name, value in weights.items()
+            }
+    return weights
+
+
 def has_same_shapes(weights: dict[str, Any], model: nn.Module) -> bool:
     """Whether the weights have the names and shapes of those of `model`."""
     expected = model.state_dict()
@@ -142,7 +161,7 @@ def load_checkpoint(model: nn.Module, folder: Path, expected: dict[str, Any]) ->
                 f"are under spec in its {CHECKPOINT_MODEL}"
             )
     try:
-        model.load_state_dict(weights)
+        model.load_state_dict(with_last_norm_of(model, weights))
     except RuntimeError as error:  # a tensor is missing, or has another shape
         raise ValueError(
             f"backbone.pretrained: {folder / CHECKPOINT_WEIGHTS} is damaged: {error}"
@@ -150,7 +169,7 @@ def load_checkpoint(model: nn.Module, folder: Path, expected: dict[str, Any]) ->
 
 
 def _without_pooling(part: Any) -> Any:
-    """The same arguments without the pooling, on which no weight depends."""
+    """The same arguments without the pooling, by which weights differ only in a name: `with_last_norm_of`."""
     if not isinstance(part, dict):
         return part
     return {name: value for name, value in part.items() if name != "global_pool"}

@@ -74,7 +74,7 @@ class Backbone(SpecModel):
             'How the last feature map becomes one vector. "timm": as in timm, for a ResNet the average. '
             '"average_max": the mean of the average and the maximum, for a ResNet. "token": the class token '
             "of a Vision Transformer, such as DINOv3's, of which timm averages the patches. "
-            '"auto": "token" for DINOv3, and for ibot from random weights; else "timm".'
+            '"auto": "token" for DINOv3, and for ibot; else "timm".'
         ),
     )
     freeze_batch_norm: FrozenBatchNorm | Auto = Field(

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import timm
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.models.backbone import build_backbone
+from dasl_core.models.backbone import build_backbone, timm_arguments
 from dasl_core.models.freeze import freeze_first_blocks
+from dasl_core.models.masked_vit import vit_tokens
 from dasl_core.models.transformers_layout import to_transformers_layout
 from dasl_core.spec import BACKBONES, ResolvedBackbone, SpecError
 from dasl_core.spec.normalization import IMAGENET
@@ -27,10 +28,10 @@ V3, V3_BIAS = "vit_small_patch16_dinov3", "vit_tiny_patch16_dinov3_qkvb"
 Weights = dict[str, Tensor]
 
 
-def random_network(name: str) -> nn.Module:
+def random_network(name: str, **arguments: Any) -> nn.Module:
     """Build a network whose constant weights, such as biases of 0, are random, too."""
     torch.manual_seed(1)
-    model: nn.Module = timm.create_model(name, num_classes=0)
+    model: nn.Module = timm.create_model(name, num_classes=0, **arguments)
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.02)
     return model
@@ -79,6 +80,36 @@ def test_published_layout_loads(tmp_path: Path, name: str, layout: str) -> None:
     )
     for key, value in build_backbone(backbone).state_dict().items():
         torch.testing.assert_close(value, model.state_dict()[key], msg=key)
+
+
+@pytest.mark.parametrize("starts_from", ["file", "checkpoint"])
+@pytest.mark.parametrize("average", [True, False])
+def test_class_token_starts_from_weights_of_averaged_patches(
+    tmp_path: Path, average: bool, starts_from: str
+) -> None:
+    """And the reverse: the normalization has another name, and its weights are kept."""
+    name, start = "eva02_tiny_patch14_224", tmp_path
+    model = random_network(name, img_size=28, global_pool="avg" if average else "token").eval()
+    save_file(model.state_dict(), tmp_path / "backbone.safetensors")
+    settings = {"name": name, "image_size": 28, "stem": "standard"} | IMAGENET.model_dump()
+    backbone = ResolvedBackbone.model_validate(
+        settings | {"pooling": "token" if average else "timm"}
+    )
+    if starts_from == "file":
+        start = tmp_path / "published.safetensors"
+        (tmp_path / "backbone.safetensors").rename(start)
+    description = {"timm": timm_arguments(backbone), "stem": []}
+    description["preprocessing"] = IMAGENET.model_dump()
+    (tmp_path / "model.json").write_text(json.dumps(description))
+    network = build_backbone(backbone.model_copy(update={"pretrained": str(start)})).eval()
+    ours, theirs = ("norm", "fc_norm") if average else ("fc_norm", "norm")
+    weights = network.state_dict()
+    assert f"{theirs}.weight" not in weights
+    assert torch.equal(weights[f"{ours}.weight"], model.state_dict()[f"{theirs}.weight"])
+    images = torch.randn(2, 3, 28, 28)
+    with torch.no_grad():
+        tokens = [vit_tokens(each, images) for each in (model, network)]
+    torch.testing.assert_close(*tokens)
 
 
 def test_biases_that_the_model_lacks_are_refused(tmp_path: Path) -> None:

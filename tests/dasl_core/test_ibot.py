@@ -307,7 +307,8 @@ def test_features_are_the_trained_class_token(pictures: DatasetIndex) -> None:
 def test_pooling_of_class_token_is_chosen_where_it_is_trained(pictures: DatasetIndex) -> None:
     def pooling(name: str, method: str = "simclr", **backbone: Any) -> str:
         settings = {"name": name, "image_size": 32, "stem": "standard"} | backbone
-        spec = resolved(pictures, method={"name": method}, backbone=settings)
+        crops: dict[str, Any] = {"local_crops": 0} if method == "ibot" else {}
+        spec = resolved(pictures, method={"name": method} | crops, backbone=settings)
         return spec.backbone.pooling
 
     weights: dict[str, Any] = {"pretrained": "/w.pth", "mean": (0.5,) * 3, "std": (0.5,) * 3}
@@ -315,7 +316,8 @@ def test_pooling_of_class_token_is_chosen_where_it_is_trained(pictures: DatasetI
     assert pooling("vit_small_patch16_dinov3", pooling="timm") == "timm"
     assert pooling("test_vit") == "timm"
     assert pooling("test_vit", "ibot") == "token"
-    assert pooling("test_vit", "ibot", **weights) == "timm"
+    assert pooling("eva02_tiny_patch14_224", "ibot", **weights | {"image_size": 28}) == "token"
+    assert pooling("eva02_tiny_patch14_224", **weights | {"image_size": 28}) == "timm"
     with pytest.raises(SpecError, match=r"backbone\.pooling: is not known for test_resnet"):
         pooling("test_resnet", pooling="token")
 

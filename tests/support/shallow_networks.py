@@ -9,6 +9,7 @@ SHALLOW: dict[str, dict[str, Any]] = {
     "vit_small_patch14_dinov2": VIT,
     "vit_small_patch14_reg4_dinov2": VIT,
     "vit_small_patch16_dinov3": VIT,
+    "eva02_tiny_patch14_224": VIT,
     "vit_tiny_patch16_dinov3_qkvb": VIT,
     "swin_tiny_patch4_window7_224": {
         "embed_dim": 16,

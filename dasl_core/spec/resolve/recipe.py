@@ -95,16 +95,11 @@ def _own_settings(spec: JobSpec, recipe: RecipeName) -> Settings:
 
 
 def _pooling(spec: JobSpec) -> Settings:
-    """Pool the class token where it is trained, and timm may average patches.
-
-    Other weights than DINOv3's may lack the normalization of a class token.
-    """
+    """Pool the class token where it is trained, and timm may average patches."""
     backbone = spec.backbone
     if backbone.info.family not in CLASS_TOKENS or not backbone.info.class_token:
         return NOTHING
-    trained = "dinov3" in backbone.name or (
-        spec.method.name == "ibot" and backbone.pretrained is None
-    )
+    trained = "dinov3" in backbone.name or spec.method.name == "ibot"
     return {"backbone.pooling": "token"} if trained else NOTHING
 
 
