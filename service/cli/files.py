@@ -170,7 +170,9 @@ def _checkpoint_id(client: Client, value: str, best: bool) -> str:
             raise fail(
                 f"No checkpoint of job {value} has {metric}. List them: dasl checkpoints {value}"
             )
-        return max(ranked, key=lambda x: rank_of_checkpoint(x.metrics or {}, x.step, by)).id
+        # Of one step, the newest, as for clones: it may have the final evaluation, and the export.
+        newest_first = reversed(ranked)
+        return max(newest_first, key=lambda x: rank_of_checkpoint(x.metrics or {}, x.step, by)).id
     return max(checkpoints, key=lambda each: (each.final, each.step, each.id)).id
 
 

@@ -53,6 +53,8 @@ def test_command_downloads_the_best_checkpoint_of_a_job(
 ) -> None:
     metrics: list[dict[str, float]] = [{"nmi": 0.2}, {"nmi": 0.4}, {"knn_top1": 0.9}]
     saved = [{"id": f"ckpt_{i}", "step": i, "metrics": each} for i, each in enumerate(metrics)]
+    # Saved again after the final evaluation of the step.
+    saved.insert(2, saved[1] | {"id": "ckpt_1_final", "final": True})
 
     def handler(best_by: str) -> Callable[[Request], Answer]:
         job = {
@@ -69,7 +71,7 @@ def test_command_downloads_the_best_checkpoint_of_a_job(
         return answer
 
     for by, code, path in (
-        ("nmi", 0, "/v1/checkpoints/ckpt_1"),
+        ("nmi", 0, "/v1/checkpoints/ckpt_1_final"),
         ("uniformity", 1, "/v1/jobs/job_1"),
     ):
         with scripted(handler(by)) as server:
