@@ -40,6 +40,10 @@ class Commands(TyperGroup):
         except DaslError as error:
             note(f"Error: {error}")
             raise typer.Exit(1) from error
+        except typer.BadParameter as error:
+            # Of pydantic, with which typer checks choices.
+            error.message = error.message.removeprefix("Value error, ")
+            raise
         except BrokenPipeError:
             raise  # `dasl logs JOB | head`: typer exits quietly
         except UnicodeEncodeError as error:  # an option that is not UTF-8

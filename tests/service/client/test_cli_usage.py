@@ -58,6 +58,10 @@ def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
     assert _run(*arguments).exit_code == 2
 
 
+def test_wrong_choice_is_named_without_the_prefix_of_pydantic() -> None:
+    assert "'NAME': 'foo' is not one of 'cub200'" in _run("prepare", "foo", "/", "/x").stderr
+
+
 @pytest.mark.parametrize("override", ["nothing", "=1", "dataset.x=1", "train.epochs=[1"])
 def test_malformed_override_is_wrong_usage(spec: Path, override: str) -> None:
     result = _run("submit", spec, "--set", override)
