@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -71,7 +72,7 @@ def spec_of_clone(
     if job.evaluate_dataset_id is not None:
         datasets_by_id["evaluate"] = {"dataset": job.evaluate_dataset_id}
     source = _merge(job.submitted_spec, datasets_by_id)
-    kept = _kept_settings(session, job, source) if continues else {}
+    kept = _kept_settings(session, job, source, changes) if continues else {}
     try:
         spec = JobSpec.model_validate(_merge(_merge(source, kept), changes))
     except ValidationError as error:
@@ -100,18 +101,64 @@ def _record_of(job: Job) -> WeightsRecord:
     return WeightsRecord(backbone.normalization, backbone.stem)
 
 
-def _kept_settings(session: Session, job: Job, submitted: dict[str, Any]) -> dict[str, Any]:
-    """Return the resolved settings of a job that the same submitted spec would not get today."""
-    before = job.resolved_spec
+def _kept_settings(
+    session: Session, job: Job, submitted: dict[str, Any], changes: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the resolved settings of a job that the same submitted spec would not get today.
+
+    What a changed recipe decides is not kept.
+    """
+    before, others = job.resolved_spec, dict(changes)
+    if "recipe" in changes:
+        submitted = {**submitted, "recipe": before.recipe}
+        del others["recipe"]
+    today = _resolved_today(session, job, submitted, others)
+    if today is None:
+        return {}  # the clone is refused, too
+    kept = _differences(_meaning(before), _meaning(today))
+    if "recipe" in changes:
+        submitted = {**submitted, "recipe": changes["recipe"]}
+        chosen = _resolved_today(session, job, submitted, others)
+        if chosen is not None:
+            kept = _without(kept, _differences(_meaning(today), _meaning(chosen)))
+    return kept
+
+
+def _resolved_today(
+    session: Session, job: Job, submitted: dict[str, Any], changes: dict[str, Any]
+) -> ResolvedJobSpec | None:
+    """Resolve the submitted spec of a job again, with as few changes as remedy what is refused today."""
     facts = DatasetFacts.model_validate(datasets.by_id(session, job.dataset_id).facts)
-    try:
-        spec = JobSpec.model_validate(submitted)
-        today = resolve(spec, facts, _record_of(job), from_checkpoint=True)
-    except (SpecError, ValidationError):
-        return {}  # the clone is refused for the same reason, unless the changes remedy it
-    # The data set to evaluate on has a name in one of them, and an id in the other.
-    parts: Any = {"include": set(_MEANING), "exclude": {"evaluate": {"dataset"}}}
-    return _differences(*(each.model_dump(mode="json", **parts) for each in (before, today)))
+    refused: set[str] = set()
+
+    def resolved_with(remedy: dict[str, Any]) -> ResolvedJobSpec | None:
+        try:
+            spec = JobSpec.model_validate(_merge(submitted, remedy))
+            return resolve(spec, facts, _record_of(job), from_checkpoint=True)
+        except SpecError as error:
+            refused.update(problem.field for problem in error.problems)
+        except ValidationError as error:
+            refused.update(problem.field for problem in field_problems(error, JobSpec))
+        return None
+
+    return resolved_with({}) or resolved_with(_only(changes, refused)) or resolved_with(changes)
+
+
+def _meaning(spec: ResolvedJobSpec) -> dict[str, Any]:
+    # The data set to evaluate on has a name in one spec, and an id in another.
+    return spec.model_dump(mode="json", include=set(_MEANING), exclude={"evaluate": {"dataset"}})
+
+
+def _only(settings: dict[str, Any], fields: Collection[str], prefix: str = "") -> dict[str, Any]:
+    """Return the settings of these fields, by their dotted names."""
+    chosen = {}
+    for name, value in settings.items():
+        path = f"{prefix}{name}"
+        if path in fields:
+            chosen[name] = value
+        elif isinstance(value, dict) and (inner := _only(value, fields, f"{path}.")):
+            chosen[name] = inner
+    return chosen
 
 
 def _differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:

@@ -249,7 +249,14 @@ def store_version_3(job: Job) -> None:
     resolved["method"] = {**resolved["method"], "mining": "semihard"}
     resolved["evaluate"] = {**resolved["evaluate"], "on": "backbone"}
     resolved["sec"] = {**resolved["sec"], "weight": 0.5}
+    optimizer = {**resolved["train"]["optimizer"], "head_lr": 3.0}
+    resolved["train"] = {**resolved["train"], "optimizer": optimizer}
     job.resolved, job.spec_version = resolved, 3
+
+
+def submit_what_is_refused_today(job: Job) -> None:
+    """Store a submitted spec with a setting that older versions ignored."""
+    job.spec = {**job.spec, "augment": {"saturation": 0.5}}
 
 
 def test_clone_that_continues_keeps_the_meaning_of_older_settings(api: Api) -> None:
@@ -258,7 +265,7 @@ def test_clone_that_continues_keeps_the_meaning_of_older_settings(api: Api) -> N
         "method": {"name": "triplet", "mining": "semihard"},
         "sec": {"target": "zero"},
         "backbone": {"pretrained": "/gone.pth", "mean": "auto", "name": "resnet18"},
-        "train": {"epochs": 4},
+        "train": {"epochs": 4, "optimizer": {"layer_decay": 0.5}},
     }
     api.settings.check_paths = False
     job_id = api.submit(**spec)["id"]
@@ -280,12 +287,20 @@ def test_clone_that_continues_keeps_the_meaning_of_older_settings(api: Api) -> N
     assert longer["method"]["mining"] == "all_semihard"
     assert (longer["evaluate"]["on"], longer["sec"]["weight"]) == ("backbone", 0.5)
     assert longer["backbone"]["mean"] == [0.485, 0.456, 0.406], "as the checkpoint was trained"
-    names = {"method.mining", "evaluate.on", "sec.weight"}
+    names = {"method.mining", "evaluate.on", "sec.weight", "train.optimizer.head_lr"}
     assert longer["kept"].keys() >= names
     chosen = clone(changes={"method": {"mining": "semihard"}, "sec": {"weight": 0.1}})
     assert (chosen["method"]["mining"], chosen["sec"]["weight"]) == ("semihard", 0.1)
-    assert chosen["kept"].keys() & names == {"evaluate.on"}
+    assert chosen["kept"].keys() & names == {"evaluate.on", "train.optimizer.head_lr"}
+    gentle = clone(changes={"recipe": "continue"})
+    optimizer = gentle["train"]["optimizer"]
+    assert (gentle["recipe"], optimizer["base_lr"], optimizer["head_lr"]) == ("continue", 5e-5, 10)
+    assert optimizer["layer_decay"] == 0.5, "as submitted"
+    assert gentle["kept"].keys() & names == {"method.mining", "evaluate.on", "sec.weight"}
     api.settings.check_paths = False
     today = clone(checkpoint=None)
     assert (today["method"]["mining"], today["evaluate"]["on"]) == ("semihard", "embedding")
     assert today["kept"] is None
+    change(api, job_id, submit_what_is_refused_today)
+    remedied = clone(changes={"augment": {"saturation": "auto"}, "train": {"epochs": 9}})
+    assert remedied["kept"] == longer["kept"]
