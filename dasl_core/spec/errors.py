@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -36,6 +36,16 @@ def field_problems(
         whole: the name of the validated document, for a problem that belongs to no single field.
     """
     return translate(error.errors(include_url=False), model, whole=whole)
+
+
+def problems_of_part(error: ValidationError, model: type[BaseModel]) -> list[FieldProblem]:
+    """Translate the error of validating one part of a model alone; its fields get their paths in the model."""
+    place = next((path for path, part in _parts(model) if part.__name__ == error.title), ())
+    details = (
+        cast(ErrorDetails, {**detail, "loc": (*place, *detail["loc"])})
+        for detail in error.errors(include_url=False)
+    )
+    return translate(details, model)
 
 
 def translate(
@@ -170,6 +180,14 @@ def _paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
             for inner in _models(field.annotation):
                 yield from _paths(inner, f"{prefix}{name}.")
         yield f"{prefix}{name}"
+
+
+def _parts(model: type[BaseModel]) -> Iterator[tuple[tuple[str, ...], type[BaseModel]]]:
+    """Yield the models inside a model, and the classes that they narrow, with their paths."""
+    for name, field in model.model_fields.items():
+        for part in _models(field.annotation):
+            yield from (((name,), base) for base in part.__mro__ if issubclass(base, BaseModel))
+            yield from (((name, *path), inner) for path, inner in _parts(part))
 
 
 def _models_at(model: type[BaseModel] | None, path: Iterable[int | str]) -> list[type[BaseModel]]:

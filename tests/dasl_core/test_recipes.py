@@ -185,6 +185,18 @@ def test_unknown_recipe_is_refused(parts: dict[str, Any], message: str) -> None:
         resolved(**parts)
 
 
+def test_problem_of_what_a_recipe_sets_names_the_recipe() -> None:
+    with pytest.raises(SpecError) as caught:
+        resolved(
+            recipe="authors",
+            method={"name": "moco_v3", "initial_weights": "xavier"},
+            backbone={"name": "vit_tiny_patch16_224", "pretrained": "/weights.pth"},
+        )
+    given = {problem.field: problem.given for problem in caught.value.problems}
+    assert given["method.positions"] == "'sincos' by recipe: authors"
+    assert given["method.initial_weights"] == "'xavier'"
+
+
 def test_authors_recipe_keeps_what_the_spec_sets_and_fits_short_runs() -> None:
     spec = resolved(
         recipe="authors",

@@ -512,6 +512,57 @@ def test_resolve_replaces_auto_and_is_idempotent(raw: dict[str, Any], facts: Dat
                     assert getattr(getattr(resolved, part), name) == value
 
 
+@settings(deadline=None, max_examples=50)
+@given(
+    st.fixed_dictionaries(
+        {
+            "method": st.fixed_dictionaries({"name": st.sampled_from(sorted(METHODS))}),
+            "recipe": st.sampled_from(["small", "authors"]),
+            "train": st.fixed_dictionaries(
+                {
+                    "epochs": st.sampled_from([1, 7, 100_000]),
+                    "micro_batches": st.sampled_from([1, 2, 10**9]),
+                    "samples_per_class": st.sampled_from(["auto", None, 3]),
+                }
+            ),
+            "dar": st.none() | st.just({"labels": "cluster"}),
+            "resources": st.fixed_dictionaries({"workers": st.sampled_from([1, 4, 4096])}),
+        }
+    ),
+    st.builds(
+        DatasetFacts,
+        num_images=st.integers(0, 12).map(lambda digits: 10**digits),
+        num_classes=st.sampled_from([None, 1, 2, 10**9]),
+        median_size=st.sampled_from([1, 32, 10**6]),
+    ),
+)
+def test_resolve_returns_or_names_fields(raw: dict[str, Any], facts: DatasetFacts) -> None:
+    try:
+        resolve(spec_of(**raw), facts)
+    except SpecError as error:
+        fields = [problem.field.partition(".")[0] for problem in error.problems]
+        assert set(fields) <= JobSpec.model_fields.keys()
+
+
+@pytest.mark.parametrize(
+    ("parts", "images", "field"),
+    [
+        ({"method": {"name": "pcl"}}, 3 * 10**8, "method.bank_size"),
+        (
+            {"train": {"micro_batches": 10**9, "optimizer": {"lr": 0.1}}},
+            10**10,
+            "train.batch_size",
+        ),
+    ],
+)
+def test_chosen_value_outside_its_range_names_the_field(
+    parts: dict[str, Any], images: int, field: str
+) -> None:
+    facts = FACTS.model_copy(update={"num_images": images})
+    problem = unresolvable(spec_of(**parts), facts)[0]
+    assert (problem.field, problem.message) == (field, "is out of range")
+
+
 def test_auto_values_fit_dataset_and_machine() -> None:
     small = resolve(spec_of(), FACTS.model_copy(update={"median_size": 40}))
     assert (small.backbone.image_size, small.backbone.stem) == (32, "small")

@@ -3,6 +3,9 @@
 The result is stored with the job, so that a run can be repeated.
 """
 
+from pydantic import ValidationError
+
+from dasl_core.spec.errors import problems_of_part
 from dasl_core.spec.job import JobSpec
 from dasl_core.spec.methods import ResolveContext
 from dasl_core.spec.problems import FieldProblem, SpecError
@@ -18,7 +21,7 @@ from dasl_core.spec.resolve.checks import check_backbone, check_ignored, check_l
 from dasl_core.spec.resolve.estimate import Estimate, estimate
 from dasl_core.spec.resolve.evaluate import check_evaluate, check_named_metrics, resolve_evaluate
 from dasl_core.spec.resolve.facts import DatasetFacts, training_images
-from dasl_core.spec.resolve.recipe import choose_recipe, fill_in
+from dasl_core.spec.resolve.recipe import choose_recipe, fill_in, name_recipe
 from dasl_core.spec.resolve.regularizers import (
     check_dar,
     check_rivals,
@@ -58,6 +61,19 @@ def resolve(
     Raises:
         SpecError: the spec cannot run on this data set.
     """
+    try:
+        return _resolve(spec, facts, record, own_features, from_checkpoint)
+    except ValidationError as error:  # a chosen value is outside its field's range
+        raise SpecError(problems_of_part(error, ResolvedJobSpec)) from error
+
+
+def _resolve(
+    spec: JobSpec,
+    facts: DatasetFacts,
+    record: WeightsRecord,
+    own_features: int | None,
+    from_checkpoint: bool,
+) -> ResolvedJobSpec:
     problems: list[FieldProblem] = []
     has_weights = from_checkpoint or spec.backbone.may_have_weights
     chosen = choose_backbone(spec.backbone, facts, record, problems)
@@ -94,7 +110,7 @@ def resolve(
     check_backbone(spec, problems)
     problems += spec.method.check(context)
     if problems:
-        raise SpecError(problems)
+        raise SpecError(name_recipe(problem, given, recipe) for problem in problems)
     return spec.narrow(
         ResolvedJobSpec,
         recipe=recipe,

@@ -1,6 +1,7 @@
 """Choose the recipe, and replace "auto" by its settings."""
 
 from collections import ChainMap
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from dasl_core.spec.backbones import CLASS_TOKENS
@@ -54,6 +55,22 @@ def choose_recipe(spec: JobSpec, has_weights: bool, problems: list[FieldProblem]
             )
         )
     return name
+
+
+def name_recipe(problem: FieldProblem, spec: JobSpec, recipe: RecipeName) -> FieldProblem:
+    """Name the recipe in the problem of a setting that is its, and not the user's."""
+    if problem.field not in _own_settings(spec, recipe):
+        return problem
+    value: Any = spec
+    for name in problem.field.split("."):
+        value = getattr(value, name)
+    if value != "auto":
+        return problem
+    return replace(
+        problem,
+        given=f"{problem.given} by recipe: {recipe}",
+        expected=f"{problem.expected}, or another recipe",
+    )
 
 
 def fill_in(
