@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -64,14 +65,15 @@ def validate(
     spec: SpecFile,
     overrides: Overrides,
     local: Annotated[
-        bool, typer.Option("--local", help="Check only the spec itself, without a server.")
+        bool,
+        typer.Option("--local", help="Check what needs neither a server nor the data set."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Resolve a spec and show its steps, parameters and memory. Nothing is submitted."""
     body = read_spec(spec, overrides)
     if local:
-        print_result({"valid": True}, f"{spec} is a valid spec.", as_json)
+        _validate_locally(spec, body, as_json)
         return
     with connect() as client:
         answer = plain(client.jobs.validate(body))
@@ -84,6 +86,20 @@ def validate(
     print_line(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True).rstrip())
     print_line()
     print_facts(_leaves(answer))
+
+
+def _validate_locally(path: Path, body: dict[str, Any], as_json: bool) -> None:
+    from dasl_core.spec import JobSpec
+    from service.cli.local_checks import check_locally
+    from service.client.errors import InvalidSpec
+
+    checks = check_locally(JobSpec.model_validate(body))
+    if checks.problems:
+        lines = [f"  {problem}" for problem in checks.problems]
+        raise InvalidSpec("\n".join([f"{path} is not a valid spec", *lines]))
+    answer = {"valid": True, "not_checked": checks.not_checked}
+    unchecked = "; ".join(checks.not_checked)
+    print_result(answer, f"{path} is a valid spec. Not checked: {unchecked}.", as_json)
 
 
 def list_jobs(

@@ -118,7 +118,31 @@ def test_unreadable_spec_is_described_in_yaml_terms(
 
 def test_validate_local_needs_no_server(spec: Path) -> None:
     assert _run("validate", "--local", spec).exit_code == 0
-    assert json.loads(_run("validate", "--local", spec, "--json").stdout) == {"valid": True}
+    answer = json.loads(_run("validate", "--local", spec, "--json").stdout)
+    assert answer == {"valid": True, "not_checked": ["the data set", "the cluster's resources"]}
+
+
+@pytest.mark.parametrize(
+    ("override", "field"),
+    [
+        ("recipe=continue", "recipe"),
+        ("train.stop={metric: knn_top1, patience: 99}", "train.stop.patience"),
+        ("backbone.pretrained={folder}/cut.safetensors", "backbone.pretrained"),
+    ],
+)
+def test_validate_local_names_what_no_data_set_remedies(
+    spec: Path, tmp_path: Path, override: str, field: str
+) -> None:
+    (tmp_path / "cut.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{")
+    result = _run("validate", "--local", spec, "--set", override.replace("{folder}", str(tmp_path)))
+    assert result.exit_code == 1
+    assert f"  {field}: " in result.stderr
+
+
+def test_validate_local_names_weights_of_another_machine(spec: Path) -> None:
+    result = _run("validate", "--local", spec, "--set", "backbone.pretrained=/elsewhere/w.pth")
+    assert result.exit_code == 0
+    assert "backbone.pretrained, which is not on this machine" in result.stdout
 
 
 TAKING_IDS = [
