@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tarfile
 import zipfile
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 
@@ -107,7 +108,19 @@ def _shapes_problem(shapes: Collection[Shape], backbone: Backbone) -> str | None
             f"is of another network: it has {numbers:,} numbers, and {backbone.name} {parameters:,} "
             "parameters"
         )
+    found = Counter(map(_without_ones, shapes))
+    for shape, count in backbone.info.weights:
+        if (has := found[_without_ones(shape)]) < count:
+            return (
+                f"is of another network: it has {has or 'no'} tensors of shape {shape}, and {backbone.name} "
+                f"has {count}"
+            )
     return None
+
+
+def _without_ones(shape: Shape) -> Shape:
+    """The same for a linear layer and a 1x1 convolution, which layouts exchange."""
+    return tuple(size for size in shape if size != 1)
 
 
 def _is_lfs_pointer(file: Path) -> bool:

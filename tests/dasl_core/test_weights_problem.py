@@ -10,6 +10,7 @@ import timm
 import torch
 from torch import Tensor
 
+from dasl_core.models.transformers_layout import to_transformers_layout
 from dasl_core.spec import Backbone
 from dasl_core.spec.weights import weights_problem
 
@@ -52,3 +53,47 @@ def test_smaller_network_is_refused(tmp_path: Path, ending: str) -> None:
     refusal = problem(file, "vit_base_patch16_224")
     assert refusal is not None
     assert refusal.startswith("is of another network: it has 5,7")
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_similar_network_is_refused(tmp_path: Path, ending: str) -> None:
+    file = save(network("resnet34"), tmp_path / f"w{ending}")
+    refusal = problem(file, "resnet50")
+    assert refusal is not None
+    assert "is of another network: it has " in refusal
+    assert " tensors of shape (" in refusal
+    assert ", and resnet50 has " in refusal
+    assert problem(file, "resnet34") is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "test_resnet",
+        "resnet50",
+        "convnext_tiny",
+        "efficientnet_b0",
+        "mobilenetv3_small_100",
+        "eva02_tiny_patch14_224",
+        "test_vit",
+    ],
+)
+def test_own_weights_are_accepted(tmp_path: Path, name: str) -> None:
+    assert problem(save(network(name), tmp_path / "w.safetensors"), name) is None
+
+
+def test_weights_for_other_images_are_accepted(tmp_path: Path) -> None:
+    name = "vit_tiny_patch16_224"
+    with torch.device("meta"):
+        model = timm.create_model(name, in_chans=1, img_size=32, patch_size=4, num_classes=0)
+    assert problem(save(model.state_dict(), tmp_path / "w.pth"), name) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["vit_small_patch14_dinov2", "vit_small_plus_patch16_dinov3"],
+)
+def test_layout_of_transformers_is_accepted(tmp_path: Path, name: str) -> None:
+    weights = {k: v for k, v in network(name).items() if not k.startswith("head")}
+    file = save(to_transformers_layout(weights), tmp_path / "model.safetensors")
+    assert problem(file, name) is None

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dasl_core.spec import BACKBONES
 from service.db.models import Dataset
 from tests.support.api_under_test import Api, refused
 
@@ -18,10 +19,15 @@ def write_zip(file: Path) -> None:
     zipfile.ZipFile(file, "w").close()
 
 
-def write_safetensors(file: Path, numbers: int) -> None:
-    """Write a file whose header names so many numbers."""
-    tensor = {"dtype": "F32", "shape": [numbers], "data_offsets": [0, 4]}
-    header = json.dumps({"weight": tensor}).encode()
+def write_safetensors(file: Path, numbers: int, name: str | None = None) -> None:
+    """Write a file whose header names so many numbers, and the shapes of a network."""
+    known = () if name is None else BACKBONES[name].weights
+    shapes = [[numbers], *(shape for shape, count in known for _ in range(count))]
+    tensors = {
+        str(number): {"dtype": "F32", "shape": shape, "data_offsets": [0, 4]}
+        for number, shape in enumerate(shapes)
+    }
+    header = json.dumps(tensors).encode()
     file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
 
 
@@ -104,7 +110,7 @@ def test_submit_refuses_missing_weights(api: Api, tmp_path: Path) -> None:
     (tmp_path / "model.json").write_text(json.dumps(model))
     problem = refused(submit(api, backbone={"pretrained": str(tmp_path)}), 422)
     assert "it has no backbone.safetensors" in problem["detail"]
-    write_safetensors(tmp_path / "backbone.safetensors", 12_000_000)
+    write_safetensors(tmp_path / "backbone.safetensors", 12_000_000, "resnet18")
     assert submit(api, backbone={"pretrained": str(tmp_path)}).status_code == 201
     api.settings.check_paths = False
     backbone = {"name": "resnet18", "pretrained": str(tmp_path / "nowhere.pth")}
@@ -201,13 +207,13 @@ def test_submit_refuses_weights_that_cannot_be_loaded(api: Api, tmp_path: Path) 
     api.dataset()
     folder = tmp_path / "checkpoint"
     folder.mkdir()
-    write_safetensors(folder / "backbone.safetensors", 12_000_000)
+    write_safetensors(folder / "backbone.safetensors", 12_000_000, "resnet18")
     model = {"preprocessing": {"mean": [0.5] * 3, "std": [0.5] * 3}}
     timm = {"model_name": "resnet18", "in_chans": 3}
     (folder / "model.json").write_text(json.dumps(model | {"timm": timm}))
     hub = tmp_path / "hub"
     hub.mkdir()
-    write_safetensors(hub / "model.safetensors", 30_000_000)
+    write_safetensors(hub / "model.safetensors", 30_000_000, "resnet50d")
     (hub / "config.json").write_text('{"architecture": "resnet50"}')
     (tmp_path / "empty.pth").touch()
     (tmp_path / "page.pth").write_text("<html>")
