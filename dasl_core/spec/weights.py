@@ -37,7 +37,7 @@ def weights_problem(weights: Path, backbone: Backbone) -> str | None:
     """
     try:
         if not weights.is_dir():
-            return _file_problem(weights, backbone) or _hub_problem(weights, backbone)
+            return _hub_problem(weights, backbone) or _file_problem(weights, backbone)
         if not all((weights / name).is_file() for name in (CHECKPOINT_MODEL, CHECKPOINT_WEIGHTS)):
             return not_a_checkpoint(weights)
         return _checkpoint_problem(weights, backbone) or _file_problem(
