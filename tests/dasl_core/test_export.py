@@ -74,7 +74,13 @@ def test_printed_code_loads_backbones_without_this_project(
 def test_exported_backbone_is_the_trained_one(
     pictures: DatasetIndex, cache: Path, reader: Reader, tmp_path: Path, without_plots: None
 ) -> None:
-    spec = resolved(pictures, train={"precision": "fp64"}, dar={"weight": 0.1}, sec={})
+    spec = resolved(
+        pictures,
+        backbone={"stem": "small"},
+        train={"precision": "fp64"},
+        dar={"weight": 0.1},
+        sec={},
+    )
     reporter = Recorder(tmp_path)
     run(spec, pictures, cache, reporter)
     folder = reporter.last_checkpoint

@@ -35,7 +35,7 @@ def test_frozen_batch_norm_is_kept_and_exported(
     spec = resolved_from_checkpoint(
         pictures,
         method={"name": "byol", "keep": "teacher"},
-        backbone={"stem": "standard", "freeze_batch_norm": kind},
+        backbone={"freeze_batch_norm": kind},
         train={"epochs": 1, "optimizer": {"name": "sgd", "lr": 0.05}},
     )
     torch.manual_seed(derive_seed(spec.train.seed, "weights"))
@@ -67,7 +67,7 @@ def test_frozen_batch_norm_on_two_ranks_equals_that_on_one(
     def spec(workers: int) -> dict[str, object]:
         return resolved_from_checkpoint(
             pictures,
-            backbone={"stem": "standard", "freeze_batch_norm": "all"},
+            backbone={"freeze_batch_norm": "all"},
             train={"precision": "fp64", "optimizer": {"name": "sgd", "lr": 0.05}},
             resources={"workers": workers},
         ).model_dump(mode="json")

@@ -23,6 +23,7 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.spec.methods import METHODS
 from tests.support.training_world import (
     KIN,
+    TINY_BACKBONES,
     Recorder,
     image_folder,
     ingest,
@@ -71,6 +72,7 @@ def curves(
     spec = resolved(
         index,
         method={"name": method},
+        backbone={} if method in TINY_BACKBONES else {"stem": "small"},
         train={"epochs": 7, "checkpoint_every_epochs": 100},
         evaluate={"every_epochs": 100},
         **regularizers,

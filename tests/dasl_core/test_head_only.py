@@ -34,7 +34,6 @@ def spec_of(index: DatasetIndex, workers: int = 1, **train: Any) -> ResolvedJobS
     return resolved_from_checkpoint(
         index,
         method={"name": "byol"},
-        backbone={"stem": "standard"},
         train=settings,
         resources={"workers": workers},
     )

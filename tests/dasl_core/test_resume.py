@@ -42,7 +42,6 @@ IN_PARTS: dict[str, dict[str, Any]] = {
     # Includes the state of the method and the regularizers between steps.
     method: {
         "method": {"name": method},
-        "backbone": {"stem": "standard"},  # a third of the time
         "train": {"micro_batches": 2},
         **supported(
             method,
@@ -67,7 +66,8 @@ VARIANTS: dict[str, dict[str, Any]] = IN_PARTS | {
         "augment": {"blur": 0.5},
         "train": {"optimizer": {"name": "adamw", "lr": 1e-3}},
     },
-    "bf16": {"train": {"precision": "bf16"}},
+    # With the standard stem, two equal runs differ: bfloat16 convolutions on a CPU.
+    "bf16": {"backbone": {"stem": "small"}, "train": {"precision": "bf16"}},
 }
 
 

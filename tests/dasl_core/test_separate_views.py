@@ -19,7 +19,6 @@ def spec_of(index: DatasetIndex, method: str, workers: int = 1) -> Any:
     return resolved(
         index,
         method={"name": method, "separate_views": True},
-        backbone={"stem": "standard"},
         train={"precision": "fp64", "optimizer": {"name": "sgd", "lr": 0.05}},
         resources={"workers": workers},
     )

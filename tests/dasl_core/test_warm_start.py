@@ -34,7 +34,12 @@ def checkpoint(
     pictures: DatasetIndex, cache: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     reporter = Recorder(tmp_path_factory.mktemp("trained"))
-    spec = resolved(pictures, train={"epochs": 1}, evaluate={"knn": None, "retrieval": []})
+    spec = resolved(
+        pictures,
+        backbone={"stem": "small"},
+        train={"epochs": 1},
+        evaluate={"knn": None, "retrieval": []},
+    )
     run(spec, pictures, cache, reporter)
     return reporter.last_checkpoint
 
@@ -47,7 +52,7 @@ def test_job_starts_from_own_checkpoint(
         for name, value in load_file(checkpoint / "backbone.safetensors").items():
             assert torch.equal(model.state_dict()[name], value), name
     reporter = Recorder(tmp_path)
-    spec = resolved(pictures, backbone={"pretrained": str(checkpoint)})
+    spec = resolved(pictures, backbone={"stem": "small", "pretrained": str(checkpoint)})
     assert run(spec, pictures, cache, reporter) == "succeeded"
     assert [subject for _, _, subject, _ in reporter.evaluations][:2] == ["raw", "start"]
     assert reporter.phases[1][1].startswith("Evaluating the weights to start from")

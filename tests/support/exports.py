@@ -21,9 +21,9 @@ import torch
 from dasl_core.spec import ResolvedJobSpec
 
 BACKBONE_KINDS: dict[str, dict[str, Any]] = {
-    "resnet18-small": {"name": "resnet18", "image_size": 32},
-    "deep-stem-small": {"name": "resnet10t", "image_size": 32},
-    "vit-small": {"name": "test_vit", "image_size": 32},
+    "resnet18-small": {"name": "resnet18", "image_size": 32, "stem": "small"},
+    "deep-stem-small": {"name": "resnet10t", "image_size": 32, "stem": "small"},
+    "vit-small": {"name": "test_vit", "image_size": 32, "stem": "small"},
     "vit-large-image-gray": {
         "name": "test_vit",
         "image_size": 96,
@@ -36,7 +36,12 @@ BACKBONE_KINDS: dict[str, dict[str, Any]] = {
         "stem": "standard",
         "pooling": "average_max",
     },
-    "resnet-small-gray": {"name": "resnet10t", "image_size": 16, "in_channels": 1},
+    "resnet-small-gray": {
+        "name": "resnet10t",
+        "image_size": 16,
+        "stem": "small",
+        "in_channels": 1,
+    },
 }
 
 READER = Path(__file__).with_name("export_reader.py")
