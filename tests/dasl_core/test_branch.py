@@ -20,6 +20,7 @@ from tests.support.training_world import SMALL, Recorder, assert_same, resolved,
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 SOURCE: dict[str, Any] = {
+    "backbone": {"stem": "small"},  # see test_resume, for bf16
     "method": {"name": "byol", "hidden_dim": 8, "projection_dim": 4},
     "sec": {"weight": 0.5, "momentum": 0.4},
     "train": {"epochs": 2, "optimizer": {"name": "sgd", "lr": 0.05}},

@@ -300,6 +300,7 @@ def test_network_runs_in_requested_precision(
     spec = resolved(
         pictures,
         method={"name": method, **SMALL[method]},
+        backbone={"stem": "small"},  # see test_resume
         train={"precision": precision, "micro_batches": parts, "batch_size": 24},
         evaluate={"knn": None, "retrieval": []},
     )
