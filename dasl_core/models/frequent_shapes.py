@@ -1,4 +1,4 @@
-"""Shapes by which a file of weights is known to be of a network, whoever wrote it."""
+"""Frequent parameter shapes of a timm network, by which a file of its weights is recognized."""
 
 import re
 from collections import Counter
