@@ -17,6 +17,8 @@ Shape = tuple[int, ...]
 # Bytes and instructions; those of a large network with its optimizer are a tenth.
 LARGEST_PICKLE, MOST_INSTRUCTIONS = 2**21, 2**17
 MOST_DIMENSIONS, LARGEST_NUMBER = 8, 2**63
+# Characters; longer texts are no names of functions, and would be copied by each instruction that joins two.
+LONGEST_NAME = 100
 # Of an entry of a zip file, whose names and extra fields follow it.
 ENTRY = struct.Struct("<4s4xH16xHH")
 # Before the object, older versions of torch wrote a magic number, a version, and facts of the machine.
@@ -122,7 +124,8 @@ class _Machine:
     def _follow(self, name: str, argument: Any) -> None:
         if name in VALUES:
             is_number = type(argument) is int and abs(argument) < LARGEST_NUMBER
-            self.stack.append(argument if is_number or type(argument) is str else _OTHER)
+            is_name = type(argument) is str and len(argument) <= LONGEST_NAME
+            self.stack.append(argument if is_number or is_name else _OTHER)
         elif name == "MARK":
             self.stack.append(_MARK)
         elif name in MEMOIZING:
@@ -145,8 +148,10 @@ class _Machine:
         elif name == "GLOBAL":
             self._name(argument)
         elif name == "STACK_GLOBAL":
-            last = self.stack.pop()
-            self._name(f"{self.stack.pop()} {last}")
+            last, module = self.stack.pop(), self.stack.pop()
+            if type(last) is not str or type(module) is not str:
+                raise _Unknown
+            self._name(f"{module} {last}")
         elif name == "REDUCE":
             self._reduce()
         elif name == "BINPERSID":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
 import zipfile
 from argparse import Namespace
 from collections import OrderedDict
@@ -106,6 +107,26 @@ def test_hostile_pickle_is_harmless(
     monkeypatch.chdir(tmp_path)
     assert not pickled_shapes(written(tmp_path, content))
     assert not (tmp_path / "opened").exists()
+
+
+LONG_TEXT = b"X" + (100_000).to_bytes(4, "little") + b"a" * 100_000
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"X\5\0\0\0torchq\0" + LONG_TEXT + b"q\1" + b"h\0h\1\x93" * 300,
+        LONG_TEXT + b"q\0(" + b"h\0" * 300 + b"tX\1\0\0\0x\x93",
+    ],
+    ids=["names", "tuple"],
+)
+def test_texts_are_not_copied(tmp_path: Path, content: bytes) -> None:
+    file = written(tmp_path, b"\x80\4" + content + b".")
+    tracemalloc.start()
+    pickled_shapes(file)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 5e6, "300 copies are 30 MB"
 
 
 @settings(max_examples=50)
