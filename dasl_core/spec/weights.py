@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import tarfile
 import zipfile
 from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from dasl_core.spec.backbone import Backbone
 from dasl_core.spec.backbones import BACKBONES
@@ -18,7 +18,7 @@ from dasl_core.spec.normalization import (
     not_a_checkpoint,
     safetensors_header,
 )
-from dasl_core.spec.pickled_shapes import Shape, pickled_shapes
+from dasl_core.spec.pickled_shapes import LARGEST_NUMBER, MOST_DIMENSIONS, Shape, pickled_shapes
 from dasl_core.spec.weights_record import FIRST_CONVOLUTION, read_settings, stem_of_convolution
 
 # Of networks that timm adapts to each other, positions and patches differ: a few percent of the parameters.
@@ -58,13 +58,11 @@ def _file_problem(file: Path, backbone: Backbone) -> str | None:
         start = stream.read(2)
     if start.startswith(b"PK") and not zipfile.is_zipfile(file):
         return "is cut off: its end is missing"
-    # Older versions of torch wrote a bare pickle, or a tar archive.
+    # Older versions of torch wrote a bare pickle. Tar archives of the first ones are not read without their code.
     if start.startswith((b"PK", b"\x80")):
         shapes = pickled_shapes(file)
         return None if shapes is None else _shapes_problem(shapes, backbone)
-    if tarfile.is_tarfile(file):
-        return None
-    return "is empty" if not start else "is not a file that torch.save wrote"
+    return "is empty" if not start else "is not a file that torch.save writes"
 
 
 def _safetensors_problem(file: Path, backbone: Backbone) -> str | None:
@@ -74,10 +72,9 @@ def _safetensors_problem(file: Path, backbone: Backbone) -> str | None:
         tensors = safetensors_header(file)
         tensors.pop("__metadata__", None)
         end = max((each["data_offsets"][1] for each in tensors.values()), default=0)
-        shapes = {name: tuple(each["shape"]) for name, each in tensors.items()}
-        numbers = sum(map(math.prod, shapes.values()))
-        if not (0 <= end < 2**63 and 0 <= numbers < 2**63):
-            raise ValueError("its sizes are impossible")
+        shapes = {name: _shape(each["shape"]) for name, each in tensors.items()}
+        if not 0 <= end < LARGEST_NUMBER:
+            raise ValueError("its size is impossible")
     except (ValueError, KeyError, TypeError, IndexError, RecursionError):
         return "is not a safetensors file, or cut off: its header cannot be read"
     with file.open("rb") as stream:
@@ -87,6 +84,19 @@ def _safetensors_problem(file: Path, backbone: Backbone) -> str | None:
     return _stem_problem(shapes.get(FIRST_CONVOLUTION, ()), backbone) or _shapes_problem(
         shapes.values(), backbone
     )
+
+
+def _shape(sizes: Any) -> Shape:
+    """Return the shape in a header, whose product costs little.
+
+    Raises:
+        ValueError: it is not a tensor's.
+    """
+    if not isinstance(sizes, list) or len(sizes) > MOST_DIMENSIONS:
+        raise ValueError("it is not a shape")
+    if not all(type(size) is int and 0 <= size < LARGEST_NUMBER for size in sizes):
+        raise ValueError("its sizes are impossible")
+    return tuple(sizes)
 
 
 def _stem_problem(first: Shape, backbone: Backbone) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,19 @@ def test_layout_of_transformers_is_accepted(tmp_path: Path, name: str) -> None:
     weights = {k: v for k, v in network(name).items() if not k.startswith("head")}
     file = save(to_transformers_layout(weights), tmp_path / "model.safetensors")
     assert problem(file, name) is None
+
+
+@pytest.mark.parametrize(
+    "shape",
+    ["[9, 9, 9, 9, 9, 9, 9, 9, 9]", "[[0], 1000000]", '["a", 1000000]', "[-1]", "9", "[1e400]"],
+)
+def test_impossible_shape_is_not_multiplied(tmp_path: Path, shape: str) -> None:
+    header = f'{{"a": {{"dtype": "F32", "shape": {shape}, "data_offsets": [0, 0]}}}}'.encode()
+    file = tmp_path / "w.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header)
+    tracemalloc.start()
+    refusal = problem(file, "resnet18")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert refusal == "is not a safetensors file, or cut off: its header cannot be read"
+    assert peak < 500_000

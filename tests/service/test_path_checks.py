@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,8 @@ def test_submit_refuses_weights_that_cannot_be_loaded(api: Api, tmp_path: Path) 
     (hub / "config.json").write_text('{"architecture": "resnet50"}')
     (tmp_path / "empty.pth").touch()
     (tmp_path / "page.pth").write_text("<html>")
+    with tarfile.open(tmp_path / "tar.pth", "w") as archive:
+        archive.addfile(tarfile.TarInfo("tensors"))
     (tmp_path / "lfs.bin").write_text("version https://git-lfs.github.com/spec/v1\n")
     (tmp_path / "cut.pt").write_bytes(b"PK\x03\x04" + bytes(60))
     write_safetensors(tmp_path / "cut.safetensors", 12_000_000)
@@ -227,7 +230,8 @@ def test_submit_refuses_weights_that_cannot_be_loaded(api: Api, tmp_path: Path) 
 
     refusals: list[tuple[dict[str, Any], str]] = [
         ({"pretrained": str(tmp_path / "empty.pth")}, "is empty"),
-        ({"pretrained": str(tmp_path / "page.pth")}, "is not a file that torch.save wrote"),
+        ({"pretrained": str(tmp_path / "page.pth")}, "is not a file that torch.save writes"),
+        ({"pretrained": str(tmp_path / "tar.pth")}, "is not a file that torch.save writes"),
         ({"pretrained": str(tmp_path / "lfs.bin")}, "git lfs pull"),
         ({"pretrained": str(tmp_path / "cut.pt")}, "is cut off"),
         ({"pretrained": str(tmp_path / "cut.safetensors")}, "is damaged: it has"),
