@@ -139,6 +139,18 @@ def test_validate_local_names_what_no_data_set_remedies(
     assert f"  {field}: " in result.stderr
 
 
+@pytest.mark.parametrize(
+    "override",
+    [
+        "dar={estimator: full, difference: abs, norm: l2}",
+        "train.samples_per_class=1",
+    ],
+)
+def test_validate_local_accepts_what_few_images_allow(spec: Path, override: str) -> None:
+    result = _run("validate", "--local", spec, "--set", "method={name: npair}", "--set", override)
+    assert result.exit_code == 0, result.stderr
+
+
 def test_validate_local_names_weights_of_another_machine(spec: Path) -> None:
     result = _run("validate", "--local", spec, "--set", "backbone.pretrained=/elsewhere/w.pth")
     assert result.exit_code == 0
