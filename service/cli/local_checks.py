@@ -25,7 +25,7 @@ class LocalChecks:
 
     Attributes:
         problems: that no data set and no server remedies.
-        not_checked: what needs a server, or a path that is not on this machine.
+        not_checked: what needs a server, or weights that cannot be read here.
     """
 
     problems: list[FieldProblem] = field(default_factory=list)
@@ -48,7 +48,7 @@ def check_locally(spec: JobSpec) -> LocalChecks:
 
 
 def _check_weights(pretrained: str, spec: JobSpec, checks: LocalChecks) -> WeightsRecord | None:
-    """Check weights to start from and return what they record; None: they are not on this machine."""
+    """Check weights to start from and return what they record; None: they cannot be read here."""
     name = "backbone.pretrained"
     record: WeightsRecord | None = None
     problem: str | None
@@ -60,6 +60,9 @@ def _check_weights(pretrained: str, spec: JobSpec, checks: LocalChecks) -> Weigh
             return None
         record, problem = read_record(path), weights_problem(path, spec.backbone)
     except (OSError, ValueError) as error:
+        if PermissionError in (type(error), type(error.__cause__)):
+            checks.not_checked.append(f"{name}, which you may not read")
+            return None
         problem = str(error).removeprefix(f"{name}: ")
     if problem is not None:
         checks.problems.append(FieldProblem(name, problem, pretrained))

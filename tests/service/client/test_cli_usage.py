@@ -157,6 +157,18 @@ def test_validate_local_names_weights_of_another_machine(spec: Path) -> None:
     assert "backbone.pretrained, which is not on this machine" in result.stdout
 
 
+def test_validate_local_leaves_unreadable_weights_to_workers(
+    spec: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    result = _run("validate", "--local", spec, "--set", "backbone.pretrained=/secret/w.pth")
+    assert result.exit_code == 0, result.stderr
+    assert "backbone.pretrained, which you may not read" in result.stdout
+
+
 TAKING_IDS = [
     ["show"],
     ["events"],
