@@ -61,11 +61,14 @@ def build_backbone(backbone: ResolvedBackbone, *, any_size: bool = False) -> nn.
     start = pretrained_path(backbone.pretrained)
     if start.is_dir():
         load_checkpoint(model, start, {"timm": arguments, "stem": stem})
-    elif has_same_shapes(weights := read_weights(start), model):
-        model.load_state_dict(weights)  # such as `backbone.safetensors` of a checkpoint
     else:
-        model = _from_timm_file(start, weights, arguments | extra)
-        _fit_stem_without_loss(model, backbone, start)
+        weights = read_weights(start)
+        features = _without_classifier(weights, model)
+        if has_same_shapes(features, model):
+            model.load_state_dict(features)  # such as those of a ResNet with a small stem
+        else:
+            model = _from_timm_file(start, weights, arguments | extra)
+            _fit_stem_without_loss(model, backbone, start)
     check_finite(model, start)
     check_normalization(backbone, start)
     return model
@@ -116,11 +119,10 @@ def _from_timm_file(file: Path, weights: dict[str, Any], arguments: dict[str, An
                 strict=False,
             )
         names, expected = kept.names, model.state_dict().keys()
-        classifier = tuple(f"{part}." for part in _classifiers(model))
         # timm silently leaves missing weights random, and drops those that it does not know.
         if missing := expected - names:
             raise ValueError(f"it has no {min(missing)}")
-        if other := {key for key in names - expected if not key.startswith(classifier)}:
+        if other := _without_classifier(dict.fromkeys(names - expected), model):
             raise ValueError(f"it is of another network, which has {min(other)}")
     except Exception as error:  # malformed files raise arbitrary exception types
         raise ValueError(f"backbone.pretrained: {file} does not fit {name}: {error}") from error
@@ -186,6 +188,13 @@ def _classifiers(model: nn.Module) -> tuple[str, ...]:
     """Names of the layers that a timm model with classes has after its features."""
     names = _configuration(model).get("classifier") or ()
     return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _without_classifier(weights: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+    """Return the weights without those of a classifier, which `model` does not have."""
+    expected = model.state_dict().keys()
+    classifier = tuple(f"{part}." for part in _classifiers(model))
+    return {k: v for k, v in weights.items() if k in expected or not k.startswith(classifier)}
 
 
 def _fit_stem_without_loss(model: nn.Module, backbone: ResolvedBackbone, file: Path) -> None:

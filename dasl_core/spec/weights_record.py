@@ -56,7 +56,7 @@ def read_record(weights: Path) -> WeightsRecord:
     Raises:
         ValueError: a file cannot be read; the message names `backbone.pretrained`.
     """
-    normalization = recorded_normalization(weights)
+    normalization, stem = recorded_normalization(weights), _stem_in_header(weights)
     for file in describing_files(weights):
         if file.name not in (CHECKPOINT_MODEL, HUB_CONFIG) or not file.is_file():
             continue
@@ -67,14 +67,14 @@ def read_record(weights: Path) -> WeightsRecord:
             if type(size) is not int or not SMALLEST_IMAGE <= size <= LARGEST_IMAGE:
                 size = None  # convolutional networks have none
             is_small = size and arguments.get("patch_size") == size // SMALL_STEM_PATCHES
-            # Lines that fit a ResNet's stem to small images.
-            stem: Stem = "small" if is_small or content.get("stem") else "standard"
+            if stem is None:  # `stem` of a checkpoint: lines that fit a ResNet's to small images
+                stem = "small" if is_small or content.get("stem") else "standard"
             return WeightsRecord(normalization, stem, size if weights.is_dir() else None)
-    return WeightsRecord(normalization, _stem_in_header(weights))
+    return WeightsRecord(normalization, stem)
 
 
 def _stem_in_header(weights: Path) -> Stem | None:
-    if weights.suffix != ".safetensors":
+    if weights.suffix != ".safetensors" or not weights.is_file():
         return None
     match safetensors_header(weights).get(FIRST_CONVOLUTION):
         case {"shape": [int(), int(), int(), int()] as shape}:

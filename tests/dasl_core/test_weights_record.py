@@ -11,7 +11,7 @@ import timm
 import torch
 from safetensors.torch import save_file
 
-from dasl_core.models.backbone import build_backbone
+from dasl_core.models.backbone import build_backbone, fit_stem
 from dasl_core.spec import (
     Backbone,
     DatasetFacts,
@@ -89,6 +89,20 @@ def test_hub_folder_of_small_stem_is_recognized(tmp_path: Path) -> None:
         config.write_text(json.dumps({"model_args": size}))
         record = read_record(file)
         assert (record.stem, record.image_size) == (stem, None)
+
+
+def test_classifier_with_small_stem_loads(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    network = timm.create_model("resnet18", num_classes=10)
+    fit_stem(network, "small")
+    save_file(network.state_dict(), file)
+    # timm's, if the network was built with arguments; they do not tell what was changed afterwards.
+    content = {"model_args": {"num_classes": 10}, **IMAGENET.model_dump()}
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    backbone = chosen(read_record(file), str(file), image_size=96)
+    assert backbone.stem == "small"
+    weight = build_backbone(backbone).get_parameter("conv1.weight")
+    assert torch.equal(weight, network.get_parameter("conv1.weight"))
 
 
 def test_stem_of_a_file_without_record_is_that_of_its_first_convolution(tmp_path: Path) -> None:
