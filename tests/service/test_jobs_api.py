@@ -425,7 +425,13 @@ def with_checkpoint(api: Api, epochs: int = 4) -> tuple[dict[str, Any], str]:
 def test_clone_resumes_from_checkpoint_with_changed_settings(api: Api) -> None:
     job, checkpoint = with_checkpoint(api)
     path = f"/v1/jobs/{job['id']}/clone"
-    changes = {"name": "longer", "train": {"epochs": 6, "optimizer": {"lr": 0.01}}, "dar": {}}
+    changes = {
+        "name": "longer",
+        "train": {"epochs": 6, "optimizer": {"lr": 0.01}},
+        "dar": {},
+        # The checkpoint has weights to keep, although its job started without.
+        "backbone": {"freeze_blocks": 1},
+    }
     answer = api.client.post(path, json={"changes": changes})
     clone = answer.json()
     assert (answer.status_code, answer.headers["location"]) == (202, f"/v1/jobs/{clone['id']}")

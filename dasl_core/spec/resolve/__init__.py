@@ -107,7 +107,7 @@ def _resolve(
     check_sec(spec, problems)
     check_rivals(spec, batch, problems)
     check_ignored(spec, batch, problems)
-    check_backbone(spec, problems)
+    check_backbone(spec, has_weights, problems)
     problems += spec.method.check(context)
     if problems:
         raise SpecError(name_recipe(problem, given, recipe) for problem in problems)

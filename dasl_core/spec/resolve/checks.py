@@ -86,7 +86,7 @@ def check_ignored(spec: JobSpec, batch: int, problems: list[FieldProblem]) -> No
         )
 
 
-def check_backbone(spec: JobSpec, problems: list[FieldProblem]) -> None:
+def check_backbone(spec: JobSpec, has_weights: bool, problems: list[FieldProblem]) -> None:
     """Check that the backbone has what its settings name: a class token, batch normalization, blocks."""
     backbone = spec.backbone
     pooled = {"average_max": ("resnet",), "token": CLASS_TOKENS}.get(backbone.pooling)
@@ -117,7 +117,7 @@ def check_backbone(spec: JobSpec, problems: list[FieldProblem]) -> None:
                 "'none', or a ResNet",
             )
         )
-    if backbone.freeze_blocks and backbone.pretrained is None and not backbone.is_own:
+    if backbone.freeze_blocks and not has_weights:
         problems.append(
             FieldProblem(
                 "backbone.freeze_blocks",
