@@ -96,9 +96,9 @@ def checks_of_clone(
 
 
 def _record_of(job: Job) -> WeightsRecord:
-    """Return what the checkpoints of a job record, as far as it need not be what it started from."""
+    """Return what the checkpoints of a job record."""
     backbone = job.resolved_spec.backbone
-    return WeightsRecord(backbone.normalization, backbone.stem)
+    return WeightsRecord(backbone.normalization, backbone.stem, backbone.image_size)
 
 
 def _kept_settings(

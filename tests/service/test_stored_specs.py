@@ -254,6 +254,24 @@ def store_version_3(job: Job) -> None:
     job.resolved, job.spec_version = resolved, 3
 
 
+def start_from_a_checkpoint_of_64_pixels(job: Job) -> None:
+    job.resolved = {**job.resolved, "backbone": {**job.resolved["backbone"], "image_size": 64}}
+
+
+def test_clone_has_the_image_size_of_its_checkpoint(api: Api) -> None:
+    api.dataset()
+    job_id = api.submit()["id"]
+    worker = api.start(job_id)
+    worker.post("start")
+    save(worker, 1)
+    change(api, job_id, start_from_a_checkpoint_of_64_pixels)
+    answer = api.client.post(f"/v1/jobs/{job_id}/clone", json={"changes": {"dar": {}}})
+    assert answer.status_code == 202, answer.text
+    assert answer.json()["resolved"]["backbone"]["image_size"] == 64
+    events = api.client.get(f"/v1/jobs/{answer.json()['id']}/events").json()["data"]
+    assert "settings_kept" not in {each["type"] for each in events}, "no older version chose it"
+
+
 def submit_what_is_refused_today(job: Job) -> None:
     """Store a submitted spec with a setting that older versions ignored."""
     job.spec = {**job.spec, "augment": {"saturation": 0.5}}
