@@ -25,6 +25,8 @@ from dasl_core.models.warm_start import (
 )
 from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.backbones import SMALL_STEM_PATCHES, Stem
+from dasl_core.spec.weights import stem_problem
+from dasl_core.spec.weights_record import FIRST_CONVOLUTION
 
 
 def build_backbone(backbone: ResolvedBackbone, *, any_size: bool = False) -> nn.Module:
@@ -63,12 +65,15 @@ def build_backbone(backbone: ResolvedBackbone, *, any_size: bool = False) -> nn.
         load_checkpoint(model, start, {"timm": arguments, "stem": stem})
     else:
         weights = read_weights(start)
+        first = getattr(weights.get(FIRST_CONVOLUTION), "shape", ())
+        if problem := stem_problem(first, backbone):
+            raise ValueError(f"backbone.pretrained: {start} {problem}")
         features = _without_classifier(weights, model)
         if has_same_shapes(features, model):
             model.load_state_dict(features)  # such as those of a ResNet with a small stem
         else:
             model = _from_timm_file(start, weights, arguments | extra)
-            _fit_stem_without_loss(model, backbone, start)
+            fit_stem(model, backbone.stem)  # only a deep one is left, which keeps its weights
     check_finite(model, start)
     check_normalization(backbone, start)
     return model
@@ -195,24 +200,6 @@ def _without_classifier(weights: dict[str, Any], model: nn.Module) -> dict[str, 
     expected = model.state_dict().keys()
     classifier = tuple(f"{part}." for part in _classifiers(model))
     return {k: v for k, v in weights.items() if k in expected or not k.startswith(classifier)}
-
-
-def _fit_stem_without_loss(model: nn.Module, backbone: ResolvedBackbone, file: Path) -> None:
-    """Fit the stem to small images, unless that would replace weights of the file by random ones.
-
-    Raises:
-        ValueError: it would replace some.
-    """
-    before = model.state_dict(keep_vars=True)  # the tensors themselves, to compare them by identity
-    fit_stem(model, backbone.stem)
-    after = model.state_dict(keep_vars=True)
-    lost = [key for key, value in before.items() if after.get(key) is not value]
-    if lost:
-        raise ValueError(
-            f"backbone.pretrained: {file} holds weights for the standard stem of {backbone.name}, whose "
-            f"{lost[0]} backbone.stem: small would replace with random ones; set backbone.stem: "
-            "standard"
-        )
 
 
 def feature_width(backbone: nn.Module) -> int:

@@ -49,6 +49,17 @@ def weights_problem(weights: Path, backbone: Backbone) -> str | None:
         return f"cannot be read: {error.strerror or error}"
 
 
+def stem_problem(first: Shape, backbone: Backbone) -> str | None:
+    """Return why a first convolution of this shape cannot be loaded; the patches of a ViT are resampled."""
+    stem = stem_of_convolution(first)
+    if backbone.info.family != "resnet" or stem is None or backbone.stem in ("auto", stem):
+        return None
+    return (
+        f"holds weights for the {stem} stem of {backbone.name}, and backbone.stem is {backbone.stem}; set "
+        f"backbone.stem: {stem}"
+    )
+
+
 def _file_problem(file: Path, backbone: Backbone) -> str | None:
     if file.suffix == ".safetensors":
         return _safetensors_problem(file, backbone)
@@ -81,7 +92,7 @@ def _safetensors_problem(file: Path, backbone: Backbone) -> str | None:
         expected = 8 + int.from_bytes(stream.read(8), "little") + end
     if (size := file.stat().st_size) != expected:
         return f"is damaged: it has {size:,} bytes, and its header names {expected:,}"
-    return _stem_problem(shapes.get(FIRST_CONVOLUTION, ()), backbone) or _shapes_problem(
+    return stem_problem(shapes.get(FIRST_CONVOLUTION, ()), backbone) or _shapes_problem(
         shapes.values(), backbone
     )
 
@@ -97,17 +108,6 @@ def _shape(sizes: Any) -> Shape:
     if not all(type(size) is int and 0 <= size < LARGEST_NUMBER for size in sizes):
         raise ValueError("its sizes are impossible")
     return tuple(sizes)
-
-
-def _stem_problem(first: Shape, backbone: Backbone) -> str | None:
-    """Compare the first convolution of a file with that of a ResNet; the patches of a ViT are resampled."""
-    stem = stem_of_convolution(first)
-    if backbone.info.family != "resnet" or stem is None or backbone.stem in ("auto", stem):
-        return None
-    return (
-        f"holds weights for the {stem} stem of {backbone.name}, and backbone.stem is {backbone.stem}; set "
-        f"backbone.stem: {stem}"
-    )
 
 
 def _shapes_problem(shapes: Collection[Shape], backbone: Backbone) -> str | None:
