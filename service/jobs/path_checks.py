@@ -76,7 +76,8 @@ def _weights_problems(settings: Settings, pretrained: str | None) -> list[FieldP
     try:
         if not path.exists():
             return [FieldProblem(field, "does not exist on the server", pretrained, expected)]
-        if not path.is_dir() and path.suffix not in WEIGHTS_ENDINGS:
+        # Opening a pipe would wait for its other end.
+        if not path.is_dir() and (path.suffix not in WEIGHTS_ENDINGS or not path.is_file()):
             endings = ", ".join(WEIGHTS_ENDINGS)
             return [
                 FieldProblem(field, "is not a file of weights", pretrained, f"one of {endings}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tarfile
 import zipfile
 from pathlib import Path
@@ -96,9 +97,11 @@ def test_unreadable_dataset_folder_is_a_validation_error(api: Api) -> None:
 def test_submit_refuses_missing_weights(api: Api, tmp_path: Path) -> None:
     api.dataset()
     (tmp_path / "notes.txt").touch()
+    os.mkfifo(tmp_path / "pipe.pth")
     for name, message in (
         ("nowhere.pth", "does not exist on the server"),
         ("notes.txt", "is not a file of weights"),
+        ("pipe.pth", "is not a file of weights"),
         ("x" * 300, "cannot be read: File name too long"),
     ):
         backbone = {"name": "resnet18", "pretrained": str(tmp_path / name)}
