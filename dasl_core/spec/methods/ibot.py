@@ -143,7 +143,7 @@ class IBOT(SelfDistillationConfig):
             problems.append(
                 FieldProblem(
                     "method.mask_ratio",
-                    f"hides no patch of the {(context.image_size // patch) ** 2} of an image",
+                    f"masks none of the {(context.image_size // patch) ** 2} patches of an image",
                     str(list(self.mask_ratio)),
                     "larger ratios, or a larger backbone.image_size",
                 )
@@ -182,9 +182,9 @@ class IBOT(SelfDistillationConfig):
 def _without_tokens(context: ResolveContext) -> FieldProblem:
     """Describe what the backbone lacks."""
     if context.class_token:
-        message = "is of a family whose patch tokens ibot cannot hide and compare"
+        message = "is of a family whose patch tokens ibot cannot mask"
     else:
-        message = "has no class token that ibot could train beside those of patches"
+        message = "has no class token, which ibot trains beside the patch tokens"
     expected = "a Vision Transformer with a class token, such as 'vit_small_patch16_224'"
     return FieldProblem("backbone.name", message, context.backbone, expected)
 
