@@ -117,7 +117,7 @@ def main() -> int:
     )
     parser.add_argument("--calibrate", action="store_true")
     parser.add_argument("--tables", nargs="+", choices=ROWS, default=list(ROWS))
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3, choices=range(1, max(T95) + 2))
     parser.add_argument("--side-by-side", type=int, default=2)
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
