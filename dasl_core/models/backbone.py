@@ -68,12 +68,10 @@ def build_backbone(backbone: ResolvedBackbone, *, any_size: bool = False) -> nn.
         first = getattr(weights.get(FIRST_CONVOLUTION), "shape", ())
         if problem := stem_problem(first, backbone):
             raise ValueError(f"backbone.pretrained: {start} {problem}")
-        features = _without_classifier(weights, model)
-        if has_same_shapes(features, model):
-            model.load_state_dict(features)  # such as those of a ResNet with a small stem
+        if has_same_shapes(weights, model):
+            model.load_state_dict(weights)  # such as `backbone.safetensors` of a checkpoint
         else:
-            model = _from_timm_file(start, weights, arguments | extra)
-            fit_stem(model, backbone.stem)  # only a deep one is left, which keeps its weights
+            model = _from_timm_file(start, weights, arguments | extra, backbone.stem)
     check_finite(model, start)
     check_normalization(backbone, start)
     return model
@@ -96,7 +94,9 @@ def fit_stem(model: nn.Module, kind: Stem) -> None:
     model.maxpool = nn.Identity()
 
 
-def _from_timm_file(file: Path, weights: dict[str, Any], arguments: dict[str, Any]) -> nn.Module:
+def _from_timm_file(
+    file: Path, weights: dict[str, Any], arguments: dict[str, Any], stem: Stem
+) -> nn.Module:
     """Build a timm model whose weights timm itself loads from a file.
 
     timm adapts them to the input channels and to the positions and patches of a ViT, and drops the
@@ -104,6 +104,7 @@ def _from_timm_file(file: Path, weights: dict[str, Any], arguments: dict[str, An
 
     Args:
         weights: the content of the file.
+        stem: which the weights of a ResNet have; a deep one may get another stride.
 
     Raises:
         ValueError: the weights do not fit the model.
@@ -111,6 +112,7 @@ def _from_timm_file(file: Path, weights: dict[str, Any], arguments: dict[str, An
     name = arguments["model_name"]
     try:
         model: nn.Module = timm.create_model(**arguments)
+        fit_stem(model, stem)
         kept = _Kept(name)
         # For some ViTs timm would otherwise expect weights in the format of JAX.
         source = _configuration(model) | {"state_dict": weights, "custom_load": False}
@@ -124,10 +126,11 @@ def _from_timm_file(file: Path, weights: dict[str, Any], arguments: dict[str, An
                 strict=False,
             )
         names, expected = kept.names, model.state_dict().keys()
+        classifier = tuple(f"{part}." for part in _classifiers(model))
         # timm silently leaves missing weights random, and drops those that it does not know.
         if missing := expected - names:
             raise ValueError(f"it has no {min(missing)}")
-        if other := _without_classifier(dict.fromkeys(names - expected), model):
+        if other := {key for key in names - expected if not key.startswith(classifier)}:
             raise ValueError(f"it is of another network, which has {min(other)}")
     except Exception as error:  # malformed files raise arbitrary exception types
         raise ValueError(f"backbone.pretrained: {file} does not fit {name}: {error}") from error
@@ -193,13 +196,6 @@ def _classifiers(model: nn.Module) -> tuple[str, ...]:
     """Names of the layers that a timm model with classes has after its features."""
     names = _configuration(model).get("classifier") or ()
     return (names,) if isinstance(names, str) else tuple(names)
-
-
-def _without_classifier(weights: dict[str, Any], model: nn.Module) -> dict[str, Any]:
-    """Return the weights without those of a classifier, which `model` does not have."""
-    expected = model.state_dict().keys()
-    classifier = tuple(f"{part}." for part in _classifiers(model))
-    return {k: v for k, v in weights.items() if k in expected or not k.startswith(classifier)}
 
 
 def feature_width(backbone: nn.Module) -> int:

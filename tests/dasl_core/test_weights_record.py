@@ -91,7 +91,8 @@ def test_hub_folder_of_small_stem_is_recognized(tmp_path: Path) -> None:
         assert (record.stem, record.image_size) == (stem, None)
 
 
-def test_classifier_with_small_stem_loads(tmp_path: Path) -> None:
+@pytest.mark.parametrize("channels", [1, 3])
+def test_classifier_with_small_stem_loads(tmp_path: Path, channels: int) -> None:
     file = tmp_path / "model.safetensors"
     network = timm.create_model("resnet18", num_classes=10)
     fit_stem(network, "small")
@@ -99,10 +100,11 @@ def test_classifier_with_small_stem_loads(tmp_path: Path) -> None:
     # timm's, if the network was built with arguments; they do not tell what was changed afterwards.
     content = {"model_args": {"num_classes": 10}, **IMAGENET.model_dump()}
     (tmp_path / "config.json").write_text(json.dumps(content))
-    backbone = chosen(read_record(file), str(file), image_size=96)
+    backbone = chosen(read_record(file), str(file), image_size=96, in_channels=channels)
     assert backbone.stem == "small"
     weight = build_backbone(backbone).get_parameter("conv1.weight")
-    assert torch.equal(weight, network.get_parameter("conv1.weight"))
+    expected = network.get_parameter("conv1.weight")
+    torch.testing.assert_close(weight, expected if channels == 3 else expected.sum(1, keepdim=True))
 
 
 def test_stem_of_a_file_without_record_is_that_of_its_first_convolution(tmp_path: Path) -> None:
