@@ -130,7 +130,8 @@ def _from_timm_file(
         # timm silently leaves missing weights random, and drops those that it does not know.
         if missing := expected - names:
             raise ValueError(f"it has no {min(missing)}")
-        if other := {key for key in names - expected if not key.startswith(classifier)}:
+        other = {key for key in names - expected if not key.startswith(classifier)}
+        if other and (other := other - _names_with_classes(name)):
             raise ValueError(f"it is of another network, which has {min(other)}")
     except Exception as error:  # malformed files raise arbitrary exception types
         raise ValueError(f"backbone.pretrained: {file} does not fit {name}: {error}") from error
@@ -196,6 +197,12 @@ def _classifiers(model: nn.Module) -> tuple[str, ...]:
     """Names of the layers that a timm model with classes has after its features."""
     names = _configuration(model).get("classifier") or ()
     return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _names_with_classes(name: str) -> set[str]:
+    """Names of all weights of a timm model with classes: some have a BatchNorm before the classifier."""
+    with torch.device("meta"):
+        return set(timm.create_model(name).state_dict())
 
 
 def feature_width(backbone: nn.Module) -> int:

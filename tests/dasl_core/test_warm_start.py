@@ -168,6 +168,13 @@ def test_file_of_another_network_is_refused(
     assert of_it in message
 
 
+def test_file_with_a_batch_norm_of_its_classifier_loads(tmp_path: Path) -> None:
+    published, file = timm.create_model("efficientvit_m0"), tmp_path / "weights.pth"
+    torch.save(published.state_dict(), file)
+    model = build_backbone(backbone(name="efficientvit_m0", image_size=224, pretrained=str(file)))
+    assert torch.equal(*(next(each.parameters()) for each in (model, published)))
+
+
 def test_vit_with_jax_weights_loads_file(tmp_path: Path) -> None:
     name = "vit_tiny_patch16_224"
     published = timm.create_model(name)
