@@ -24,7 +24,7 @@ from dasl_core.models.warm_start import (
     with_last_norm_of,
 )
 from dasl_core.spec import ResolvedBackbone
-from dasl_core.spec.backbones import SMALL_STEM_PATCHES, Stem
+from dasl_core.spec.backbones import BACKBONES, SMALL_STEM_PATCHES, Stem
 from dasl_core.spec.weights import stem_problem
 from dasl_core.spec.weights_record import FIRST_CONVOLUTION
 
@@ -134,7 +134,12 @@ def _from_timm_file(
         if other and (other := other - _names_with_classes(name)):
             raise ValueError(f"it is of another network, which has {min(other)}")
     except Exception as error:  # malformed files raise arbitrary exception types
-        raise ValueError(f"backbone.pretrained: {file} does not fit {name}: {error}") from error
+        advice, own = "", BACKBONES[name].image_size
+        if "size mismatch for" in str(error) and arguments.get("img_size", own) != own:
+            advice = f"; weights that timm does not resample need backbone.image_size: {own}"
+        raise ValueError(
+            f"backbone.pretrained: {file} does not fit {name}: {error}{advice}"
+        ) from error
     return model
 
 

@@ -175,6 +175,14 @@ def test_file_with_a_batch_norm_of_its_classifier_loads(tmp_path: Path) -> None:
     assert torch.equal(*(next(each.parameters()) for each in (model, published)))
 
 
+def test_weights_that_timm_does_not_resample_are_refused_with_their_size(tmp_path: Path) -> None:
+    file = tmp_path / "weights.pth"
+    torch.save(timm.create_model("pit_ti_224").state_dict(), file)
+    message = refused(file, name="pit_ti_224", image_size=64)
+    assert "size mismatch for pos_embed" in message
+    assert message.endswith("; weights that timm does not resample need backbone.image_size: 224")
+
+
 def test_vit_with_jax_weights_loads_file(tmp_path: Path) -> None:
     name = "vit_tiny_patch16_224"
     published = timm.create_model(name)
