@@ -1,7 +1,8 @@
-"""Generate `dasl_core/spec/backbones.json`: `python -m dasl_core.models.catalog`, some ten minutes."""
+"""Generate `dasl_core/spec/backbones.json`: `python -m dasl_core.models.catalog`, some seven minutes."""
 
 import json
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dasl_core.models.freeze import count_blocks
 from dasl_core.models.frequent_shapes import frequent_shapes
+from dasl_core.models.masked_vit import patch_grid, vit_tokens
+from dasl_core.models.shapes_only import shapes_only
 
 # Two modules of timm have other names here, which jobs and clients already know.
 FAMILIES = {"resnet": "resnet", "vision_transformer": "vit"}
 # An odd and an even number of units: whether a network takes them says that it takes all.
 COUNTS = (5, 8)
 STRIDE = 32
+SMALLEST_SIZE, LARGEST_SIZE = 8, 1024  # that a job may have
+STEP = 8  # in pixels, between the image sizes that are tried first
 # By which networks refuse a size.
 REFUSALS = (
     AssertionError,
@@ -52,6 +57,7 @@ def describe(name: str, module: str) -> dict[str, Any] | None:
         return None
     sizes = behavior["sizes"]
     multiple = size if sizes == "fixed" else behavior["size_multiple"]
+    network = _build(name, dynamic_img_size=True) if sizes == "dynamic" else model
     weights = dict(model.named_parameters())
     batch_norm = any(isinstance(layer, _BatchNorm) for layer in model.modules())
     return {
@@ -63,8 +69,11 @@ def describe(name: str, module: str) -> dict[str, Any] | None:
         "image_size": size,
         "sizes": sizes,
         "size_multiple": multiple,
+        # It depends on strides, which differ within a kind.
+        "smallest_size": _smallest_size(name, network, sizes, multiple),
         "patch_size": patch,
         "class_token": getattr(model, "cls_token", None) is not None,
+        "token_patch_size": _token_patch_size(network, size),
         "learned_positions": _has_learned_positions(model),
         "blocks": _blocks(model),
         "normalizations": _normalizations(name),
@@ -84,7 +93,7 @@ def _kind(name: str, model: nn.Module, size: int, patch: int | None) -> dict[str
 
 
 def _build(name: str, **arguments: Any) -> nn.Module:
-    with torch.device("meta"):
+    with shapes_only():
         model: nn.Module = timm.create_model(name, num_classes=0, **arguments)
     return model.eval()
 
@@ -94,7 +103,7 @@ def _takes(model: nn.Module, sizes: Sequence[int]) -> bool:
     """Whether a network gives features (N, d) of images of all of these sizes."""
     for size in sizes:
         try:
-            with torch.device("meta"):
+            with shapes_only():
                 outputs = model(torch.empty(2, 3, size, size))
         except REFUSALS:
             return False
@@ -145,6 +154,38 @@ def _built(name: str, sizes: Sequence[int], arguments: dict[str, Any]) -> list[n
 
 def _multiples(multiple: int) -> tuple[int, ...]:
     return tuple(count * multiple for count in COUNTS)
+
+
+def _smallest_size(name: str, network: nn.Module, sizes: str, multiple: int) -> int:
+    """Return the side of the smallest images of which a network computes features and can be trained."""
+    if sizes == "fixed":
+        return multiple
+
+    def computes(side: int) -> bool:
+        networks = _built(name, [side], {}) if sizes == "built" else [network]
+        return any(_takes(each.train(), (side,)) for each in networks)
+
+    step = max(STEP, multiple)
+    side = next(side for side in range(step, LARGEST_SIZE + 1, step) if computes(side))
+    smaller = range(side - multiple, max(side - step, SMALLEST_SIZE - 1), -multiple)
+    return min([side, *takewhile(computes, smaller)])
+
+
+@torch.no_grad()
+def _token_patch_size(network: Any, size: int) -> int | None:
+    """Return the side of the patches of a network that iBOT can mask; None: it cannot."""
+    if getattr(network, "cls_token", None) is None:
+        return None
+    try:
+        with shapes_only():
+            images = torch.empty(2, 3, size, size)
+            height, width = patch_grid(network, images)
+            masks = torch.empty(2, height * width, dtype=torch.bool)
+            token, patches = vit_tokens(network, images, masks, torch.empty(network.num_features))
+    except REFUSALS:
+        return None
+    shapes = (2, network.num_features), (2, height * width, network.num_features)
+    return size // height if (token.shape, patches.shape) == shapes else None
 
 
 def _has_learned_positions(model: nn.Module) -> bool:

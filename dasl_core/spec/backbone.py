@@ -33,7 +33,8 @@ class Backbone(SpecModel):
             'Height and width of the network\'s input, in pixels. "auto": the median of the '
             "images' shorter sides, rounded down to a multiple of 32, at least 32 and at most "
             "224; for a ViT, rounded down further to a multiple of its patch size; for a network that "
-            "takes one size only, that size; for the checkpoint of a ViT, its size."
+            "takes one size only, that size; for the checkpoint of a ViT, its size; at least what the "
+            "network can compute."
         ),
     )
     in_channels: Literal[1, 3] = Field(3, description="3 reads all images as RGB, 1 as luminance.")

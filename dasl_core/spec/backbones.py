@@ -60,8 +60,10 @@ class BackboneInfo(SpecModel):
             it interpolates its position embeddings; "built": the one size that it is built for; "fixed":
             only `image_size`.
         size_multiple: image sizes must be multiples of it.
+        smallest_size: of which it computes features and can be trained, with timm's own stem.
         patch_size: of a plain transformer ("vit" and "eva"), in pixels.
         class_token: whether it has one.
+        token_patch_size: side in pixels of the patches that iBOT can mask; None: it cannot.
         learned_positions: whether it learns a position embedding for each patch, which MoCo v3 may replace.
         blocks: how many `freeze_blocks` counts; None if timm does not know.
         normalizations: of the weights that timm publishes; those of timm's default weights first.
@@ -78,8 +80,10 @@ class BackboneInfo(SpecModel):
     image_size: int
     sizes: Literal["any", "dynamic", "built", "fixed"]
     size_multiple: int
+    smallest_size: int
     patch_size: int | None
     class_token: bool
+    token_patch_size: int | None
     learned_positions: bool
     blocks: int | None
     normalizations: tuple[PublishedNormalization, ...]
@@ -125,8 +129,10 @@ OWN_INFO = BackboneInfo(
     image_size=0,
     sizes="any",
     size_multiple=1,
+    smallest_size=1,
     patch_size=None,
     class_token=False,
+    token_patch_size=None,
     learned_positions=False,
     blocks=None,
     normalizations=(),

@@ -4,10 +4,19 @@ from typing import Any
 
 import pytest
 import timm
+import torch
 
 from dasl_core.models.freeze import freeze_first_blocks
 from dasl_core.models.frequent_shapes import frequent_shapes
-from dasl_core.spec import BACKBONES, BackboneInfo, DatasetFacts, JobSpec, SpecError, resolve
+from dasl_core.spec import (
+    BACKBONES,
+    BackboneInfo,
+    DatasetFacts,
+    JobSpec,
+    SpecError,
+    resolve,
+    versions,
+)
 
 FACTS = DatasetFacts(num_images=300, num_classes=3, median_size=40)
 WEIGHTS = "/weights.safetensors"
@@ -59,6 +68,54 @@ def test_fixed_positions_need_learned_ones() -> None:
     assert (field, expected) == ("method.positions", "'learned'")
     assert message == "replaces learned positions, which vit_small_patch16_dinov3 does not have"
     assert problems(method=method, backbone={"name": "test_vit"}) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "smallest"),
+    [("convnext_atto", 16, 32), ("inception_v3", 64, 75), ("csatv2", 32, 64)],
+)
+def test_images_that_a_network_cannot_compute_are_refused(
+    name: str, size: int, smallest: int
+) -> None:
+    ((field, message, expected),) = problems(backbone={"name": name, "image_size": size})
+    assert (field, expected) == ("backbone.image_size", f"{smallest} or larger")
+    assert message.startswith(f"must be at least {smallest} for {name}")
+    assert problems(backbone={"name": name, "image_size": smallest}) == []
+    automatic = JobSpec.model_validate({"dataset": "x", "backbone": {"name": name}})
+    assert resolve(automatic, FACTS).backbone.image_size >= smallest
+
+
+def test_stored_job_with_smaller_images_is_read() -> None:
+    spec = JobSpec.model_validate({"dataset": "x", "backbone": {"name": "convnext_atto"}})
+    stored = resolve(spec, FACTS).model_dump(mode="json")
+    stored["backbone"]["image_size"] = 16
+    assert versions.load(stored, versions.current()).backbone.image_size == 16
+
+
+def test_local_crops_are_large_enough_for_the_network() -> None:
+    backbone = {"name": "convnext_atto", "image_size": 32}
+    ((field, _, expected),) = problems(backbone=backbone, method={"name": "dino", "local_size": 16})
+    assert (field, expected) == ("method.local_size", "32 or larger")
+    assert problems(backbone=backbone, method={"name": "dino"}) == []
+
+
+def test_small_stem_takes_smaller_images() -> None:
+    network = {"name": "resnetblur18", "image_size": 8}
+    assert problems(backbone={**network, "stem": "small"}) == []
+    ((field, _, expected),) = problems(backbone={**network, "stem": "standard"})
+    assert (field, expected) == ("backbone.image_size", "17 or larger")
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "test_vit", "test_convnext", "test_efficientnet"])
+def test_smallest_size_of_the_catalog_is_computed(name: str) -> None:
+    smallest, multiple = BACKBONES[name].smallest_size, BACKBONES[name].size_multiple
+    arguments = {"img_size": smallest} if BACKBONES[name].sizes == "dynamic" else {}
+    model = timm.create_model(name, num_classes=0, **arguments)
+    for network in (model.eval(), model.train()):
+        assert network(torch.randn(2, 3, smallest, smallest)).isfinite().all()
+    if smallest - multiple >= 8:
+        with pytest.raises(RuntimeError):
+            model(torch.randn(2, 3, smallest - multiple, smallest - multiple))
 
 
 @pytest.mark.parametrize("name", ["test_resnet", "test_vit", "test_convnext", "test_efficientnet"])

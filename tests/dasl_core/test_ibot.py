@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightly.loss import DINOLoss, IBOTPatchLoss, KoLeoLoss
+from timm.models.beit import Beit
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
@@ -54,6 +55,15 @@ def eva() -> nn.Module:
     """A network of DINOv3's kind: rotary positions, register tokens and an average as its feature."""
     positions = {"use_rot_pos_emb": True, "use_abs_pos_emb": False, "global_pool": "avg"}
     network: nn.Module = Eva(**NETWORK, **positions, use_fc_norm=False)
+    return network
+
+
+def beit() -> nn.Module:
+    """A network with relative positions."""
+    arguments = {
+        n: v for n, v in NETWORK.items() if n not in ("num_reg_tokens", "dynamic_img_size")
+    }
+    network: nn.Module = Beit(**arguments, global_pool="token", use_shared_rel_pos_bias=True)
     return network
 
 
@@ -246,7 +256,7 @@ def test_masks_do_not_depend_on_the_number_of_ranks() -> None:
     assert not torch.equal(whole[:4], share)
 
 
-@pytest.mark.parametrize("network", [vit, eva])
+@pytest.mark.parametrize("network", [vit, eva, beit])
 def test_masked_patches_are_hidden_from_the_network(network: Any) -> None:
     torch.manual_seed(0)
     backbone = network().eval()
@@ -278,7 +288,7 @@ def test_network_without_class_and_patch_tokens_is_refused(pictures: DatasetInde
     for name, lacks in (
         ("test_resnet", "has no class token"),
         ("test_vit2", "has no class token"),
-        ("deit_tiny_patch16_224", "is of a family whose patch tokens"),
+        ("cait_s24_224", "has a class token, but no patch tokens"),
     ):
         with pytest.raises(SpecError, match=rf"backbone\.name: {lacks}"):
             resolved(pictures, method={"name": "ibot"}, backbone={"name": name})

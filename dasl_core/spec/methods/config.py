@@ -67,8 +67,9 @@ class ResolveContext(NamedTuple):
         patch_size: in pixels; None for a network without patches.
         crop_multiple: local crops must be multiples of it, such as a ViT's patch size, in pixels; 1 if they
             may have any size, None if the network takes `image_size` alone.
+        smallest_size: of images and local crops of which the backbone computes features, in pixels.
         starts_from_weights: whether `backbone.pretrained` is set.
-        class_token, learned_positions: facts about the backbone, as in `BackboneInfo`.
+        class_token, token_patch_size, learned_positions: facts about the backbone, as in `BackboneInfo`.
     """
 
     backbone: str
@@ -79,8 +80,10 @@ class ResolveContext(NamedTuple):
     batch_size: int
     epochs: int
     crop_multiple: int | None = 1
+    smallest_size: int = 1
     starts_from_weights: bool = False
     class_token: bool = False
+    token_patch_size: int | None = None
     learned_positions: bool = False
 
 
@@ -186,7 +189,7 @@ class MultiCropConfig(MethodConfig):
         description=(
             "Height and width of a local crop in pixels; for a ViT, a multiple of its patch "
             'size. "auto": 3/7 of `image_size` (96 of 224), for a ViT rounded to whole '
-            "patches, at least 8."
+            "patches, at least 8 and what the network can compute."
         ),
     )
     local_scale: tuple[float, float] | Auto = Field(
@@ -214,7 +217,7 @@ class MultiCropConfig(MethodConfig):
 
     def check(self, context: ResolveContext) -> list[FieldProblem]:
         """Return a problem when the network does not take local crops of this size."""
-        size, multiple = self.local_size, context.crop_multiple
+        size, multiple, smallest = self.local_size, context.crop_multiple, context.smallest_size
         if self.local_crops == 0:
             return []
         if multiple is None:
@@ -226,23 +229,36 @@ class MultiCropConfig(MethodConfig):
                     "0, or a backbone that takes several sizes, such as a ResNet, ConvNeXt or ViT",
                 )
             ]
-        if size == "auto" or size % multiple == 0:
+        if size == "auto":
             return []
-        return [
-            FieldProblem(
-                "method.local_size",
-                f"must be divisible by {multiple} for {context.backbone}",
-                str(size),
-                f"such as {max(1, size // multiple) * multiple}",
-            )
-        ]
+        if size % multiple:
+            return [
+                FieldProblem(
+                    "method.local_size",
+                    f"must be divisible by {multiple} for {context.backbone}",
+                    str(size),
+                    f"such as {max(1, smallest // multiple, size // multiple) * multiple}",
+                )
+            ]
+        if size < smallest:
+            return [
+                FieldProblem(
+                    "method.local_size",
+                    f"must be at least {smallest} for {context.backbone}, which cannot compute features of "
+                    "smaller images",
+                    str(size),
+                    f"{smallest} or larger",
+                )
+            ]
+        return []
 
     def resolved_local_size(self, context: ResolveContext) -> int:
         """Return the side of a local crop; "auto" is rounded to whole patches."""
         if self.local_size != "auto":
             return self.local_size
         unit = context.crop_multiple or 1
-        return max(8, max(1, round(context.image_size * 3 / 7 / unit)) * unit)
+        side = max(1, round(context.image_size * 3 / 7 / unit)) * unit
+        return max(8, context.smallest_size, side)
 
 
 class ResolvedMultiCropConfig(MultiCropConfig):

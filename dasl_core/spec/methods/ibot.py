@@ -136,8 +136,8 @@ class IBOT(SelfDistillationConfig):
     def check(self, context: ResolveContext) -> list[FieldProblem]:
         """Return what keeps patches from being hidden, and settings without effect."""
         problems = super().check(context)
-        patch = context.patch_size
-        if patch is None or not context.class_token:
+        patch = context.patch_size or context.token_patch_size
+        if patch is None or context.token_patch_size is None:
             problems.append(_without_tokens(context))
         elif self.mask_ratio[1] * (context.image_size // patch) ** 2 < 1:
             problems.append(
@@ -182,7 +182,7 @@ class IBOT(SelfDistillationConfig):
 def _without_tokens(context: ResolveContext) -> FieldProblem:
     """Describe what the backbone lacks."""
     if context.class_token:
-        message = "is of a family whose patch tokens ibot cannot mask"
+        message = "has a class token, but no patch tokens that ibot could mask"
     else:
         message = "has no class token, which ibot trains beside the patch tokens"
     expected = "a Vision Transformer with a class token, such as 'vit_small_patch16_224'"

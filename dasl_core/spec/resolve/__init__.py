@@ -94,8 +94,10 @@ def _resolve(
         batch_size=batch,
         epochs=spec.train.epochs,
         crop_multiple=chosen.crop_multiple,
+        smallest_size=chosen.smallest_size,
         starts_from_weights=spec.backbone.pretrained is not None,
         class_token=spec.backbone.info.class_token,
+        token_patch_size=spec.backbone.info.token_patch_size,
         learned_positions=spec.backbone.info.learned_positions,
     )
     check_augment(given.augment, resolve_augment(spec.augment, spec.method, image_size), problems)

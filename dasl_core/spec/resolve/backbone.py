@@ -19,11 +19,13 @@ class ChosenBackbone(NamedTuple):
     """The sizes and the stem of a backbone.
 
     Attributes:
+        smallest_size: of images and local crops, in pixels.
         crop_multiple: local crops must be multiples of it, in pixels; 1 if they may have any size, None if
             the network takes `image_size` alone.
     """
 
     image_size: int
+    smallest_size: int
     stem: Stem
     patch_size: int | None
     crop_multiple: int | None
@@ -58,10 +60,12 @@ def choose_backbone(
                 "standard, with a larger backbone.image_size for small images",
             )
         )
-    multiple = info.size_multiple
-    if stem == "small" and info.patch_size is not None:
-        multiple = SMALL_STEM_PATCHES
-    fitting = max(1, size // multiple) * multiple
+    multiple, smallest = info.size_multiple, info.smallest_size
+    if stem == "small":
+        smallest = 1  # its feature maps are larger: it takes all sizes that a job may have
+        if info.patch_size is not None:
+            multiple = SMALL_STEM_PATCHES
+    fitting = max(smallest, size // multiple * multiple)
     if info.sizes == "fixed":
         fitting = info.image_size
     if given == "auto":
@@ -75,7 +79,7 @@ def choose_backbone(
                 str(fitting),
             )
         )
-    elif size != fitting:
+    elif size % multiple:
         problems.append(
             FieldProblem(
                 "backbone.image_size",
@@ -84,12 +88,22 @@ def choose_backbone(
                 f"such as {fitting}",
             )
         )
+    elif size < smallest:
+        problems.append(
+            FieldProblem(
+                "backbone.image_size",
+                f"must be at least {smallest} for {backbone.name} with its {stem} stem, which cannot compute "
+                "features of smaller images",
+                str(size),
+                f"{smallest} or larger",
+            )
+        )
     patch = info.patch_size
     if stem == "small" and patch is not None:
         patch = multiple = size // SMALL_STEM_PATCHES
     _check_record(size, stem, backbone, record, problems)
     several = info.sizes in ("any", "dynamic")
-    return ChosenBackbone(size, stem, patch, multiple if several else None)
+    return ChosenBackbone(size, smallest, stem, patch, multiple if several else None)
 
 
 def check_frozen_batch_norm(
