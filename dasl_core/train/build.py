@@ -24,7 +24,7 @@ from dasl_core.train.divergence import DivergenceGuard
 from dasl_core.train.evaluation import Evaluator
 from dasl_core.train.gradients import GradientComputer
 from dasl_core.train.optim import build_optimizer, learning_rate_factors
-from dasl_core.train.precision import autocast, weight_dtype
+from dasl_core.train.precision import autocast, refuse_undefined_gradients, weight_dtype
 from dasl_core.train.progress import Progress, RunLength
 from dasl_core.train.pseudo_labels import PseudoLabels
 from dasl_core.train.reporter import Reporter
@@ -166,6 +166,7 @@ def build_trainer(
         device,
         dtype,
     )
+    refuse_undefined_gradients(method, precision, device)
     optimizer = build_optimizer(
         spec.train.optimizer, method, learning_rate_factors(spec.train.optimizer, method)
     )

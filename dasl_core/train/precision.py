@@ -1,8 +1,9 @@
 """Mixed precision: the autocast context of `train.precision`."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+from torch import nn
 
 Precision = Literal["fp32", "bf16", "fp16", "fp64"]
 
@@ -21,3 +22,36 @@ def autocast_dtype(precision: Precision) -> torch.dtype | None:
 def weight_dtype(precision: Precision) -> torch.dtype:
     """The dtype of the weights."""
     return torch.float64 if precision == "fp64" else torch.float32
+
+
+def refuse_undefined_gradients(
+    network: nn.Module, precision: Precision, device: torch.device
+) -> None:
+    """Let convolutions refuse inputs for which torch computes no weight gradient in bf16 on a CPU.
+
+    Where the stride is larger than the input, most of a kernel meets only padding. The gradient of that part is
+    0, but torch 2.15 leaves it uninitialized: noise, or NaN. Such are the last stages of a ResNet for
+    images of 16 pixels.
+    """
+    if precision != "bf16" or device.type != "cpu":
+        return
+    for name, layer in network.named_modules():
+        if isinstance(layer, nn.Conv2d) and max(layer.stride) > 1 and max(layer.kernel_size) > 1:
+            layer.register_forward_pre_hook(_RefuseSmallInput(name))
+
+
+class _RefuseSmallInput:
+    """Forward pre-hook of a convolution: refuse training on inputs that are smaller than the stride."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, layer: nn.Conv2d, inputs: tuple[Any, ...]) -> None:
+        height, width = inputs[0].shape[-2:]
+        small = height < layer.stride[0] or width < layer.stride[1]
+        if small and torch.is_grad_enabled() and layer.weight.requires_grad:
+            raise ValueError(
+                f"train.precision: torch cannot compute bf16 gradients of {self._name} on a CPU, a convolution "
+                f"of stride {layer.stride[0]} over {height} x {width} pixels. Use fp32, or a larger "
+                "backbone.image_size or method.local_size."
+            )

@@ -1,0 +1,61 @@
+"""Mixed precision: what torch cannot compute in it is refused."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.train.precision import autocast, refuse_undefined_gradients
+from tests.support.training_world import resolved, run
+
+CPU = torch.device("cpu")
+
+
+def fill_free_memory_with_nan() -> None:
+    """Write NaN into memory that the next tensors get, so that what is left uninitialized is seen."""
+    sizes = [2**power + more for power in range(4, 18) for more in (0, 16, 100)]
+    kept = [torch.full((size,), torch.nan) for size in sizes for _ in range(4)]
+    kept.clear()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "side"), [*itertools.product((1, 3, 7), (1, 2, 4), (1, 2, 3, 5))]
+)
+def test_bf16_gradient_of_a_convolution_is_right_or_refused(
+    kernel: int, stride: int, side: int
+) -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv2d(16, 16, kernel, stride, kernel // 2, bias=False)
+    images = torch.randn(4, 16, side, side)
+    exact = torch.autograd.grad(layer(images).square().sum(), layer.weight)[0]
+    refuse_undefined_gradients(layer, "bf16", CPU)
+    fill_free_memory_with_nan()
+    with autocast("bf16", CPU):
+        if kernel > 1 and side < stride:
+            with pytest.raises(ValueError, match=r"train\.precision: torch cannot compute bf16"):
+                layer(images)
+            with torch.no_grad():
+                assert layer(images).isfinite().all()
+            return
+        output = layer(images)
+    fill_free_memory_with_nan()
+    gradient = torch.autograd.grad(output.float().square().sum(), layer.weight)[0]
+    assert (gradient - exact).norm() < 0.02 * exact.norm()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "fp64"])
+def test_other_precisions_are_not_refused(precision: str) -> None:
+    layer = nn.Conv2d(2, 2, 3, 2, 1)
+    refuse_undefined_gradients(layer, precision, CPU)  # type: ignore[arg-type]  # the parameter is a str
+    assert layer(torch.zeros(1, 2, 1, 1)).shape == (1, 2, 1, 1)
+
+
+def test_run_with_undefined_gradients_is_refused(pictures: DatasetIndex, cache: Path) -> None:
+    spec = resolved(pictures, train={"precision": "bf16"})
+    with pytest.raises(ValueError, match=r"layer4.*stride 2 over 1 x 1 pixels\. Use fp32, or a"):
+        run(spec, pictures, cache, None)
