@@ -347,7 +347,7 @@ def _spec(kind: str) -> dict[str, Any]:
     return {
         "name": kind,
         "dataset": DATASET,
-        "backbone": {"name": "test_resnet", "image_size": 16},
+        "backbone": {"name": "test_resnet", "image_size": 16, "stem": "standard"},
         "train": {
             "epochs": _EPOCHS,
             "batch_size": 8,

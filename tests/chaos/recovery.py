@@ -238,7 +238,7 @@ def small_spec(*, epochs: int, workers: int = 1, seed: int = 0) -> dict[str, Any
     return {
         "name": "chaos",
         "dataset": DATASET,
-        "backbone": {"name": "test_resnet", "image_size": 16},
+        "backbone": {"name": "test_resnet", "image_size": 16, "stem": "standard"},
         "train": {
             "epochs": epochs,
             "batch_size": 8,

@@ -52,7 +52,9 @@ DRAWN = "simclr"
 # Methods whose whole runs have the small stem: those that multiply rounding errors if BatchNorm sees 1 x 1
 # pixels at the last stage, and one of the others.
 SMALL_STEM = ("simclr", "margin_softmax", "npair", "proxy_anchor", "triplet")
-# Checks of every method on 1, 2 and 4 ranks; checks that do not depend on the method run on SimCLR only.
+# Checks of every method; checks that do not depend on the method run on SimCLR only. Regularizers gather by
+# the same code for every method, so only those of one method run on four ranks too, which takes four times
+# as long as two.
 EVERY_METHOD: dict[str, dict[str, Any]] = {
     "alone": {},
     "dar": {"dar": {"weight": 0.1}},
@@ -80,7 +82,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 CASES = [
     *(
-        (method, terms, (2, 4))
+        (method, terms, (2, 4) if terms == "alone" or method == "simclr" else (2,))
         for method in REGISTRY
         for terms, changes in EVERY_METHOD.items()
         if changes == supported(method, **changes) and not (changes and method in KIN)
@@ -388,7 +390,7 @@ def method_spec(
         index,
         method={"name": method, **settings},
         backbone={"stem": stem},
-        train={"precision": "fp64", "optimizer": {"name": "sgd", "lr": 0.05}},
+        train={"precision": "fp64", "epochs": 2, "optimizer": {"name": "sgd", "lr": 0.05}},
         resources={"workers": workers},
         **changes,
     )
@@ -464,7 +466,7 @@ def test_run_on_two_ranks_equals_run_on_one(
     terms = [f"loss_{term}" for term in (method, *changes)]
     assert one["losses"].keys() == {*terms, "loss"}
     for name, curve in one["losses"].items():
-        assert len(curve) == 9
+        assert len(curve) == 6
         np.testing.assert_allclose(two["losses"][name], curve, rtol=0, atol=TOLERANCE)
     np.testing.assert_allclose(two["epoch_losses"], one["epoch_losses"], rtol=0, atol=TOLERANCE)
     assert two["constraint"] == pytest.approx(one["constraint"], abs=TOLERANCE)
@@ -486,7 +488,7 @@ def test_checkpoint_of_two_ranks_is_refused_on_one(
     pool.call(2, whole_run, spec, pictures, cache, tmp_path / "kept")
     alone = ResolvedJobSpec.model_validate(method_spec(pictures, "simclr", 1))
     with pytest.raises(ValueError, match="written by 2 workers"):
-        run(alone, pictures, cache, None, resume=tmp_path / "kept" / "step-9")
+        run(alone, pictures, cache, None, resume=tmp_path / "kept" / "step-6")
 
 
 def bf16_losses(spec: dict[str, Any], index: DatasetIndex, cache: Path, kept: Path) -> list[float]:

@@ -167,12 +167,13 @@ def test_checkpoint_contains_and_loads_no_pickle(
     assert reporter.events == []
     folder = reporter.last_checkpoint
     for format in FORMATS:
-        # The last checkpoint already contains the first; the second is for other networks.
-        if format not in ("onnx", "transformers"):
+        # The last checkpoint already contains ONNX, `test_export_formats` looks for pickles in a program of
+        # torch.export, which takes longer, and transformers' layout is for other networks.
+        if format not in ("onnx", "torch-export", "transformers"):
             export_checkpoint(folder, format)
     files = {str(p.relative_to(folder)): p for p in folder.rglob("*") if p.is_file()}
     assert files.keys() >= {
-        *("README.md", "backbone.onnx", "backbone.pt2", "backbone.safetensors", "metrics.json"),
+        *("README.md", "backbone.onnx", "backbone.safetensors", "metrics.json"),
         *("huggingface/README.md", "huggingface/config.json", "huggingface/model.safetensors"),
         *("model.json", "training_state.json", "training_state.safetensors"),
     }

@@ -73,9 +73,9 @@ def names_no_place_of_this_machine(data: bytes) -> bool:
 def onnx_checkpoints(
     pictures: DatasetIndex, tmp_path_factory: pytest.TempPathFactory
 ) -> list[Exported]:
-    """Checkpoints with ONNX: a plain and a deep small stem, a ViT with its own patch size, gray images."""
+    """Checkpoints with ONNX: a deep small stem, a ViT with its own patch size, gray images."""
     root = tmp_path_factory.mktemp("onnx")
-    kinds = ("resnet-small-gray", "resnet18-small", "vit-small", "vit-large-image-gray")
+    kinds = ("resnet-small-gray", "vit-small", "vit-large-image-gray")
     return [(root / k, *checkpoint_of(pictures, k, root / k, onnx=True)) for k in kinds]
 
 
@@ -131,8 +131,6 @@ def test_onnx_failure_keeps_checkpoint_and_is_reported(
     assert names == {"backbone.safetensors", "model.json", "metrics.json", "README.md"}
     assert json.loads((tmp_path / "model.json").read_text())["onnx"] == {"error": problem}
     assert problem in (tmp_path / "README.md").read_text()
-    with pytest.raises(ExportError, match="differs from torch"):
-        export_checkpoint(tmp_path, "onnx")
 
 
 def test_large_onnx_weights_are_stored_in_second_file(

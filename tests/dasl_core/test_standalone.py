@@ -401,11 +401,13 @@ def test_invalid_run_prints_one_line(
     assert "Traceback" not in error
 
 
-def test_invalid_spec_fails_with_message(folder: Path) -> None:
-    done = command(folder, "spec.yaml", "--set", "train.epochs=0")
-    assert done.returncode == 1
-    assert "train.epochs: is out of range (given 0; expected a number >= 1)" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_invalid_spec_fails_with_message(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    assert standalone.main(["spec.yaml", "--set", "train.epochs=0"]) == 1
+    printed = capsys.readouterr().err
+    assert "train.epochs: is out of range (given 0; expected a number >= 1)" in printed
     assert not (folder / "build").exists()
 
 
@@ -462,7 +464,7 @@ def test_batch_must_be_divisible_by_ranks(
 @pytest.mark.usefixtures("without_onnx")
 def test_torchrun_on_two_ranks_equals_one(folder: Path) -> None:
     changes: dict[str, Any] = {
-        "train": {"precision": "fp64"},
+        "train": {"precision": "fp64", "epochs": 1},
         "evaluate": {"finetune": {"epochs": 1}},
     }
     write_spec(folder, dar={"weight": 0.1}, **changes)
@@ -472,7 +474,7 @@ def test_torchrun_on_two_ranks_equals_one(folder: Path) -> None:
     assert together.returncode == 0, together.stderr
     assert "broadcast_buffers" not in together.stderr, "whose name torch has deprecated"
     assert together.stdout.count("evaluation of raw") == 1
-    one, two = weights(folder / "alone"), weights(folder / "together")
+    one, two = weights(folder / "alone", 3), weights(folder / "together", 3)
     assert max((one[name] - two[name]).abs().max().item() for name in one) < 1e-6  # float32 files
     losses = [
         [json.loads(line)["values"]["loss"] for line in (folder / name / "metrics.jsonl").open()]

@@ -28,10 +28,10 @@ def run(folder: Path, *command: str) -> Any:
     return json.loads(output.read_text())
 
 
-STAND_IN = ("--standin", "--width", "2", "--seed", "14", "--kills", "4", "--mean-wait", "3")
 # `test_failures` kills drivers, ranks and controllers of a real Ray, where an attempt costs half a minute of
 # CPU time.
 REAL = ("--width", "1", "--seed", "60", "--kills", "2", "--mean-wait", "8")
+STAND_IN = ("--standin", "--width", "2", "--seed", "14", "--kills", "4", "--mean-wait", "3")
 
 
 @pytest.mark.parametrize(
@@ -41,17 +41,14 @@ REAL = ("--width", "1", "--seed", "60", "--kills", "2", "--mean-wait", "8")
             "sqlite",
             REAL,
             {"api": 1, "dispatcher": 1},
-            id="ray",
+            id="sqlite-ray",
             marks=pytest.mark.xdist_group("ray"),
         ),
-        *(
-            pytest.param(
-                database,
-                STAND_IN,
-                {"api": 1, "dispatcher": 1, "driver": 1, "worker": 1},
-                id=database,
-            )
-            for database in ("sqlite", "postgresql")
+        pytest.param(
+            "postgresql",
+            STAND_IN,
+            {"api": 1, "dispatcher": 1, "driver": 1, "worker": 1},
+            id="postgresql",
         ),
     ],
 )

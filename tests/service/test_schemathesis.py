@@ -197,12 +197,19 @@ document = _document()
     max_examples=EXAMPLES, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
 )
 def test_api_answers_are_documented_and_never_server_errors(case: Any, world: World) -> None:
+    if case.operation.label == "POST /v1/jobs" and _number(case.body) % 3 != 1:
+        return  # All three thousand bodies take half a minute; there are about nine for each field.
     ids, headers = world.resources(case.operation.label)
     parameters = dict(case.path_parameters or {})
     # Three of four requests use existing resources.
-    if zlib.crc32(repr(sorted(parameters.items())).encode("utf-8", "backslashreplace")) % 4:
+    if _number(sorted(parameters.items())) % 4:
         case.path_parameters = {name: ids[name] for name in parameters}
     if case.operation.path in ("/v1/jobs", "/v1/jobs/validate") and isinstance(case.body, dict):
         case.body = case.body | {"dataset": "emoji"}
     answer = case.call_and_validate(headers=headers, checks=CHECKS)
     world.statuses.setdefault(case.operation.label, Counter())[answer.status_code] += 1
+
+
+def _number(value: Any) -> int:
+    """Return a number that depends only on a value, to choose some of many."""
+    return zlib.crc32(repr(value).encode("utf-8", "backslashreplace"))

@@ -25,7 +25,9 @@ class GlooPool:
     def __init__(self, ranks: int) -> None:
         # Processes are forked from a server that has imported everything, so imports cost time only once.
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["dasl_core.train.build"])
+        self._context.set_forkserver_preload(
+            ["dasl_core.train.build", "pytorch_metric_learning.losses"]
+        )
         self._folder = tempfile.TemporaryDirectory()
         self._calls = 0
         self._ranks = [self._start() for _ in range(ranks)]

@@ -175,7 +175,7 @@ def test_second_start_resumes_jobs_of_killed_service_and_restarts_dead_ray(home:
         spec = {
             "name": "a job",
             "dataset": "images",
-            "backbone": {"name": "test_resnet", "image_size": 16},
+            "backbone": {"name": "test_resnet", "image_size": 16, "stem": "standard"},
             "train": {"epochs": 100_000, "batch_size": 8, "checkpoint_every_epochs": 10},
             "resources": {"max_restarts": 0},
         }
