@@ -247,8 +247,15 @@ def check_branch(session: Session, resolved: ResolvedJobSpec, start: Checkpoint)
     Raises:
         Problem: 422 naming each field at fault.
     """
-    source = repository.by_id(session, start.job_id)
-    problems = branch_problems(source.resolved_spec, resolved)
+    source = repository.by_id(session, start.job_id).resolved_spec
+    problems = branch_problems(source, resolved)
+    weights = resolved.backbone.pretrained
+    if weights not in (None, source.backbone.pretrained):
+        message = "has no effect: the clone continues with the weights of its checkpoint"
+        expected = (
+            'no change, or "checkpoint": null (dasl clone --checkpoint none) to start from them'
+        )
+        problems.append(FieldProblem("backbone.pretrained", message, str(weights), expected))
     if resolved.train.epochs <= start.epoch:
         message = f"leaves nothing to train: the checkpoint is of epoch {start.epoch:g}"
         expected = f"more than {start.epoch:g}"

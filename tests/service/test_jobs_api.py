@@ -473,6 +473,7 @@ def test_clone_with_idempotency_key_is_replayed(api: Api) -> None:
         ({"method": {"name": "byol"}}, "method.name"),
         ({"method": {"projection_dim": 64}}, "method.projection_dim"),
         ({"backbone": {"name": "resnet34"}}, "backbone.name"),
+        ({"backbone": {"pretrained": "/other.pth"}}, "backbone.pretrained"),
         ({"train": {"epochs": 2}}, "train.epochs"),
         ({"train": {"epochs": "many"}}, "train.epochs"),
         ({"train": {"batch_size": 8}}, "train.batch_size"),
