@@ -433,8 +433,12 @@ AUTO = st.just("auto")
 def specs(draw: st.DrawFn) -> dict[str, Any]:
     """Valid specs that any data set of 200 images can run."""
     name = draw(st.sampled_from(VITS) | st.sampled_from(RESNETS))
-    patch = BACKBONES[name].patch_size or 1
-    sizes = [size for size in (32, 64, 112, 224, 448, patch * 8) if size % (8 * patch) == 0]
+    patch, smallest = BACKBONES[name].patch_size or 1, BACKBONES[name].smallest_size
+    sizes = [
+        size
+        for size in (32, 64, 112, 224, 448, patch * 8)
+        if size % (8 * patch) == 0 and size >= smallest
+    ]
     workers = draw(st.integers(1, 8))
     epochs = draw(st.integers(1, 2000))
     batch = draw(AUTO | st.integers(1, 20).map(lambda n: max(2, n * workers)))
