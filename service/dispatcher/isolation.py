@@ -58,18 +58,27 @@ class Outage:
         self._away = False
 
 
+_LONGEST_PAUSE_SECONDS = 60.0
+
+
 class Loop:
-    """Repeats a round, also through outages of the database."""
+    """Repeats a round, also through outages of the database and after errors."""
 
     def __init__(self, round: Callable[[], bool], interval: float, outage: Outage) -> None:
         """Create a loop; `round` returns whether it used the database."""
         self._round, self._interval, self._outage = round, interval, outage
 
     def run(self, stop: threading.Event) -> None:
-        """Run rounds until `stop` is set."""
+        """Run rounds until `stop` is set. After an unexpected error, wait for longer each time."""
+        pause = self._interval
         while not stop.is_set():
-            self.run_once()
-            stop.wait(self._interval)
+            try:
+                self.run_once()
+                pause = self._interval
+            except Exception:
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                logger.exception("A round of the dispatcher failed; the next is in %.1f s", pause)
+            stop.wait(pause)
 
     def run_once(self) -> None:
         """Run a round. A lost lease or a database that is away ends the round, not the loop."""

@@ -1,14 +1,15 @@
 """Adapter of the executor port to Ray's HTTP API; this package does not import Ray.
 
 Paths, header and bodies are those of Ray's own Jobs client (`ray.dashboard.modules.job.sdk`).
-Written against and tested with Ray 2.60.
+Written against and tested with the version `TESTED_RAY`.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -24,12 +25,21 @@ from service.dispatcher.executor import (
 )
 from service.scheduling.nodes import Cluster, Node
 
+TESTED_RAY = "2.60"
 _TAKEN = "already exists"
 # The dashboard waits up to 10 s for the node's agent before it answers a submission.
 _SUBMIT_TIMEOUT = 30.0
 _AGENT_TIMEOUT = httpx.Timeout(10.0, connect=2.0)
 _ASK_AGENT_AGAIN_SECONDS = 300.0
 _DRIVERS_REMEMBERED = 1000
+# By default Ray lists 100 nodes in a random order, with up to a thousand dead ones among them.
+_NODES = {
+    "detail": "1",
+    "limit": "10000",
+    "filter_keys": "state",
+    "filter_predicates": "=",
+    "filter_values": "ALIVE",
+}
 
 
 class _Driver(NamedTuple):
@@ -81,18 +91,19 @@ class RayExecutor:
         answer = self._request("GET", f"/api/jobs/{quote(submission_id)}")
         if answer.status_code == httpx.codes.NOT_FOUND:
             return None
-        job = _json(answer)
-        if job.get("driver_agent_http_address") and job.get("driver_node_id"):
-            driver = _Driver(job["driver_node_id"], job["driver_agent_http_address"])
-            with self._lock:
-                if len(self._drivers) >= _DRIVERS_REMEMBERED:
-                    del self._drivers[next(iter(self._drivers))]
-                self._drivers[submission_id] = driver
-        return Submission(
-            state=SubmissionState(str(job["status"]).lower()),
-            message=job.get("message") or "",
-            exit_code=job.get("driver_exit_code"),
-        )
+        with _understood(answer):
+            job = _json(answer)
+            if job.get("driver_agent_http_address") and job.get("driver_node_id"):
+                driver = _Driver(job["driver_node_id"], job["driver_agent_http_address"])
+                with self._lock:
+                    if len(self._drivers) >= _DRIVERS_REMEMBERED:
+                        del self._drivers[next(iter(self._drivers))]
+                    self._drivers[submission_id] = driver
+            return Submission(
+                state=SubmissionState(str(job["status"]).lower()),
+                message=job.get("message") or "",
+                exit_code=job.get("driver_exit_code"),
+            )
 
     def logs(self, submission_id: str, start: int, count: int) -> LogPiece:
         """See `Executor.logs`.
@@ -146,17 +157,20 @@ class RayExecutor:
     def stop(self, submission_id: str) -> None:
         """See `Executor.stop`. Ray sends SIGTERM and, 3 s later, SIGKILL."""
         answer = self._request("POST", f"/api/jobs/{quote(submission_id)}/stop")
-        if answer.status_code != httpx.codes.NOT_FOUND:
-            _json(answer)
+        if answer.status_code != httpx.codes.NOT_FOUND and not answer.is_success:
+            raise _unavailable(answer)
 
     def cluster(self) -> Cluster:
         """See `Executor.cluster`. Ray's autoscaler refreshes the usage every 5 s."""
-        listed = _json(self._request("GET", "/api/v0/nodes", params={"detail": "1"}))
-        status = _json(self._request("GET", "/api/cluster_status"))
-        report = (status["data"].get("clusterStatus") or {}).get("loadMetricsReport") or {}
-        usage = report.get("usageByNode") or {}
-        nodes = [node for node in listed["data"]["result"]["result"] if node["state"] == "ALIVE"]
-        return Cluster(tuple(_node(node, usage.get(node["node_id"], {})) for node in nodes))
+        answer = self._request("GET", "/api/cluster_status")
+        with _understood(answer):
+            status = _json(answer)["data"].get("clusterStatus") or {}
+            usage = (status.get("loadMetricsReport") or {}).get("usageByNode") or {}
+        answer = self._request("GET", "/api/v0/nodes", params=_NODES)
+        with _understood(answer):
+            listed = _json(answer)["data"]["result"]["result"]
+            nodes = [node for node in listed if node["state"] == "ALIVE"]
+            return Cluster(tuple(_node(node, usage.get(node["node_id"], {})) for node in nodes))
 
     def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
@@ -186,14 +200,28 @@ def _node(node: dict[str, Any], usage: dict[str, list[float]]) -> Node:
     )
 
 
+@contextmanager
+def _understood(answer: httpx.Response) -> Iterator[None]:
+    """Treat an answer that is not as expected like none: another version of Ray may give it.
+
+    Raises:
+        ExecutorUnavailable: something in it is missing or of another type.
+    """
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise ExecutorUnavailable(
+            f"Ray answered {answer.request.method} {answer.request.url.path} with something else than "
+            f"version {TESTED_RAY} does ({type(error).__name__}: {error})"
+        ) from error
+
+
 def _json(answer: httpx.Response) -> dict[str, Any]:
     if not answer.is_success:
         raise _unavailable(answer)
-    try:
-        body = answer.json()
-    except ValueError as error:
-        raise _unavailable(answer) from error
-    assert isinstance(body, dict), f"Ray answered {answer.request.url} with a {type(body)}"
+    body = answer.json()
+    if not isinstance(body, dict):
+        raise TypeError(f"a {type(body).__name__} in place of an object")
     return body
 
 

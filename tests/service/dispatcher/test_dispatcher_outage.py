@@ -11,6 +11,7 @@ from sqlalchemy.exc import OperationalError
 
 from service.credentials import hash_token
 from service.dispatcher.executor import Submission
+from service.scheduling.nodes import Cluster
 from service.states import JobStatus
 from tests.support.database_outage import database_outage
 from tests.support.dispatcher_world import World
@@ -41,6 +42,35 @@ def test_dispatcher_continues_after_database_outage(
     world.restart("second")
     world.tick(0)
     assert world.dispatcher.sees_nodes
+
+
+def test_dispatcher_continues_after_unexpected_error(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = world.add_job()
+    cluster, failures = world.executor.cluster, [KeyError("resources_total")] * 2
+
+    def fails_twice() -> Cluster:
+        if failures:
+            raise failures.pop()
+        return cluster()
+
+    monkeypatch.setattr(world.executor, "cluster", fails_twice)
+    stop = threading.Event()
+    thread = threading.Thread(
+        target=world.dispatcher.run, args=(stop,), kwargs={"interval": 0.01}, daemon=True
+    )
+    thread.start()
+
+    def started() -> bool:
+        world.ahead += timedelta(seconds=2)
+        return world.status(job) == JobStatus.STARTING
+
+    wait_for(started)
+    stop.set()
+    thread.join(DEADLINE_SECONDS)
+    assert caplog.text.count("A round of the dispatcher failed") == 2
+    assert "the next is in 0.0 s" in caplog.text  # 0.02, 0.04, ... up to a minute
 
 
 def test_dispatcher_stops_during_database_outage(

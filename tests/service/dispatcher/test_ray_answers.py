@@ -1,0 +1,97 @@
+"""The Ray executor understands what Ray answers, and says what it does not understand."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from service.dispatcher.executor import ExecutorUnavailable
+from service.dispatcher.ray_executor import RayExecutor
+from tests.support.scripted_server import Answer, Handler, Request, answer_json, scripted
+
+NO_USAGE: dict[str, Any] = {"data": {"clusterStatus": None}}
+
+
+def nodes(*listed: dict[str, Any]) -> dict[str, Any]:
+    return {"data": {"result": {"result": list(listed)}}}
+
+
+def ray(answers: dict[str, Callable[[Request], Answer]]) -> Handler:
+    return lambda request: answers[urlsplit(request.path).path](request)
+
+
+def cluster_of(listed: Callable[[Request], Answer]) -> Any:
+    usage = {"/api/cluster_status": lambda request: answer_json(NO_USAGE)}
+    with scripted(ray(usage | {"/api/v0/nodes": listed})) as server:
+        return RayExecutor(server.url, None).cluster()
+
+
+def test_live_nodes_are_found_among_many_dead_ones() -> None:
+    from ray.core.generated.gcs_pb2 import GcsNodeInfo
+    from ray.dashboard.state_aggregator import StateAPIManager
+    from ray.dashboard.state_api_utils import options_from_req
+
+    known = {}
+    for number in range(120):
+        info = GcsNodeInfo(node_id=os.urandom(28), node_manager_address=f"10.0.0.{number}")
+        info.state = GcsNodeInfo.ALIVE if number < 8 else GcsNodeInfo.DEAD
+        info.resources_total["CPU"] = 64
+        known[info.node_id] = info
+
+    async def all_nodes(**_: Any) -> tuple[dict[bytes, Any], int]:
+        return known, 0
+
+    class Query(dict[str, list[str]]):
+        def get(self, name: str, default: Any = None) -> Any:
+            return self[name][0] if name in self else default
+
+        def getall(self, name: str, default: Any = None) -> Any:
+            return self.get(name, default) if name not in self else self[name]
+
+    def listed_by_ray(request: Request) -> Answer:
+        query = Query(parse_qs(urlsplit(request.path).query))
+        options = options_from_req(SimpleNamespace(query=query))
+        manager = StateAPIManager(
+            SimpleNamespace(get_all_node_info=all_nodes), ThreadPoolExecutor(1)
+        )
+        return answer_json(
+            {"data": {"result": asdict(asyncio.run(manager.list_nodes(option=options)))}}
+        )
+
+    found = cluster_of(listed_by_ray)
+    assert {node.address for node in found.nodes} == {f"10.0.0.{number}" for number in range(8)}
+    assert found.total_cpus == 8 * 64
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        answer_json(nodes({"state": "ALIVE", "node_id": "a", "node_ip": "10.0.0.1"})),
+        answer_json(nodes({"node_id": "a"})),
+        answer_json({"data": None}),
+        answer_json([]),
+        Answer(b"<html>"),
+    ],
+)
+def test_unexpected_answer_counts_as_none(answer: Answer) -> None:
+    with pytest.raises(
+        ExecutorUnavailable, match=r"GET /api/v0/nodes with something else than .*2\.60"
+    ):
+        cluster_of(lambda request: answer)
+
+
+def test_unknown_state_of_a_driver_counts_as_no_answer() -> None:
+    answers = {"/api/jobs/job_x-1": lambda request: answer_json({"status": "RECONSIDERED"})}
+    with (
+        scripted(ray(answers)) as server,
+        pytest.raises(ExecutorUnavailable, match="'reconsidered' is not a valid"),
+    ):
+        RayExecutor(server.url, None).status("job_x-1")
