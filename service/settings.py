@@ -47,6 +47,8 @@ class Settings(BaseSettings):
     heartbeat_seconds: Annotated[float, Field(gt=0, le=60)] = 2.0
     lease_seconds: Annotated[float, Field(gt=0)] = 30.0
     """An attempt or a dispatcher without a heartbeat for this long is considered dead."""
+    start_seconds: Annotated[float, Field(gt=0)] = 900.0
+    """If the driver of an attempt has not reported after this long, the attempt is ended and retried."""
     hang_seconds: Annotated[float, Field(gt=0)] = 1800.0
     """If rank 0 reports no progress for this long, the attempt is killed and restarted."""
     cancel_grace_seconds: Annotated[float, Field(ge=0)] = 30.0

@@ -7,7 +7,7 @@ again, because a stalled earlier dispatcher may still submit it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Literal
 
 from sqlalchemy.orm import Session
@@ -46,9 +46,14 @@ class TrainPolicy(RunPolicy[AttemptView]):
         self._context, self._logs = context, logs
         self.restarted: Restarted | None = None
         """Set if Ray is known to have lost all submissions of earlier dispatchers."""
+        self._silent_since: dict[str, datetime] = {}
+        """When this dispatcher first saw each live attempt that has not reported, by submission id."""
 
     def live(self, session: Session) -> Sequence[AttemptView]:
-        return scheduling.live_attempts(session)
+        attempts, now = scheduling.live_attempts(session), self._context.clock()
+        silent = [each.submission_id for each in attempts if each.state != AttemptState.RUNNING]
+        self._silent_since = {name: self._silent_since.get(name, now) for name in silent}
+        return attempts
 
     def create(self, session: Session, owner: str, token_hash: str) -> Attempt | None:
         return lifecycle.start_attempt(session, owner, token_hash)
@@ -68,7 +73,12 @@ class TrainPolicy(RunPolicy[AttemptView]):
             # refuses the requests of its driver.
             message = "The dispatcher was restarted before Ray accepted the attempt"
             return Ending("lost", {"type": "attempt-lost", "message": message}, Retry.FREE)
-        return self._check_time_limit(run) or MissingAction.SUBMIT
+        if (ending := self._check_time_limit(run)) is not None:
+            return ending
+        if self._is_late(run):
+            message = f"Ray has not accepted the attempt for {self._allowed_to_start()}"
+            return Ending("lost", {"type": "start-timeout", "message": message}, Retry.FREE)
+        return MissingAction.SUBMIT
 
     def on_driver_ended(self, run: AttemptView, submission: Submission) -> Ending:
         forced = run.state == AttemptState.RUNNING
@@ -82,7 +92,7 @@ class TrainPolicy(RunPolicy[AttemptView]):
         if run.desired != Desired.RUN:
             self._stop_if_due(run)
             return self._check_hang(run)
-        return self._check_time_limit(run) or self._check_hang(run)
+        return self._check_time_limit(run) or self._check_start(run) or self._check_hang(run)
 
     def end(self, session: Session, run: RunView, ending: Ending) -> None:
         lifecycle.finish_attempt(session, run.owner, run.number, ending)
@@ -146,6 +156,30 @@ class TrainPolicy(RunPolicy[AttemptView]):
             "Clone it with a higher limit",
         }
         return Ending("failed", error, Retry.NEVER)
+
+    def _check_start(self, attempt: AttemptView) -> Ending | None:
+        """Return the ending of an attempt whose driver Ray has, but which has never reported."""
+        if not self._is_late(attempt):
+            return None
+        error = {
+            "type": "start-timeout",
+            "message": f"Ray has accepted the attempt, but its driver has not reported for "
+            f"{self._allowed_to_start()}. Check that Ray's nodes reach {self._context.settings.api_url} "
+            "(DASL_API_URL)",
+        }
+        return Ending("failed", error)
+
+    def _is_late(self, attempt: AttemptView) -> bool:
+        """Whether an attempt has not reported for too long, as far as this dispatcher has seen.
+
+        While no dispatcher ran, the API may have been away as well.
+        """
+        since = self._silent_since.get(attempt.submission_id)
+        allowed = timedelta(seconds=self._context.settings.start_seconds)
+        return since is not None and self._context.clock() - since >= allowed
+
+    def _allowed_to_start(self) -> str:
+        return f"{self._context.settings.start_seconds:g} s (DASL_START_SECONDS)"
 
     def _check_hang(self, attempt: AttemptView) -> Ending | None:
         """Return the ending of an attempt that hangs: it reports, but makes no progress.

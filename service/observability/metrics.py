@@ -91,6 +91,7 @@ class State:
     attempts: Mapping[str, int]
     later_attempts: int
     first_in_queue: str | None
+    start_at: datetime | None
     heartbeat_at: datetime | None
     lease_until: datetime | None
     cluster: ClusterSnapshot | None
@@ -110,6 +111,7 @@ def read_state(session: Session, waits: QueueWaits) -> State:
         attempts=repository.attempts_by_state(session),
         later_attempts=repository.later_attempts(session),
         first_in_queue=repository.first_in_queue(session),
+        start_at=repository.oldest_start(session),
         heartbeat_at=repository.oldest_heartbeat(session),
         lease_until=lease.expires_at if lease else None,
         cluster=scheduling.snapshot(session),
@@ -168,6 +170,11 @@ def _of_attempts(state: State) -> Iterator[Metric]:
         "dasl_restarts",
         "Attempts after the first of their job: retries and resumes.",
         value=state.later_attempts,
+    )
+    yield GaugeMetricFamily(
+        "dasl_attempt_start_age_seconds",
+        "Age of the oldest live attempt that has not reported; 0 if all have.",
+        value=_age(state, state.start_at),
     )
     yield GaugeMetricFamily(
         "dasl_heartbeat_age_seconds",

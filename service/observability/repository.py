@@ -9,7 +9,7 @@ from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
 from service.db.models import Attempt, Job
-from service.states import LIVE_ATTEMPT, JobStatus
+from service.states import LIVE_ATTEMPT, AttemptState, JobStatus
 
 
 def jobs_by_status(session: Session) -> dict[str, int]:
@@ -35,6 +35,12 @@ def oldest_heartbeat(session: Session) -> datetime | None:
     return session.scalar(
         select(func.min(Attempt.heartbeat_at)).where(Attempt.state.in_(LIVE_ATTEMPT))
     )
+
+
+def oldest_start(session: Session) -> datetime | None:
+    """When the oldest live attempt began that has not reported."""
+    silent = LIVE_ATTEMPT - {AttemptState.RUNNING}
+    return session.scalar(select(func.min(Attempt.created_at)).where(Attempt.state.in_(silent)))
 
 
 def later_attempts(session: Session) -> int:

@@ -50,6 +50,7 @@ def test_metrics_report_jobs_and_attempts_from_the_database(api: Api) -> None:
     api.dataset()
     first, second, third = (api.submit()["id"] for _ in range(3))
     worker = api.start(first)
+    assert 0 < value(scrape(api.client), "dasl_attempt_start_age_seconds") < 2000
     api.start(second).post("start")
     worker.post("start")
     worker.post("finish", outcome="failed", error={"type": "x", "message": "y"})
@@ -73,6 +74,7 @@ def test_metrics_report_jobs_and_attempts_from_the_database(api: Api) -> None:
     assert value(series, "dasl_queue_wait_seconds_bucket", le="+Inf") == 2
     assert 0 < value(series, "dasl_queue_wait_seconds_sum") < 2000
     assert 100 <= value(series, "dasl_heartbeat_age_seconds") < 2000
+    assert value(series, "dasl_attempt_start_age_seconds") == 0
     assert 0 < value(series, "dasl_queue_oldest_wait_seconds") < 2000
     api.start(third)
     later = scrape(api.client)
@@ -82,7 +84,11 @@ def test_metrics_report_jobs_and_attempts_from_the_database(api: Api) -> None:
     # Another process on the same database reports the same values.
     with TestClient(create_app(api.settings, api.database)) as other:
         elsewhere = scrape(other)
-    aging = {"dasl_heartbeat_age_seconds", "dasl_queue_oldest_wait_seconds"}
+    aging = {
+        "dasl_attempt_start_age_seconds",
+        "dasl_heartbeat_age_seconds",
+        "dasl_queue_oldest_wait_seconds",
+    }
     shared = [key for key in later if key[0].startswith("dasl_") and "_http_" not in key[0]]
     assert len(shared) > 30
     for key in shared:

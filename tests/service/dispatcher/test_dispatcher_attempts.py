@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from service.credentials import hash_token
 from service.db.models import Checkpoint, Event
-from service.dispatcher.executor import LogPiece
+from service.dispatcher.executor import ExecutorUnavailable, LogPiece
 from service.lifecycle import Retry
 from service.scheduling import repository as scheduling
 from service.states import AttemptState, JobStatus
@@ -425,14 +425,68 @@ def test_unstorable_characters_do_not_prevent_end_of_attempt(world: World) -> No
 
 def test_job_that_never_starts_ends_at_time_limit(world: World) -> None:
     """The driver hangs before its first request."""
-    job = world.add_job(max_hours=1.0)
+    job = world.add_job(max_hours=0.2)
     world.tick()
     assert world.status(job) == JobStatus.STARTING
-    world.tick(3500)
+    world.tick(700)
     assert world.status(job) == JobStatus.STARTING
-    world.tick(200)
+    world.tick(100)
     assert world.status(job) == JobStatus.FAILED
     assert not world.executor.is_running(f"{job}-1")
+
+
+def error_type(world: World, job: str) -> str:
+    error = world.attempt(job).error
+    assert error is not None
+    return str(error["type"])
+
+
+def test_driver_that_never_reports_is_ended_and_retried(world: World) -> None:
+    job = world.add_job()
+    world.tick()
+    world.tick(800)
+    # Time without a dispatcher does not count: the API may have been away as well.
+    world.ahead += timedelta(hours=5)
+    world.restart("another")
+    world.tick()
+    world.tick(890)
+    assert world.status(job) == JobStatus.STARTING
+    world.tick(20)
+    assert world.status(job) == JobStatus.RETRY_WAIT
+    assert error_type(world, job) == "start-timeout"
+    assert world.job(job).restarts == 1
+    assert not world.executor.is_running(f"{job}-1")
+    world.tick(10)
+    assert world.executor.submitted == [f"{job}-1", f"{job}-2"]
+
+
+def test_attempt_that_ray_does_not_accept_is_queued_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_agent(*arguments: Any) -> None:
+        raise ExecutorUnavailable("Ray answered POST /api/jobs/ with 500: No available agent")
+
+    job = world.add_job(max_restarts=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.executor, "submit", no_agent)
+        for seconds in (2, 2, 890):
+            world.tick(seconds)
+        assert world.attempt(job).state == AttemptState.CREATED
+        world.tick(20)
+        assert error_type(world, job) == "start-timeout"
+        assert world.job(job).restarts == 0
+    for _ in range(3):
+        world.tick()
+    assert world.executor.submitted == [f"{job}-2"]
+    assert world.status(job) == JobStatus.STARTING
+
+
+def test_attempt_that_has_reported_may_start_its_ranks_slowly(world: World) -> None:
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    world.tick(1000)
+    assert world.status(job) == JobStatus.RUNNING
 
 
 def test_clock_set_back_does_not_hide_killed_driver(world: World) -> None:
