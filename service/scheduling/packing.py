@@ -71,13 +71,14 @@ def sure_places(nodes: Sequence[Node], taken: Counter[Worker], worker: Worker) -
         return _places(cpus, gpus, worker)
     lost = lost_one_by_one = cpus = count = 0
     for other, number in taken.items():
-        # On any node, a worker takes at most as many places as its size.
-        each = math.ceil(other.cpus / worker.cpus)
-        if worker.gpus and other.gpus:
-            lost += number * max(each, math.ceil(other.gpus / worker.gpus))
-        else:
-            lost_one_by_one += number * each
-            cpus += number * other.cpus
+        # A worker with GPUs takes the places of its GPUs, and uses their CPUs. Only its further CPUs may
+        # take more places, as those of a worker without GPUs do.
+        gpu_places = math.ceil(other.gpus / worker.gpus) if worker.gpus else 0
+        lost += number * gpu_places
+        further_cpus = other.cpus - gpu_places * worker.cpus
+        if further_cpus > 0:
+            lost_one_by_one += number * math.ceil(further_cpus / worker.cpus)
+            cpus += number * further_cpus
             count += number
     # Two bounds for workers that compete for CPUs only; use the tighter one.
     lost += min(lost_one_by_one, _most_lost(hosts, worker, cpus, count))

@@ -12,7 +12,7 @@ from service.scheduling.nodes import Node
 from service.scheduling.packing import Demand, Worker, empty_places, fits, sure_places
 
 sizes = st.tuples(st.integers(0, 9), st.integers(0, 4))
-workers = st.builds(Worker, st.integers(1, 5), st.integers(0, 1))
+workers = st.builds(Worker, st.integers(1, 5), st.integers(0, 2))
 
 
 def node(cpus: float, gpus: float = 0) -> Node:
@@ -78,6 +78,12 @@ def test_on_empty_nodes_it_is_exact(totals: list[tuple[int, int]], worker: Worke
         # CPU jobs beside GPU jobs: 32 of 64 CPUs of a node are no use to workers with a GPU each.
         ([node(64, 8)] * 4, {Worker(4, 1): 16, Worker(4, 0): 8}, Worker(4, 1), 16),
         ([node(64, 8)] * 4, {Worker(4, 1): 16, Worker(4, 0): 10}, Worker(4, 1), 14),
+        # GPU jobs beside GPU jobs with more CPUs each: what a node runs out of is GPUs.
+        ([node(64, 8)] * 8, {Worker(8, 1): 8}, Worker(1, 1), 56),
+        ([node(96, 8)] * 2, {Worker(12, 1): 2}, Worker(1, 1), 14),
+        # Unless their CPUs fill a node before its GPUs are used.
+        ([node(64, 8)] * 8, {Worker(16, 1): 4}, Worker(1, 1), 56),
+        ([node(64, 8)] * 8, {Worker(4, 2): 4}, Worker(8, 1), 56),
         # A head without CPUs offers no places.
         ([node(0), node(4)], {Worker(1, 0): 1}, Worker(3, 0), 1),
         # A node was lost while workers ran on it.
