@@ -6,6 +6,7 @@ They sort by time of creation, so lists are paged by the primary key alone.
 from __future__ import annotations
 
 import re
+import secrets
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -15,7 +16,10 @@ Prefix = Literal["job", "ds", "ckpt", "tok", "eval", "aud"]
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _PATTERN = re.compile(rf"(job|ds|ckpt|tok|eval|aud)_([{_ALPHABET}]{{26}})")
-_SUBMISSION_PATTERN = re.compile(rf"((?:job|ds)_[{_ALPHABET}]{{26}})-([1-9][0-9]{{0,9}})")
+_NUMBER = r"[1-9][0-9]{0,9}"
+_NUMBER_PATTERN = re.compile(_NUMBER)
+# Runs of version 0.1 have no random part.
+_SUBMISSION_PATTERN = re.compile(rf"(job|ds)_[{_ALPHABET}]{{26}}-{_NUMBER}(-[0-9a-f]{{8}})?")
 _MAX_RUN_NUMBER = 2**31 - 1  # of a database's integer
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -41,14 +45,22 @@ def created_at(value: str) -> datetime:
     return _EPOCH + timedelta(milliseconds=number >> 80)
 
 
-def submission_id(owner: str, number: int) -> str:
-    """Return the id at Ray of an owner's run: a job's attempt, or a data set's ingest."""
-    return f"{owner}-{number}"
+def new_submission_id(owner: str, number: int) -> str:
+    """Return an id at Ray for an owner's run: a job's attempt, or a data set's ingest.
+
+    The random part distinguishes it from a run of the same number that Ray knows and the database does
+    not, because the database was restored from a backup.
+    """
+    return f"{owner}-{number}-{secrets.token_hex(4)}"
 
 
-def parse_submission_id(value: str) -> tuple[str, int] | None:
-    """Return owner and number of the run with this submission id; `None` if it has another form."""
-    match = _SUBMISSION_PATTERN.fullmatch(value)
-    if match is None or int(match[2]) > _MAX_RUN_NUMBER:
+def is_submission_id(value: str) -> bool:
+    """Whether `value` has the form of a submission id (the run need not exist)."""
+    return _SUBMISSION_PATTERN.fullmatch(value) is not None
+
+
+def parse_run_number(value: str) -> int | None:
+    """Return the number of a run; `None` if `value` is not one."""
+    if _NUMBER_PATTERN.fullmatch(value) is None or int(value) > _MAX_RUN_NUMBER:
         return None
-    return match[1], int(match[2])
+    return int(value)

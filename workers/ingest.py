@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.spec.locations import local_path
-from service.client import ApiError, StaleAttempt
+from service.client import StaleAttempt
 from service.client.attempt_token import read_attempt_token
 from service.client.worker import WorkerClient
 from workers.artifacts import upload
@@ -60,10 +60,6 @@ def main() -> int:
         )
     except StaleAttempt as error:
         logger.warning("this ingest was superseded: %s", error)
-    except ApiError as error:
-        if error.status != 401:
-            raise
-        logger.warning("another run of this ingest has taken over: %s", error)
     finally:
         client.close()
     return 0

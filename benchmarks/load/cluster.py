@@ -40,11 +40,11 @@ class FakeCluster:
     """See `service.dispatcher.executor.Executor`.
 
     Args:
-        launched: receives (job id, attempt, token) of each driver.
+        launched: receives (submission id, token) of each driver.
         ended: yields submission ids of drivers that have ended.
     """
 
-    def __init__(self, launched: Queue[tuple[str, int, str]], ended: Queue[str]) -> None:
+    def __init__(self, launched: Queue[tuple[str, str]], ended: Queue[str]) -> None:
         self._launched, self._ended = launched, ended
         self._drivers: dict[str, _Driver] = {}
         threading.Thread(target=self._listen, daemon=True).start()
@@ -56,8 +56,7 @@ class FakeCluster:
         if submission_id in self._drivers:
             return
         self._drivers[submission_id] = _Driver(time.monotonic())
-        job_id, _, number = submission_id.rpartition("-")
-        self._launched.put((job_id, int(number), token))
+        self._launched.put((submission_id, token))
 
     def status(self, submission_id: str) -> Submission | None:
         """Report the attempt as running until the drivers' process reports its end."""
@@ -112,7 +111,7 @@ class TimedDispatcher(Dispatcher):
 def dispatch(
     settings: Settings,
     log: Path,
-    launched: Queue[tuple[str, int, str]],
+    launched: Queue[tuple[str, str]],
     ended: Queue[str],
     questions: Connection,
 ) -> None:

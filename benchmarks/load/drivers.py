@@ -48,9 +48,9 @@ class Drivers:
         self._sender, self._ended, self._lasts = sender, ended, lasts
         self._random = random.Random(0)
 
-    async def drive(self, job_id: str, number: int, token: str) -> None:
+    async def drive(self, submission_id: str, token: str) -> None:
         """Simulate one attempt from its first request to its last."""
-        url = f"/worker/v1/runs/{job_id}-{number}"
+        url = f"/worker/v1/runs/{submission_id}"
 
         async def send(kind: str, due: float, body: object) -> tuple[int, bytes]:
             return await self._sender.send(
@@ -66,7 +66,7 @@ class Drivers:
             stop.set()
             await reports
             await send("finish", time.monotonic(), {"outcome": outcome})
-        self._ended.put(f"{job_id}-{number}")
+        self._ended.put(submission_id)
 
     async def _beat(self, send: Any) -> str:
         """Send heartbeats until the attempt ends or is to stop; return its outcome."""
@@ -115,7 +115,7 @@ async def _until(due: float) -> None:
 
 def drive(
     url: str,
-    launched: Queue[tuple[str, int, str]],
+    launched: Queue[tuple[str, str]],
     ended: Queue[str],
     lasts: float,
     questions: Connection,
@@ -127,7 +127,7 @@ def drive(
 
 async def _drive(
     url: str,
-    launched: Queue[tuple[str, int, str]],
+    launched: Queue[tuple[str, str]],
     ended: Queue[str],
     lasts: float,
     questions: Connection,
@@ -137,8 +137,8 @@ async def _drive(
     async with Sender(url, Tallies()) as sender:
         drivers = Drivers(sender, ended, lasts)
 
-        def begin(job_id: str, number: int, token: str) -> None:
-            task = loop.create_task(drivers.drive(job_id, number, token))
+        def begin(submission_id: str, token: str) -> None:
+            task = loop.create_task(drivers.drive(submission_id, token))
             running.add(task)
             task.add_done_callback(running.discard)
 

@@ -14,6 +14,9 @@ from dasl_core.text import cut
 STALE_ATTEMPT = "stale-attempt"
 """Last part of the problem `type` with which the worker API refuses a superseded attempt."""
 
+UNAUTHENTICATED = "unauthenticated"
+"""Problem `type` of a request whose token the server does not accept."""
+
 SPEC_UNREADABLE = "spec-unreadable"
 """Problem `type` of a request that needs a stored spec which the server cannot read."""
 

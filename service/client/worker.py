@@ -1,7 +1,8 @@
 """Client of the worker API, with which a run reports to the service.
 
 Every call is retried for `patience` seconds, because an unreachable control plane alone must never end a
-training. `StaleAttempt` means that the attempt was superseded or its job has ended: the process must exit.
+training. `StaleAttempt` means that the attempt was superseded, its job has ended, or its token is not valid, as
+after the database was restored from a backup: the process must exit.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pydantic import ValidationError
 from dasl_core.spec.errors import field_problems
 from dasl_core.vocabulary import Desired, Outcome, Subject
 from service.client.config import resolve_connection
-from service.client.errors import ApiError
+from service.client.errors import UNAUTHENTICATED, ApiError, StaleAttempt
 from service.client.transport import Transport
 from service.protocol import (
     ArtifactReport,
@@ -238,7 +239,13 @@ class WorkerClient:
         body = {} if report is None else report.model_dump()
         path = f"{self._path(dataset)}/{action}"
         # All requests are idempotent: the worker API accepts a report again whose answer was lost.
-        return self._transport.json("POST", path, body=body, repeatable=True, patience=patience)
+        try:
+            return self._transport.json("POST", path, body=body, repeatable=True, patience=patience)
+        except ApiError as error:
+            # The type tells the API's own answer from that of a proxy, whose problem may be temporary.
+            if (error.status, error.type) == (401, UNAUTHENTICATED):
+                raise StaleAttempt(error.status, error.problem) from error
+            raise
 
     def _path(self, dataset: str | None) -> str:
         if self._run is not None:

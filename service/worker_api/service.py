@@ -111,8 +111,10 @@ def check_attempt_token(session: Session, token: str, job_id: str, number: str) 
     Raises:
         Problem: 401.
     """
-    key = ids.parse_submission_id(f"{job_id}-{number}")
-    attempt = None if key is None else repository.attempt(session, *key)
+    parsed = ids.parse_run_number(number)
+    attempt = None
+    if parsed is not None and ids.is_id("job", job_id):
+        attempt = repository.attempt(session, job_id, parsed)
     if attempt is None or not credentials.token_matches(token, attempt.token_hash):
         raise auth.unauthenticated("The token does not belong to this attempt")
     return RunKey(Attempt, job_id, attempt.number)

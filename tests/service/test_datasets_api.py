@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from service.datasets import repository
 from service.db.models import Dataset
 from tests.support.api_under_test import FACTS, Api, refused
+from tests.support.runs import submission_id
 
 
 def register(api: Api, name: str, uri: str) -> Any:
@@ -89,7 +90,7 @@ def test_register_refuses_bad_names_and_paths(
 def test_ingest_report_lists_skipped_images(api: Api) -> None:
     dataset = api.dataset(state="pending")
     number, headers = api.ingest(dataset)
-    endpoint = f"/worker/v1/runs/{dataset}-{number}"
+    endpoint = f"/worker/v1/runs/{submission_id(api.database, dataset, number)}"
     refused(api.client.post(f"{endpoint}/start", headers=api.token("admin")), 401)
     refused(api.client.post("/worker/v1/runs/ds_x-1/start", headers=headers), 401)
     started = api.client.post(f"{endpoint}/start", headers=headers).json()
@@ -115,7 +116,9 @@ def test_failed_ingest_shows_the_reason(api: Api) -> None:
     number, headers = api.ingest(dataset)
     body = {"state": "failed", "error": "holds no images"}
     answer = api.client.post(
-        f"/worker/v1/runs/{dataset}-{number}/finish", json=body, headers=headers
+        f"/worker/v1/runs/{submission_id(api.database, dataset, number)}/finish",
+        json=body,
+        headers=headers,
     )
     assert answer.status_code == 204
     shown = api.client.get(f"/v1/datasets/{dataset}").json()
@@ -176,7 +179,9 @@ def test_ingest_report_for_deleted_dataset_is_stale(api: Api) -> None:
     assert api.client.delete(f"/v1/datasets/{dataset}").status_code == 204
     body = {"state": "failed", "error": "x"}
     answer = api.client.post(
-        f"/worker/v1/runs/{dataset}-{number}/finish", json=body, headers=headers
+        f"/worker/v1/runs/{submission_id(api.database, dataset, number)}/finish",
+        json=body,
+        headers=headers,
     )
     refused(answer, 409, None, "stale-attempt")
 

@@ -15,6 +15,7 @@ from service import credentials
 from service.server.app import create_app
 from service.settings import Settings
 from tests.support.api_under_test import Api, Worker, refused, snapshot
+from tests.support.runs import submission_id
 
 SHA = "0" * 64
 ROOT = Path(__file__).parents[2]
@@ -107,7 +108,7 @@ def world(api: Api) -> Iterator[World]:
             "dataset_id": dataset,
             "job_id": worker.job_id,
             "number": "1",
-            "run_id": f"{worker.job_id}-1",
+            "run_id": worker.run_id,
             "checkpoint_id": checkpoint.json()["id"],
             "name": "model.json",
             "token_id": token.json()["id"],
@@ -161,7 +162,7 @@ def test_worker_endpoints_reject_every_other_token(world: World) -> None:
             refused(world.send(operation, valid, number="2"), 401)
             refused(world.send(operation, valid, job_id=job), 401)
         if "{run_id}" in operation:
-            refused(world.send(operation, valid, run_id=f"{job}-1"), 401)
+            refused(world.send(operation, valid, run_id=submission_id(api.database, job)), 401)
 
 
 def test_other_tenants_resources_look_nonexistent(world: World) -> None:

@@ -362,7 +362,12 @@ RUN_IDS = (
     "{job}-%2b1",
     "{job}-１",
     "{job}",
+    "{job}-1",
     "{job}-1-1",
+    "{run}-1",
+    "{job}-1-%00",
+    "{job}-1-00000000",
+    "{job}-1-0000000G",
     "{upper}-1",
     "{lookalike}-1",
     "ds_00000000000000000000000000-1",
@@ -375,7 +380,7 @@ def test_worker_api_refuses_hostile_run_ids(api: Api, worker: Worker) -> None:
     # It would refuse further failures otherwise.
     settings = api.settings.model_copy(update={"auth_failures_per_minute": 10_000})
     known = {
-        "run": f"{worker.job_id}-1",
+        "run": worker.run_id,
         "job": worker.job_id,
         "upper": worker.job_id.upper(),
         "lookalike": worker.job_id.replace("o", "о"),

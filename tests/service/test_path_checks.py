@@ -14,6 +14,7 @@ import pytest
 from dasl_core.spec import BACKBONES
 from service.db.models import Dataset
 from tests.support.api_under_test import Api, refused
+from tests.support.runs import submission_id
 
 
 def write_zip(file: Path) -> None:
@@ -81,7 +82,9 @@ def test_worker_start_includes_dataset_roots(api: Api, tmp_path: Path) -> None:
     assert worker.post("start").json()["dataset_roots"] == [str(tmp_path)]
     dataset = api.dataset(name="other", state="pending")
     number, headers = api.ingest(dataset)
-    start = api.client.post(f"/worker/v1/runs/{dataset}-{number}/start", headers=headers)
+    start = api.client.post(
+        f"/worker/v1/runs/{submission_id(api.database, dataset, number)}/start", headers=headers
+    )
     assert start.json()["dataset_roots"] == [str(tmp_path)]
 
 

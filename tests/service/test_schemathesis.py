@@ -99,7 +99,7 @@ class World:
             "dataset_id": dataset,
             "job_id": worker.job_id,
             "number": "1",
-            "run_id": f"{worker.job_id}-1",
+            "run_id": worker.run_id,
             "checkpoint_id": checkpoint,
             "token_id": token,
             "name": "model.json",

@@ -18,6 +18,7 @@ from service.log_records import JsonLines, TextLines
 from service.server.app import create_app
 from service.settings import Settings
 from tests.support.api_under_test import Api
+from tests.support.runs import submission_id
 
 PASSWORD, RAY_TOKEN, METRICS_TOKEN = "hunter2-database", "hunter2-ray", "hunter2-metrics"
 # Loggers of the test client, not of the service.
@@ -101,7 +102,7 @@ def test_secrets_appear_in_no_log_file_row_or_response(
     job = watched.send("POST", "/v1/jobs", submitter, json={"dataset": "emoji"}).json()["id"]
     worker = api.start(job)
     secrets["the worker's token"] = worker.token
-    endpoint = f"/worker/v1/runs/{job}-1"
+    endpoint = f"/worker/v1/runs/{worker.run_id}"
     error = {"type": "OSError", "message": "no space", "traceback": "Traceback ..."}
     for action, body in (
         ("start", {}),
@@ -117,11 +118,12 @@ def test_secrets_appear_in_no_log_file_row_or_response(
         lifecycle.requeue(session, job)
     again = api.start(job)
     secrets["the second worker's token"] = again.token
-    watched.send("POST", f"/worker/v1/runs/{job}-2/start", worker.token)
+    watched.send("POST", f"/worker/v1/runs/{again.run_id}/start", worker.token)
     watched.send("POST", f"/v1/jobs/{job}/cancel", submitter)
     number, headers = api.ingest(pending)
     ingest = secrets["the ingest's token"] = headers["Authorization"].removeprefix("Bearer ")
-    watched.send("POST", f"/worker/v1/runs/{pending}-{number}/start", ingest)
+    run = submission_id(api.database, pending, number)
+    watched.send("POST", f"/worker/v1/runs/{run}/start", ingest)
 
     # A new token is shown only in the response that creates it.
     created = watched.send("POST", "/v1/tokens", admin, json={"name": "new"}).json()

@@ -60,11 +60,25 @@ def test_ids_sort_by_creation_and_are_recognized_by_kind() -> None:
     assert not ids.is_id("job", created[0] + "\n")
 
 
-def test_parse_submission_id_inverts_submission_id() -> None:
-    for run in (ids.new_id("job"), 1), (ids.new_id("ds"), 2**31 - 1):
-        assert ids.parse_submission_id(ids.submission_id(*run)) == run
-    for owner, number in (ids.new_id("job"), 0), (ids.new_id("job"), 2**31), (ids.new_id("tok"), 1):
-        assert ids.parse_submission_id(ids.submission_id(owner, number)) is None
+def test_submission_ids_of_the_same_run_differ_and_are_recognized() -> None:
+    for owner, number in (ids.new_id("job"), 1), (ids.new_id("ds"), 2**31 - 1):
+        first, second = (ids.new_submission_id(owner, number) for _ in range(2))
+        assert first != second
+        assert len(first) <= 60, "the length of the column"
+        of_version_0_1 = f"{owner}-{number}"
+        assert all(map(ids.is_submission_id, (first, second, of_version_0_1)))
+    for bad in (
+        ids.new_submission_id(ids.new_id("tok"), 1),
+        f"{ids.new_id('job')}-0",
+        first + "\n",
+    ):
+        assert not ids.is_submission_id(bad)
+
+
+def test_parse_run_number_accepts_positive_database_integers() -> None:
+    assert [ids.parse_run_number(text) for text in ("1", "2147483647")] == [1, 2**31 - 1]
+    for text in ("0", "01", "+1", "2147483648", "9" * 5000, "", "x", "1\n", "１"):
+        assert ids.parse_run_number(text) is None
 
 
 def test_check_writable_reports_unusable_root(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from service.datasets import repository as datasets
 from service.db.models import Attempt, IngestRun, Run
 from service.states import DatasetState
 from tests.support.api_under_test import Api, Worker, refused
+from tests.support.runs import submission_id
 
 SHA = "0" * 64
 REPORTS = ("metrics", "evaluations", "events", "checkpoints", "artifacts")
@@ -159,8 +160,8 @@ def test_superseded_attempt_is_refused_everything(api: Api) -> None:
         refused(old.post(action, **body), 409, None, "stale-attempt")
     impostor = Worker(api, new.job_id, new.number, old.token)
     refused(impostor.post("heartbeat"), 401, None, "unauthenticated")
-    refused(Worker(api, new.job_id, 3, new.token).post("heartbeat"), 401)
-    refused(Worker(api, new.job_id, 10**30, new.token).post("heartbeat"), 401)
+    refused(OldWorker(api, new.job_id, 3, new.token).post("heartbeat"), 401)
+    refused(OldWorker(api, new.job_id, 10**30, new.token).post("heartbeat"), 401)
     assert job(api, new)["status"] == "starting"
     assert new.post("start").status_code == 200
 
@@ -430,7 +431,7 @@ def test_worker_api_checks_token_before_body(api: Api, number: str) -> None:
     actions = ("start", "damaged-checkpoint", "heartbeat", *REPORTS, "finish")
     paths = [
         *(f"jobs/{job}/attempts/{number}/{name}" for name in actions),
-        *(f"runs/{job}-{number}/{name}" for name in actions),
+        *(f"runs/{job}-{number}-00000000/{name}" for name in actions),
         "datasets/ds_00000000000000000000000000/finish",
         f"datasets/{number}/finish",
     ]
@@ -486,7 +487,7 @@ class IngestWorker:
     @property
     def path(self) -> str:
         """Path of the run's endpoints below `/worker/v1`."""
-        return f"runs/{self.dataset_id}-{self.number}"
+        return f"runs/{submission_id(self.api.database, self.dataset_id, self.number)}"
 
     def post(self, action: str, **body: Any) -> Any:
         """POST to an endpoint of the worker API."""

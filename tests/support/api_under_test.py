@@ -19,6 +19,7 @@ from service.scheduling.nodes import Node
 from service.settings import Settings
 from service.tokens import service as tokens
 from service.tokens.schemas import Quotas
+from tests.support.runs import submission_id
 
 FACTS = {"num_images": 100, "num_classes": 4, "median_size": 32}
 PROBLEM = "application/problem+json"
@@ -106,6 +107,11 @@ class Worker:
     token: str
 
     @property
+    def run_id(self) -> str:
+        """Submission id of the attempt."""
+        return submission_id(self.api.database, self.job_id, self.number)
+
+    @property
     def uri(self) -> str:
         """URI of the attempt's output folder."""
         return self.api.context.storage.attempt_uri(self.job_id, self.number)
@@ -113,7 +119,7 @@ class Worker:
     @property
     def path(self) -> str:
         """Path of the attempt's endpoints below `/worker/v1`."""
-        return f"runs/{self.job_id}-{self.number}"
+        return f"runs/{self.run_id}"
 
     def post(self, action: str, **body: Any) -> Any:
         """POST to an endpoint of the worker API."""

@@ -17,6 +17,7 @@ from service.dispatcher.loop import Dispatcher
 from service.settings import Settings
 from service.states import JobStatus
 from tests.support.fake_executor import DRIVER, FakeExecutor
+from tests.support.runs import submission_id
 
 ENTRYPOINTS = Entrypoints(
     job=f"exec sh -c '{DRIVER}' {{job}} {{attempt}}", ingest=f"exec sh -c '{DRIVER}' {{dataset}}"
@@ -199,6 +200,10 @@ class World:
     def attempt(self, job_id: str, number: int = 1) -> Attempt:
         with self.database.read() as session:
             return session.get_one(Attempt, (job_id, number))
+
+    def run_id(self, owner: str, number: int = 1) -> str:
+        """Return the submission id of a job's attempt or a data set's ingest run."""
+        return submission_id(self.database, owner, number)
 
     def ingest_run(self, dataset_id: str, number: int = 1) -> IngestRun:
         with self.database.read() as session:

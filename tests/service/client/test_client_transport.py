@@ -228,6 +228,20 @@ def test_worker_client_raises_stale_attempt_and_retries_outages() -> None:
         worker.heartbeat(patience=0)
 
 
+def test_worker_whose_token_is_not_valid_is_superseded() -> None:
+    answers = [
+        answer_json({"type": "unauthenticated", "title": "Unauthorized"}, 401),
+        Answer(b"log in first", 401, {"Content-Type": "text/plain"}),
+    ]
+    with scripted(lambda _: answers.pop(0)) as server:
+        worker = WorkerClient(server.url, "epoch", run="job_1-2-00000000")
+        with pytest.raises(StaleAttempt):
+            worker.heartbeat(patience=10)
+        with pytest.raises(ApiError) as of_a_proxy:
+            worker.heartbeat(patience=10)
+    assert not isinstance(of_a_proxy.value, StaleAttempt)
+
+
 def test_sdk_imports_no_server_or_training_packages() -> None:
     code = """
 import sys

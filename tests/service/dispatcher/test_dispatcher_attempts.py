@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select
 
 from service.credentials import hash_token
-from service.db.models import Checkpoint, Event
+from service.db.models import Attempt, Checkpoint, Event, Job
 from service.dispatcher.executor import ExecutorUnavailable, LogPiece
 from service.lifecycle import Retry
 from service.scheduling import repository as scheduling
@@ -23,14 +23,32 @@ def test_job_starts_with_its_own_token(world: World) -> None:
     job = world.add_job()
     world.tick()
     assert world.status(job) == JobStatus.STARTING
-    assert world.executor.submitted == [f"{job}-1"]
+    assert world.executor.submitted == [world.run_id(job)]
     attempt = world.attempt(job)
     assert attempt.state == AttemptState.SUBMITTED
-    env = world.executor.envs[f"{job}-1"]
+    env = world.executor.envs[world.run_id(job)]
     assert env["DASL_API_URL"] == "http://127.0.0.1:8123"
     assert hash_token(env["DASL_WORKER_TOKEN"]) == attempt.token_hash
     world.tick()
-    assert world.executor.submitted == [f"{job}-1"]
+    assert world.executor.submitted == [world.run_id(job)]
+
+
+def test_run_that_a_restored_database_does_not_know_is_not_adopted(world: World) -> None:
+    """Ray still runs the first attempt of the job, of which the backup has no row."""
+    job = world.add_job()
+    world.tick()
+    later = world.run_id(job)
+    with world.database.write() as session:
+        session.delete(session.get_one(Attempt, (job, 1)))
+        row = session.get_one(Job, job)
+        row.status, row.attempt = "queued", 0
+    world.restart("of the restored database")
+    world.tick(60)
+    world.tick()
+    assert world.executor.submitted == [later, world.run_id(job)]
+    assert later != world.run_id(job)
+    token = world.executor.envs[world.run_id(job)]["DASL_WORKER_TOKEN"]
+    assert hash_token(token) == world.attempt(job).token_hash
 
 
 def test_reported_success_ends_job_and_keeps_log(world: World) -> None:
@@ -40,7 +58,7 @@ def test_reported_success_ends_job_and_keeps_log(world: World) -> None:
     world.tick()
     assert world.log(job) == f"driver {job} 1\n"
     world.worker_finishes(job, "succeeded")
-    world.executor.end(f"{job}-1", 0, "the last word")
+    world.executor.end(world.run_id(job), 0, "the last word")
     world.tick()
     assert world.status(job) == JobStatus.SUCCEEDED
     assert world.log(job) == f"driver {job} 1\nthe last word\n"
@@ -52,7 +70,7 @@ def test_killed_driver_is_replaced_from_newest_checkpoint(world: World) -> None:
     world.worker_starts(job)
     world.add_checkpoint(job, 1, step=10)
     newest = world.add_checkpoint(job, 1, step=20)
-    world.executor.kill(f"{job}-1", signal.SIGKILL)
+    world.executor.kill(world.run_id(job), signal.SIGKILL)
     world.tick()
     assert world.status(job) == JobStatus.RETRY_WAIT
     error = world.attempt(job).error
@@ -61,7 +79,7 @@ def test_killed_driver_is_replaced_from_newest_checkpoint(world: World) -> None:
     world.tick(0)
     assert world.status(job) == JobStatus.RETRY_WAIT  # A retry starts after a pause.
     world.tick(5)
-    assert world.executor.submitted == [f"{job}-1", f"{job}-2"]
+    assert world.executor.submitted == [world.run_id(job), world.run_id(job, 2)]
     assert world.attempt(job, 2).resume_checkpoint_id == newest
     assert world.job(job).restarts == 1
 
@@ -70,10 +88,10 @@ def test_repeatedly_failing_job_fails_with_end_of_log(world: World) -> None:
     job = world.add_job(max_restarts=1)
     world.tick()
     world.worker_starts(job)
-    world.executor.end(f"{job}-1", 1, "ValueError: once")
+    world.executor.end(world.run_id(job), 1, "ValueError: once")
     world.tick()
     world.tick(10)
-    world.executor.end(f"{job}-2", 1, "ValueError: twice")
+    world.executor.end(world.run_id(job, 2), 1, "ValueError: twice")
     world.tick()
     assert world.status(job) == JobStatus.FAILED
     error = world.job(job).error
@@ -89,7 +107,7 @@ def test_reported_error_includes_end_of_log(world: World) -> None:
     world.worker_starts(job)
     error = {"type": "ValueError", "message": "no images"}
     world.worker_finishes(job, "failed", error=error, retry=Retry.NEVER)
-    world.executor.end(f"{job}-1", 0, "bye")
+    world.executor.end(world.run_id(job), 0, "bye")
     world.tick()
     assert world.status(job) == JobStatus.FAILED
     assert world.job(job).error == {**error, "log_tail": [f"driver {job} 1", "bye"]}
@@ -98,7 +116,7 @@ def test_reported_error_includes_end_of_log(world: World) -> None:
 def test_error_includes_last_fifty_lines(world: World) -> None:
     job = world.add_job(max_restarts=0)
     world.tick()
-    world.executor.end(f"{job}-1", 1, "|".join(str(line) for line in range(100)))
+    world.executor.end(world.run_id(job), 1, "|".join(str(line) for line in range(100)))
     world.tick()
     error = world.job(job).error
     assert error is not None
@@ -109,7 +127,7 @@ def test_driver_that_ends_without_report_has_failed(world: World) -> None:
     job = world.add_job(max_restarts=0)
     world.tick()
     world.worker_starts(job)
-    world.executor.end(f"{job}-1", 0)
+    world.executor.end(world.run_id(job), 0)
     world.tick()
     error = world.job(job).error
     assert error is not None
@@ -127,7 +145,7 @@ def test_unavailable_executor_ends_no_attempt(world: World) -> None:
     world.executor.away = False
     world.tick(100)
     assert world.status(job) == JobStatus.RUNNING
-    assert world.executor.is_running(f"{job}-1")
+    assert world.executor.is_running(world.run_id(job))
 
 
 def test_silence_alone_kills_nothing(world: World) -> None:
@@ -162,7 +180,7 @@ def test_attempt_of_replaced_cluster_is_lost_at_once(world: World) -> None:
     world.tick()
     assert world.attempt(job).state == AttemptState.LOST
     world.tick(10)
-    assert world.executor.submitted == [f"{job}-1", f"{job}-2"]
+    assert world.executor.submitted == [world.run_id(job), world.run_id(job, 2)]
 
 
 def test_used_room_is_counted_once(world: World) -> None:
@@ -180,7 +198,7 @@ def test_used_room_is_counted_once(world: World) -> None:
     assert (world.status(job), cpus()) == (JobStatus.RETRY_WAIT, 2)
     world.cancel(job)
     assert (world.status(job), cpus()) == (JobStatus.CANCELLED, 2), "until its driver is gone"
-    world.executor.end(f"{job}-1", 1)
+    world.executor.end(world.run_id(job), 1)
     world.tick()
     assert cpus() == 0
 
@@ -195,7 +213,7 @@ def test_service_restart_does_not_count_as_job_restart(world: World) -> None:
     world.tick()
     assert world.attempt(job).state == AttemptState.LOST
     world.tick(10)
-    assert world.executor.submitted == [f"{job}-1", f"{job}-2"]
+    assert world.executor.submitted == [world.run_id(job), world.run_id(job, 2)]
     assert world.job(job).restarts == 0
     message = (
         "Attempt 1 lost: The service, or its machine, was stopped while the attempt ran. "
@@ -212,9 +230,9 @@ def test_cancel_waits_for_running_job_and_then_stops_it(world: World) -> None:
     world.tick()
     assert world.status(job) == JobStatus.CANCELLING
     world.tick(20)
-    assert world.executor.is_running(f"{job}-1")
+    assert world.executor.is_running(world.run_id(job))
     world.tick(20)
-    assert world.executor.stopped == [f"{job}-1"]
+    assert world.executor.stopped == [world.run_id(job)]
     world.tick()
     assert world.status(job) == JobStatus.CANCELLED
     assert world.job(job).error is None
@@ -227,7 +245,7 @@ def test_cancel_during_start_stops_at_once(world: World) -> None:
     world.tick()
     world.tick()
     assert world.status(job) == JobStatus.CANCELLED
-    assert not world.executor.is_running(f"{job}-1")
+    assert not world.executor.is_running(world.run_id(job))
 
 
 def test_cancelled_job_leaves_no_driver(world: World) -> None:
@@ -238,10 +256,12 @@ def test_cancelled_job_leaves_no_driver(world: World) -> None:
     world.tick()
     world.worker_finishes(job, "cancelled")
     world.tick()
-    assert world.executor.is_running(f"{job}-1")  # The driver has a grace period to end by itself.
+    assert world.executor.is_running(
+        world.run_id(job)
+    )  # The driver has a grace period to end by itself.
     world.restart()
     world.tick(40)
-    assert not world.executor.is_running(f"{job}-1")
+    assert not world.executor.is_running(world.run_id(job))
 
 
 def test_paused_job_frees_room_and_resumes_from_its_checkpoint(world: World) -> None:
@@ -255,19 +275,19 @@ def test_paused_job_frees_room_and_resumes_from_its_checkpoint(world: World) -> 
     world.worker_finishes(job, "paused")
     assert world.status(job) == JobStatus.PAUSED
     assert world.events(job)[-1] == "Job paused"
-    world.executor.end(f"{job}-1", 0)
+    world.executor.end(world.run_id(job), 0)
     world.tick()
     world.tick()
-    assert world.executor.submitted == [f"{job}-1", f"{other}-1"]
+    assert world.executor.submitted == [world.run_id(job), world.run_id(other)]
     world.worker_finishes(other, "succeeded")
-    world.executor.end(f"{other}-1", 0)
+    world.executor.end(world.run_id(other), 0)
     world.tick()
     world.tick()
     assert world.status(job) == JobStatus.PAUSED, "no one resumed it"
     world.resume(job)
     world.tick()
     assert world.attempt(job, 2).resume_checkpoint_id == checkpoint
-    assert world.executor.submitted[-1] == f"{job}-2"
+    assert world.executor.submitted[-1] == world.run_id(job, 2)
     assert world.job(job).restarts == 0
 
 
@@ -288,10 +308,10 @@ def test_job_that_does_not_pause_is_stopped_and_paused(world: World) -> None:
             event.at = world.now()
         world.tick()
         world.tick(20)
-        assert world.executor.is_running(f"{job}-{cycle}")
+        assert world.executor.is_running(world.run_id(job, cycle))
         world.tick(20)
         world.tick()
-        assert not world.executor.is_running(f"{job}-{cycle}")
+        assert not world.executor.is_running(world.run_id(job, cycle))
         assert world.status(job) == JobStatus.PAUSED
         assert world.job(job).error is None
         assert world.events(job)[-1] == (
@@ -306,14 +326,14 @@ def test_pause_before_start_is_immediate(world: World, state: str) -> None:
     if state != "queued":
         world.tick()
     if state == "retrying":
-        world.executor.kill(f"{job}-1")
+        world.executor.kill(world.run_id(job))
         world.tick()
         assert world.status(job) == JobStatus.RETRY_WAIT
     world.pause(job)
     world.tick()
     world.tick(200)
     assert world.status(job) == JobStatus.PAUSED
-    assert not world.executor.is_running(f"{job}-1")
+    assert not any(map(world.executor.is_running, world.executor.submitted))
     world.cancel(job)
     assert world.status(job) == JobStatus.CANCELLED
 
@@ -324,7 +344,7 @@ def test_job_that_fails_while_pausing_is_paused(world: World) -> None:
         world.tick()
         world.worker_starts(job, number)
         world.pause(job)
-        world.executor.kill(f"{job}-{number}")
+        world.executor.kill(world.run_id(job, number))
         world.tick()
         assert world.status(job) == status
         world.resume(job)
@@ -347,7 +367,7 @@ def test_unregistered_files_of_killed_attempt_are_removed(world: World, spelled:
     world.add_checkpoint(job, 1, step=9, uri=spelled.format(f"{folder}/deep/step-9"))
     world.tick()
     assert len(list(folder.iterdir())) == 3, "it may be about to register the other"
-    world.executor.kill(f"{job}-1")
+    world.executor.kill(world.run_id(job))
     world.tick()
     world.tick()
     assert sorted(path.name for path in folder.iterdir()) == ["deep", "step-3"]
@@ -361,7 +381,7 @@ def test_checkpoints_at_other_paths_keep_their_attempt_files(world: World) -> No
     folder = root / "jobs" / job / "attempts" / "1" / "checkpoints" / "step-3"
     folder.mkdir(parents=True)
     world.add_checkpoint(job, 1, step=3, uri="s3://bucket/step-3")
-    world.executor.kill(f"{job}-1")
+    world.executor.kill(world.run_id(job))
     for _ in range(3):
         world.tick()
     assert folder.exists()
@@ -414,8 +434,8 @@ def test_unstorable_characters_do_not_prevent_end_of_attempt(world: World) -> No
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
-    world.executor.write_log(f"{job}-1", b"before\0after\n")
-    world.executor.kill(f"{job}-1")
+    world.executor.write_log(world.run_id(job), b"before\0after\n")
+    world.executor.kill(world.run_id(job))
     world.tick()
     assert world.status(job) == JobStatus.RETRY_WAIT
     error = world.attempt(job).error
@@ -432,7 +452,7 @@ def test_job_that_never_starts_ends_at_time_limit(world: World) -> None:
     assert world.status(job) == JobStatus.STARTING
     world.tick(100)
     assert world.status(job) == JobStatus.FAILED
-    assert not world.executor.is_running(f"{job}-1")
+    assert not world.executor.is_running(world.run_id(job))
 
 
 def error_type(world: World, job: str) -> str:
@@ -455,9 +475,9 @@ def test_driver_that_never_reports_is_ended_and_retried(world: World) -> None:
     assert world.status(job) == JobStatus.RETRY_WAIT
     assert error_type(world, job) == "start-timeout"
     assert world.job(job).restarts == 1
-    assert not world.executor.is_running(f"{job}-1")
+    assert not world.executor.is_running(world.run_id(job))
     world.tick(10)
-    assert world.executor.submitted == [f"{job}-1", f"{job}-2"]
+    assert world.executor.submitted == [world.run_id(job), world.run_id(job, 2)]
 
 
 def test_attempt_that_ray_does_not_accept_is_queued_again(
@@ -477,7 +497,7 @@ def test_attempt_that_ray_does_not_accept_is_queued_again(
         assert world.job(job).restarts == 0
     for _ in range(3):
         world.tick()
-    assert world.executor.submitted == [f"{job}-2"]
+    assert world.executor.submitted == [world.run_id(job, 2)]
     assert world.status(job) == JobStatus.STARTING
 
 
@@ -495,7 +515,7 @@ def test_clock_set_back_does_not_hide_killed_driver(world: World) -> None:
     world.worker_starts(job)
     world.tick()
     world.ahead -= timedelta(hours=2)
-    world.executor.kill(f"{job}-1")
+    world.executor.kill(world.run_id(job))
     world.tick()
     assert world.status(job) == JobStatus.RETRY_WAIT
 
@@ -519,7 +539,7 @@ def test_clock_set_back_does_not_delay_other_work(world: World) -> None:
     world.tick()
     for job in (first, second):
         world.worker_starts(job)
-    world.executor.kill(f"{first}-1")
+    world.executor.kill(world.run_id(first))
     world.cancel(second)
     world.tick()
     assert world.status(first) == JobStatus.RETRY_WAIT
@@ -527,7 +547,7 @@ def test_clock_set_back_does_not_delay_other_work(world: World) -> None:
     world.restart("another machine")
     for _ in range(3):
         world.tick()
-    assert world.executor.submitted[-1] == f"{first}-2"
+    assert world.executor.submitted[-1] == world.run_id(first, 2)
     assert world.status(second) == JobStatus.CANCELLED
 
 
@@ -557,9 +577,9 @@ def test_hanging_attempt_is_ended_and_retried(world: World) -> None:
     error = world.attempt(job).error
     assert error is not None
     assert error["type"] == "hang"
-    assert not world.executor.is_running(f"{job}-1")
+    assert not world.executor.is_running(world.run_id(job))
     world.tick(10)
-    assert world.executor.submitted == [f"{job}-1", f"{job}-2"]
+    assert world.executor.submitted == [world.run_id(job), world.run_id(job, 2)]
 
 
 def stands_still(
@@ -648,7 +668,7 @@ def test_slow_log_copy_does_not_delay_dispatcher(
         return logs(*arguments)
 
     monkeypatch.setattr(world.executor, "logs", slow)
-    world.executor.kill(f"{job}-1")
+    world.executor.kill(world.run_id(job))
     world.tick()
     world.tick()
     assert world.status(other) == JobStatus.STARTING
@@ -672,7 +692,7 @@ def test_slow_log_copy_keeps_lease(world: World, monkeypatch: pytest.MonkeyPatch
         return logs(*arguments)
 
     monkeypatch.setattr(world.executor, "logs", slow)
-    world.executor.kill(f"{job}-1")
+    world.executor.kill(world.run_id(job))
     world.ahead += timedelta(seconds=2)
     first.tick()
     assert world.status(job) == JobStatus.RETRY_WAIT
@@ -685,7 +705,7 @@ def test_attempts_are_finalized_after_long_downtime(
     world.tick()
     world.worker_starts(job)
     world.worker_finishes(job, "succeeded")
-    world.executor.end(f"{job}-1", 0, "the last words")
+    world.executor.end(world.run_id(job), 0, "the last words")
     world.ahead += timedelta(days=9)
     world.restart()
     world.tick()
@@ -706,7 +726,7 @@ def test_hanging_pause_ends(world: World) -> None:
     world.tick(1900)
     world.tick()
     assert world.status(job) == JobStatus.PAUSED
-    assert not world.executor.is_running(f"{job}-1")
+    assert not world.executor.is_running(world.run_id(job))
 
 
 def test_job_ends_at_time_limit(world: World) -> None:
@@ -720,7 +740,7 @@ def test_job_ends_at_time_limit(world: World) -> None:
     error = world.job(job).error
     assert error is not None
     assert error["type"] == "max-hours"
-    assert not world.executor.is_running(f"{job}-1")
+    assert not world.executor.is_running(world.run_id(job))
 
 
 def test_only_time_of_attempts_counts_to_time_limit(world: World) -> None:
@@ -730,7 +750,7 @@ def test_only_time_of_attempts_counts_to_time_limit(world: World) -> None:
     world.worker_trains(job, 1800)
     world.pause(job)
     world.worker_finishes(job, "paused")
-    world.executor.end(f"{job}-1", 0)
+    world.executor.end(world.run_id(job), 0)
     world.tick(100_000)  # paused, perhaps with the machine off
     world.resume(job)
     world.tick()
@@ -768,11 +788,11 @@ def test_failing_store_does_not_hold_room(world: World, monkeypatch: pytest.Monk
     world.worker_starts(job)
     monkeypatch.setattr("service.artifacts.storage.Storage.folders", broken)
     monkeypatch.setattr("service.artifacts.attempt_log.AttemptLog.append", broken)
-    world.executor.write_log(f"{job}-1", b"a line\n")
+    world.executor.write_log(world.run_id(job), b"a line\n")
     world.tick(60)
     world.cancel(job)
     world.tick(60)  # the grace period is over; the broken log must not prevent the stop
-    assert not world.executor.is_running(f"{job}-1")
+    assert not world.executor.is_running(world.run_id(job))
     world.tick()
     world.tick()
     assert world.status(job) == JobStatus.CANCELLED

@@ -85,7 +85,7 @@ def test_dispatcher_recovers_from_crash_at_every_point(world: World, first: int)
         world.tick()
         for job in (killed, cancelled, finished):
             world.worker_starts(job)
-        world.executor.kill(f"{killed}-1")
+        world.executor.kill(world.run_id(killed))
         world.cancel(cancelled)
         world.ahead += world.ahead.resolution
         fresh = world.add_job()
@@ -102,30 +102,31 @@ def test_dispatcher_recovers_from_crash_at_every_point(world: World, first: int)
         number = world.job(fresh).attempt
         attempt = world.attempt(fresh, number)
         assert attempt.state == AttemptState.SUBMITTED
-        token = world.executor.envs[f"{fresh}-{number}"]["DASL_WORKER_TOKEN"]
+        token = world.executor.envs[world.run_id(fresh, number)]["DASL_WORKER_TOKEN"]
         assert hash_token(token) == attempt.token_hash, "the driver has the token that counts"
         assert number == 1 or world.attempt(fresh, 1).state == AttemptState.LOST
         assert number <= 2, "one death costs no more than one attempt"
         assert world.job(fresh).restarts == 0, "it is not the job's fault"
-        again = {f"{killed}-2", f"{killed}-3"}.intersection(submitted)
+        later = tuple(f"{killed}-{number}-" for number in (2, 3))
+        again = [name for name in submitted if name.startswith(later)]
         assert len(again) == 1, "handed in again, once"
         assert world.job(killed).restarts == 1
         assert world.status(cancelled) == JobStatus.CANCELLED
-        assert not world.executor.is_running(f"{cancelled}-1")
+        assert not world.executor.is_running(world.run_id(cancelled))
         assert world.status(finished) == JobStatus.RUNNING
         ingests = [name for name in submitted if name.startswith(fresh_dataset)]
-        assert ingests == [f"{fresh_dataset}-1"]
-        token = world.executor.envs[f"{fresh_dataset}-1"]["DASL_WORKER_TOKEN"]
+        assert ingests == [world.run_id(fresh_dataset)]
+        token = world.executor.envs[world.run_id(fresh_dataset)]["DASL_WORKER_TOKEN"]
         assert hash_token(token) == world.ingest_run(fresh_dataset).token_hash
 
         for job in (killed, finished, fresh):
             world.cancel(job)
         world.tick(40)
         world.tick()
-        for name in (f"{dataset}-1", f"{fresh_dataset}-1"):
+        for name in (world.run_id(dataset), world.run_id(fresh_dataset)):
             world.executor.kill(name)
         world.tick()
-        for name in (f"{dataset}-2", f"{fresh_dataset}-2"):
+        for name in (world.run_id(dataset, 2), world.run_id(fresh_dataset, 2)):
             world.executor.kill(name)
         world.tick()
         if not died:
@@ -152,7 +153,7 @@ def test_late_submission_is_not_the_current_attempt(
     world.tick(60)
     world.tick()
     world.executor.submit(*stalled[0])
-    late, counts = (world.executor.envs[f"{job}-{number}"] for number in (1, 2))
+    late, counts = (world.executor.envs[world.run_id(job, number)] for number in (1, 2))
     with world.database.read() as session:
         check_attempt_token(session, late["DASL_WORKER_TOKEN"], job, "1")
         check_attempt_token(session, counts["DASL_WORKER_TOKEN"], job, "2")

@@ -160,8 +160,8 @@ class Story(RuleBasedStateMachine):
 
     @rule(job=jobs, death=moments)
     def speak(self, job: str, death: Moment = None) -> None:
-        number = self.world.job(job).attempt
-        if self.world.executor.is_running(f"{job}-{number}") and self.post(job, "start", {}, death):
+        running = self.world.executor.is_running(self.newest_run(job))
+        if running and self.post(job, "start", {}, death):
             self.post(job, "heartbeat", {"progress": {"step": next(self.steps)}}, death)
 
     @rule(job=jobs, death=moments)
@@ -178,7 +178,7 @@ class Story(RuleBasedStateMachine):
     def finish(self, job: str, outcome: str, death: Moment = None) -> None:
         """Report the end and exit, as a driver does."""
         now = self.world.job(job)
-        name = f"{job}-{now.attempt}"
+        name = self.newest_run(job)
         if not self.world.executor.is_running(name) or job in self.deaf:
             return
         if outcome == "as desired":
@@ -189,8 +189,7 @@ class Story(RuleBasedStateMachine):
 
     def post(self, job: str, word: str, body: dict[str, Any], death: Moment) -> bool:
         """Send a request of the job's newest driver; if its attempt is over, end it and return `False`."""
-        number = self.world.job(job).attempt
-        name = f"{job}-{number}"
+        name = self.newest_run(job)
         headers = {"Authorization": f"Bearer {self.world.executor.envs[name]['DASL_WORKER_TOKEN']}"}
         answer = self.ask(f"/worker/v1/runs/{name}/{word}", body, death, headers)
         if answer.is_success:
@@ -200,9 +199,14 @@ class Story(RuleBasedStateMachine):
             self.world.executor.end(name, 0)
         return False
 
+    def newest_run(self, job: str) -> str:
+        """Return the submission id of a job's newest attempt; empty if it has none."""
+        number = self.world.job(job).attempt
+        return self.world.run_id(job, number) if number else ""
+
     @rule(job=jobs)
     def kill(self, job: str) -> None:
-        name = f"{job}-{self.world.job(job).attempt}"
+        name = self.newest_run(job)
         if self.world.executor.is_running(name):
             self.world.executor.kill(name)
 

@@ -95,7 +95,7 @@ def test_outage_within_round_loses_nothing(
     job = world.add_job()
     world.tick()
     world.worker_starts(job)
-    world.executor.kill(f"{job}-1")
+    world.executor.kill(world.run_id(job))
     outage, known = ExitStack(), world.executor.status
 
     def status(submission_id: str) -> Submission | None:
@@ -136,5 +136,5 @@ def test_failed_token_replacement_is_repeated(
         with pytest.raises(OperationalError):
             world.tick()
     world.tick()
-    token = world.executor.envs[f"{dataset}-1"]["DASL_WORKER_TOKEN"]
+    token = world.executor.envs[world.run_id(dataset)]["DASL_WORKER_TOKEN"]
     assert hash_token(token) == world.ingest_run(dataset).token_hash

@@ -21,7 +21,7 @@ def test_job_starts_only_when_all_workers_fit(world: World) -> None:
     first, second = world.add_job(workers=1), world.add_job(workers=2)
     for _ in range(3):
         world.tick()
-    assert world.executor.submitted == [f"{first}-1"]
+    assert world.executor.submitted == [world.run_id(first)]
     assert world.status(second) == JobStatus.QUEUED
     (event,) = world.events(second, "waiting")
     until = world.attempt(first).created_at + timedelta(hours=24)
@@ -34,7 +34,7 @@ def test_job_starts_only_when_all_workers_fit(world: World) -> None:
     world.worker_finishes(first, "succeeded")
     world.tick()
     assert world.status(second) == JobStatus.QUEUED  # The driver still runs.
-    world.executor.end(f"{first}-1", 0)
+    world.executor.end(world.run_id(first), 0)
     world.tick()
     assert world.status(second) == JobStatus.STARTING
 
@@ -74,7 +74,7 @@ def test_small_job_does_not_delay_large_one(world: World) -> None:
     for job in (short, first):
         world.worker_starts(job)
         world.worker_finishes(job, "succeeded")
-        world.executor.end(f"{job}-1", 0)
+        world.executor.end(world.run_id(job), 0)
         world.tick()
     assert world.status(large) == JobStatus.STARTING
     assert world.status(small) == JobStatus.QUEUED
@@ -98,7 +98,7 @@ def test_earlier_attempts_count_in_expected_duration(world: World) -> None:
     world.worker_trains(first, 6 * 3600)
     world.pause(first)
     world.worker_finishes(first, "paused")
-    world.executor.end(f"{first}-1", 0)
+    world.executor.end(world.run_id(first), 0)
     world.resume(first)
     world.tick()
     assert world.status(first) == JobStatus.STARTING
@@ -120,7 +120,7 @@ def test_room_of_stopping_job_is_not_reused_early(world: World) -> None:
     assert world.status(first) == JobStatus.CANCELLING
     assert world.status(large) == world.status(short) == JobStatus.QUEUED
     world.worker_finishes(first, "cancelled")
-    world.executor.end(f"{first}-1", 0)
+    world.executor.end(world.run_id(first), 0)
     world.tick()
     assert world.status(large) == JobStatus.STARTING
 
@@ -134,7 +134,7 @@ def test_lingering_driver_uses_room_but_no_quota(world: World) -> None:
     world.tick()
     world.worker_starts(first)
     world.worker_finishes(first, "succeeded")
-    assert world.executor.is_running(f"{first}-1")
+    assert world.executor.is_running(world.run_id(first))
     world.tick()
     assert world.status(second) == JobStatus.STARTING
     another = world.add_job()
@@ -186,7 +186,7 @@ def test_quota_limits_running_jobs_of_a_token(world: World) -> None:
     ]
     world.worker_starts(first)
     world.worker_finishes(first, "succeeded")
-    world.executor.end(f"{first}-1", 0)
+    world.executor.end(world.run_id(first), 0)
     world.tick()
     assert world.status(second) == JobStatus.STARTING
 
@@ -276,7 +276,7 @@ def test_only_lease_holder_works(world: World) -> None:
     late = world.add_job()
     first.tick()
     assert world.status(late) == JobStatus.QUEUED
-    assert world.executor.submitted == [f"{job}-1"]
+    assert world.executor.submitted == [world.run_id(job)]
 
 
 def test_writes_of_former_lease_holder_are_discarded(world: World) -> None:
@@ -295,7 +295,7 @@ def test_writes_of_former_lease_holder_are_discarded(world: World) -> None:
     job = world.add_job()
     world.executor.cluster = overtaken  # type: ignore[method-assign,assignment]
     first.tick()
-    assert world.executor.submitted == [f"{job}-1"]
+    assert world.executor.submitted == [world.run_id(job)]
     assert world.status(job) == JobStatus.STARTING
 
 
@@ -303,12 +303,12 @@ def test_failed_ingest_is_retried_once(world: World) -> None:
     dataset = world.add_dataset()
     world.tick()
     assert world.dataset(dataset).state == "ingesting"
-    assert world.executor.submitted == [f"{dataset}-1"]
-    world.executor.end(f"{dataset}-1", 1, "MemoryError")
+    assert world.executor.submitted == [world.run_id(dataset)]
+    world.executor.end(world.run_id(dataset), 1, "MemoryError")
     world.tick()
     world.tick()
-    assert world.executor.submitted == [f"{dataset}-1", f"{dataset}-2"]
-    world.executor.end(f"{dataset}-2", 1, "MemoryError again")
+    assert world.executor.submitted == [world.run_id(dataset), world.run_id(dataset, 2)]
+    world.executor.end(world.run_id(dataset, 2), 1, "MemoryError again")
     world.tick()
     failed = world.dataset(dataset)
     assert failed.state == "failed"
@@ -323,8 +323,8 @@ def test_ingest_unknown_to_ray_is_submitted_again(world: World) -> None:
     world.executor.lose_everything()
     world.restart()
     world.tick()
-    assert world.executor.submitted == [f"{dataset}-1", f"{dataset}-1"]
-    assert world.executor.is_running(f"{dataset}-1")
+    assert world.executor.submitted == [world.run_id(dataset), world.run_id(dataset)]
+    assert world.executor.is_running(world.run_id(dataset))
 
 
 def test_retried_job_keeps_its_room(world: World) -> None:
@@ -334,21 +334,21 @@ def test_retried_job_keeps_its_room(world: World) -> None:
     world.tick()
     world.worker_starts(first)
     younger = world.add_job(workers=1)
-    world.executor.kill(f"{first}-1")
+    world.executor.kill(world.run_id(first))
     world.tick()
     assert world.status(first) == JobStatus.RETRY_WAIT
     world.tick(1)
     assert world.status(younger) == JobStatus.QUEUED
     world.tick(2)
-    assert world.executor.submitted == [f"{first}-1", f"{first}-2"]
+    assert world.executor.submitted == [world.run_id(first), world.run_id(first, 2)]
     # A job that is not retried releases its resources.
     world.worker_starts(first, 2)
-    world.executor.kill(f"{first}-2")
+    world.executor.kill(world.run_id(first, 2))
     world.tick()
     world.cancel(first)
     world.tick()
     world.tick()
-    assert world.executor.submitted[-1] == f"{younger}-1"
+    assert world.executor.submitted[-1] == world.run_id(younger)
 
 
 def test_number_of_concurrent_ingests_is_limited(world: World) -> None:
@@ -356,15 +356,15 @@ def test_number_of_concurrent_ingests_is_limited(world: World) -> None:
     waiting = [world.add_dataset() for _ in range(5)]
     world.tick()
     world.tick()
-    assert world.executor.submitted == [f"{dataset}-1" for dataset in waiting[:2]]
+    assert world.executor.submitted == [world.run_id(dataset) for dataset in waiting[:2]]
     world.executor.lose_everything()
     world.restart()
     world.tick()
-    assert world.executor.submitted[2:] == [f"{dataset}-1" for dataset in waiting[:2]]
+    assert world.executor.submitted[2:] == [world.run_id(dataset) for dataset in waiting[:2]]
     with world.database.write() as session:
         assert datasets.end_ingest(session, waiting[0], 1, DatasetState.READY)
     world.tick()
-    assert world.executor.submitted[4:] == [f"{waiting[2]}-1"]
+    assert world.executor.submitted[4:] == [world.run_id(waiting[2])]
 
 
 def test_deleted_dataset_leaves_neither_run_nor_index(world: World) -> None:
@@ -384,12 +384,16 @@ def test_deleted_dataset_leaves_neither_run_nor_index(world: World) -> None:
     assert not indexes[ready].exists()
     assert not indexes[waiting].exists()
     assert indexes[reading].exists(), "its run may still write"
-    assert f"{reading}-1" in world.executor.stopped
+    assert world.run_id(reading) in world.executor.stopped
     world.tick()
     world.tick()
-    assert not world.executor.is_running(f"{reading}-1")
+    assert not world.executor.is_running(world.run_id(reading))
     assert not indexes[reading].parent.exists()
-    assert world.executor.submitted == [f"{ready}-1", f"{reading}-1", f"{next_one}-1"]
+    assert world.executor.submitted == [
+        world.run_id(ready),
+        world.run_id(reading),
+        world.run_id(next_one),
+    ]
     states = {world.dataset(dataset).state for dataset in (ready, reading, waiting)}
     assert states == {"removed"}
 
@@ -408,8 +412,8 @@ def test_hanging_ingest_is_ended(world: World) -> None:
         assert failed.state == "failed"
         assert failed.error is not None
         assert failed.error["message"].startswith("The ingest took longer than 24 hours")
-        assert not world.executor.is_running(f"{dataset}-1")
-    assert world.executor.submitted[-1] == f"{waiting}-1"
+        assert not world.executor.is_running(world.run_id(dataset))
+    assert world.executor.submitted[-1] == world.run_id(waiting)
 
 
 def test_slow_ray_does_not_prevent_starts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ class History:
         world.tick()
         self.train(1, steps=(1, 2, 3))
         self.save(1, step=2)
-        world.executor.kill(f"{self.job}-1")
+        world.executor.kill(world.run_id(self.job))
         for _ in range(5):
             world.tick()
         self.train(2, steps=(3, 4))

@@ -33,7 +33,7 @@ def test_dispatcher_starts_the_other_jobs(
     assert world.status(healthy) == JobStatus.STARTING
     assert world.status(queued) == JobStatus.QUEUED
     assert world.status(running) == JobStatus.RUNNING
-    world.executor.kill(f"{running}-1")
+    world.executor.kill(world.run_id(running))
     world.tick()
     assert world.status(running) == JobStatus.RETRY_WAIT
     world.tick(300)
