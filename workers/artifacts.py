@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,20 +21,22 @@ CHUNK = 1 << 20
 UPLOAD_PAUSES = (1.0, 2.0)
 
 
-def upload(file: Path, uri: str) -> FileEntry:
-    """Copy one file to `uri` and return its manifest entry."""
+def upload(file: Path, uri: str, on_chunk: Callable[[], None] = lambda: None) -> FileEntry:
+    """Copy one file to `uri` and return its manifest entry. `on_chunk` is called after each part."""
     system, target = fsspec.core.url_to_fs(uri)
     system.makedirs(os.path.dirname(target), exist_ok=True)
     with open(file, "rb") as source, system.open(target, "wb") as sink:
-        size, sha256 = _copy(source, sink)
+        size, sha256 = _copy(source, sink, on_chunk)
         sink.flush()
         if hasattr(sink, "fileno"):  # a registered file on a local disk must survive a power loss
             os.fsync(sink.fileno())
     return FileEntry(name=file.name, size=size, sha256=sha256)
 
 
-def upload_folder(folder: Path, uri: str) -> list[FileEntry]:
-    """Copy the files of a flat folder below `uri` and return the manifest.
+def upload_folder(
+    folder: Path, uri: str, on_chunk: Callable[[], None] = lambda: None
+) -> list[FileEntry]:
+    """Copy the files of a flat folder below `uri` and return the manifest; see `upload`.
 
     A failed copy is retried after `UPLOAD_PAUSES`; on a full disk it is not.
 
@@ -44,7 +46,7 @@ def upload_folder(folder: Path, uri: str) -> list[FileEntry]:
     files, pauses = sorted(folder.iterdir()), [*UPLOAD_PAUSES]
     while True:
         try:
-            return [upload(file, f"{uri}/{file.name}") for file in files]
+            return [upload(file, f"{uri}/{file.name}", on_chunk) for file in files]
         except OSError as error:
             if not pauses or error.errno in (errno.ENOSPC, errno.EDQUOT):
                 _remove(uri)
@@ -92,7 +94,9 @@ def find_damage(uri: str, files: Sequence[FileEntry]) -> str | None:
     return None
 
 
-def _copy(source: BinaryIO, sink: BinaryIO | None = None) -> tuple[int, str]:
+def _copy(
+    source: BinaryIO, sink: BinaryIO | None = None, on_chunk: Callable[[], None] = lambda: None
+) -> tuple[int, str]:
     """Read a file, and write it to `sink` if there is one; return its size and sha256."""
     digest = hashlib.sha256()
     size = 0
@@ -101,6 +105,7 @@ def _copy(source: BinaryIO, sink: BinaryIO | None = None) -> tuple[int, str]:
         size += len(chunk)
         if sink is not None:
             sink.write(chunk)
+        on_chunk()
     return size, digest.hexdigest()
 
 

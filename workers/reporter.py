@@ -69,8 +69,9 @@ class ApiReporter:
     def phase(self, name: Phase, message: str) -> None:
         self.event("phase", message, {"phase": name})
 
-    def keepalive(self) -> None:
-        self._worked += 1
+    def keepalive(self) -> Desired:
+        self._count_work()
+        return self.desired()
 
     def evaluation(
         self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]
@@ -89,7 +90,7 @@ class ApiReporter:
         uri = f"{self._uri}/checkpoints/step-{step:09d}"
         if self._saved_step == step:  # saved before the final evaluation; now with its metrics
             uri += "-final"
-        files = upload_folder(folder, uri)
+        files = upload_folder(folder, uri, self._count_work)
         self._saved_step = step
         size = sum(entry.size for entry in files) / 1e6
         logger.info("checkpoint of step %d is written, %.1f MB", step, size)
@@ -108,7 +109,7 @@ class ApiReporter:
 
     def artifact(self, file: Path) -> None:
         uri = f"{self._uri}/artifacts/{file.name}"
-        entry = upload(file, uri)
+        entry = upload(file, uri, self._count_work)
         content_type = CONTENT_TYPES.get(file.suffix, "application/octet-stream")
         self._queue.put(
             lambda patience: self._client.artifact(
@@ -138,6 +139,9 @@ class ApiReporter:
         """
         self._queue.put(self._heartbeat)
         self._queue.flush()
+
+    def _count_work(self) -> None:
+        self._worked += 1
 
     def _log_progress(self) -> None:
         if self._unlogged is not None:

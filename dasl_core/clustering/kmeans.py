@@ -67,6 +67,7 @@ def cluster(
     max_iterations: int = 50,
     positions: Tensor | None = None,
     group: dist.ProcessGroup | None = None,
+    on_iteration: Callable[[], object] = lambda: None,
 ) -> Clustering:
     """Cluster rows, those of all ranks of `group`, by k-means, initialized with greedy k-means++.
 
@@ -89,6 +90,7 @@ def cluster(
             result then does not depend on how rows are distributed.
             None: this rank's rows follow those of the previous ranks.
         group: process group whose ranks each hold a part of the bank; None: this process holds all.
+        on_iteration: called before each iteration of Lloyd's algorithm.
 
     Raises:
         ValueError: an argument is invalid, or rows are NaN or infinite; raised on all ranks.
@@ -106,6 +108,7 @@ def cluster(
         assignments, distances = points.nearest(centers)
         reseeded, iterations, changed = 0, 0, True
         while changed and iterations < max_iterations:
+            on_iteration()
             centers, empty = points.means(assignments, k)
             previous = assignments
             assignments, distances = points.nearest(centers)

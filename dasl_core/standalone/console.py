@@ -49,8 +49,9 @@ class ConsoleReporter:
         """Print the message."""
         print_line(message)
 
-    def keepalive(self) -> None:
-        """No-op: a run without a service needs no liveness signal."""
+    def keepalive(self) -> Desired:
+        """Return `desired`: a run without a service needs no liveness signal."""
+        return self.desired()
 
     def evaluation(
         self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]

@@ -23,6 +23,7 @@ from dasl_core.train.data import TrainingData, field_that_needs_classes
 from dasl_core.train.divergence import DivergenceGuard
 from dasl_core.train.evaluation import Evaluator
 from dasl_core.train.gradients import GradientComputer
+from dasl_core.train.interruption import Interruption
 from dasl_core.train.optim import build_optimizer, learning_rate_factors
 from dasl_core.train.precision import autocast, refuse_undefined_gradients, weight_dtype
 from dasl_core.train.progress import Progress, RunLength
@@ -143,6 +144,8 @@ def build_trainer(
         threads=threads,
     )
     loader = data.loader
+    progress, control = Progress(), _control_group()
+    interruption = Interruption(reporter, progress, control)
     evaluator: Evaluator | None = None
     if len(data.held_out):
         evaluator = Evaluator(
@@ -156,6 +159,7 @@ def build_trainer(
             seed=seed,
             device=device,
             keepalive=reporter.keepalive,
+            check=interruption.check_work,
         )
 
     # A checkpoint contains all weights: the start weights may no longer exist.
@@ -199,9 +203,7 @@ def build_trainer(
         scale=updater.scaler.scale,
     )
 
-    progress = Progress()
     length = RunLength(spec.train.epochs, loader.steps, loader.batch_size)
-    control = _control_group()
     metrics = StepMetrics(length, progress, reporter, device, spec.train.collapse)
     guard = DivergenceGuard(
         progress,
@@ -268,6 +270,7 @@ def build_trainer(
         checkpointer=checkpointer,
         progress=progress,
         reporter=reporter,
+        interruption=interruption,
         wrap=wrap,
         control=control,
     )

@@ -105,6 +105,7 @@ class Checkpointer:
         with tempfile.TemporaryDirectory(dir=self.scratch) as name:
             folder = Path(name)
             save_state(state, folder)
+            self.reporter.keepalive()
             metrics = {
                 "step": progress.step,
                 "epoch": epoch,

@@ -68,13 +68,15 @@ class Evaluator:
         precision: Precision,
         seed: int,
         device: torch.device,
-        keepalive: Callable[[], None] = lambda: None,
+        keepalive: Callable[[], object] = lambda: None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         """Create an evaluator. No image is read yet.
 
         Args:
             augment: of the random views for alignment and fine-tuning.
-            keepalive: called repeatedly during long computations.
+            keepalive: called repeatedly during long computations that differ between ranks.
+            check: called repeatedly during all others, by all ranks together; may raise to end them.
 
         Raises:
             ValueError: `settings.gallery` leaves no query or no gallery.
@@ -82,7 +84,7 @@ class Evaluator:
         self.settings, self.augment, self.seed = settings, augment, seed
         self.precision, self.dtype = precision, weight_dtype(precision)
         self.device = device
-        self.keepalive = keepalive
+        self.keepalive, self.check = keepalive, check
         self.image_size, self.normalization = image_size, normalization
         self.train = train
         limit = settings.knn.bank if settings.knn is not None else None
@@ -158,6 +160,7 @@ class Evaluator:
         mine = padded[rank() * share : (rank() + 1) * share]
         table: Tensor | None = None
         for start, features in self._encoded(encode, images, mine, view):
+            self.check()
             # To the CPU batch by batch: all features may not fit into GPU memory during training.
             gathered = gather(features, all_ranks()).view(ranks, len(features), -1)
             if table is None:
@@ -219,7 +222,7 @@ class Evaluator:
                     self.labels,
                     k=settings.knn.k,
                     temperature=settings.knn.temperature,
-                    on_block=self.keepalive,
+                    on_block=self.check,
                     group=all_ranks(),
                 )
                 metrics |= {
@@ -233,7 +236,7 @@ class Evaluator:
             if isinstance(settings.clustering, KMeans):
                 restarts = settings.clustering.restarts
                 metrics |= clustering_metrics(
-                    held_out, self.labels, restarts=restarts, on_start=self.keepalive
+                    held_out, self.labels, restarts=restarts, on_start=self.check
                 )
         if health:
             metrics |= self._health(encode, held_out)
@@ -292,7 +295,7 @@ class Evaluator:
             batch_size=settings.batch_size,
             seed=self.seed,
             device=self.device,
-            on_epoch=self.keepalive,
+            on_epoch=self.check,
         )
         return {
             "linear_top1": result.top1,
@@ -328,7 +331,7 @@ class Evaluator:
         )
 
         def read(positions: Tensor, step: int | None) -> Tensor:
-            self.keepalive()
+            self.check()
             mine = rank_share(positions, all_ranks())
             canvases, valid_hw = images.canvases.read(images.indices[mine.numpy()])
             if step is None:

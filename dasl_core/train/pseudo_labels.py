@@ -1,5 +1,6 @@
 """Pseudo-labels for DAR: k-means over the embeddings that training computes anyway."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -70,12 +71,18 @@ class PseudoLabels:
         self.places[self.filled * batch : (self.filled + 1) * batch] = self.place[indices]
         self.filled += 1
 
-    def end_epoch(self, epoch: int, classes: Tensor | None) -> dict[str, float]:
+    def end_epoch(
+        self,
+        epoch: int,
+        classes: Tensor | None,
+        keepalive: Callable[[], object] = lambda: None,
+    ) -> dict[str, float]:
         """Close an epoch, and cluster the bank if it is due.
 
         Args:
             epoch: epochs done, this one included.
             classes: (N,) true classes of the images to train on, to compare with; or None.
+            keepalive: called repeatedly during the clustering.
 
         Returns:
             Metrics of the clustering; none when it was not due.
@@ -94,6 +101,7 @@ class PseudoLabels:
             seed=derive_seed(self.seed, "kmeans", epoch),
             positions=self._positions(steps),
             group=all_ranks(),
+            on_iteration=keepalive,
         )
         # Each rank holds its share of every step: images are ordered by step, then by rank.
         shares = gather(clustering.assignments, all_ranks()).view(world_size(), steps, self.share)

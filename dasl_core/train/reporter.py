@@ -28,8 +28,11 @@ class Reporter(Protocol):
     def phase(self, name: Phase, message: str) -> None:
         """Report the start of a phase that may take long."""
 
-    def keepalive(self) -> None:
-        """Signal that the run is alive. Called repeatedly during long work outside of steps."""
+    def keepalive(self) -> Desired:
+        """Signal that the run is alive, and return `desired`.
+
+        Called repeatedly during long work outside of steps.
+        """
 
     def evaluation(
         self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]
@@ -69,8 +72,9 @@ class NullReporter:
     def phase(self, name: Phase, message: str) -> None:
         """Discard."""
 
-    def keepalive(self) -> None:
-        """Discard."""
+    def keepalive(self) -> Desired:
+        """Discard, and return `desired`."""
+        return self.desired()
 
     def evaluation(
         self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]

@@ -19,6 +19,7 @@ from dasl_core.train.criterion import Criterion
 from dasl_core.train.data import TrainingData
 from dasl_core.train.divergence import DivergenceGuard
 from dasl_core.train.gradients import GradientComputer, total
+from dasl_core.train.interruption import Interrupted, Interruption
 from dasl_core.train.optim import set_schedules
 from dasl_core.train.progress import Progress, RunLength
 from dasl_core.train.pseudo_labels import PseudoLabels
@@ -27,7 +28,7 @@ from dasl_core.train.step_metrics import StepMetrics
 from dasl_core.train.update import Updater
 from dasl_core.train.validation import Validator
 from dasl_core.train.views import OwnViewMaker, ViewMaker
-from dasl_core.vocabulary import Desired, TrainingOutcome
+from dasl_core.vocabulary import TrainingOutcome
 
 # Images whose embeddings are compared before and after an update, at each report.
 PROBE_IMAGES = 32
@@ -61,6 +62,7 @@ class Trainer:
     checkpointer: Checkpointer
     progress: Progress
     reporter: Reporter
+    interruption: Interruption
     wrap: Callable[[], nn.Module]
     control: dist.ProcessGroup | None
 
@@ -72,33 +74,36 @@ class Trainer:
     def train(self) -> TrainingOutcome:
         """Run epochs of steps, with evaluations and checkpoints between epochs.
 
+        A run that is stopped saves a checkpoint, from which the next one resumes exactly. An evaluation is
+        abandoned, and left to the resumed run.
+
         Raises:
             CollapsedError: the representation has collapsed, and `train.collapse` is "stop".
             DivergedError: the loss or the weights are not finite.
             OSError: a required checkpoint could not be written.
         """
-        self._start()
-        while not self._is_over():
-            epoch, first_step = divmod(self.progress.step, self.length.steps_per_epoch)
-            self.begin_epoch(epoch)
-            for batch in self.loader.epoch(epoch, first_step):
-                if (desired := self._desired()) != "run":
-                    self.metrics.report()
-                    self._save(required=True)
-                    return "cancelled" if desired == "cancel" else "paused"
-                self.step(batch)
-                if self.progress.step % self.length.steps_per_epoch:  # else close the epoch first
-                    self._stop_if_collapsed()
-            self.end_epoch()
-            epochs = epoch + 1
-            if epochs == self.length.epochs:
-                break
-            if self.validator.is_due(epochs):
-                self.validator.evaluate("backbone")
-            self._stop_if_collapsed()
-            if self.checkpointer.is_due(epochs) and not self._is_over():
-                self._save(required=False)
-        self._finish()
+        try:
+            self._start()
+        except Interrupted as stop:
+            return stop.outcome  # nothing is trained since the checkpoint to resume from
+        try:
+            while not self._is_over():
+                epoch, first_step = divmod(self.progress.step, self.length.steps_per_epoch)
+                self.begin_epoch(epoch)
+                for batch in self.loader.epoch(epoch, first_step):
+                    self.interruption.check_step()
+                    self.step(batch)
+                    if (
+                        self.progress.step % self.length.steps_per_epoch
+                    ):  # else close the epoch first
+                        self._stop_if_collapsed()
+                self.end_epoch()
+                self._evaluate_and_save()
+            self._finish()
+        except Interrupted as stop:
+            self.metrics.report()
+            self._save(required=True)
+            return stop.outcome
         self.validator.publish_plots()
         return "succeeded"
 
@@ -167,9 +172,30 @@ class Trainer:
         self.progress.close_epoch()
         if self.pseudo_labels is not None:
             epochs = len(self.progress.losses)
-            quality = self.pseudo_labels.end_epoch(epochs, self.data.train_labels())
+            quality = self.pseudo_labels.end_epoch(
+                epochs, self.data.train_labels(), self.reporter.keepalive
+            )
             self.metrics.report_clusters(quality)
         self.guard.check_updated(self.length.total_steps)
+
+    def _evaluate_and_save(self) -> None:
+        """Evaluate the backbone and save a checkpoint, where they are due after the last epoch."""
+        epochs = self.progress.step // self.length.steps_per_epoch
+        if epochs == self.length.epochs:
+            return  # `_finish` does both
+        if self.validator.is_due(epochs):
+            self.interruption.check_work()
+            self.validator.evaluate("backbone")
+        self._stop_if_collapsed()
+        if self.checkpointer.is_due(epochs) and not self._is_over():
+            self._save(required=False)
+
+    def _owes_evaluation(self) -> bool:
+        """Whether the resumed run was stopped after an epoch, before it was evaluated."""
+        step = self.progress.step
+        epochs, steps = divmod(step, self.length.steps_per_epoch)
+        between = steps == 0 and self.progress.branched_at < step < self.length.total_steps
+        return between and self.validator.is_due(epochs) and not self.validator.has_measured(step)
 
     def close(self) -> None:
         """Stop the decoding threads, and thaw the backbone, which may be a network of the caller's own."""
@@ -182,7 +208,10 @@ class Trainer:
         total_steps = self.length.total_steps
         if self.checkpointer.resume():
             self.metrics.restore_alarm()
-            if self.progress.ended or not self._is_over():
+            if self._owes_evaluation():
+                self.checkpointer.saved_step = None  # the evaluation belongs to the checkpoint
+                self._evaluate_and_save()
+            elif self.progress.ended or not self._is_over():
                 self._stop_if_collapsed()  # the process was killed after saving, before reporting it
         else:
             self.validator.evaluate_baselines()
@@ -228,11 +257,6 @@ class Trainer:
         if self.progress.collapsed is not None:
             self._save(required=True)
             raise CollapsedError(self.progress.collapsed)
-
-    def _desired(self) -> Desired:
-        """The state that the user requested, broadcast from rank 0 to all ranks."""
-        choices: tuple[Desired, ...] = ("run", "cancel", "pause")
-        return choices[broadcast_int(choices.index(self.reporter.desired()), self.control)]
 
     @torch.no_grad()
     def _probe(self, views: list[Tensor]) -> Tensor:

@@ -63,6 +63,12 @@ class Validator:
         """Whether the backbone is evaluated after this many epochs."""
         return epochs % self.settings.every_epochs == 0
 
+    def has_measured(self, step: int) -> bool:
+        """Whether nothing is left to measure after this step."""
+        return self.evaluator is None or any(
+            record["step"] == step for record in self.progress.evaluations
+        )
+
     def evaluate_baselines(self) -> None:
         """Evaluate the raw pixels and the initial network; report what will not be measured."""
         self._report_unmeasured()
@@ -94,9 +100,7 @@ class Validator:
 
     def evaluate_at_end(self) -> None:
         """Run the final evaluation, unless the run stopped at an evaluation that measured all of it."""
-        step = self.progress.step
-        measured = any(record["step"] == step for record in self.progress.evaluations)
-        if self.trains_at_end or not measured:
+        if self.trains_at_end or not self.has_measured(self.progress.step):
             self.evaluate("backbone", final=True)
 
     def evaluate(

@@ -242,7 +242,7 @@ def test_long_evaluations_say_that_they_are_alive(
     monkeypatch.setattr(
         evaluator, "_own_features", lambda _, images, mine, d: torch.rand(len(images), d)
     )
-    evaluator.keepalive = lambda: beats.append(None)
+    evaluator.check = lambda: beats.append(None)
     evaluator.raw_pixels()
     assert len(beats) == 1 + 7, "a block of k-NN, and each start of k-means"
 

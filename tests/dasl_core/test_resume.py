@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -280,6 +281,43 @@ def test_stop_takes_effect_at_next_step_and_saves(
     assert run(resolved(pictures), pictures, cache, reporter) == outcome
     assert [point["step"] for point in reporter.points] == [1, 2, 3, 4]
     assert [(step, final) for step, _, final in reporter.checkpoints] == [(3, False), (4, False)]
+
+
+# It evaluates before the first step, after the second epoch and at the end.
+EVALUATED = {"evaluate": {"clustering": {"restarts": 2}, "linear": {"epochs": 1}}}
+
+
+def test_interrupted_evaluation_is_left_to_the_resumed_run(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    """At every point of every evaluation, in turn; no step is lost, and no evaluation."""
+    spec = resolved(pictures, **EVALUATED, dar={"weight": 0.1, "labels": "cluster"})
+    undisturbed = Recorder(tmp_path / "undisturbed")
+    run(spec, pictures, cache, undisturbed)
+    stopped_after = set()
+    for call in range(1, undisturbed.worked + 1, 8):
+        stopped = Recorder(tmp_path / f"{call}", at_work=partial(_pause, at=call))
+        outcome = run(spec, pictures, cache, stopped)
+        last = stopped.last_checkpoint if stopped.checkpoints else None
+        step = stopped.checkpoints[-1][0] if stopped.checkpoints else 0
+        resumed = Recorder(tmp_path / f"{call} resumed")
+        assert run(spec, pictures, cache, resumed, last) == "succeeded"
+        if outcome == "succeeded":
+            assert step == TOTAL, "only plots and saves were left"
+            continue
+        stopped_after.add(step)
+        assert outcome == "paused"
+        assert stopped.curve() + resumed.curve() == undisturbed.curve()
+        if step:
+            assert stopped.evaluations + resumed.evaluations == undisturbed.evaluations
+        assert_same_state(undisturbed.last_checkpoint, resumed.last_checkpoint)
+        if step == 2 * STEPS:
+            assert resumed.checkpoints[0][0] == step, "saved again, with its evaluation"
+    assert stopped_after == {0, 2 * STEPS, TOTAL}
+
+
+def _pause(call: int, at: int) -> Desired:
+    return "pause" if call >= at else "run"
 
 
 def test_stop_after_checkpoint_saves_once(

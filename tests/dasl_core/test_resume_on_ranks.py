@@ -44,17 +44,22 @@ def recorded(
     kept: Path,
     stop: int | None = None,
     resume: Path | None = None,
+    stop_at_work: int | None = None,
 ) -> tuple[TrainingOutcome, list[float]]:
     """Run with checkpoints in `kept`; return the outcome and, on rank 0, the losses.
 
     `stop`: number of steps of this process before it stops.
+    `stop_at_work`: number of signs of life between steps before it stops.
     """
 
     def desired(started: int) -> Desired:
         return "cancel" if started == stop else "run"
 
+    def at_work(call: int) -> Desired:
+        return "pause" if call == stop_at_work else "run"
+
     first = not dist.is_initialized() or dist.get_rank() == 0
-    reporter = Recorder(kept, desired) if first else None
+    reporter = Recorder(kept, desired, at_work=at_work) if first else None
     torch.rand(7 * (1 + dist.get_rank() if dist.is_initialized() else 1))  # stands for other draws
     with patch.object(Validator, "publish_plots", lambda validator: None):
         outcome = run(ResolvedJobSpec.model_validate(spec), index, cache, reporter, resume)
@@ -87,6 +92,25 @@ def test_two_ranks_resume_bit_exactly_within_epoch(
         assert_same(one[name], two[name], name)
     for name in ("step", "losses", "evaluations"):
         assert one["progress"][name] == two["progress"][name], name
+
+
+def test_two_ranks_leave_an_interrupted_evaluation_to_the_resumed_run(
+    pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    """The evaluation after the second epoch; rank 0 alone knows of the request."""
+    whole, part, rest = (tmp_path / name for name in ("whole", "part", "rest"))
+    spec = spec_of(pictures, 2)
+    (_, losses), _ = pool.call(2, recorded, spec, pictures, cache, whole)
+    in_second_evaluation = 20
+    (outcome, before), (other, _) = pool.call(
+        2, recorded, spec, pictures, cache, part, None, None, in_second_evaluation
+    )
+    assert (outcome, other) == ("paused", "paused")
+    stopped = part / f"step-{2 * STEPS}"
+    (outcome, after), _ = pool.call(2, recorded, spec, pictures, cache, rest, None, stopped)
+    assert (outcome, before + after) == ("succeeded", losses)
+    one, two = (load_state(folder / f"step-{TOTAL}") for folder in (whole, rest))
+    assert one["progress"]["evaluations"] == two["progress"]["evaluations"]
 
 
 def draws(spec: dict[str, Any], index: DatasetIndex, cache: Path, scratch: Path) -> np.ndarray:

@@ -128,9 +128,18 @@ class Recorder:
     """A `Reporter` that records all reports and copies checkpoints to `folder`."""
 
     def __init__(
-        self, folder: Path, desired: Callable[[int], Desired] = lambda step: "run"
+        self,
+        folder: Path,
+        desired: Callable[[int], Desired] = lambda step: "run",
+        *,
+        at_work: Callable[[int], Desired] = lambda call: "run",
     ) -> None:
-        """Create a reporter; `desired` maps the number of started steps to the desired state."""
+        """Create a reporter.
+
+        Args:
+            desired: maps the number of started steps to the desired state.
+            at_work: maps the number of calls of `keepalive` to the desired state.
+        """
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.points: list[dict[str, Any]] = []
@@ -144,6 +153,7 @@ class Recorder:
         self.events: list[tuple[str, str, dict[str, Any]]] = []
         self.verdicts: list[tuple[str, dict[str, Any]]] = []
         self._desired, self._started_steps = desired, 0
+        self._desired_at_work = at_work
 
     def metrics(self, points: list[dict[str, Any]]) -> None:
         self.points += points
@@ -154,8 +164,9 @@ class Recorder:
     def phase(self, name: Phase, message: str) -> None:
         self.phases.append((name, message))
 
-    def keepalive(self) -> None:
+    def keepalive(self) -> Desired:
         self.worked += 1
+        return self._desired_at_work(self.worked)
 
     def evaluation(
         self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]

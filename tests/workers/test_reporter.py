@@ -144,6 +144,11 @@ def steps(home: Home) -> list[int]:
     return [p["step"] for what, body in home.reports if what == "metrics" for p in body["points"]]
 
 
+def heartbeats(home: Home) -> list[dict[str, Any]]:
+    """Return the received heartbeats."""
+    return [body for what, body in home.requests if what == "heartbeat"]
+
+
 def wait_until_over(reporter: ApiReporter) -> None:
     """Wait until `desired` raises."""
     wait_for(reporter._queue._is_over)
@@ -175,13 +180,11 @@ def test_reports_arrive_in_order(home: Home, reporter: ApiReporter, folder: Path
         reporter.event("note", "done", {})
         reporter.progress(PROGRESS)
         reporter.flush()
-        # The last report is the latest progress.
-        assert {"progress": PROGRESS} in [b for what, b in home.requests if what == "heartbeat"]
-        reporter.keepalive()
+        # The last report is the latest progress. Two files were uploaded, each in one part.
+        assert {"progress": {**PROGRESS, "worked": 2}} in heartbeats(home)
+        assert reporter.keepalive() == "run"
         reporter.flush()
-        assert {"progress": {**PROGRESS, "worked": 1}} in [
-            body for what, body in home.requests if what == "heartbeat"
-        ]
+        assert {"progress": {**PROGRESS, "worked": 3}} in heartbeats(home)
     order = [what for i, (what, _) in enumerate(home.reports) if what != home.reports[i - 1][0]]
     assert order == ["metrics", "evaluations", "metrics", "checkpoints", "artifacts", "events"]
     before = home.reports[: [what for what, _ in home.reports].index("evaluations")]

@@ -1,0 +1,57 @@
+"""Requests to stop during long work outside of steps, such as evaluations."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch.distributed as dist
+
+from dasl_core.distributed import broadcast_int
+from dasl_core.train.progress import Progress
+from dasl_core.train.reporter import Reporter
+from dasl_core.vocabulary import Desired
+
+_CHOICES: tuple[Desired, ...] = ("run", "cancel", "pause")
+
+
+class Interrupted(Exception):
+    """The user requested to stop. Raised on all ranks at the same point of their work."""
+
+    def __init__(self, outcome: Literal["cancelled", "paused"]) -> None:
+        super().__init__(outcome)
+        self.outcome = outcome
+
+
+@dataclass(frozen=True)
+class Interruption:
+    """Decides for all ranks whether their work goes on.
+
+    Attributes:
+        control: CPU group for rank 0's decisions; None with one rank.
+    """
+
+    reporter: Reporter
+    progress: Progress
+    control: dist.ProcessGroup | None
+
+    def check_step(self) -> None:
+        """Raise `Interrupted` if the run must stop before its next step. All ranks must call it.
+
+        Raises:
+            Interrupted: the user requested to stop.
+        """
+        self._decide(self.reporter.desired())
+
+    def check_work(self) -> None:
+        """Signal that the run is alive, and check as in `check_step`. All ranks must call it.
+
+        Raises:
+            Interrupted: the user requested to stop. Not in a run that has ended: it only draws plots.
+        """
+        desired = self.reporter.keepalive()
+        if not self.progress.ended:
+            self._decide(desired)
+
+    def _decide(self, desired: Desired) -> None:
+        desired = _CHOICES[broadcast_int(_CHOICES.index(desired), self.control)]
+        if desired != "run":
+            raise Interrupted("cancelled" if desired == "cancel" else "paused")
