@@ -52,7 +52,9 @@ class Settings(BaseSettings):
     hang_seconds: Annotated[float, Field(gt=0)] = 1800.0
     """If rank 0 reports no progress for this long, the attempt is killed and restarted."""
     cancel_grace_seconds: Annotated[float, Field(ge=0)] = 30.0
-    """How long a cancelled or paused attempt may take to stop before its processes are killed."""
+    """How long a cancelled or paused attempt may show no progress before its processes are killed."""
+    cancel_max_seconds: Annotated[float, Field(gt=0)] = 900.0
+    """How long a cancelled or paused attempt may take to stop, even if it shows progress."""
     log_max_bytes: Annotated[int, Field(ge=4096)] = 64 * 1024 * 1024
     """Maximum size of an attempt's stored log: half for its beginning, half for its end."""
     log_format: LogFormat = "text"
@@ -101,6 +103,17 @@ class Settings(BaseSettings):
             self.artifacts_uri = f"file://{self.artifacts_uri}"
         # Not `Path.as_uri()`: fsspec does not unquote the path of a file URI.
         self.artifacts_uri = (self.artifacts_uri or f"file://{home}/artifacts").rstrip("/")
+        if self.cancel_grace_seconds <= 2 * self.heartbeat_seconds:
+            # Attempts hear of a request with a heartbeat, and show progress with the next one.
+            raise ValueError(
+                "DASL_CANCEL_GRACE_SECONDS must be more than twice DASL_HEARTBEAT_SECONDS; given "
+                f"{self.cancel_grace_seconds:g} and {self.heartbeat_seconds:g}"
+            )
+        if self.cancel_max_seconds < self.cancel_grace_seconds:
+            raise ValueError(
+                "DASL_CANCEL_MAX_SECONDS must not be less than DASL_CANCEL_GRACE_SECONDS; given "
+                f"{self.cancel_max_seconds:g} and {self.cancel_grace_seconds:g}"
+            )
         self.api_url = (self.api_url or f"http://{self.host}:{self.port}").rstrip("/")
         self.ray_address = self.ray_address.rstrip("/")
         return self

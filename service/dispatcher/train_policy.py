@@ -120,18 +120,24 @@ class TrainPolicy(RunPolicy[AttemptView]):
         return Ending("lost", error, retry)
 
     def _stop_if_due(self, attempt: AttemptView) -> None:
-        """Stop an attempt's driver if its ranks did not stop in time.
+        """Stop an attempt's driver if its ranks stand still or take too long.
 
-        The ranks receive the request to stop from the API and stop after a step.
+        The ranks receive the request to stop from the API, and stop after a step or in an evaluation.
+        Saving may take minutes, in which rank 0 reports progress.
         """
         with self._context.write() as session:
             lifecycle.start_stopping(session, attempt.job_id)
         with self._context.database.read() as session:
             requested_at = repository.stop_requested_at(session, attempt.job_id, attempt.desired)
-        grace = timedelta(seconds=self._context.settings.cancel_grace_seconds)
+        settings, now = self._context.settings, self._context.clock()
+        still_since = requested_at
+        if requested_at is not None and attempt.progressed_at is not None:
+            still_since = max(requested_at, attempt.progressed_at)
+        stands_still = passed(still_since, now, timedelta(seconds=settings.cancel_grace_seconds))
+        takes_too_long = passed(requested_at, now, timedelta(seconds=settings.cancel_max_seconds))
         # A driver that has not reported yet has nothing to save.
         has_reported = attempt.state != AttemptState.SUBMITTED
-        if not has_reported or passed(requested_at, self._context.clock(), grace):
+        if not has_reported or stands_still or takes_too_long:
             self._context.stop(attempt.submission_id)
 
     def _check_time_limit(self, attempt: AttemptView) -> Ending | None:

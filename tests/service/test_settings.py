@@ -76,6 +76,23 @@ def test_settings_error_names_variable_and_value(
     assert "pydantic" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"DASL_HEARTBEAT_SECONDS": "15"}, "GRACE_SECONDS must be more than twice .* 30 and 15"),
+        ({"DASL_CANCEL_GRACE_SECONDS": "4"}, "GRACE_SECONDS must be more than twice .* 4 and 2"),
+        ({"DASL_CANCEL_MAX_SECONDS": "20"}, "MAX_SECONDS must not be less than .* 20 and 30"),
+    ],
+)
+def test_times_to_stop_fit_each_other(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], message: str
+) -> None:
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    with pytest.raises(ValueError, match=f"DASL_CANCEL_{message}"):
+        read_settings()
+
+
 def test_settings_error_shows_no_other_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

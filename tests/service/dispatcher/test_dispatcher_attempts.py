@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -236,6 +237,44 @@ def test_cancel_waits_for_running_job_and_then_stops_it(world: World) -> None:
     world.tick()
     assert world.status(job) == JobStatus.CANCELLED
     assert world.job(job).error is None
+
+
+@pytest.mark.parametrize("request_stop", [World.pause, World.cancel])
+def test_attempt_that_saves_is_not_stopped_until_it_stands_still(
+    world: World, request_stop: Callable[[World, str], None]
+) -> None:
+    """Rank 0 evaluates or uploads for minutes, and reports progress meanwhile."""
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    world.worker_trains(job, 1000)
+    request_stop(world, job)
+    works_for(world, job, 200)
+    assert world.executor.is_running(world.run_id(job))
+    world.tick(8)
+    assert world.executor.is_running(world.run_id(job))
+    world.tick(4)
+    assert not world.executor.is_running(world.run_id(job))
+
+
+def test_attempt_that_ignores_pause_is_stopped_in_the_end(world: World) -> None:
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    world.pause(job)
+    works_for(world, job, 880)
+    assert world.executor.is_running(world.run_id(job))
+    works_for(world, job, 40)
+    assert not world.executor.is_running(world.run_id(job))
+    world.tick()
+    assert world.status(job) == JobStatus.PAUSED
+
+
+def works_for(world: World, job: str, seconds: int) -> None:
+    """Let an attempt report work between steps."""
+    for _ in range(0, seconds, 20):
+        world.worker_sends_heartbeat(job, progress={"step": 900, "worked": world.ahead.seconds})
+        world.tick(20)
 
 
 def test_cancel_during_start_stops_at_once(world: World) -> None:
