@@ -9,6 +9,7 @@ BENCHMARKS = (
     "benchmarks.ctv",
     "benchmarks.regularizers",
     "benchmarks.metrics",
+    "benchmarks.scheduling",
     "benchmarks.startup",
 )
 

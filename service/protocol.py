@@ -107,8 +107,30 @@ class VerdictData(WorkerRequest):
     metrics: Annotated[dict[SeriesName, Finite], Field(max_length=200)]
 
 
+class NodeRanks(WorkerRequest):
+    """The ranks on one node; `id` is the executor's."""
+
+    id: Annotated[str, StringConstraints(min_length=1, max_length=200)]
+    address: Annotated[str, StringConstraints(max_length=200)]
+    ranks: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=100_000)]
+
+
+class PlacementData(WorkerRequest):
+    """Data of a `placement` event: the node of each rank of an attempt."""
+
+    attempt: Annotated[int, Field(ge=1)]
+    nodes: Annotated[list[NodeRanks], Field(min_length=1, max_length=100_000)]
+
+
+PLACEMENT = "placement"
+_EVENT_DATA: dict[str, type[WorkerRequest]] = {"verdict": VerdictData, PLACEMENT: PlacementData}
+
+
 class EventReport(WorkerRequest):
-    """An entry of the job's history. `status` events are the service's own; a `verdict` is also the job's."""
+    """An entry of the job's history.
+
+    `status` events are the service's own; a `verdict` is also the job's, and admission uses a `placement`.
+    """
 
     type: Annotated[
         str,
@@ -119,9 +141,9 @@ class EventReport(WorkerRequest):
     data: dict[str, Any] = {}
 
     @model_validator(mode="after")
-    def _check_verdict(self) -> EventReport:
-        if self.type == "verdict":
-            VerdictData.model_validate(self.data)
+    def _check_data(self) -> EventReport:
+        if (model := _EVENT_DATA.get(self.type)) is not None:
+            model.model_validate(self.data)
         return self
 
 

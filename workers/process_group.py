@@ -20,6 +20,8 @@ import ray
 import ray.train
 from ray.train.backend import Backend, BackendConfig
 
+from workers.placement import set_nodes, this_node
+
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -59,6 +61,7 @@ class ProcessGroupBackend(Backend):  # type: ignore[misc]
         """Create a process group of all workers."""
         address, port = worker_group.execute_single(0, open_store)
         worker_group.execute(set_rank_variables)
+        worker_group.execute_single(0, set_nodes, worker_group.execute(this_node))
         size = len(worker_group)
         ray.get(
             [

@@ -36,6 +36,7 @@ def train_rank(config: dict[str, Any]) -> None:
     from dasl_core.train.reporter import NullReporter
     from service.client.worker import WorkerClient
     from service.protocol import AttemptStart
+    from workers import placement
     from workers.artifacts import download
     from workers.logs import log_to_stderr
     from workers.reporter import ApiReporter
@@ -71,6 +72,7 @@ def train_rank(config: dict[str, Any]) -> None:
             reporter = stack.enter_context(
                 ApiReporter(client, start.artifacts_uri, start.heartbeat_seconds)
             )
+            reporter.event("placement", *placement.describe(config["attempt"]))
         cache = os.environ.get("DASL_CACHE_DIR") or os.path.expanduser("~/.cache/dasl")
         outcome = pretrain(
             spec,

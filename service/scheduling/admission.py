@@ -12,17 +12,18 @@ and get no reservation: more machines, or the end of the token's own jobs, must 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from itertools import groupby
 from typing import Literal
 
 from service.scheduling import packing
-from service.scheduling.nodes import Cluster
-from service.scheduling.packing import Demand, Worker
+from service.scheduling.nodes import Cluster, Node
+from service.scheduling.occupancy import Occupancy, Placement
+from service.scheduling.packing import Demand, Room
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class Running:
     """The latest time at which it ends; not in the past."""
     token_id: str | None = None
     """The token whose quota it uses; `None` if no quota."""
+    placement: Placement | None = None
+    """The nodes of its workers; `None` if unknown."""
 
 
 @dataclass(frozen=True)
@@ -77,26 +80,29 @@ class Decision:
         return self.waits_for is None
 
 
-@dataclass
 class _Taken:
-    """What running jobs hold: workers by kind, and quotas by token."""
+    """What running jobs hold: resources of the nodes, and quotas by token."""
 
-    workers: Counter[Worker] = field(default_factory=Counter)
-    jobs: Counter[str | None] = field(default_factory=Counter)
-    gpus: Counter[str | None] = field(default_factory=Counter)
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.occupancy = Occupancy(nodes)
+        self.cpus = self.gpus = 0
+        self.jobs_by_token: Counter[str | None] = Counter()
+        self.gpus_by_token: Counter[str | None] = Counter()
 
     @classmethod
-    def of(cls, running: Iterable[Running]) -> _Taken:
-        taken = cls()
+    def of(cls, nodes: Sequence[Node], running: Iterable[Running]) -> _Taken:
+        taken = cls(nodes)
         for job in running:
-            taken.change(job, +1)
+            taken.add(job)
         return taken
 
-    def change(self, job: Running | Queued, sign: Literal[1, -1]) -> None:
-        """Add or subtract the demand of one job."""
-        self.workers[job.demand.worker] += sign * job.demand.workers
-        self.jobs[job.token_id] += sign
-        self.gpus[job.token_id] += sign * job.demand.gpus
+    def add(self, job: Running) -> None:
+        """Add the resources of a job, and its part of the quota."""
+        self.occupancy.change(job.demand, job.placement, +1)
+        self.cpus += job.demand.cpus
+        self.gpus += job.demand.gpus
+        self.jobs_by_token[job.token_id] += 1
+        self.gpus_by_token[job.token_id] += job.demand.gpus
 
 
 @dataclass
@@ -105,8 +111,8 @@ class _Reservation:
 
     job: Queued
     at: datetime
-    others: Counter[Worker]
-    """Workers that may still run at that time."""
+    others: Occupancy
+    """Resources that jobs may still hold at that time."""
 
 
 def decide(
@@ -124,14 +130,14 @@ class _Round:
     def __init__(self, cluster: Cluster, running: Sequence[Running], now: datetime) -> None:
         self._cluster, self._now = cluster, now
         self._running = list(running)
-        self._taken = _Taken.of(running)
+        self._taken = _Taken.of(cluster.nodes, running)
         self._reservation: _Reservation | None = None
         # Most jobs of a long queue have equal demands. Room only shrinks during a round, so a demand that
         # did not fit once need not be tried again.
-        self._places = cache(lambda worker: packing.empty_places(cluster.nodes, worker))
+        empty = [Room(node.total_cpus, node.total_gpus) for node in cluster.nodes]
+        self._places = cache(lambda worker: packing.places(empty, worker))
         self._does_not_fit: set[Demand] = set()
         self._delays_reserved: set[Demand] = set()
-        self._in_use = self._count_use()
         self._total = cluster.total_cpus, cluster.total_gpus
 
     def decide(self, queue: Iterable[Queued]) -> list[Decision]:
@@ -140,7 +146,9 @@ class _Round:
     def _decide(self, job: Queued) -> Decision:
         if self._places(job.demand.worker) < job.demand.workers:
             return Decision(job, "machines", self._too_few_machines(job.demand))
-        exceeded = _exceeded(self._taken, job)
+        token = job.token_id
+        taken = self._taken
+        exceeded = _exceeded(taken.jobs_by_token[token], taken.gpus_by_token[token], job)
         if exceeded is not None:
             return Decision(job, "quota", exceeded)
         if not self._fits(job.demand):
@@ -157,29 +165,30 @@ class _Round:
         if not self._fits_beside_reservation(job):
             message = f"Waiting for {job.demand}: free, but reserved for an earlier job"
             return Decision(job, "reserved-room", message)
-        self._taken.change(job, +1)
-        self._in_use = self._count_use()
-        self._running.append(Running(job.demand, self._now + job.max_runtime, job.token_id))
+        started = Running(job.demand, self._now + job.max_runtime, job.token_id)
+        self._taken.add(started)
+        self._running.append(started)
         return Decision(job)
 
     def _fits(self, demand: Demand) -> bool:
         if demand in self._does_not_fit:
             return False
-        if packing.fits(self._cluster.nodes, self._taken.workers, demand):
+        if self._taken.occupancy.fits(demand):
             return True
         self._does_not_fit.add(demand)
         return False
 
     def _reserve(self, job: Queued) -> _Reservation:
         """Return a reservation at the earliest time at which the job is certain to fit."""
-        remaining = _Taken.of(self._running)
-        by_end = sorted(self._running, key=lambda other: other.ends_by)
-        for at, ending in groupby(by_end, key=lambda other: other.ends_by):
-            for other in ending:
-                remaining.change(other, -1)
-            if packing.fits(self._cluster.nodes, remaining.workers, job.demand):
-                return _Reservation(job, at, remaining.workers)
-        raise AssertionError("the job fits on the empty cluster")
+        ends = sorted({other.ends_by for other in self._running})
+
+        def others_at(at: datetime) -> Occupancy:
+            staying = (other for other in self._running if other.ends_by > at)
+            return _Taken.of(self._cluster.nodes, staying).occupancy
+
+        # The job fits on the empty cluster, so it fits at the last of these times.
+        index = bisect_left(ends, True, key=lambda at: others_at(at).fits(job.demand))
+        return _Reservation(job, ends[index], others_at(ends[index]))
 
     def _fits_beside_reservation(self, job: Queued) -> bool:
         """Whether the reserved job can still start on time if `job` starts now."""
@@ -194,8 +203,9 @@ class _Round:
             return True
         if job.demand in self._delays_reserved:
             return False
-        others = reserved.others + Counter({job.demand.worker: job.demand.workers})
-        if packing.fits(self._cluster.nodes, others, reserved.job.demand):
+        others = reserved.others.copy()
+        others.change(job.demand, None, +1)
+        if others.fits(reserved.job.demand):
             reserved.others = others
             return True
         self._delays_reserved.add(job.demand)
@@ -203,19 +213,13 @@ class _Round:
 
     def _leaves_quota_for_reservation(self, job: Queued, reserved: Queued) -> bool:
         # Checked now, not only at the reserved time: an exhausted quota would end the reservation.
-        self._taken.change(job, +1)
-        is_left = _exceeded(self._taken, reserved) is None
-        self._taken.change(job, -1)
-        return is_left
-
-    def _count_use(self) -> tuple[int, int]:
-        """Return the numbers of CPUs and GPUs in use."""
-        taken = self._taken.workers.items()
-        cpus = sum(worker.cpus * count for worker, count in taken)
-        return cpus, sum(worker.gpus * count for worker, count in taken)
+        jobs = self._taken.jobs_by_token[job.token_id] + 1
+        gpus = self._taken.gpus_by_token[job.token_id] + job.demand.gpus
+        return _exceeded(jobs, gpus, reserved) is None
 
     def _too_little_room(self, demand: Demand) -> str:
-        (cpus, gpus), (all_cpus, all_gpus) = self._in_use, self._total
+        cpus, gpus = self._taken.cpus, self._taken.gpus
+        all_cpus, all_gpus = self._total
         in_use = f"{cpus} of {all_cpus:g} CPUs"
         if all_gpus:
             in_use += f" and {gpus} of {all_gpus:g} GPUs"
@@ -232,9 +236,14 @@ class _Round:
         )
 
 
-def _exceeded(taken: _Taken, job: Queued) -> str | None:
-    """Return a message about the token's quota that the job would exceed; `None` if there is none."""
-    jobs, gpus, quota = taken.jobs[job.token_id], taken.gpus[job.token_id], job.quota
+def _exceeded(jobs: int, gpus: int, job: Queued) -> str | None:
+    """Return a message about the quota that the job would exceed; `None` if there is none.
+
+    Args:
+        jobs: running jobs of its token.
+        gpus: GPUs in use by its token.
+    """
+    quota = job.quota
     if quota.max_running_jobs is not None and jobs >= quota.max_running_jobs:
         return (
             f"Waiting for the quota of its token: max_running_jobs is {quota.max_running_jobs}, "

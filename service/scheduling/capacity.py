@@ -6,7 +6,7 @@ from sqlalchemy.orm import Session
 
 from dasl_core.spec import FieldProblem, Resources
 from service.scheduling import repository
-from service.scheduling.packing import Demand, Worker, empty_places
+from service.scheduling.packing import Demand, Room, Worker, places
 from service.scheduling.repository import nodes_of
 
 
@@ -17,7 +17,7 @@ def capacity_problems(session: Session, resources: Resources) -> list[FieldProbl
         return []
     nodes = nodes_of(snapshot)
     worker = Worker(resources.cpus_per_worker, resources.gpus_per_worker)
-    room = empty_places(nodes, worker)
+    room = places([Room(node.total_cpus, node.total_gpus) for node in nodes], worker)
     if room >= resources.workers:
         return []
     if room:

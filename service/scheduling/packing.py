@@ -1,12 +1,10 @@
-"""Packing: whether all workers of a job are certain to fit, for any placement of the running ones.
+"""Packing: how many workers are certain to fit on nodes, for any placement of other workers.
 
-DASL knows the CPUs and GPUs of every node and the exact total that its own attempts take. It does not
-know which worker is on which node: Ray places them, and Ray's usage by node lags behind and names no
-job. So a job fits only if it fits for every placement that Ray may have chosen; a submitted job never
-hangs for lack of room. With workers of different sizes on several nodes this is conservative: a job may
-wait although it would fit. On one node, or if all workers are alike, the answer is exact.
-
-Only DASL's own workers count as taken.
+Ray places workers, and DASL learns where they are when an attempt reports it. Until then they may be on
+any node (`occupancy` knows both kinds). A job counts as fitting only if it fits for every placement that
+Ray may have chosen, so a submitted job never hangs for lack of room. While workers of other sizes start
+on several nodes this is conservative: a job may wait although it would fit. On one node, or if all
+starting workers are alike, the answer is exact.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dasl_core.spec import Resources
-from service.scheduling.nodes import Node
 
 
 class Worker(NamedTuple):
@@ -53,24 +50,33 @@ class Demand(NamedTuple):
         return _count(self.cpus, "CPU") + (f" and {_count(self.gpus, 'GPU')}" if self.gpus else "")
 
 
-def fits(nodes: Sequence[Node], taken: Counter[Worker], demand: Demand) -> bool:
-    """Whether all workers of a job fit beside the running ones, for any placement of these."""
-    return sure_places(nodes, taken, demand.worker) >= demand.workers
+class Room(NamedTuple):
+    """Resources of one node, or what is left of them."""
+
+    cpus: float
+    gpus: float
+
+    def places(self, worker: Worker) -> int:
+        """Return how many such workers fit."""
+        places = self.cpus // worker.cpus
+        if worker.gpus:
+            places = min(places, self.gpus // worker.gpus)
+        return max(0, int(places))
 
 
-def sure_places(nodes: Sequence[Node], taken: Counter[Worker], worker: Worker) -> int:
-    """Return a lower bound on how many such workers fit, for any placement of those in `taken`.
+def sure_places(rooms: Sequence[Room], others: Counter[Worker], worker: Worker) -> int:
+    """Return a lower bound on how many such workers fit, for any placement of the others.
 
-    It is the number of places on the empty nodes, minus the most that the others can take.
+    It is the number of places without the others, minus the most that these can take.
     """
-    hosts = [node for node in nodes if _places(node.total_cpus, node.total_gpus, worker)]
+    hosts = [room for room in rooms if room.places(worker)]
     if len(hosts) == 1:
-        (node,) = hosts
-        cpus = node.total_cpus - sum(other.cpus * count for other, count in taken.items())
-        gpus = node.total_gpus - sum(other.gpus * count for other, count in taken.items())
-        return _places(cpus, gpus, worker)
-    lost = lost_one_by_one = cpus = count = 0
-    for other, number in taken.items():
+        (host,) = hosts
+        cpus = host.cpus - sum(other.cpus * count for other, count in others.items())
+        gpus = host.gpus - sum(other.gpus * count for other, count in others.items())
+        return Room(cpus, gpus).places(worker)
+    lost = lost_one_by_one = cpus_beyond = count = 0
+    for other, number in others.items():
         # A worker with GPUs takes the places of its GPUs, and uses their CPUs. Only its further CPUs may
         # take more places, as those of a worker without GPUs do.
         gpu_places = math.ceil(other.gpus / worker.gpus) if worker.gpus else 0
@@ -78,47 +84,39 @@ def sure_places(nodes: Sequence[Node], taken: Counter[Worker], worker: Worker) -
         further_cpus = other.cpus - gpu_places * worker.cpus
         if further_cpus > 0:
             lost_one_by_one += number * math.ceil(further_cpus / worker.cpus)
-            cpus += number * further_cpus
+            cpus_beyond += number * further_cpus
             count += number
     # Two bounds for workers that compete for CPUs only; use the tighter one.
-    lost += min(lost_one_by_one, _most_lost(hosts, worker, cpus, count))
-    return max(0, empty_places(hosts, worker) - lost)
+    lost += min(lost_one_by_one, _most_lost(hosts, worker, cpus_beyond, count))
+    return max(0, places(hosts, worker) - lost)
 
 
-def empty_places(nodes: Sequence[Node], worker: Worker) -> int:
-    """Return the number of workers of this kind that fit on the empty nodes."""
-    return sum(_places(node.total_cpus, node.total_gpus, worker) for node in nodes)
+def places(rooms: Sequence[Room], worker: Worker) -> int:
+    """Return the number of workers of this kind that fit if nothing else takes room."""
+    return sum(room.places(worker) for room in rooms)
 
 
 def _count(number: int, unit: str) -> str:
     return f"{number} {unit}" + ("" if number == 1 else "s")
 
 
-def _places(cpus: float, gpus: float, worker: Worker) -> int:
-    places = cpus // worker.cpus
-    if worker.gpus:
-        places = min(places, gpus // worker.gpus)
-    return max(0, int(places))
-
-
-def _most_lost(hosts: Sequence[Node], worker: Worker, cpus: int, count: int) -> int:
+def _most_lost(hosts: Sequence[Room], worker: Worker, cpus: int, count: int) -> int:
     """Return the most places that `count` other workers with `cpus` CPUs in total can take.
 
     Each node has some CPUs beyond the places of `worker`. The others must fill these before they take
     the first place there, and need `worker.cpus` more for each further place. They take most on the
     nodes with the fewest such CPUs.
     """
-    places = [_places(node.total_cpus, node.total_gpus, worker) for node in hosts]
+    sizes = [host.places(worker) for host in hosts]
     spare_cpus = [
-        math.floor(node.total_cpus) - node_places * worker.cpus
-        for node, node_places in zip(hosts, places, strict=True)
+        math.floor(host.cpus) - size * worker.cpus for host, size in zip(hosts, sizes, strict=True)
     ]
     worst = reachable = 0
     cpus_left = cpus
-    by_harm = zip(sorted(spare_cpus), sorted(places, reverse=True), strict=True)
-    for occupied, (spare, node_places) in enumerate(by_harm, start=1):
+    by_harm = zip(sorted(spare_cpus), sorted(sizes, reverse=True), strict=True)
+    for occupied, (spare, size) in enumerate(by_harm, start=1):
         cpus_left -= spare + 1
-        reachable += node_places
+        reachable += size
         if cpus_left < 0 or occupied > count:
             break
         worst = max(worst, min(reachable, occupied + cpus_left // worker.cpus))

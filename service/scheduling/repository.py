@@ -11,15 +11,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeGuard
 
-from sqlalchemy import Select, func, select
+from pydantic import ValidationError
+from sqlalchemy import Select, func, null, select
 from sqlalchemy.orm import Session
 
 from dasl_core.spec import versions
 from dasl_core.spec.versions import UnreadableSpec
-from service.db.models import Attempt, ClusterSnapshot, Job, Token
+from service.db.models import Attempt, ClusterSnapshot, Event, Job, Token
+from service.protocol import PLACEMENT, PlacementData
 from service.runs.repository import RunView
 from service.scheduling.admission import Queued, Quota, Running
 from service.scheduling.nodes import Node
+from service.scheduling.occupancy import Placement, placement_of
 from service.scheduling.packing import Demand, Worker
 from service.states import LIVE_ATTEMPT, AttemptState, Desired, JobStatus
 
@@ -122,25 +125,40 @@ def running(session: Session, now: datetime) -> list[Running]:
     resources: after a killed rank, a younger job that may run for a day must not go first.
     """
     used = _time_used(session, _HAS_ATTEMPT | {JobStatus.RETRY_WAIT})
+    columns = (Job.id, Attempt.number, Job.desired, Job.token_id)
     rows = session.execute(
-        select(Job.id, Job.desired, Job.token_id, Attempt.created_at)
+        select(*columns, Attempt.created_at, Attempt.state)
         .join(Attempt, Attempt.job_id == Job.id)
         .where(Attempt.state.in_(LIVE_ATTEMPT))
     ).all()
     between = session.execute(
-        select(Job.id, Job.desired, Job.token_id, Job.not_before).where(
+        select(Job.id, null(), Job.desired, Job.token_id, Job.not_before, null()).where(
             Job.status == JobStatus.RETRY_WAIT
         )
     ).all()
     resources = _resources(session, [row.id for row in (*rows, *between)])
+    # Only an attempt whose driver has reported can have ranks.
+    placements = _placements(
+        session, [(row.id, row.number) for row in rows if row.state == AttemptState.RUNNING]
+    )
     jobs = []
-    for job_id, desired, token_id, began_at in (*rows, *between):
+    for job_id, number, desired, token_id, began_at, _ in (*rows, *between):
         assert began_at is not None
         held = resources[job_id]
         ends_by = began_at + held.limit - used.get(job_id, timedelta())
         at = max(now, ends_by) if desired == Desired.RUN else now
-        jobs.append(Running(held.demand, at, token_id))
+        placement = None if number is None else placements.get((job_id, number))
+        jobs.append(_holding(held.demand, at, token_id, placement))
     return jobs
+
+
+def _holding(
+    demand: Demand, ends_by: datetime, token_id: str | None, placement: Placement | None
+) -> Running:
+    # A placement of other workers than the demand's would miscount the nodes.
+    if placement is not None and sum(placement.values()) != demand.workers:
+        placement = None
+    return Running(demand, ends_by, token_id, placement)
 
 
 def resources_in_use(session: Session, now: datetime) -> list[Running]:
@@ -149,12 +167,43 @@ def resources_in_use(session: Session, now: datetime) -> list[Running]:
     An ended attempt counts until its driver is gone, but no longer against a quota. A job that waits
     for a retry counts once.
     """
-    ended = [
-        Running(attempt.demand, now)
-        for attempt in ended_attempts(session)
-        if attempt.status != JobStatus.RETRY_WAIT
+    ended = [each for each in ended_attempts(session) if each.status != JobStatus.RETRY_WAIT]
+    placements = _placements(session, [(each.job_id, each.number) for each in ended])
+    return running(session, now) + [
+        _holding(each.demand, now, None, placements.get((each.job_id, each.number)))
+        for each in ended
     ]
-    return running(session, now) + ended
+
+
+# A cache: the ranks of an attempt stay where they are.
+_placement_by_attempt: dict[tuple[str, int], Placement] = {}
+
+
+def _placements(
+    session: Session, attempts: Collection[tuple[str, int]]
+) -> dict[tuple[str, int], Placement]:
+    """Return the nodes of the ranks of attempts, of those that have reported them."""
+    missing = {
+        job_id for job_id, number in attempts if (job_id, number) not in _placement_by_attempt
+    }
+    if missing:
+        if len(_placement_by_attempt) > _MAX_CACHED:
+            _placement_by_attempt.clear()
+        events = select(Event.job_id, Event.data).where(
+            Event.job_id.in_(missing), Event.type == PLACEMENT
+        )
+        for job_id, stored in session.execute(events):
+            try:
+                data = PlacementData.model_validate(stored)
+            except ValidationError as error:  # an API of another version took it
+                logger.warning("The placement of job %s cannot be read: %s", job_id, error)
+            else:
+                _placement_by_attempt[job_id, data.attempt] = placement_of(data)
+    return {
+        attempt: _placement_by_attempt[attempt]
+        for attempt in attempts
+        if attempt in _placement_by_attempt
+    }
 
 
 class _Resources(NamedTuple):

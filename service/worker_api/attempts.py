@@ -17,6 +17,7 @@ from service.datasets import repository as datasets
 from service.db.models import Artifact, Checkpoint, Evaluation
 from service.lifecycle import Ending, Retry
 from service.protocol import (
+    PLACEMENT,
     ArtifactReport,
     AttemptStart,
     CheckpointReport,
@@ -131,6 +132,10 @@ class AttemptSession:
         """Add an event. A repeated request, equal to the attempt's newest event of its type, adds none."""
         if report.type == "verdict":
             self.job.verdict = report.data
+        if report.type == PLACEMENT and report.data["attempt"] != self.attempt.number:
+            expected = str(self.attempt.number)
+            problem = "is not the number of this attempt"
+            raise field_problem("data.attempt", problem, report.data["attempt"], expected)
         job_id, message = self.job.id, report.message or report.type
         newest = repository.newest_event(self.session, job_id, report.type)
         if (

@@ -89,6 +89,12 @@ def test_api_answers_about_a_job_agree(client: Client, main_job: Job) -> None:
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     phases = [event.data["phase"] for event in events if event.type == "phase" and event.data]
     assert phases == ["ranks", "reading", "baselines", "training", "final"]
+    [placement] = [event.data for event in events if event.type == "placement"]
+    [node] = client.cluster().nodes
+    assert placement == {
+        "attempt": 1,
+        "nodes": [{"id": node.id, "address": node.address, "ranks": [0, 1]}],
+    }
     moves = [event.data["to"] for event in events if event.type == "status" and event.data]
     assert moves == ["queued", "starting", "running", "succeeded"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from sqlalchemy import update
 from service import credentials, lifecycle
 from service.datasets import repository as datasets
 from service.db.models import Attempt, IngestRun, Run
+from service.scheduling import repository as scheduling
 from service.states import DatasetState
 from tests.support.api_under_test import Api, Worker, refused
 from tests.support.runs import submission_id
@@ -92,6 +94,19 @@ def test_repeated_event_is_recorded_once_per_attempt(api: Api) -> None:
     assert second.post("start").status_code == 200
     assert second.post("events", **note).status_code == 204
     assert notes() == [1, 2, 1, 1], "the event of another attempt is another event"
+
+
+def test_placement_names_the_nodes_of_this_attempt(api: Api) -> None:
+    worker = running(api, resources={"workers": 2})
+    nodes = [{"id": "a", "address": "10.0.0.1", "ranks": [0, 1]}]
+    for number, placed, field in ((2, nodes, "data.attempt"), (1, [], "nodes")):
+        data = {"attempt": number, "nodes": placed}
+        refused(worker.post("events", type="placement", data=data), 422, field)
+    data = {"attempt": 1, "nodes": nodes}
+    assert worker.post("events", type="placement", data=data).status_code == 204
+    with api.database.read() as session:
+        (attempt,) = scheduling.running(session, datetime.now(UTC))
+    assert attempt.placement == {"a": 2}
 
 
 def test_verdict_is_a_field_of_the_job_until_it_trains_again(api: Api) -> None:

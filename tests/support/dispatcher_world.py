@@ -159,6 +159,13 @@ class World:
                 *lifecycle.lock_live_attempt(session, job_id, number), progress or {}
             )
 
+    def worker_reports_placement(self, job_id: str, number: int = 1, **ranks: int) -> None:
+        """Report the number of ranks on each node, as rank 0 does."""
+        nodes = [{"id": id, "address": "", "ranks": [0] * count} for id, count in ranks.items()]
+        with self.database.write() as session:
+            data = {"attempt": number, "nodes": nodes}
+            lifecycle.append_event(session, job_id, "placement", "", data)
+
     def worker_trains(self, job_id: str, seconds: float, number: int = 1) -> None:
         """Advance the clock while an attempt trains, with a round and a heartbeat every 100 seconds."""
         for second in range(0, int(seconds), 100):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import given, settings
@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from service.scheduling import packing
 from service.scheduling.admission import Decision, Queued, Quota, Running, decide
 from service.scheduling.nodes import Cluster, Node
-from service.scheduling.packing import Demand, Worker
+from service.scheduling.occupancy import Occupancy
+from service.scheduling.packing import Demand, Room, Worker
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -37,15 +38,22 @@ class Placed:
     running: Running
     nodes: list[int]
     ends: datetime
+    reports: datetime
+    """When its placement becomes known."""
 
 
 @dataclass
 class Simulation:
-    """A cluster with a dispatcher that checks it every minute."""
+    """A cluster with a dispatcher that checks it every minute.
+
+    Attributes:
+        silence: minutes until a job reports where its workers are.
+    """
 
     sizes: list[tuple[int, int]]
     quotas: dict[str, Quota] = field(default_factory=dict)
     whim: int = 0
+    silence: int = 10**6
     now: datetime = BEGAN
     queue: list[Queued] = field(default_factory=list)
     takes: dict[str, timedelta] = field(default_factory=dict)
@@ -81,11 +89,17 @@ class Simulation:
 
     @property
     def cluster(self) -> Cluster:
-        return Cluster(tuple(Node("n", "10.0.0.1", *size, 0, 0) for size in self.sizes))
+        nodes = (Node(str(n), "10.0.0.1", *size, 0, 0) for n, size in enumerate(self.sizes))
+        return Cluster(tuple(nodes))
 
     @property
     def running(self) -> list[Running]:
-        return [job.running for job in self.placed]
+        return [
+            replace(job.running, placement=Counter(map(str, job.nodes)))
+            if job.reports <= self.now
+            else job.running
+            for job in self.placed
+        ]
 
     def _start(self, job: Queued) -> None:
         """Place the workers on arbitrary nodes with room, which admission guarantees."""
@@ -108,22 +122,27 @@ class Simulation:
             left[on][1] -= worker.gpus
             nodes.append(on)
         running = Running(job.demand, self.now + job.max_runtime, job.token_id)
-        self.placed.append(Placed(running, nodes, self.now + self.takes[job.job_id]))
+        ends, reports = self.now + self.takes[job.job_id], self.now + self.silence * MINUTE
+        self.placed.append(Placed(running, nodes, ends, reports))
         self.started[job.job_id] = self.now
 
 
-def workers_of(running: Iterable[Running]) -> Counter[Worker]:
-    taken: Counter[Worker] = Counter()
+def fits_beside(world: Simulation, running: Iterable[Running], demand: Demand) -> bool:
+    occupancy = Occupancy(world.cluster.nodes)
     for one in running:
-        taken[one.demand.worker] += one.demand.workers
-    return taken
+        occupancy.change(one.demand, one.placement, +1)
+    return occupancy.fits(demand)
+
+
+def empty_places(world: Simulation, worker: Worker) -> int:
+    return packing.places([Room(*size) for size in world.sizes], worker)
 
 
 def fits_from(world: Simulation, running: Sequence[Running], demand: Demand) -> datetime:
     """Return the earliest time from which a job surely fits beside the jobs that may still run."""
     for moment in sorted({world.now, *(one.ends_by for one in running)}):
         staying = [one for one in running if one.ends_by > moment]
-        if packing.fits(world.cluster.nodes, workers_of(staying), demand):
+        if fits_beside(world, staying, demand):
             return moment
     raise AssertionError("it fits on the empty cluster")
 
@@ -144,16 +163,14 @@ def check_what_waits(
     running = list(before)
     for decision in decisions:
         job = decision.job
-        taken = workers_of(running)
         alone = Running(job.demand, world.now + job.max_runtime, job.token_id)
-        fits = packing.fits(world.cluster.nodes, taken, job.demand)
+        fits = fits_beside(world, running, job.demand)
         if decision.starts:
             assert fits
             assert not exceeds(running, job)
             running.append(alone)
         elif decision.waits_for == "machines":
-            places = packing.empty_places(world.cluster.nodes, job.demand.worker)
-            assert places < job.demand.workers
+            assert empty_places(world, job.demand.worker) < job.demand.workers
         elif decision.waits_for == "quota":
             assert exceeds(running, job)
         elif decision.waits_for == "room":
@@ -177,6 +194,9 @@ demands = st.builds(
     Demand, st.integers(1, 4), st.builds(Worker, st.integers(1, 4), st.integers(0, 1))
 )
 clusters = st.lists(st.tuples(st.integers(1, 8), st.integers(0, 4)), min_size=1, max_size=3)
+
+
+silences = st.sampled_from([0, 3, 10**6])
 
 
 def arrivals(tokens: st.SearchStrategy[str | None]) -> st.SearchStrategy[list[Arrival]]:
@@ -206,11 +226,11 @@ def play(world: Simulation, jobs: Sequence[Arrival]) -> list[Decision]:
 
 
 @settings(deadline=None)
-@given(clusters, arrivals(st.none()), st.integers(0, 2**31))
+@given(clusters, arrivals(st.none()), st.integers(0, 2**31), silences)
 def test_admission_never_oversubscribes_and_keeps_reservations(
-    sizes: list[tuple[int, int]], jobs: list[Arrival], whim: int
+    sizes: list[tuple[int, int]], jobs: list[Arrival], whim: int, silence: int
 ) -> None:
-    world = Simulation(sizes, whim=whim)
+    world = Simulation(sizes, whim=whim, silence=silence)
     last = play(world, jobs)
     assert {decision.waits_for for decision in last} <= {None, "machines"}
     for job_id, moment in world.promised.items():
@@ -249,14 +269,16 @@ def test_quotas_hold_and_keep_only_their_own_jobs(
     st.lists(st.tuples(demands, st.integers(1, 30), st.integers(1, 30)), min_size=2, max_size=4),
     demands,
     st.integers(0, 2**31),
+    silences,
 )
 def test_large_job_starts_despite_stream_of_small_jobs(
     sizes: list[tuple[int, int]],
     kinds: list[tuple[Demand, int, int]],
     large: Demand,
     whim: int,
+    silence: int,
 ) -> None:
-    world = Simulation(sizes, whim=whim)
+    world = Simulation(sizes, whim=whim, silence=silence)
 
     def crowd() -> None:
         """Fill the queue with more small jobs than can start."""
@@ -270,7 +292,7 @@ def test_large_job_starts_despite_stream_of_small_jobs(
         world.pass_time()
     before_it = len(world.queue)
     job_id = world.submit(Arrival(0, large, 10, 10))
-    if packing.empty_places(world.cluster.nodes, large.worker) < large.workers:
+    if empty_places(world, large.worker) < large.workers:
         return
     # The job and each one before it wait for the longest limit at most.
     end = world.now + 30 * MINUTE * (before_it + 1)

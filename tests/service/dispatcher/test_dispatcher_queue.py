@@ -39,6 +39,39 @@ def test_job_starts_only_when_all_workers_fit(world: World) -> None:
     assert world.status(second) == JobStatus.STARTING
 
 
+def test_job_starts_on_node_that_reported_placements_leave_free(world: World) -> None:
+    world.executor.nodes = [Node(name, "127.0.0.1", 2, 0, 0, 0) for name in ("a", "b")]
+    pair = world.add_job(workers=2)
+    world.tick()
+    whole = world.add_job(cpus_per_worker=2)
+    world.worker_starts(pair)
+    world.tick()
+    assert world.status(whole) == JobStatus.QUEUED, "each worker of the pair may be on one node"
+    world.worker_reports_placement(pair, a=1)
+    world.tick()
+    assert world.status(whole) == JobStatus.QUEUED, "one of two ranks says too little"
+    world.worker_reports_placement(pair, a=2)
+    scheduling._placement_by_attempt.clear()  # another dispatcher, which has seen neither
+    world.tick()
+    assert world.status(whole) == JobStatus.STARTING
+
+
+def test_placement_of_earlier_attempt_does_not_count(world: World) -> None:
+    world.executor.nodes = [Node(name, "127.0.0.1", 2, 0, 0, 0) for name in ("a", "b")]
+    pair = world.add_job(workers=2)
+    world.tick()
+    world.worker_starts(pair)
+    world.worker_reports_placement(pair, a=2)
+    world.executor.end(f"{pair}-1", 1)
+    for _ in range(3):
+        world.tick()
+    assert world.executor.submitted == [f"{pair}-1", f"{pair}-2"]
+    world.worker_starts(pair, 2)
+    whole = world.add_job(cpus_per_worker=2)
+    world.tick()
+    assert world.status(whole) == JobStatus.QUEUED
+
+
 def test_waiting_event_is_written_once_despite_restart(world: World) -> None:
     world.add_job(workers=2)
     waiting = world.add_job()
