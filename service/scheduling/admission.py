@@ -8,6 +8,9 @@ small jobs can never postpone the reserved time, and resources that are not rese
 
 Jobs that would not fit on the empty cluster, and jobs held back by a quota of their token, are skipped
 and get no reservation: more machines, or the end of the token's own jobs, must come first.
+
+Within its quota, the first waiting job of a token has a reservation in the same way: later jobs of the
+token do not delay the time from which the quota allows it. Jobs of other tokens are not affected.
 """
 
 from __future__ import annotations
@@ -24,14 +27,7 @@ from service.scheduling import packing
 from service.scheduling.nodes import Cluster, Node
 from service.scheduling.occupancy import Occupancy, Placement
 from service.scheduling.packing import Demand, Room
-
-
-@dataclass(frozen=True)
-class Quota:
-    """Limits on the running jobs of one token; `None` means unlimited."""
-
-    max_running_jobs: int | None = None
-    max_gpus: int | None = None
+from service.scheduling.quota import NO_QUOTA, Quota, QuotaReservation
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,7 @@ class Queued:
     max_runtime: timedelta
     """The longest time that it may run."""
     token_id: str | None = None
-    quota: Quota = Quota()
+    quota: Quota = NO_QUOTA
 
 
 WaitsFor = Literal["machines", "quota", "room", "reserved-room"]
@@ -132,6 +128,7 @@ class _Round:
         self._running = list(running)
         self._taken = _Taken.of(cluster.nodes, running)
         self._reservation: _Reservation | None = None
+        self._quota_reservations: dict[str, QuotaReservation] = {}
         # Most jobs of a long queue have equal demands. Room only shrinks during a round, so a demand that
         # did not fit once need not be tried again.
         empty = [Room(node.total_cpus, node.total_gpus) for node in cluster.nodes]
@@ -146,11 +143,35 @@ class _Round:
     def _decide(self, job: Queued) -> Decision:
         if self._places(job.demand.worker) < job.demand.workers:
             return Decision(job, "machines", self._too_few_machines(job.demand))
-        token = job.token_id
-        taken = self._taken
-        exceeded = _exceeded(taken.jobs_by_token[token], taken.gpus_by_token[token], job)
-        if exceeded is not None:
-            return Decision(job, "quota", exceeded)
+        decision = self._decide_quota(job) or self._decide_room(job)
+        if decision.waits_for is None:
+            self._start(job)
+        else:
+            self._reserve_quota(job)
+        return decision
+
+    def _decide_quota(self, job: Queued) -> Decision | None:
+        """Return the decision on a job that waits for the quota of its token; `None` for any other."""
+        excess = self._excess(job)
+        if excess is not None:
+            message = f"Waiting for the quota of its token: {excess}"
+            reserved = self._reserve_quota(job)
+            if reserved is not None and reserved.job_id == job.job_id:
+                message += ". The quota is kept for it, as the first job of its token that waits"
+                message += _latest(reserved.at, self._now)
+            return Decision(job, "quota", message)
+        reserved = self._quota_reservations.get(job.token_id or "")
+        if reserved is not None and reserved.is_delayed_by(self._end_of(job), job.demand.gpus):
+            message = "Waiting for the quota of its token: it is kept for an earlier job"
+            return Decision(job, "quota", message)
+        return None
+
+    def _excess(self, job: Queued) -> str | None:
+        """Return how a job would exceed the quota of its token."""
+        jobs, gpus = self._taken.jobs_by_token, self._taken.gpus_by_token
+        return job.quota.excess(jobs[job.token_id], gpus[job.token_id], job.demand.gpus)
+
+    def _decide_room(self, job: Queued) -> Decision:
         if not self._fits(job.demand):
             message = self._too_little_room(job.demand)
             if self._reservation is not None:
@@ -158,17 +179,43 @@ class _Round:
             self._reservation = self._reserve(job)
             at = self._reservation.at
             message += ". Room is kept for it: it starts as soon as enough running jobs end"
-            if at > self._now:
-                latest = f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC at the latest"
-                message += f", {latest} (by the max_hours of the running jobs)"
+            message += _latest(at, self._now)
             return Decision(job, "room", message, starts_by=at)
         if not self._fits_beside_reservation(job):
             message = f"Waiting for {job.demand}: free, but reserved for an earlier job"
             return Decision(job, "reserved-room", message)
-        started = Running(job.demand, self._now + job.max_runtime, job.token_id)
+        return Decision(job)
+
+    def _start(self, job: Queued) -> None:
+        started = Running(job.demand, self._end_of(job), job.token_id)
         self._taken.add(started)
         self._running.append(started)
-        return Decision(job)
+        reserved = self._quota_reservations.get(job.token_id or "")
+        if reserved is not None:
+            reserved.add(started.ends_by, job.demand.gpus)
+
+    def _end_of(self, job: Queued) -> datetime:
+        """Return the latest end of a job that starts now."""
+        return self._now + job.max_runtime
+
+    def _reserve_quota(self, job: Queued) -> QuotaReservation | None:
+        """Return the reservation within the quota of a job's token; the first waiting job gets it.
+
+        `None` if the job has no quota, or needs more than all of it.
+        """
+        token = job.token_id
+        if token is None or job.quota == NO_QUOTA or not job.quota.ever_allows(job.demand.gpus):
+            return None
+        if token not in self._quota_reservations:
+            own = (other for other in self._running if other.token_id == token)
+            self._quota_reservations[token] = QuotaReservation.at_earliest(
+                job.job_id,
+                job.quota,
+                job.demand.gpus,
+                ((other.ends_by, other.demand.gpus) for other in own),
+                self._now,
+            )
+        return self._quota_reservations[token]
 
     def _fits(self, demand: Demand) -> bool:
         if demand in self._does_not_fit:
@@ -199,7 +246,7 @@ class _Round:
             job, reserved.job
         ):
             return False
-        if self._now + job.max_runtime <= reserved.at:
+        if self._end_of(job) <= reserved.at:
             return True
         if job.demand in self._delays_reserved:
             return False
@@ -215,7 +262,7 @@ class _Round:
         # Checked now, not only at the reserved time: an exhausted quota would end the reservation.
         jobs = self._taken.jobs_by_token[job.token_id] + 1
         gpus = self._taken.gpus_by_token[job.token_id] + job.demand.gpus
-        return _exceeded(jobs, gpus, reserved) is None
+        return reserved.quota.excess(jobs, gpus, reserved.demand.gpus) is None
 
     def _too_little_room(self, demand: Demand) -> str:
         cpus, gpus = self._taken.cpus, self._taken.gpus
@@ -236,23 +283,9 @@ class _Round:
         )
 
 
-def _exceeded(jobs: int, gpus: int, job: Queued) -> str | None:
-    """Return a message about the quota that the job would exceed; `None` if there is none.
-
-    Args:
-        jobs: running jobs of its token.
-        gpus: GPUs in use by its token.
-    """
-    quota = job.quota
-    if quota.max_running_jobs is not None and jobs >= quota.max_running_jobs:
-        return (
-            f"Waiting for the quota of its token: max_running_jobs is {quota.max_running_jobs}, "
-            f"with {jobs} running"
-        )
-    needed = job.demand.gpus
-    if quota.max_gpus is not None and needed and gpus + needed > quota.max_gpus:
-        return (
-            f"Waiting for the quota of its token: max_gpus is {quota.max_gpus}, {gpus} are in use, "
-            f"and it needs {needed}"
-        )
-    return None
+def _latest(at: datetime, now: datetime) -> str:
+    """Return the latest time of a reservation, as the end of a sentence; empty if it is now."""
+    if at <= now:
+        return ""
+    latest = f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC at the latest"
+    return f", {latest} (by the max_hours of the running jobs)"

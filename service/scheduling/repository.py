@@ -20,10 +20,11 @@ from dasl_core.spec.versions import UnreadableSpec
 from service.db.models import Attempt, ClusterSnapshot, Event, Job, Token
 from service.protocol import PLACEMENT, PlacementData
 from service.runs.repository import RunView
-from service.scheduling.admission import Queued, Quota, Running
+from service.scheduling.admission import Queued, Running
 from service.scheduling.nodes import Node
 from service.scheduling.occupancy import Placement, placement_of
 from service.scheduling.packing import Demand, Worker
+from service.scheduling.quota import Quota
 from service.states import LIVE_ATTEMPT, AttemptState, Desired, JobStatus
 
 logger = logging.getLogger(__name__)

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.scheduling import packing
-from service.scheduling.admission import Decision, Queued, Quota, Running, decide
+from service.scheduling.admission import Decision, Queued, Running, decide
 from service.scheduling.nodes import Cluster, Node
 from service.scheduling.occupancy import Occupancy
 from service.scheduling.packing import Demand, Room, Worker
+from service.scheduling.quota import Quota
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -155,24 +156,38 @@ def exceeds(running: Iterable[Running], job: Queued) -> bool:
     )
 
 
+def quota_moment(world: Simulation, running: Sequence[Running], job: Queued) -> datetime:
+    """Return the earliest time from which the quota of a job's token surely allows it."""
+    for moment in sorted({world.now, *(one.ends_by for one in running)}):
+        if not exceeds([one for one in running if one.ends_by > moment], job):
+            return moment
+    raise AssertionError("its quota allows it alone")
+
+
 def check_what_waits(
     world: Simulation, before: Sequence[Running], decisions: Sequence[Decision]
 ) -> None:
     """Check that no job waits without need, and that starts respect quotas and reservations."""
     head, head_running = None, list(before)
     running = list(before)
+    first: dict[str, tuple[Queued, datetime]] = {}
     for decision in decisions:
         job = decision.job
         alone = Running(job.demand, world.now + job.max_runtime, job.token_id)
         fits = fits_beside(world, running, job.demand)
+        delays_own = False
+        if job.token_id in first:
+            own, moment = first[job.token_id]
+            delays_own = exceeds([x for x in [*running, alone] if x.ends_by > moment], own)
         if decision.starts:
             assert fits
             assert not exceeds(running, job)
+            assert not delays_own
             running.append(alone)
         elif decision.waits_for == "machines":
             assert empty_places(world, job.demand.worker) < job.demand.workers
         elif decision.waits_for == "quota":
-            assert exceeds(running, job)
+            assert exceeds(running, job) or delays_own
         elif decision.waits_for == "room":
             assert not fits
             assert (decision.starts_by is not None) == (head is None)
@@ -184,6 +199,8 @@ def check_what_waits(
             later = fits_from(world, [*running, alone], head.job.demand) > head.starts_by
             same = job.token_id == head.job.token_id
             assert later or (same and exceeds([*running, alone], head.job))
+        if decision.waits_for not in (None, "machines") and not exceeds([], job):
+            first.setdefault(job.token_id or "", (job, quota_moment(world, running, job)))
     if head is not None:
         assert fits_from(world, head_running, head.job.demand) == head.starts_by
         assert fits_from(world, running, head.job.demand) == head.starts_by
@@ -305,6 +322,43 @@ def test_large_job_starts_despite_stream_of_small_jobs(
     raise AssertionError(f"{large} starved")
 
 
+@settings(deadline=None, max_examples=50)
+@given(
+    st.integers(1, 4),
+    st.lists(
+        st.tuples(st.integers(1, 4), st.integers(1, 30), st.integers(1, 30)), min_size=2, max_size=4
+    ),
+    st.integers(1, 8),
+    st.integers(1, 8),
+)
+def test_large_job_starts_despite_small_jobs_of_its_token(
+    num_nodes: int, kinds: list[tuple[int, int, int]], gpus: int, max_gpus: int
+) -> None:
+    world = Simulation([(8, 4)] * num_nodes, {"a": Quota(max_gpus=max_gpus)}, silence=0)
+    gpus = min(gpus, max_gpus, 4 * num_nodes)
+
+    def crowd() -> None:
+        """Fill the queue with more small jobs of the token than its quota allows."""
+        while len(world.queue) < 3 * len(kinds):
+            workers, limit, takes = kinds[len(world.takes) % len(kinds)]
+            world.submit(Arrival(0, Demand(workers, Worker(1, 1)), limit, takes, "a"))
+
+    for _ in range(3):
+        crowd()
+        world.look()
+        world.pass_time()
+    before_it = len(world.queue)
+    job_id = world.submit(Arrival(0, Demand(gpus, Worker(1, 1)), 10, 10, "a"))
+    end = world.now + 30 * MINUTE * (before_it + 1)
+    while world.now <= end:
+        crowd()
+        world.look()
+        if job_id in world.started:
+            return
+        world.now = min((job.ends for job in world.placed), default=world.now + MINUTE)
+    raise AssertionError(f"a job of {gpus} GPUs starved within a quota of {max_gpus}")
+
+
 @settings(deadline=None)
 @given(clusters, demands, st.integers(1, 30), st.integers(2, 12))
 def test_equal_jobs_start_in_order_of_submission(
@@ -383,6 +437,37 @@ def test_backfill_leaves_quota_of_reserved_job() -> None:
     queue = [queued("large", 4, 24, **own), queued("own", 1, 1, **own), queued("other", 1, 1)]
     assert outcomes(4, [running(2, 24, "t")], queue) == {
         "large": "room",
-        "own": "reserved-room",
+        "own": "quota",
         "other": "starts",
     }
+
+
+def test_quota_is_kept_for_first_waiting_job_of_a_token() -> None:
+    def gpu_job(job_id: str, gpus: int, hours: float) -> Queued:
+        demand = Demand(gpus, Worker(1, 1))
+        return Queued(job_id, 0, demand, timedelta(hours=hours), "t", Quota(max_gpus=8))
+
+    cluster = Cluster((Node("n", "127.0.0.1", 64, 16, 0, 0),))
+    busy = [
+        Running(Demand(1, Worker(1, 1)), BEGAN + timedelta(hours=hours), "t") for hours in (1, 2)
+    ]
+    queue = [gpu_job("large", 7, 24), gpu_job("long", 1, 1.5), gpu_job("short", 2, 1)]
+    large, long, short = decide(cluster, busy, queue, BEGAN)
+    assert large.message == (
+        "Waiting for the quota of its token: max_gpus is 8, 2 are in use, and it needs 7. The quota "
+        "is kept for it, as the first job of its token that waits, 2026-01-01 01:00 UTC at the latest "
+        "(by the max_hours of the running jobs)"
+    )
+    assert (long.waits_for, long.message) == (
+        "quota",
+        "Waiting for the quota of its token: it is kept for an earlier job",
+    )
+    assert short.starts, "it ends before the quota allows the large job"
+
+
+def test_job_beyond_its_quota_keeps_nothing() -> None:
+    own = {"token_id": "t", "quota": Quota(max_gpus=0, max_running_jobs=5)}
+    never = Queued("never", 0, Demand(1, Worker(1, 1)), timedelta(hours=1), **own)  # type: ignore[arg-type]
+    cluster = Cluster((Node("n", "127.0.0.1", 4, 1, 0, 0),))
+    decisions = decide(cluster, [], [never, queued("next", 1, 24, **own)], BEGAN)
+    assert [decision.waits_for for decision in decisions] == ["quota", None]

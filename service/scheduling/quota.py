@@ -1,0 +1,85 @@
+"""Quotas of a token's running jobs, and the part of a quota that is kept for a waiting job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Self
+
+
+@dataclass(frozen=True)
+class Quota:
+    """Limits on the running jobs of one token; `None` means unlimited."""
+
+    max_running_jobs: int | None = None
+    max_gpus: int | None = None
+
+    def excess(self, jobs: int, gpus: int, needed: int) -> str | None:
+        """Return how one more job would exceed the quota, as a clause; `None` if it would not.
+
+        Args:
+            jobs: running jobs of the token.
+            gpus: GPUs in use by the token.
+            needed: GPUs of the job.
+        """
+        if self.max_running_jobs is not None and jobs >= self.max_running_jobs:
+            return f"max_running_jobs is {self.max_running_jobs}, with {jobs} running"
+        if self.max_gpus is not None and needed and gpus + needed > self.max_gpus:
+            return f"max_gpus is {self.max_gpus}, {gpus} are in use, and it needs {needed}"
+        return None
+
+    def ever_allows(self, needed: int) -> bool:
+        """Whether a job with so many GPUs may run when no other job of the token does."""
+        return self.excess(0, 0, needed) is None
+
+
+NO_QUOTA = Quota()
+
+
+@dataclass
+class QuotaReservation:
+    """The part of a token's quota that is kept, from `at` on, for its first waiting job.
+
+    `jobs` and `gpus` are those of the token's other jobs that may still run at that time.
+    """
+
+    job_id: str
+    quota: Quota
+    needed: int
+    at: datetime
+    jobs: int
+    gpus: int
+
+    @classmethod
+    def at_earliest(
+        cls,
+        job_id: str,
+        quota: Quota,
+        needed: int,
+        running: Iterable[tuple[datetime, int]],
+        now: datetime,
+    ) -> Self:
+        """Reserve from the earliest time at which the quota is certain to allow the job.
+
+        Args:
+            needed: GPUs of the job; the quota must allow it when no other job runs.
+            running: latest end and GPUs of each running job of the token.
+        """
+        left, at = sorted(running, reverse=True), now
+        while quota.excess(len(left), sum(gpus for _, gpus in left), needed) is not None:
+            at = max(at, left[-1][0])
+            left = [(end, gpus) for end, gpus in left if end > at]
+        return cls(job_id, quota, needed, at, len(left), sum(gpus for _, gpus in left))
+
+    def is_delayed_by(self, ends_by: datetime, gpus: int) -> bool:
+        """Whether another job of the token would delay the reserved one if it started now."""
+        if ends_by <= self.at:
+            return False
+        return self.quota.excess(self.jobs + 1, self.gpus + gpus, self.needed) is not None
+
+    def add(self, ends_by: datetime, gpus: int) -> None:
+        """Count another job of the token, which starts now."""
+        if ends_by > self.at:
+            self.jobs += 1
+            self.gpus += gpus
