@@ -1,4 +1,7 @@
-"""The manifest of a checkpoint: the sha256 of each file, to detect damage."""
+"""The manifest of a checkpoint: sha256 and size of each file, to detect damage.
+
+It is the last file that is written, so a folder with a manifest holds a whole checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,27 @@ import json
 import os
 import re
 import stat
+from collections.abc import Mapping
 from io import BufferedReader
 from pathlib import Path
+from typing import Any
 
 from dasl_core.vocabulary import FILE_NAME
 
 MANIFEST = "manifest.json"
+
+
+def encode(files: Mapping[str, tuple[int, str]], about: Mapping[str, Any]) -> bytes:
+    """Return the content of a manifest.
+
+    Args:
+        files: size in bytes and sha256 of each file, by name.
+        about: what else is known of the checkpoint, JSON-ready.
+    """
+    sizes = {name: size for name, (size, _) in files.items()}
+    digests = {name: digest for name, (_, digest) in files.items()}
+    manifest = {**about, "size": sizes, "sha256": digests}
+    return (json.dumps(manifest, indent=2, allow_nan=False) + "\n").encode()
 
 
 def digests_of(checkpoint: Path) -> dict[str, str]:

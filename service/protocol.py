@@ -35,6 +35,12 @@ Values = Annotated[dict[SeriesName, Any], Field(max_length=200)]
 Text = Annotated[str, StringConstraints(max_length=20_000)]
 Uri = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 
+MAX_FILES = 10_000
+"""Limit of the files of a checkpoint."""
+
+UNDELIVERED_EXIT_CODE = 75
+"""Exit code of a driver whose run ended and saved its state, while the API stayed unreachable."""
+
 
 def _not_reserved(type: str) -> str:
     if type == "status":
@@ -153,9 +159,48 @@ class CheckpointReport(WorkerRequest):
     step: Step
     epoch: Epoch
     uri: Uri
-    files: Annotated[list[FileEntry], Field(min_length=1, max_length=10_000, fail_fast=True)]
+    files: Annotated[list[FileEntry], Field(min_length=1, max_length=MAX_FILES, fail_fast=True)]
     metrics: Values = {}
     final: bool = False
+
+
+class CheckpointManifest(BaseModel):
+    """The manifest in a checkpoint's folder: what its registration says, if that is never delivered.
+
+    Attributes:
+        run: the submission id of the run that wrote it.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    run: str
+    step: Step
+    epoch: Epoch
+    final: bool
+    metrics: Values
+    size: Annotated[dict[FileName, Size], Field(min_length=1, max_length=MAX_FILES)]
+    sha256: Annotated[dict[FileName, Sha256], Field(max_length=MAX_FILES)]
+
+    @model_validator(mode="after")
+    def _same_files(self) -> CheckpointManifest:
+        if self.size.keys() != self.sha256.keys():
+            raise ValueError("size and sha256 name different files")
+        return self
+
+    def report(self, uri: str) -> CheckpointReport:
+        """Return the report of the checkpoint in this folder."""
+        files = [
+            FileEntry(name=name, size=size, sha256=self.sha256[name])
+            for name, size in self.size.items()
+        ]
+        return CheckpointReport(
+            step=self.step,
+            epoch=self.epoch,
+            uri=uri,
+            files=files,
+            metrics=self.metrics,
+            final=self.final,
+        )
 
 
 class CheckpointAnswer(WorkerAnswer):

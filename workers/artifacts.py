@@ -2,16 +2,18 @@
 
 import errno
 import hashlib
+import io
 import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import fsspec
 
+from dasl_core import manifest
 from service.protocol import FileEntry
 
 logger = logging.getLogger(__name__)
@@ -23,22 +25,25 @@ UPLOAD_PAUSES = (1.0, 2.0)
 
 def upload(file: Path, uri: str, on_chunk: Callable[[], None] = lambda: None) -> FileEntry:
     """Copy one file to `uri` and return its manifest entry. `on_chunk` is called after each part."""
-    system, target = fsspec.core.url_to_fs(uri)
-    system.makedirs(os.path.dirname(target), exist_ok=True)
-    with open(file, "rb") as source, system.open(target, "wb") as sink:
-        size, sha256 = _copy(source, sink, on_chunk)
-        sink.flush()
-        if hasattr(sink, "fileno"):  # a registered file on a local disk must survive a power loss
-            os.fsync(sink.fileno())
+    with open(file, "rb") as source:
+        size, sha256 = _write(source, uri, on_chunk)
     return FileEntry(name=file.name, size=size, sha256=sha256)
 
 
-def upload_folder(
-    folder: Path, uri: str, on_chunk: Callable[[], None] = lambda: None
+def upload_checkpoint(
+    folder: Path,
+    uri: str,
+    about: Mapping[str, Any],
+    on_chunk: Callable[[], None] = lambda: None,
 ) -> list[FileEntry]:
-    """Copy the files of a flat folder below `uri` and return the manifest; see `upload`.
+    """Copy the files of a checkpoint below `uri`, then its manifest; return the entries of the files.
 
-    A failed copy is retried after `UPLOAD_PAUSES`; on a full disk it is not.
+    The dispatcher registers the checkpoint by its manifest if the report of it is never delivered. A
+    failed copy is retried after `UPLOAD_PAUSES`; on a full disk it is not.
+
+    Args:
+        about: what the manifest contains besides the files, JSON-ready.
+        on_chunk: as for `upload`.
 
     Raises:
         OSError: the last try failed. The files that were copied are removed, if that is possible.
@@ -46,7 +51,10 @@ def upload_folder(
     files, pauses = sorted(folder.iterdir()), [*UPLOAD_PAUSES]
     while True:
         try:
-            return [upload(file, f"{uri}/{file.name}", on_chunk) for file in files]
+            entries = [upload(file, f"{uri}/{file.name}", on_chunk) for file in files]
+            content = manifest.encode({e.name: (e.size, e.sha256) for e in entries}, about)
+            _write(io.BytesIO(content), f"{uri}/{manifest.MANIFEST}")
+            return entries
         except OSError as error:
             if not pauses or error.errno in (errno.ENOSPC, errno.EDQUOT):
                 _remove(uri)
@@ -92,6 +100,20 @@ def find_damage(uri: str, files: Sequence[FileEntry]) -> str | None:
         if sha256 != file.sha256:
             return f"the sha256 of {file.name} is not the registered one"
     return None
+
+
+def _write(
+    source: BinaryIO, uri: str, on_chunk: Callable[[], None] = lambda: None
+) -> tuple[int, str]:
+    """Copy to a file of the store, durably; return size and sha256."""
+    system, target = fsspec.core.url_to_fs(uri)
+    system.makedirs(os.path.dirname(target), exist_ok=True)
+    with system.open(target, "wb") as sink:
+        size, sha256 = _copy(source, sink, on_chunk)
+        sink.flush()
+        if hasattr(sink, "fileno"):  # a registered file on a local disk must survive a power loss
+            os.fsync(sink.fileno())
+    return size, sha256
 
 
 def _copy(

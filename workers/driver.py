@@ -3,7 +3,7 @@
 Ray's Jobs API starts it. The environment contains DASL_API_URL; the metadata of Ray's job contains the
 token of the attempt. The driver gets the job from the API, runs the ranks under Ray Train, and reports a
 failure; the ranks report everything else. The exit code is 0 if the attempt succeeded, stopped on request or
-was superseded, else 1.
+was superseded, `UNDELIVERED_EXIT_CODE` if only its end could not be reported, else 1.
 """
 
 import argparse
@@ -17,10 +17,11 @@ from service.client import ApiError, ConnectionFailed, StaleAttempt
 from service.client.attempt_token import read_attempt_token
 from service.client.errors import SPEC_UNREADABLE
 from service.client.worker import WorkerClient
-from service.protocol import AttemptStart
+from service.protocol import UNDELIVERED_EXIT_CODE, AttemptStart
 from workers.artifacts import exists, find_damage
 from workers.failures import NON_RETRYABLE, cause_of, describe, is_infrastructure_error
 from workers.logs import log_to_stderr
+from workers.report_queue import ReportsUndelivered
 from workers.settings import BEST_EFFORT_SECONDS, PATIENCE_SECONDS, RAY_SETTINGS
 
 logger = logging.getLogger("workers.driver")
@@ -54,6 +55,10 @@ def main() -> int:
         error = start_and_run(client, config)
         if error is None:
             return 0
+        if isinstance(error, ReportsUndelivered):
+            # A failure that is reported later would use up a restart.
+            logger.error("the run ended, but %s", error)
+            return UNDELIVERED_EXIT_CODE
         logger.error("the attempt failed: %s", error)
         client.finish(
             "failed",

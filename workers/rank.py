@@ -34,11 +34,13 @@ def train_rank(config: dict[str, Any]) -> None:
     from dasl_core.distributed import rank, world_size
     from dasl_core.train.build import RunFiles, pretrain
     from dasl_core.train.reporter import NullReporter
+    from service.client import ConnectionFailed
     from service.client.worker import WorkerClient
     from service.protocol import AttemptStart
     from workers import placement
     from workers.artifacts import download
     from workers.logs import log_to_stderr
+    from workers.report_queue import ReportsUndelivered
     from workers.reporter import ApiReporter
     from workers.settings import PATIENCE_SECONDS
 
@@ -69,8 +71,10 @@ def train_rank(config: dict[str, Any]) -> None:
                 run=config["run"],
             )
             stack.callback(client.close)
+            # A 0.1 dispatcher passes no id of the run.
+            run = config["run"] or f"{config['job']}-{config['attempt']}"
             reporter = stack.enter_context(
-                ApiReporter(client, start.artifacts_uri, start.heartbeat_seconds)
+                ApiReporter(client, run, start.artifacts_uri, start.heartbeat_seconds)
             )
             reporter.event("placement", *placement.describe(config["attempt"]))
         cache = os.environ.get("DASL_CACHE_DIR") or os.path.expanduser("~/.cache/dasl")
@@ -88,7 +92,10 @@ def train_rank(config: dict[str, Any]) -> None:
         if client is not None and reporter is not None:
             reporter.flush()
             # The final checkpoint is registered, so an unavailable API must not turn this into a failure.
-            client.finish(outcome, patience=PATIENCE_SECONDS)
+            try:
+                client.finish(outcome, patience=PATIENCE_SECONDS)
+            except ConnectionFailed as error:
+                raise ReportsUndelivered(f"the end of the run was not reported: {error}") from error
 
 
 def _index(dataset: WorkerDataset, roots: Sequence[str], scratch: Path) -> DatasetIndex:

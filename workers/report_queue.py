@@ -15,8 +15,8 @@ logger = logging.getLogger(__name__)
 
 # Time for which one call is retried before the queue checks whether the run has ended.
 CALL_PATIENCE_SECONDS = 10.0
-# After its last step, a run waits this long for an unavailable API. Then it fails, and the job resumes from
-# its last registered checkpoint.
+# After its last step, a run waits this long for an unavailable API. Then it ends, and the next attempt
+# resumes from the checkpoint that it saved.
 FLUSH_SECONDS = 600.0
 # A failed run waits this long: its failure must be reported soon, but each checkpoint that is registered
 # before saves the next attempt some steps.
@@ -26,6 +26,10 @@ METRIC_POINTS_PER_CALL = 1000
 MAX_METRIC_POINTS = 100_000
 
 Points = list[dict[str, Any]]
+
+
+class ReportsUndelivered(Exception):
+    """The run has ended and saved its checkpoint, but the API did not take its last reports."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,7 @@ class ReportQueue:
         """Wait until all reports are delivered.
 
         Raises:
-            TimeoutError: the API was unavailable for `FLUSH_SECONDS`.
+            ReportsUndelivered: the API was unavailable for `FLUSH_SECONDS`.
             Exception: as `raise_if_over`.
         """
         with self._changed:
@@ -119,7 +123,7 @@ class ReportQueue:
             )
             self.raise_if_over()
             if self._undelivered():
-                raise TimeoutError(f"reports did not arrive within {FLUSH_SECONDS:.0f} s")
+                raise ReportsUndelivered(f"reports did not arrive within {FLUSH_SECONDS:.0f} s")
 
     def close(self) -> None:
         """Deliver the remaining reports for up to `CLOSE_SECONDS`, then stop."""

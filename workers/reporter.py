@@ -14,8 +14,8 @@ from typing import Any
 from dasl_core.headlines import headline
 from dasl_core.train.reporter import progress_line
 from dasl_core.vocabulary import Desired, Phase, Subject
-from service.client.worker import WorkerClient
-from workers.artifacts import upload, upload_folder
+from service.client.worker import WorkerClient, finite
+from workers.artifacts import upload, upload_checkpoint
 from workers.report_queue import CALL_PATIENCE_SECONDS, Points, Report, ReportQueue
 
 logger = logging.getLogger(__name__)
@@ -30,10 +30,16 @@ class ApiReporter:
 
     On exit it waits for undelivered reports, as `ReportQueue.close` does. `flush` waits longer, and raises
     an error if reports are still undelivered.
+
+    Args:
+        run: id of the run, for the manifests of its checkpoints.
     """
 
-    def __init__(self, client: WorkerClient, artifacts_uri: str, heartbeat_seconds: float) -> None:
+    def __init__(
+        self, client: WorkerClient, run: str, artifacts_uri: str, heartbeat_seconds: float
+    ) -> None:
         self._client = client
+        self._run = run
         self._uri = artifacts_uri
         self._interval = heartbeat_seconds
         self._queue = ReportQueue(self._send_points, heartbeat_seconds)
@@ -90,7 +96,9 @@ class ApiReporter:
         uri = f"{self._uri}/checkpoints/step-{step:09d}"
         if self._saved_step == step:  # saved before the final evaluation; now with its metrics
             uri += "-final"
-        files = upload_folder(folder, uri, self._count_work)
+        metrics = finite(metrics)
+        about = {"run": self._run, "step": step, "epoch": epoch, "final": final, "metrics": metrics}
+        files = upload_checkpoint(folder, uri, about, self._count_work)
         self._saved_step = step
         size = sum(entry.size for entry in files) / 1e6
         logger.info("checkpoint of step %d is written, %.1f MB", step, size)
@@ -134,7 +142,7 @@ class ApiReporter:
         """Wait until all reports and the latest progress are delivered.
 
         Raises:
-            TimeoutError: the API was unavailable for ten minutes.
+            ReportsUndelivered: the API was unavailable for ten minutes.
             Exception: as `ReportQueue.raise_if_over`.
         """
         self._queue.put(self._heartbeat)

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from dasl_core import manifest
 from dasl_core.atomic import sync, write_atomically
 from dasl_core.manifest import MANIFEST, damage_of
 
@@ -167,15 +168,15 @@ class RunDirectory:
         partial.mkdir(parents=True)
         sync(self.path)  # the entries of `checkpoints` and of the metrics may be new
         try:
-            digests = {}
+            files = {}
             for file in sorted(folder.iterdir()):
                 # Copies if `checkpoints` is a link to another disk.
                 shutil.move(file, partial / file.name)
                 with open(partial / file.name, "rb") as written:
                     os.fsync(written.fileno())
-                    digests[file.name] = hashlib.file_digest(written, "sha256").hexdigest()
-            manifest = json.dumps({"sha256": digests}, indent=2) + "\n"
-            write_atomically(partial / MANIFEST, manifest.encode())
+                    digest = hashlib.file_digest(written, "sha256").hexdigest()
+                    files[file.name] = (written.tell(), digest)
+            write_atomically(partial / MANIFEST, manifest.encode(files, {"step": step}))
             if target.exists():  # damaged, or written before the final evaluation
                 target.rename(aside)
             partial.rename(target)

@@ -79,7 +79,7 @@ class WorkerClient:
         self, progress: Mapping[str, Any] | None = None, *, patience: float | None = None
     ) -> Desired:
         """Report liveness and progress; return the desired state of the job."""
-        report = _report(Heartbeat, progress=_finite(progress or {}))
+        report = _report(Heartbeat, progress=finite(progress or {}))
         desired: Desired = self._post("heartbeat", report, patience)["desired"]
         return desired
 
@@ -98,8 +98,8 @@ class WorkerClient:
                     self.event("nan", message, data, patience=patience)
                     # Only after the request: if it fails, the repeated call must send the event again.
                     self._reported_not_finite.add(name)
-        finite = [{**point, "values": _finite(point["values"])} for point in points]
-        nonempty = [point for point in finite if point["values"]]
+        cleaned = [{**point, "values": finite(point["values"])} for point in points]
+        nonempty = [point for point in cleaned if point["values"]]
         if nonempty:
             self._post("metrics", _report(MetricBatch, points=nonempty), patience)
 
@@ -114,7 +114,7 @@ class WorkerClient:
     ) -> None:
         """Report metrics on held-out images. NaN and infinite values are removed."""
         report = _report(
-            EvaluationReport, step=step, epoch=epoch, subject=subject, metrics=_finite(metrics)
+            EvaluationReport, step=step, epoch=epoch, subject=subject, metrics=finite(metrics)
         )
         self._post("evaluations", report, patience)
 
@@ -151,7 +151,7 @@ class WorkerClient:
             epoch=epoch,
             uri=uri,
             files=list(files),
-            metrics=_finite(metrics or {}),
+            metrics=finite(metrics or {}),
             final=final,
         )
         return str(self._post("checkpoints", report, patience)["id"])
@@ -272,7 +272,7 @@ def _report(model: type[M], **fields: object) -> M:
         raise ApiError(422, {"type": "validation", "detail": detail, "errors": errors}) from error
 
 
-def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
+def finite(values: Mapping[str, Any]) -> dict[str, Any]:
     """Remove NaN and infinite values, which JSON cannot represent."""
     return {
         key: value

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from service.client.worker import WorkerClient
+from service.protocol import UNDELIVERED_EXIT_CODE
 from tests.workers.test_reporter import DEADLINE, STALE, Home
 from workers import driver as training_driver
 from workers import ingest
+from workers.report_queue import ReportsUndelivered
 
 
 @pytest.fixture
@@ -65,3 +67,16 @@ def test_driver_reports_that_the_server_cannot_read_the_spec(
     assert report["outcome"] == "failed"
     # The second such failure in a row fails the job.
     assert (report["retryable"], report["repeatable"]) == (True, True)
+
+
+def test_driver_leaves_an_end_that_was_not_reported_to_the_dispatcher(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report of a failure, delivered once the API is back, would use up a restart."""
+    error = ReportsUndelivered("reports did not arrive within 600 s")
+    monkeypatch.setattr(training_driver, "start_and_run", lambda client, config: error)
+    monkeypatch.setenv("DASL_API_URL", home.url)
+    monkeypatch.setenv("DASL_WORKER_TOKEN", "token")
+    monkeypatch.setattr("sys.argv", ["driver", "--run", "r", "--job", "job_1", "--attempt", "1"])
+    assert training_driver.main() == UNDELIVERED_EXIT_CODE
+    assert home.reports == []

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import json
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
+from dasl_core.manifest import damage_of
 from workers import artifacts
 
 
@@ -34,12 +37,32 @@ def test_failed_upload_is_retried(
             obstacle.rmdir()
 
     monkeypatch.setattr("workers.artifacts.time.sleep", wait)
-    manifest = artifacts.upload_folder(folder, f"file://{store}")
+    manifest = artifacts.upload_checkpoint(folder, f"file://{store}", {})
     assert waits == [1.0, 2.0]
     back = tmp_path / "back"
     back.mkdir()
     artifacts.download(f"file://{store}", manifest, back)
     assert (back / "weights").read_bytes() == b"weights"
+
+
+def test_manifest_is_written_last_and_only_of_a_whole_checkpoint(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    write = artifacts._write
+
+    def note(source: BinaryIO, uri: str) -> tuple[int, str]:
+        written.append(uri.rpartition("/")[2])
+        return write(source, uri)
+
+    monkeypatch.setattr(artifacts, "_write", note)
+    store = tmp_path / "store"
+    entries = artifacts.upload_checkpoint(folder, f"file://{store}", {"step": 3})
+    assert written == ["metrics.json", "weights", "manifest.json"]
+    assert [entry.name for entry in entries] == ["metrics.json", "weights"]
+    assert damage_of(store) is None
+    manifest = json.loads((store / "manifest.json").read_text())
+    assert (manifest["step"], manifest["size"]) == (3, {"metrics.json": 2, "weights": 7})
 
 
 def test_persistent_upload_failure_raises_and_leaves_nothing(
@@ -49,7 +72,7 @@ def test_persistent_upload_failure_raises_and_leaves_nothing(
     (store / "weights").mkdir(parents=True)
     monkeypatch.setattr("workers.artifacts.time.sleep", lambda seconds: None)
     with pytest.raises(IsADirectoryError):
-        artifacts.upload_folder(folder, f"file://{store}")
+        artifacts.upload_checkpoint(folder, f"file://{store}", {})
     assert not store.exists()
 
 
@@ -65,6 +88,6 @@ def test_full_disk_raises_at_once_and_leaves_nothing(
 
     monkeypatch.setattr("workers.artifacts.time.sleep", wait)
     with pytest.raises(OSError, match="No space left") as full:
-        artifacts.upload_folder(folder, f"file://{store}")
+        artifacts.upload_checkpoint(folder, f"file://{store}", {})
     assert full.value.errno == errno.ENOSPC
     assert not store.exists()

@@ -14,7 +14,7 @@ from service.client.worker import WorkerClient
 from service.protocol import AttemptStart
 from tests.workers.test_reporter import STALE, Home
 from workers import driver
-from workers.artifacts import upload_folder
+from workers.artifacts import upload_checkpoint
 from workers.driver import report_start_of_ranks, with_intact_checkpoint
 
 FACTS = DatasetFacts(num_images=100, num_classes=2, median_size=32)
@@ -49,7 +49,7 @@ class Store:
         for name in ("model", "state"):
             (written / name).write_text(f"{name} of step {step}")
         uri = f"file://{self.folder}/{step}"
-        files = [entry.model_dump() for entry in upload_folder(written, uri)]
+        files = [entry.model_dump() for entry in upload_checkpoint(written, uri, {})]
         return {
             "checkpoint_id": f"ckpt_{step}",
             "uri": uri,

@@ -53,7 +53,9 @@ def train(config: dict[str, Any]) -> None:
     parent, parent_alive_at = os.getppid(), time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="dasl-") as scratch,
-        ApiReporter(client, start.artifacts_uri, start.heartbeat_seconds) as reporter,
+        ApiReporter(
+            client, config["run"], start.artifacts_uri, start.heartbeat_seconds
+        ) as reporter,
     ):
         first, weights = _state(start, Path(scratch))
         print(f"training continues after step {first}", flush=True)
