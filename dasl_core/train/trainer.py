@@ -227,6 +227,7 @@ class Trainer:
         Idempotent: a run that was killed here repeats it.
         """
         if self.progress.ended:
+            self.validator.repeat_final_reports()
             return
         stop = self.validator.early_stop()
         if stop is not None and self.progress.step < self.length.total_steps:

@@ -160,6 +160,20 @@ class Validator:
             self.progress.verdict = verdict.as_dict()
             self.reporter.event("verdict", f"Verdict: {verdict.message}", verdict.as_dict())
 
+    def repeat_final_reports(self) -> None:
+        """Report the final evaluation and the verdict of a run that had ended when it was resumed.
+
+        The process that ended it may not have delivered its reports.
+        """
+        for record in self.progress.evaluations:
+            if record["step"] == self.progress.step:
+                self.reporter.evaluation(
+                    record["step"], record["epoch"], record["subject"], record["metrics"]
+                )
+        verdict = self.progress.verdict
+        if verdict is not None:
+            self.reporter.event("verdict", f"Verdict: {verdict['message']}", verdict)
+
     def publish_plots(self) -> None:
         """Publish the curves, and the nearest neighbors of a few held-out images, as artifacts.
 

@@ -169,7 +169,7 @@ def test_run_can_be_stopped_repeatedly(pictures: DatasetIndex, cache: Path, tmp_
     assert_same_state(undisturbed.last_checkpoint, at)
 
 
-def test_resuming_finished_run_does_nothing(
+def test_resuming_finished_run_only_repeats_its_final_reports(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     spec = resolved(pictures)
@@ -178,6 +178,9 @@ def test_resuming_finished_run_does_nothing(
     again = Recorder(tmp_path / "again")
     assert run(spec, pictures, cache, again, finished.last_checkpoint) == "succeeded"
     assert (again.points, again.checkpoints) == ([], [])
+    last = finished.evaluations[-1]
+    assert again.evaluations == [e for e in finished.evaluations if e[0] == last[0]]
+    assert again.verdicts == finished.verdicts
 
 
 @pytest.mark.parametrize(

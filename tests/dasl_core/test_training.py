@@ -467,7 +467,7 @@ def test_failure_in_final_evaluation_loses_no_step(
 
     complete = Recorder(tmp_path / "complete")
     assert run(spec, pictures, cache, complete, second.last_checkpoint) == "succeeded"
-    assert (complete.evaluations, complete.checkpoints) == ([], []), "nothing is left to do"
+    assert (complete.points, complete.checkpoints) == ([], []), "nothing is left to do"
 
 
 def test_collapsed_run_killed_in_final_evaluation_repeats_it(
