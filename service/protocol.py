@@ -165,15 +165,12 @@ class CheckpointReport(WorkerRequest):
 
 
 class CheckpointManifest(BaseModel):
-    """The manifest in a checkpoint's folder: what its registration says, if that is never delivered.
-
-    Attributes:
-        run: the submission id of the run that wrote it.
-    """
+    """The manifest in a checkpoint's folder: what its registration says, if that is never delivered."""
 
     model_config = ConfigDict(extra="ignore")
 
-    run: str
+    job: str
+    attempt: int
     step: Step
     epoch: Epoch
     final: bool

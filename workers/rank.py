@@ -71,10 +71,14 @@ def train_rank(config: dict[str, Any]) -> None:
                 run=config["run"],
             )
             stack.callback(client.close)
-            # A 0.1 dispatcher passes no id of the run.
-            run = config["run"] or f"{config['job']}-{config['attempt']}"
             reporter = stack.enter_context(
-                ApiReporter(client, run, start.artifacts_uri, start.heartbeat_seconds)
+                ApiReporter(
+                    client,
+                    config["job"],
+                    config["attempt"],
+                    start.artifacts_uri,
+                    start.heartbeat_seconds,
+                )
             )
             reporter.event("placement", *placement.describe(config["attempt"]))
         cache = os.environ.get("DASL_CACHE_DIR") or os.path.expanduser("~/.cache/dasl")

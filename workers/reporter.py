@@ -32,14 +32,19 @@ class ApiReporter:
     an error if reports are still undelivered.
 
     Args:
-        run: id of the run, for the manifests of its checkpoints.
+        job, attempt: of the run, for the manifests of its checkpoints.
     """
 
     def __init__(
-        self, client: WorkerClient, run: str, artifacts_uri: str, heartbeat_seconds: float
+        self,
+        client: WorkerClient,
+        job: str,
+        attempt: int,
+        artifacts_uri: str,
+        heartbeat_seconds: float,
     ) -> None:
         self._client = client
-        self._run = run
+        self._job, self._attempt = job, attempt
         self._uri = artifacts_uri
         self._interval = heartbeat_seconds
         self._queue = ReportQueue(self._send_points, heartbeat_seconds)
@@ -97,7 +102,14 @@ class ApiReporter:
         if self._saved_step == step:  # saved before the final evaluation; now with its metrics
             uri += "-final"
         metrics = finite(metrics)
-        about = {"run": self._run, "step": step, "epoch": epoch, "final": final, "metrics": metrics}
+        about = {
+            "job": self._job,
+            "attempt": self._attempt,
+            "step": step,
+            "epoch": epoch,
+            "final": final,
+            "metrics": metrics,
+        }
         files = upload_checkpoint(folder, uri, about, self._count_work)
         self._saved_step = step
         size = sum(entry.size for entry in files) / 1e6

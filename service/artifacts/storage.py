@@ -91,6 +91,17 @@ class Storage:
         except FileNotFoundError:
             return
 
+    def file_sizes(self, uri: str) -> dict[str, int]:
+        """Sizes in bytes of the files directly in a folder, by name; empty if it does not exist."""
+        fs, path = self._open_store(uri)
+        fs.invalidate_cache()
+        try:
+            entries = fs.ls(path, detail=True)
+        except FileNotFoundError:
+            return {}
+        files = [entry for entry in entries if entry["type"] == "file"]
+        return {entry["name"].rpartition("/")[2]: int(entry["size"]) for entry in files}
+
     def folders(self, uri: str) -> list[str]:
         """URIs of the direct subfolders of a folder; empty if it does not exist."""
         fs, path = self._open_store(uri)

@@ -17,6 +17,16 @@ def driver_ended(process: str, submission: Submission, lines: list[str]) -> dict
     }
 
 
+def undelivered(lines: list[str]) -> dict[str, Any]:
+    """Return the error of a driver that exited with `UNDELIVERED_EXIT_CODE`."""
+    return {
+        "type": "reports-undelivered",
+        "message": "The run ended and saved its checkpoint, but the API did not answer. The next attempt "
+        "resumes from that checkpoint",
+        "log_tail": lines,
+    }
+
+
 def _message(process: str, submission: Submission, lines: list[str]) -> str:
     if submission.state == SubmissionState.SUCCEEDED:
         return f"The {process} ended without reporting a result"

@@ -10,8 +10,8 @@ from datetime import timedelta
 
 from service import lifecycle
 from service.db.models import Attempt
+from service.dispatcher.adoption import Adoption
 from service.dispatcher.context import DispatcherContext, passed
-from service.dispatcher.garbage import Garbage
 from service.dispatcher.isolation import run_isolated
 from service.dispatcher.log_copier import LogCopier
 from service.runs import repository as runs
@@ -23,8 +23,8 @@ from service.states import AttemptState
 class Finalizer:
     """Copies logs and finalizes ended attempts."""
 
-    def __init__(self, context: DispatcherContext, logs: LogCopier, garbage: Garbage) -> None:
-        self._context, self._logs, self._garbage = context, logs, garbage
+    def __init__(self, context: DispatcherContext, logs: LogCopier, adoption: Adoption) -> None:
+        self._context, self._logs, self._adoption = context, logs, adoption
 
     def round(self) -> bool:
         """Finalize ended attempts, then copy new log lines of running ones.
@@ -49,9 +49,10 @@ class Finalizer:
         self._logs.follow(attempt.job_id, attempt.number, attempt.submission_id)
 
     def finalize(self, attempt: AttemptView) -> None:
-        """Copy the rest of an ended attempt's log and mark the attempt as finalized.
+        """Copy the rest of an ended attempt's log, adopt its checkpoints, and mark it as finalized.
 
-        A driver that still runs is stopped first, after a grace period.
+        A driver that still runs is stopped first, after a grace period. The job's next attempt starts
+        only after this, because it may resume from an adopted checkpoint.
         """
         assert attempt.finished_at is not None
         run = self._context.executor.status(attempt.submission_id)
@@ -60,11 +61,12 @@ class Finalizer:
             if passed(attempt.finished_at, self._context.clock(), grace):
                 self._context.stop(attempt.submission_id)
             return
+        if not self._adoption.adopt(attempt):
+            return
         lines = self._logs.finish(attempt.job_id, attempt.number, attempt.submission_id)
         if attempt.has_error:
             with self._context.write() as session:
                 lifecycle.attach_log_tail(session, attempt.job_id, attempt.number, lines)
-        self._garbage.sweep_attempt(attempt)
         with self._context.write() as session:
             runs.mark_finalized(session, Attempt, attempt.job_id, attempt.number)
         self._context.forget(attempt.submission_id)

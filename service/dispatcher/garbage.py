@@ -1,4 +1,4 @@
-"""Removal of unneeded files: of marked checkpoints, deleted data sets, and unregistered checkpoints.
+"""Removal of unneeded files: of marked checkpoints and deleted data sets.
 
 SQL alone decides which files to remove. Files are removed before their row is updated, so that an
 interrupted removal is repeated.
@@ -15,10 +15,10 @@ from sqlalchemy.orm import Session
 from service.checkpoints import repository as checkpoints
 from service.datasets import repository as datasets
 from service.db.models import Checkpoint, Dataset, IngestRun
+from service.dispatcher.adoption import Adoption
 from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.isolation import run_isolated
 from service.runs import repository as runs
-from service.scheduling.repository import AttemptView
 from service.states import LIVE_ATTEMPT
 
 logger = logging.getLogger(__name__)
@@ -31,12 +31,12 @@ _RETRY_AFTER = timedelta(minutes=5)
 class Garbage:
     """Removes files that are not needed any more."""
 
-    def __init__(self, context: DispatcherContext) -> None:
-        self._context = context
+    def __init__(self, context: DispatcherContext, adoption: Adoption) -> None:
+        self._context, self._adoption = context, adoption
         self._tried_at: dict[str, datetime] = {}
 
     def round(self) -> bool:
-        """Remove a batch of marked files; return `False` if this dispatcher is not in charge."""
+        """Remove a batch of files; return `False` if this dispatcher is not in charge."""
         if not self._context.in_charge:
             return False
         with self._context.database.read() as session:
@@ -45,6 +45,7 @@ class Garbage:
             run_isolated(self.remove, checkpoint)
         for dataset in deleted:
             run_isolated(self.remove_dataset, dataset)
+        self._adoption.sweep()
         return True
 
     def marked(self, session: Session) -> Sequence[Checkpoint]:
@@ -92,32 +93,3 @@ class Garbage:
             id: at for id, at in self._tried_at.items() if not passed(at, now, _RETRY_AFTER)
         }
         return self._tried_at.keys()
-
-    def sweep_attempt(self, attempt: AttemptView) -> None:
-        """Remove checkpoint folders that an ended attempt wrote but never registered.
-
-        An attempt leaves such folders if it was killed between the two. Its processes must be gone.
-        """
-        assert attempt.finished_at is not None
-        storage = self._context.storage
-        with self._context.database.read() as session:
-            uris = checkpoints.uris_of_attempt(session, attempt.job_id, attempt.number)
-        # Compare paths below the attempt's folder: the API may write the root differently.
-        own = f"/jobs/{attempt.job_id}/attempts/{attempt.number}/"
-        if not all(own in uri for uri in uris):
-            logger.warning(
-                "Checkpoints of %s are in another store: none is removed", attempt.submission_id
-            )
-            return
-        registered = [uri.partition(own)[2] + "/" for uri in uris]
-        try:
-            for uri in storage.folders(storage.checkpoints_uri(attempt.job_id, attempt.number)):
-                folder = uri.partition(own)[2] + "/"
-                if not any(path.startswith(folder) for path in registered):
-                    logger.info("%s was not registered and is removed", uri)
-                    storage.remove(uri)
-        except Exception as error:  # noqa: BLE001
-            # Stores raise arbitrary exceptions, and an ended attempt must not hold its resources for that.
-            logger.warning(
-                "Unregistered checkpoints of %s cannot be removed: %s", attempt.submission_id, error
-            )

@@ -18,6 +18,7 @@ from service.artifacts.storage import Storage
 from service.db.models import ClusterSnapshot
 from service.db.session import Database
 from service.dispatcher import repository
+from service.dispatcher.adoption import Adoption
 from service.dispatcher.context import (
     Clock,
     DispatcherContext,
@@ -87,14 +88,15 @@ class Dispatcher:
             settings.log_max_bytes,
             in_charge=lambda: self._context.in_charge,
         )
-        garbage = Garbage(self._context)
+        adoption = Adoption(self._context)
         self._train, self._ingest = TrainPolicy(self._context, logs), IngestPolicy(self._context)
         self._attempts = RunWatcher(self._context, self._train)
         self._ingests = RunWatcher(self._context, self._ingest)
         # One watcher for each kind of run.
         self._watchers: Sequence[RunWatcher[Any]] = (self._attempts, self._ingests)
         self._outage = Outage()
-        finalizer = Finalizer(self._context, logs, garbage)
+        finalizer = Finalizer(self._context, logs, adoption)
+        garbage = Garbage(self._context, adoption)
         self.background = {
             "logs": Loop(finalizer.round, _LOG_INTERVAL_SECONDS, self._outage),
             "garbage": Loop(garbage.round, _GARBAGE_INTERVAL_SECONDS, self._outage),

@@ -16,11 +16,12 @@ from service import lifecycle, states
 from service.db.models import Attempt
 from service.dispatcher import repository
 from service.dispatcher.context import DispatcherContext, passed
-from service.dispatcher.driver_errors import driver_ended
+from service.dispatcher.driver_errors import driver_ended, undelivered
 from service.dispatcher.executor import Submission, SubmissionState
 from service.dispatcher.log_copier import LogCopier
 from service.dispatcher.watcher import MissingAction, RunPolicy
 from service.lifecycle import Ending, Retry
+from service.protocol import UNDELIVERED_EXIT_CODE
 from service.runs import liveness
 from service.runs.repository import RunView
 from service.scheduling import repository as scheduling
@@ -56,6 +57,8 @@ class TrainPolicy(RunPolicy[AttemptView]):
         return attempts
 
     def create(self, session: Session, owner: str, token_hash: str) -> Attempt | None:
+        if scheduling.has_unfinalized_attempt(session, owner):
+            return None  # The checkpoint to resume from is not known yet.
         return lifecycle.start_attempt(session, owner, token_hash)
 
     def command(self, run: RunView) -> str:
@@ -85,6 +88,8 @@ class TrainPolicy(RunPolicy[AttemptView]):
         if submission.state == SubmissionState.STOPPED and run.desired != Desired.RUN:
             return Ending(_STOP_OUTCOMES[run.desired], forced=forced)
         lines = self._logs.tail(run.job_id, run.number, run.submission_id)
+        if submission.exit_code == UNDELIVERED_EXIT_CODE:
+            return Ending("failed", undelivered(lines), Retry.FREE)
         error = driver_ended("training driver", submission, lines)
         return Ending("failed", error, forced=forced)
 

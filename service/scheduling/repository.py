@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeGuard
 
 from pydantic import ValidationError
-from sqlalchemy import Select, func, null, select
+from sqlalchemy import Select, func, null, select, tuple_
 from sqlalchemy.orm import Session
 
 from dasl_core.spec import versions
@@ -72,6 +72,20 @@ class AttemptView(RunView):
         return reported - self.progressed_at
 
 
+class Ended(NamedTuple):
+    """Position of an attempt in the order of their ends."""
+
+    at: datetime
+    owner: str = ""
+    number: int = 0
+
+    @classmethod
+    def of(cls, attempt: AttemptView) -> Ended:
+        """Return the position of an ended attempt."""
+        assert attempt.finished_at is not None
+        return cls(attempt.finished_at, attempt.owner, attempt.number)
+
+
 def live_attempts(session: Session) -> list[AttemptView]:
     """Return the attempts that have not ended, oldest first."""
     live = Attempt.state.in_(LIVE_ATTEMPT)
@@ -82,6 +96,21 @@ def ended_attempts(session: Session) -> list[AttemptView]:
     """Return the attempts that have ended and are not finalized, oldest first."""
     ended = (~Attempt.settled, Attempt.finished_at.is_not(None))
     return _attempts(session, _ATTEMPTS.where(*ended).order_by(Attempt.finished_at))
+
+
+def finalized_attempts(
+    session: Session, *, after: Ended, before: datetime, limit: int
+) -> list[AttemptView]:
+    """Return finalized attempts that ended after a position and before a time, oldest first."""
+    position = (Attempt.finished_at, Attempt.owner, Attempt.number)
+    ended = (Attempt.settled, tuple_(*position) > after, Attempt.finished_at < before)
+    return _attempts(session, _ATTEMPTS.where(*ended).order_by(*position).limit(limit))
+
+
+def has_unfinalized_attempt(session: Session, job_id: str) -> bool:
+    """Whether an attempt of the job may still run, or its checkpoints may not be adopted yet."""
+    attempt = select(Attempt.number).where(Attempt.owner == job_id, ~Attempt.settled).limit(1)
+    return session.scalar(attempt) is not None
 
 
 def queued(session: Session) -> list[Queued]:

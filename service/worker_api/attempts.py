@@ -8,13 +8,12 @@ from sqlalchemy.orm import Session
 
 from dasl_core.headlines import headline
 from dasl_core.spec import versions
-from service import ids, lifecycle
+from service import ids, lifecycle, registration
 from service.api.problems import field_problem
 from service.artifacts.storage import Storage
 from service.checkpoints import repository as checkpoints
-from service.checkpoints import retention
 from service.datasets import repository as datasets
-from service.db.models import Artifact, Checkpoint, Evaluation
+from service.db.models import Artifact, Evaluation
 from service.lifecycle import Ending, Retry
 from service.protocol import (
     PLACEMENT,
@@ -152,36 +151,8 @@ class AttemptSession:
         check_below(uri, storage.attempt_uri(job_id, number))
         if len({entry.name for entry in report.files}) < len(report.files):
             raise field_problem("files", "names a file twice")
-        registered = checkpoints.by_uri(self.session, uri)
-        if registered is not None:
-            return registered.id
-        checkpoint = Checkpoint(
-            id=ids.new_id("ckpt"),
-            job_id=job_id,
-            attempt=number,
-            step=report.step,
-            epoch=report.epoch,
-            uri=uri,
-            files=[entry.model_dump() for entry in report.files],
-            metrics=report.metrics,
-            state=checkpoints.REGISTERED,
-            final=report.final,
-            created_at=datetime.now(UTC),
-        )
-        checkpoints.add(self.session, checkpoint)
-        kind = "Final checkpoint" if report.final else "Checkpoint"
-        size = sum(entry.size for entry in report.files)
-        data = {
-            "id": checkpoint.id,
-            "step": report.step,
-            "epoch": report.epoch,
-            "final": report.final,
-            "size": size,
-        }
-        message = f"{kind} {checkpoint.id} at step {report.step}"
-        lifecycle.append_event(self.session, job_id, "checkpoint", message, data)
-        retention.mark_obsolete(self.session, self.job)
-        return checkpoint.id
+        report = report.model_copy(update={"uri": uri})
+        return registration.register(self.session, self.job, number, report)
 
     def artifact(self, report: ArtifactReport, storage: Storage) -> None:
         """Register a file. It replaces a file of the same name."""

@@ -18,6 +18,7 @@ from service.artifacts.storage import Storage
 from service.checkpoints import repository as checkpoints
 from service.checkpoints.retention import obsolete_checkpoints
 from service.db.models import Checkpoint
+from service.dispatcher.adoption import Adoption
 from service.dispatcher.context import DispatcherContext, Entrypoints, utc_now
 from service.dispatcher.garbage import Garbage
 from service.dispatcher.ray_executor import RayExecutor
@@ -33,7 +34,7 @@ def garbage(api: Api) -> Iterator[Garbage]:
         api.settings, api.database, storage, ray, utc_now, "me", Entrypoints()
     )
     assert shared.take_lease()
-    yield Garbage(shared)
+    yield Garbage(shared, Adoption(shared))
     ray.close()
 
 

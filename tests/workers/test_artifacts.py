@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -51,9 +52,9 @@ def test_manifest_is_written_last_and_only_of_a_whole_checkpoint(
     written: list[str] = []
     write = artifacts._write
 
-    def note(source: BinaryIO, uri: str) -> tuple[int, str]:
+    def note(source: BinaryIO, uri: str, *on_chunk: Callable[[], None]) -> tuple[int, str]:
         written.append(uri.rpartition("/")[2])
-        return write(source, uri)
+        return write(source, uri, *on_chunk)
 
     monkeypatch.setattr(artifacts, "_write", note)
     store = tmp_path / "store"

@@ -119,7 +119,7 @@ def home() -> Iterator[Home]:
 def reporter(home: Home, tmp_path: Path) -> Iterator[ApiReporter]:
     """A reporter whose context is not entered yet."""
     client = WorkerClient(home.url, "token", "job_1", 1)
-    reporter = ApiReporter(client, "job_1-1", f"file://{tmp_path}/store", HEARTBEAT)
+    reporter = ApiReporter(client, "job_1", 1, f"file://{tmp_path}/store", HEARTBEAT)
     yield reporter
     client.close()
     for thread in (reporter._queue._thread, reporter._heartbeats):

@@ -405,10 +405,12 @@ def test_unregistered_files_of_killed_attempt_are_removed(world: World, spelled:
     world.add_checkpoint(job, 1, step=3, uri=spelled.format(f"{folder}/step-3"))
     world.add_checkpoint(job, 1, step=9, uri=spelled.format(f"{folder}/deep/step-9"))
     world.tick()
-    assert len(list(folder.iterdir())) == 3, "it may be about to register the other"
     world.executor.kill(world.run_id(job))
     world.tick()
-    world.tick()
+    world.worker_finishes(job, "cancelled", 2)
+    world.tick(86_000)
+    assert len(list(folder.iterdir())) == 3, "it is kept for a day"
+    world.tick(4000)
     assert sorted(path.name for path in folder.iterdir()) == ["deep", "step-3"]
 
 

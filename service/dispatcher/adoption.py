@@ -1,0 +1,158 @@
+"""Unregistered checkpoints of ended attempts: whole ones are registered, the rest is removed a day later.
+
+A checkpoint is whole once its manifest is written, which is the last file. An attempt leaves such
+checkpoints if it ended while it could not reach the API. Only the attempt wrote to its folder, and its
+processes are gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+
+from pydantic import ValidationError
+
+from dasl_core.manifest import MANIFEST
+from service import registration
+from service.checkpoints import repository as checkpoints
+from service.db.locks import lock_job
+from service.db.session import AWAY
+from service.dispatcher.context import DispatcherContext, LeaseLost, passed
+from service.dispatcher.isolation import run_isolated
+from service.protocol import CheckpointManifest
+from service.scheduling import repository as scheduling
+from service.scheduling.repository import AttemptView, Ended
+from service.states import TERMINAL
+
+logger = logging.getLogger(__name__)
+
+_SWEEP_AFTER = timedelta(days=1)
+# After a start, attempts that ended earlier are not examined again.
+_SWEEP_BACK_TO = timedelta(days=30)
+_SWEEP_EVERY = timedelta(hours=1)
+_BATCH_SIZE = 20
+# An unavailable store delays the next attempt, which needs it too, for this long.
+_STORE_PATIENCE = timedelta(minutes=10)
+_STORE_PAUSE = timedelta(seconds=30)
+_MAX_MANIFEST_BYTES = 4 << 20
+
+
+class Adoption:
+    """Registers whole checkpoints of ended attempts, and removes the others after a day."""
+
+    def __init__(self, context: DispatcherContext) -> None:
+        self._context = context
+        self._failed_at: dict[str, datetime] = {}
+        """When the store last failed, by submission id."""
+        self._swept_at: datetime | None = None
+        self._swept_until: Ended | None = None
+
+    def adopt(self, attempt: AttemptView) -> bool:
+        """Register the whole checkpoints that an ended attempt did not; return whether that is done.
+
+        If the store fails and another attempt may follow, this is tried again for some minutes. What is
+        missed is found a day later.
+        """
+        assert attempt.finished_at is not None
+        now, name = self._context.clock(), attempt.submission_id
+        if name in self._failed_at and not passed(self._failed_at[name], now, _STORE_PAUSE):
+            return False
+        try:
+            self._adopt(attempt)
+        except (LeaseLost, *AWAY):
+            raise
+        except Exception as error:  # noqa: BLE001  # Each store raises what it likes.
+            logger.warning("The checkpoints of %s cannot be examined now: %s", name, error)
+            self._failed_at[name] = now
+            # An attempt of a job that has ended must not hold its resources for a failing store.
+            follows = attempt.status not in TERMINAL
+            if follows and not passed(attempt.finished_at, now, _STORE_PATIENCE):
+                return False
+        self._failed_at.pop(name, None)
+        return True
+
+    def sweep(self) -> None:
+        """Examine attempts that ended a day ago: adopt what is whole, remove what is not."""
+        now = self._context.clock()
+        if not passed(self._swept_at, now, _SWEEP_EVERY):
+            return
+        with self._context.database.read() as session:
+            attempts = scheduling.finalized_attempts(
+                session,
+                after=self._swept_until or Ended(now - _SWEEP_BACK_TO),
+                before=now - _SWEEP_AFTER,
+                limit=_BATCH_SIZE,
+            )
+        for attempt in attempts:
+            run_isolated(self.sweep_attempt, attempt)
+            self._swept_until = Ended.of(attempt)
+        if len(attempts) < _BATCH_SIZE:
+            self._swept_at = now
+
+    def sweep_attempt(self, attempt: AttemptView) -> None:
+        """Adopt the whole checkpoints of an attempt, and remove its unregistered folders."""
+        for uri in self._adopt(attempt):
+            logger.info("%s is not a whole checkpoint and is removed", uri)
+            self._context.storage.remove(uri)
+
+    def _adopt(self, attempt: AttemptView) -> list[str]:
+        """Register whole checkpoints of an attempt; return its other unregistered folders."""
+        rest = []
+        for uri in self._unregistered(attempt):
+            manifest = self._manifest_of_whole(uri, attempt)
+            if manifest is None:
+                rest.append(uri)
+                continue
+            with self._context.write() as session:
+                job = lock_job(session, attempt.job_id)
+                assert job is not None, "an attempt has a job"
+                registration.register(
+                    session, job, attempt.number, manifest.report(uri), adopted=True
+                )
+            logger.info("%s was not registered and is adopted", uri)
+        return rest
+
+    def _unregistered(self, attempt: AttemptView) -> list[str]:
+        storage = self._context.storage
+        with self._context.database.read() as session:
+            uris = checkpoints.uris_of_attempt(session, attempt.job_id, attempt.number)
+        # Compare paths below the attempt's folder: the API may write the root differently.
+        own = f"/jobs/{attempt.job_id}/attempts/{attempt.number}/"
+        if not all(own in uri for uri in uris):
+            logger.warning(
+                "Checkpoints of %s are in another store: none is examined", attempt.submission_id
+            )
+            return []
+        registered = [uri.partition(own)[2] + "/" for uri in uris]
+        folders = storage.folders(storage.checkpoints_uri(attempt.job_id, attempt.number))
+        return [
+            uri
+            for uri in folders
+            if not any(path.startswith(uri.partition(own)[2] + "/") for path in registered)
+        ]
+
+    def _manifest_of_whole(self, uri: str, attempt: AttemptView) -> CheckpointManifest | None:
+        """Return the manifest of a folder if this attempt wrote it and all its files have their size.
+
+        Their SHA-256 is checked by the attempt that resumes from it.
+        """
+        storage = self._context.storage
+        sizes = storage.file_sizes(uri)
+        size = sizes.get(MANIFEST, 0)
+        if not 0 < size <= _MAX_MANIFEST_BYTES:
+            return None
+        content = b"".join(storage.read(f"{uri}/{MANIFEST}", 0, size))
+        try:
+            manifest = CheckpointManifest.model_validate_json(content)
+        except ValidationError as error:
+            logger.warning("The manifest in %s is damaged: %s", uri, error.errors()[0]["msg"])
+            return None
+        # Not the submission id: a restored database repeats an attempt whose files are still there.
+        if (manifest.job, manifest.attempt) != (attempt.job_id, attempt.number):
+            logger.warning("%s is of attempt %d of %.60r", uri, manifest.attempt, manifest.job)
+            return None
+        wrong = [name for name, size in manifest.size.items() if sizes.get(name) != size]
+        if wrong:
+            logger.warning("%s is damaged: %s has another size or is missing", uri, wrong[0])
+            return None
+        return manifest

@@ -1,0 +1,60 @@
+"""Registration of checkpoints, which makes them available to users and to the next attempt."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from service import ids, lifecycle
+from service.checkpoints import repository as checkpoints
+from service.checkpoints import retention
+from service.db.models import Checkpoint, Job
+from service.protocol import CheckpointReport
+
+
+def register(
+    session: Session, job: Job, number: int, report: CheckpointReport, *, adopted: bool = False
+) -> str:
+    """Register a whole checkpoint of a locked job and return its id. Idempotent: a URI is registered once.
+
+    A job that has ended gets no event, because its last one is that of its end.
+
+    Args:
+        number: the attempt that wrote it.
+        adopted: the attempt ended before its report was delivered.
+    """
+    registered = checkpoints.by_uri(session, report.uri)
+    if registered is not None:
+        return registered.id
+    step, final = report.step, report.final
+    checkpoint = Checkpoint(
+        id=ids.new_id("ckpt"),
+        job_id=job.id,
+        attempt=number,
+        step=step,
+        epoch=report.epoch,
+        uri=report.uri,
+        files=[entry.model_dump() for entry in report.files],
+        metrics=report.metrics,
+        state=checkpoints.REGISTERED,
+        final=final,
+        created_at=datetime.now(UTC),
+    )
+    checkpoints.add(session, checkpoint)
+    size = sum(entry.size for entry in report.files)
+    data: dict[str, Any] = {
+        "id": checkpoint.id,
+        "step": step,
+        "epoch": report.epoch,
+        "final": final,
+        "size": size,
+    }
+    message = f"{'Final checkpoint' if final else 'Checkpoint'} {checkpoint.id} at step {step}"
+    if adopted:
+        message += f", which attempt {number} wrote but could not report"
+        data["adopted"] = True
+    lifecycle.append_event(session, job.id, "checkpoint", message, data)
+    retention.mark_obsolete(session, job)
+    return checkpoint.id

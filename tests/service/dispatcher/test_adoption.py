@@ -1,0 +1,224 @@
+"""Checkpoints whose registration never arrived are registered once their attempt has ended."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from service.client.worker import WorkerClient
+from service.db.models import Checkpoint
+from service.protocol import UNDELIVERED_EXIT_CODE
+from service.states import JobStatus
+from tests.service.dispatcher.test_dispatcher_crashes import Crash, Death
+from tests.support.dispatcher_world import World
+from workers.reporter import ApiReporter
+
+DAY = 24 * 3600
+
+
+class Rank0:
+    """Rank 0 of an attempt whose API does not answer."""
+
+    def __init__(self, world: World, tmp_path: Path) -> None:
+        self.root = Path(world.settings.artifacts_uri.removeprefix("file://"))
+        self.scratch = tmp_path / "scratch"
+        self.client = WorkerClient("http://127.0.0.1:9", "token", run="no request is made")
+
+    def folder(self, job: str, number: int = 1) -> Path:
+        return self.root / "jobs" / job / "attempts" / str(number) / "checkpoints"
+
+    def saves(self, job: str, step: int, number: int = 1, **about: Any) -> Path:
+        """Write a checkpoint as the worker does; its report stays in the queue."""
+        self.scratch.mkdir(exist_ok=True)
+        (self.scratch / "weights").write_bytes(b"x" * step)
+        (self.scratch / "state").write_bytes(b"y")
+        uri = f"file://{self.folder(job, number).parent}"
+        reporter = ApiReporter(self.client, job, number, uri, 1.0)
+        reporter.checkpoint(
+            self.scratch, step, step / 100, {"knn": 0.5}, **{"final": False, **about}
+        )
+        return self.folder(job, number) / f"step-{step:09d}"
+
+
+@pytest.fixture
+def rank0(world: World, tmp_path: Path) -> Rank0:
+    return Rank0(world, tmp_path)
+
+
+def registered(world: World, job: str, state: str = "registered") -> list[int]:
+    with world.database.read() as session:
+        query = select(Checkpoint.step).where(Checkpoint.job_id == job, Checkpoint.state == state)
+        return list(session.scalars(query.order_by(Checkpoint.step)))
+
+
+def running_job(world: World, **resources: Any) -> str:
+    job = world.add_job(**resources)
+    world.tick()
+    world.worker_starts(job)
+    return job
+
+
+def test_next_attempt_resumes_from_a_checkpoint_that_was_never_reported(
+    world: World, rank0: Rank0
+) -> None:
+    """The API is away for hours, and then the driver dies."""
+    job = running_job(world)
+    world.worker_sends_heartbeat(job, progress={"step": 5})
+    folders = [rank0.saves(job, step) for step in (100, 200, 300)]
+    for _ in range(10):
+        world.tick(3600)
+    world.executor.kill(world.run_id(job))
+    world.tick()
+    world.tick()
+    assert registered(world, job) == [100, 200, 300]
+    assert world.job(job).attempt == 2
+    with world.database.read() as session:
+        newest = session.get_one(Checkpoint, world.attempt(job, 2).resume_checkpoint_id)
+    assert (newest.step, newest.epoch, newest.attempt) == (300, 3.0, 1)
+    assert newest.uri == f"file://{folders[2]}"
+    assert newest.metrics == {"knn": 0.5}
+    assert {file["name"]: file["size"] for file in newest.files} == {"weights": 300, "state": 1}
+    assert [message.partition(" at ")[2] for message in world.events(job, "checkpoint")] == [
+        f"step {step}, which attempt 1 wrote but could not report" for step in (100, 200, 300)
+    ]
+    world.tick(2 * DAY)
+    assert all(folder.exists() for folder in folders)
+
+
+def without_manifest(folder: Path) -> None:
+    (folder / "manifest.json").unlink()
+
+
+def half_a_manifest(folder: Path) -> None:
+    content = (folder / "manifest.json").read_bytes()
+    (folder / "manifest.json").write_bytes(content[: len(content) // 2])
+
+
+def missing_file(folder: Path) -> None:
+    (folder / "state").unlink()
+
+
+def short_file(folder: Path) -> None:
+    (folder / "weights").write_bytes(b"x")
+
+
+def of_another_attempt(folder: Path) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"attempt": 2}))
+
+
+def with_a_path(folder: Path) -> None:
+    text = (folder / "manifest.json").read_text().replace("weights", "../weights")
+    (folder / "manifest.json").write_text(text)
+
+
+def test_damaged_checkpoints_are_removed_a_day_later(world: World, rank0: Rank0) -> None:
+    job = running_job(world)
+    kept, damaged = rank0.saves(job, 100), []
+    damages = (without_manifest, half_a_manifest, missing_file, short_file, of_another_attempt)
+    for step, damage in enumerate((*damages, with_a_path), start=200):
+        damaged.append(rank0.saves(job, step))
+        damage(damaged[-1])
+    world.executor.kill(world.run_id(job))
+    world.tick()
+    assert registered(world, job) == [100]
+    world.tick(DAY - 100)
+    assert all(folder.exists() for folder in damaged)
+    world.tick(3700)
+    assert kept.exists()
+    assert not any(folder.exists() for folder in damaged)
+
+
+def test_dispatcher_that_starts_late_still_sweeps(world: World, rank0: Rank0) -> None:
+    job = running_job(world, max_restarts=0)
+    partial = rank0.saves(job, 100)
+    without_manifest(partial)
+    world.executor.kill(world.run_id(job))
+    world.tick()
+    world.ahead += timedelta(days=20)
+    world.restart("second")
+    world.tick()
+    assert not partial.exists()
+
+
+def test_failed_job_keeps_its_final_checkpoint(world: World, rank0: Rank0) -> None:
+    job = running_job(world, max_restarts=0)
+    rank0.saves(job, 100, final=True)
+    world.executor.kill(world.run_id(job))
+    world.tick()
+    assert world.status(job) == JobStatus.FAILED
+    assert registered(world, job) == [100]
+    assert world.events(job)[-1].startswith("Job failed"), "its end is its last event"
+
+
+def test_end_that_was_not_reported_uses_no_restart(world: World, rank0: Rank0) -> None:
+    """The API was away for more than ten minutes after the last step."""
+    job = running_job(world, max_restarts=0)
+    rank0.saves(job, 100, final=True)
+    world.executor.end(world.run_id(job), UNDELIVERED_EXIT_CODE)
+    world.tick()
+    world.tick()
+    attempt = world.attempt(job)
+    assert (attempt.state, (attempt.error or {})["type"]) == ("failed", "reports-undelivered")
+    assert (world.status(job), world.job(job).restarts) == (JobStatus.STARTING, 0)
+    with world.database.read() as session:
+        resumed = session.get_one(Checkpoint, world.attempt(job, 2).resume_checkpoint_id)
+    assert resumed.final
+
+
+def test_unavailable_store_delays_the_next_attempt_for_minutes_only(
+    world: World, rank0: Rank0, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = running_job(world)
+    rank0.saves(job, 100)
+    with monkeypatch.context() as patch:
+
+        def fail(uri: str) -> list[str]:
+            raise OSError("the store is away")
+
+        patch.setattr(world.dispatcher._context.storage, "folders", fail)
+        world.executor.kill(world.run_id(job))
+        for _ in range(4):
+            world.tick(120)
+        assert not world.attempt(job).settled
+        assert world.job(job).attempt == 1
+        world.tick(120)
+        world.tick(120)
+        assert world.job(job).attempt == 2
+    assert registered(world, job) == []
+    world.tick(DAY + 3600)
+    assert registered(world, job) == [100], "it is found a day later"
+
+
+def test_adoption_recovers_from_crash_at_every_point(
+    world: World, rank0: Rank0, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before and after each commit of the finalization: two adoptions and the mark."""
+    for at in range(6):
+        job = running_job(world)
+        for saved in (100, 200):
+            rank0.saves(job, saved)
+        world.executor.kill(world.run_id(job))
+        world.ahead += timedelta(seconds=2)
+        world.dispatcher.tick()
+        death = Death(at)
+        with monkeypatch.context() as patch:
+            patch.setattr(world.database, "write", death.around_commits(world.database.write))
+            with pytest.raises(Crash):
+                world.dispatcher.background["logs"].run_once()
+        world.restart()
+        world.tick()
+        assert registered(world, job) == [100, 200]
+        assert len(world.events(job, "checkpoint")) == 2
+        world.tick()
+        with world.database.read() as session:
+            resumed = session.get_one(Checkpoint, world.attempt(job, 2).resume_checkpoint_id)
+        assert resumed.step == 200
+        world.worker_finishes(job, "cancelled", 2)
+        world.executor.kill(world.run_id(job, 2))
+        world.tick()
