@@ -7,7 +7,6 @@ Modules that take seconds to import are therefore imported in the functions.
 from __future__ import annotations
 
 import logging
-import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -31,6 +30,7 @@ def train_rank(config: dict[str, Any]) -> None:
     import ray.train.torch
     import torch
 
+    from dasl_core.data.cache import cache_root
     from dasl_core.distributed import rank, world_size
     from dasl_core.train.build import RunFiles, pretrain
     from dasl_core.train.reporter import NullReporter
@@ -81,12 +81,11 @@ def train_rank(config: dict[str, Any]) -> None:
                 )
             )
             reporter.event("placement", *placement.describe(config["attempt"]))
-        cache = os.environ.get("DASL_CACHE_DIR") or os.path.expanduser("~/.cache/dasl")
         outcome = pretrain(
             spec,
             _index(start.dataset, roots, scratch),
             reporter or NullReporter(),
-            RunFiles(Path(cache) / start.dataset.id, scratch, resume, branch),
+            RunFiles(cache_root() / start.dataset.id, scratch, resume, branch),
             evaluate_on=(
                 _index(start.evaluate_dataset, roots, scratch) if start.evaluate_dataset else None
             ),

@@ -1,7 +1,7 @@
 """Results of a thread pool in order, a bounded number of them ahead of their consumer."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -13,21 +13,37 @@ AHEAD_PER_THREAD = 4
 
 
 def bounded_map(
-    pool: ThreadPoolExecutor, function: Callable[[Item], Result], items: Iterable[Item], ahead: int
-) -> Iterator[Result]:
+    pool: ThreadPoolExecutor,
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    ahead: int,
+    *,
+    cost: Callable[[Item], int] = lambda item: 0,
+    budget: int = 0,
+) -> Generator[Result, None, None]:
     """Yield `function(item)` for each item in order, computed at most `ahead` items in advance.
 
     `ThreadPoolExecutor.map` submits all items at once and keeps each result until it is taken: a
     consumer slower than the threads, such as a disk, then fills the memory.
+
+    Args:
+        cost: of an item, such as the memory that it needs.
+        budget: limit of the costs of the items that are computed in advance. An item that alone exceeds
+            it is computed alone.
     """
-    pending: deque[Future[Result]] = deque()
+    pending: deque[tuple[Future[Result], int]] = deque()
+    spent = 0
     try:
         for item in items:
-            pending.append(pool.submit(function, item))
-            if len(pending) == ahead:
-                yield pending.popleft().result()
+            price = cost(item)
+            while pending and (len(pending) == ahead or spent + price > budget):
+                future, paid = pending.popleft()
+                yield future.result()
+                spent -= paid
+            pending.append((pool.submit(function, item), price))
+            spent += price
         while pending:
-            yield pending.popleft().result()
+            yield pending.popleft()[0].result()
     finally:
-        for future in pending:
+        for future, _ in pending:
             future.cancel()

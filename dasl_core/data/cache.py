@@ -9,11 +9,12 @@ import fcntl
 import itertools
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+DIRECTORY_VARIABLE = "DASL_CACHE_DIR"
 MAX_BYTES_VARIABLE = "DASL_CACHE_MAX_BYTES"
 MAX_BYTES = 100 << 30
 # A cache takes at most this share of the free space of its disk.
@@ -21,6 +22,11 @@ SHARE_OF_FREE_DISK = 0.5
 # Names of the files in a cache folder; nothing else is ever removed.
 FILES = ("canvases-*", "index.json.gz")
 _IN_USE, _ROOM = "in-use", ".room"
+
+
+def cache_root() -> Path:
+    """The folder of all cache folders, from the environment."""
+    return Path(os.environ.get(DIRECTORY_VARIABLE) or os.path.expanduser("~/.cache/dasl"))
 
 
 def max_bytes() -> int:
@@ -36,10 +42,21 @@ def max_bytes() -> int:
 
 
 @contextmanager
-def locked(file: Path) -> Iterator[None]:
-    """Wait for the lock of this file among all processes of the machine, and hold it within the block."""
+def locked(file: Path, wait: Callable[[], None] | None = None) -> Iterator[None]:
+    """Wait for the lock of this file among all processes of the machine, and hold it within the block.
+
+    Args:
+        wait: called again and again while another process holds the lock; it should sleep a little.
+    """
     with open(file, "a", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        while wait is not None:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                wait()
+        else:
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
@@ -87,8 +104,13 @@ class CacheFolder:
                     f"they take {size >> 20} MiB, and of the {most >> 20} MiB of {MAX_BYTES_VARIABLE} "
                     f"{sum(folders.values()) >> 20} are in use",
                 )
-            if size > shutil.disk_usage(self.path).free * SHARE_OF_FREE_DISK:
-                raise OSError(errno.ENOSPC, f"they take {size >> 20} MiB")
+            free = shutil.disk_usage(self.path).free
+            if size > free * SHARE_OF_FREE_DISK:
+                raise OSError(
+                    errno.ENOSPC,
+                    f"they take {size >> 20} MiB, more than {SHARE_OF_FREE_DISK:.0%} of the "
+                    f"{free >> 20} MiB that are free in {self.path}",
+                )
             with open(file, "wb") as reserved:
                 # At its full size, so that other processes count it before it is written.
                 reserved.truncate(size)

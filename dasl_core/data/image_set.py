@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dasl_core.data.canvases import Canvases
 from dasl_core.data.index import DatasetIndex
-from dasl_core.data.loader import Canvases
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import numpy as np
 from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
 from dasl_core.data.decode import ValueRange, decode_with_range
 from dasl_core.data.index import DatasetIndex, DeepImages, Skipped, inside
+from dasl_core.machine import usable_cores
 from dasl_core.spec.locations import OUTSIDE, is_allowed
 
 # fmt: off
@@ -99,7 +100,7 @@ def ingest_folder(
 
     Args:
         root: the folder.
-        workers: decoding threads (Pillow decodes outside Python's lock); None: one per CPU.
+        workers: decoding threads (Pillow decodes outside Python's lock); None: one per usable core.
         allowed: folders in one of which `root` must lie, with links followed; without any, all do.
 
     Raises:
@@ -249,7 +250,7 @@ def _decode_all(root: Path, paths: list[str], workers: int | None) -> Iterator[_
     def check(path: str) -> _Usable | str:
         return _usable_or_reason(root, path)
 
-    threads = workers or os.cpu_count() or 1
+    threads = workers or usable_cores()
     with ThreadPoolExecutor(threads, "decode") as pool:
         yield from bounded_map(pool, check, paths, AHEAD_PER_THREAD * threads)
 

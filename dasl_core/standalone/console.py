@@ -2,12 +2,16 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any, Literal
 
 from dasl_core.standalone.run_dir import METRICS, RunDirectory
 from dasl_core.train.reporter import progress_line
 from dasl_core.vocabulary import Desired, Phase, Subject
+
+# Between two lines on the images that are read.
+READING_SECONDS = 10.0
 
 
 class ConsoleReporter:
@@ -23,6 +27,7 @@ class ConsoleReporter:
         self.saved = False
         self.interrupted = False
         self._shown_step = -1
+        self._print_reading_at = 0.0
         self._metrics_failed = False
 
     def metrics(self, points: list[dict[str, Any]]) -> None:
@@ -39,10 +44,15 @@ class ConsoleReporter:
             self._metrics_failed = False
 
     def progress(self, progress: dict[str, Any]) -> None:
-        """Print a line for each new step."""
-        if progress["step"] == self._shown_step:
+        """Print a line for each new step, and every ten seconds how many images are read."""
+        if "images_read" in progress:
+            if time.monotonic() < self._print_reading_at:
+                return
+            self._print_reading_at = time.monotonic() + READING_SECONDS
+        elif progress["step"] == self._shown_step:
             return  # updated by an evaluation, which prints another line
-        self._shown_step = progress["step"]
+        else:
+            self._shown_step = progress["step"]
         print_line(progress_line(progress))
 
     def phase(self, name: Phase, message: str) -> None:

@@ -14,6 +14,7 @@ import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
 
+from dasl_core.data.cache import cache_root
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import list_folder
 from dasl_core.models.warm_start import pretrained_path
@@ -291,8 +292,7 @@ def _print_warnings(index: DatasetIndex) -> None:
 
 
 def _cache_root() -> Path:
-    base = os.environ.get("DASL_CACHE_DIR") or os.path.expanduser("~/.cache/dasl")
-    return Path(base) / "local"
+    return cache_root() / "local"
 
 
 @contextmanager

@@ -23,11 +23,12 @@ from dasl_core.train.data import TrainingData, field_that_needs_classes
 from dasl_core.train.divergence import DivergenceGuard
 from dasl_core.train.evaluation import Evaluator
 from dasl_core.train.gradients import GradientComputer
-from dasl_core.train.interruption import Interruption
+from dasl_core.train.interruption import Interrupted, Interruption
 from dasl_core.train.optim import build_optimizer, learning_rate_factors
 from dasl_core.train.precision import autocast, refuse_undefined_gradients, weight_dtype
 from dasl_core.train.progress import Progress, RunLength
 from dasl_core.train.pseudo_labels import PseudoLabels
+from dasl_core.train.reading import read_together
 from dasl_core.train.reporter import Reporter
 from dasl_core.train.step_metrics import StepMetrics
 from dasl_core.train.trainer import Trainer
@@ -95,17 +96,20 @@ def pretrain(
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(spec.train.deterministic)
     torch.backends.cudnn.benchmark = device.type == "cuda" and not spec.train.deterministic
-    trainer = build_trainer(
-        spec,
-        index,
-        reporter,
-        files,
-        evaluate_on=evaluate_on,
-        backbone=backbone,
-        augmentation=augmentation,
-        device=device,
-        threads=threads,
-    )
+    try:
+        trainer = build_trainer(
+            spec,
+            index,
+            reporter,
+            files,
+            evaluate_on=evaluate_on,
+            backbone=backbone,
+            augmentation=augmentation,
+            device=device,
+            threads=threads,
+        )
+    except Interrupted as stop:
+        return stop.outcome  # while images were read: nothing is to be saved
     try:
         return trainer.train()
     finally:
@@ -128,11 +132,15 @@ def build_trainer(
 
     Raises:
         ValueError: the spec cannot run on this data; the message says why.
+        Interrupted: the user requested to stop while images were read.
     """
     seed, precision = spec.train.seed, spec.train.precision
     dtype = weight_dtype(precision)
+    progress, control = Progress(), _control_group()
+    interruption = Interruption(reporter, progress, control)
     reporter.phase("reading", f"Reading {len(index)} images of {spec.dataset}")
-    data = TrainingData.open(
+    open_data = partial(
+        TrainingData.open,
         spec.dataset,
         index,
         evaluate_on,
@@ -143,9 +151,13 @@ def build_trainer(
         cache=files.cache,
         threads=threads,
     )
+    data = read_together(
+        lambda on_read: open_data(on_read=on_read),
+        len(index) + len(evaluate_on or ()),
+        interruption,
+    )
+    data.report_missing_cache(reporter, control)
     loader = data.loader
-    progress, control = Progress(), _control_group()
-    interruption = Interruption(reporter, progress, control)
     evaluator: Evaluator | None = None
     if len(data.held_out):
         evaluator = Evaluator(

@@ -9,9 +9,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from dasl_core.data.cache import DIRECTORY_VARIABLE, MAX_BYTES_VARIABLE
+from dasl_core.data.canvas_file import OnRead
+from dasl_core.data.canvases import Canvases
 from dasl_core.data.image_set import ImageSet
 from dasl_core.data.index import DatasetIndex
-from dasl_core.data.loader import Canvases, EpochLoader
+from dasl_core.data.loader import EpochLoader
 from dasl_core.data.split import split
 from dasl_core.data.unreadable import too_many, unreadable_error, unreadable_event
 from dasl_core.distributed import gather_objects
@@ -57,6 +60,7 @@ class TrainingData:
         needs_classes: str | None,
         cache: Path,
         threads: int,
+        on_read: OnRead = lambda images: None,
     ) -> "TrainingData":
         """Open the data sets; images that `cache` lacks are decoded into it.
 
@@ -70,6 +74,8 @@ class TrainingData:
             needs_classes: field of the spec that makes the run learn from classes, if any.
             cache: folder of the image cache.
             threads: number of decoding threads.
+            on_read: called with the number of images of all data sets that `cache` has so far, while it is
+                built.
 
         Raises:
             ValueError: fewer images are left for training than a batch has, or fewer than two classes
@@ -77,10 +83,10 @@ class TrainingData:
         """
         size, channels = backbone.image_size, backbone.in_channels
 
-        def open_canvases(index: DatasetIndex) -> Canvases:
-            return Canvases(index, size, channels, cache=cache, threads=threads)
+        def open_canvases(index: DatasetIndex, on_read: OnRead) -> Canvases:
+            return Canvases(index, size, channels, cache=cache, threads=threads, on_read=on_read)
 
-        canvases = open_canvases(index)
+        canvases = open_canvases(index, on_read)
         sets = {name: canvases}
         if evaluate_on is None:
             parts = split(index, evaluate.holdout)
@@ -88,7 +94,9 @@ class TrainingData:
             held_out = ImageSet(canvases, parts.held_out)
         else:
             assert evaluate.dataset is not None, "evaluate_on is the index of this data set"
-            evaluate_canvases = sets[evaluate.dataset] = open_canvases(evaluate_on)
+            evaluate_canvases = sets[evaluate.dataset] = open_canvases(
+                evaluate_on, lambda images: on_read(len(index) + images)
+            )
             train_set = ImageSet(canvases, np.arange(len(index)))
             held_out = ImageSet(evaluate_canvases, np.arange(len(evaluate_on)))
 
@@ -132,6 +140,18 @@ class TrainingData:
                 reporter.event("images_unreadable", message, data)
             if unreadable:
                 self.unreadable[name] = len(unreadable)
+
+    def report_missing_cache(self, reporter: Reporter, control: dist.ProcessGroup | None) -> None:
+        """Report data sets whose images are decoded in every epoch, on any rank, for lack of a cache."""
+        for name, canvases in self.sets.items():
+            reasons = [why for why in gather_objects(canvases.not_cached, control) if why]
+            if reasons:
+                message = (
+                    f"The decoded images of {name} cannot be cached, so every epoch decodes them again, which "
+                    f"is slow: {reasons[0]}. Free disk space, or set {DIRECTORY_VARIABLE} or "
+                    f"{MAX_BYTES_VARIABLE}"
+                )
+                reporter.event("images_not_cached", message, {"dataset": name})
 
     def train_labels(self) -> Tensor | None:
         """Return the classes (N,) of the training images, in order; None without labels."""

@@ -8,7 +8,12 @@ from dasl_core.vocabulary import Desired, Phase, Subject
 
 
 def progress_line(progress: Mapping[str, Any]) -> str:
-    """Progress in one line: `epoch 3.00/100  step 12/400  loss 4.1200  812 images/s  190 s left`."""
+    """Progress in one line: `epoch 3.00/100  step 12/400  loss 4.1200  812 images/s  190 s left`.
+
+    Before the first step: `read 12,000 of 60,000 images`.
+    """
+    if "images_read" in progress:
+        return f"read {progress['images_read']:,} of {progress['images_total']:,} images"
     return (
         f"epoch {progress['epoch']:.2f}/{progress['epochs']}  "
         f"step {progress['step']}/{progress['total_steps']}  loss {progress['loss']:.4f}  "
@@ -23,7 +28,10 @@ class Reporter(Protocol):
         """Report metrics: `{"step", "time" (seconds since the epoch), "values": {name: float}}`."""
 
     def progress(self, progress: dict[str, Any]) -> None:
-        """Report the position: step, total_steps, epoch, epochs, loss, images_per_second, ..."""
+        """Report the position: step, total_steps, epoch, epochs, loss, images_per_second, ...
+
+        While images are read into the cache: images_read and images_total.
+        """
 
     def phase(self, name: Phase, message: str) -> None:
         """Report the start of a phase that may take long."""
@@ -57,7 +65,10 @@ class Reporter(Protocol):
         """Report an event."""
 
     def desired(self) -> Desired:
-        """The state that the user requested. Called before every step, so it must not block."""
+        """The state that the user requested.
+
+        Called before every step, so it must not block, and every second while images are read.
+        """
 
 
 class NullReporter:

@@ -22,6 +22,7 @@ from service.cli.output import (
     print_records,
     print_table,
 )
+from service.cli.views import images_read
 from service.states import Desired, JobStatus
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ def facts(job: Job, origin: str | None = None) -> list[tuple[str, object]]:
         ("started", job.started_at),
         ("finished", job.finished_at),
         ("restarts", job.restarts or None),
+        ("images read", images_read(job)),
         ("epoch", epochs(job)),
         ("step", progress and f"{progress.step}/{progress.total_steps or '-'}"),
         ("loss", progress and number(progress.loss)),

@@ -32,6 +32,7 @@ _STYLES: dict[str, str] = {
     JobStatus.FAILED: "red",
     JobStatus.CANCELLED: "magenta",
 }
+_ACTIVE = (JobStatus.RUNNING, JobStatus.PAUSING, JobStatus.CANCELLING)
 _EVENTS_SHOWN = 5
 
 
@@ -150,6 +151,8 @@ def draw(snapshot: Snapshot, events: Sequence[Event], remark: str = "") -> Rende
         status.append(f"  (restarts: {job.restarts})", style="dim")
     grid.add_row("status", status)
     parts: list[RenderableType] = [grid]
+    if (read := images_read(job)) is not None:
+        grid.add_row("images read", read)
     if progress is not None:
         grid.add_row("epoch", f"{number(progress.epoch)} / {progress.epochs or '-'}")
         grid.add_row("step", f"{_count(progress.step)} / {_count(progress.total_steps)}")
@@ -174,6 +177,8 @@ def draw(snapshot: Snapshot, events: Sequence[Event], remark: str = "") -> Rende
 def snapshot_line(snapshot: Snapshot) -> str:
     """Format the progress: `epoch 3/100  step 12/400  812 images/s  loss 4.12  k-NN 41.2%  R@1 31.0%  3 min 10 s left`."""
     progress = snapshot.job.progress
+    if (read := images_read(snapshot.job)) is not None:
+        return f"read {read} images"
     if progress is None or progress.step is None:
         return ""
     parts = [
@@ -191,6 +196,16 @@ def snapshot_line(snapshot: Snapshot) -> str:
     if progress.eta_seconds is not None and not snapshot.job.done:
         parts.append(f"{duration(progress.eta_seconds)} left")
     return "  ".join(parts)
+
+
+def images_read(job: Job) -> str | None:
+    """Return how much of the image cache is built, `12,000 of 60,000`; None before and after that."""
+    progress = job.progress
+    if job.status not in _ACTIVE or progress is None or progress.images_read is None:
+        return None
+    if progress.images_read == progress.images_total:
+        return None
+    return f"{_count(progress.images_read)} of {_count(progress.images_total)}"
 
 
 def outcome_line(job: Job) -> str:

@@ -37,7 +37,10 @@ class Problem(Record):
 
 
 class Progress(Record):
-    """Progress of a job; None means not known yet. `eta_seconds` is the estimated time left."""
+    """Progress of a job; None means not known yet. `eta_seconds` is the estimated time left.
+
+    `images_read` of `images_total` are in the image cache while that is built, before the first step.
+    """
 
     step: int | None = None
     total_steps: int | None = None
@@ -48,6 +51,8 @@ class Progress(Record):
     eta_seconds: float | None = None
     knn: float | None = None
     recall_at_1: float | None = None
+    images_read: int | None = None
+    images_total: int | None = None
 
 
 class Verdict(Record):

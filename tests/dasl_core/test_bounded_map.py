@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,29 @@ def test_at_most_ahead_items_are_computed_before_they_are_taken() -> None:
     next(results)
     pool.shutdown(wait=True)  # everything submitted is now computed
     assert sorted(computed) == list(range(6))
+
+
+def test_cost_of_items_ahead_stays_within_budget(
+    threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs, submitted = [3, 3, 1, 3, 100, 3], 0
+    submit = threads.submit
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal submitted
+        submitted += 1
+        return submit(*arguments)
+
+    monkeypatch.setattr(threads, "submit", counted)
+    results = bounded_map(
+        threads, costs.__getitem__, range(6), 50, cost=costs.__getitem__, budget=7
+    )
+    ahead = []
+    for taken, cost in enumerate(results):
+        assert cost == costs[taken]
+        ahead.append(costs[taken:submitted])
+    # The fifth alone exceeds the budget, and is computed alone.
+    assert ahead == [[3, 3, 1], [3, 1, 3], [1, 3], [3], [100], [3]]
 
 
 def test_error_reaches_the_consumer_and_ends_the_work(threads: ThreadPoolExecutor) -> None:

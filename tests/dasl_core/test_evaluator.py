@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from dasl_core import evaluate
+from dasl_core.data.canvases import Canvases
 from dasl_core.data.image_set import ImageSet
 from dasl_core.data.index import DatasetIndex
-from dasl_core.data.loader import Canvases
 from dasl_core.methods import build_method
 from dasl_core.spec import ResolvedJobSpec
 from dasl_core.train import evaluation

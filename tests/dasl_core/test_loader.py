@@ -6,11 +6,8 @@ import logging
 import os
 import resource
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
-from threading import Barrier, Lock
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -18,16 +15,15 @@ import pytest
 from PIL import Image
 
 from dasl_core.data import cache as cache_module
-from dasl_core.data import loader as loader_module
-from dasl_core.data.bounded_map import AHEAD_PER_THREAD
+from dasl_core.data.canvas_file import CanvasFile
+from dasl_core.data.canvases import Canvases
 from dasl_core.data.decode import decode_image
 from dasl_core.data.index import DatasetIndex
-from dasl_core.data.loader import Batch, Canvases, EpochLoader
+from dasl_core.data.loader import Batch, EpochLoader
 from tests.support.gloo_pool import GlooPool
 from tests.support.training_world import image_folder, ingest
 
 THREADS = 2
-DEADLINE = 60
 
 
 def open_canvases(index: DatasetIndex, cache: Path, size: int = 16, channels: int = 3) -> Canvases:
@@ -211,9 +207,7 @@ def read_everything(index: DatasetIndex, cache: Path) -> np.ndarray:
 
 
 def read_and_count_builds(index: DatasetIndex, cache: Path) -> tuple[np.ndarray, int]:
-    with patch.object(
-        Canvases, "_build_cache", autospec=True, side_effect=Canvases._build_cache
-    ) as build:
+    with patch.object(CanvasFile, "_build", autospec=True, side_effect=CanvasFile._build) as build:
         return read_everything(index, cache), build.call_count
 
 
@@ -235,63 +229,6 @@ def read_with_small_files(index: DatasetIndex, cache: Path) -> tuple[np.ndarray,
         return read_everything(index, cache), cache_files(cache)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-class MeasuringFile:
-    """A file whose disk is so slow that the decoding threads have nothing left to do at each write."""
-
-    def __init__(self, path: Path, mode: str) -> None:
-        self.file = open(path, mode)  # noqa: SIM115
-        self.pool: ThreadPoolExecutor | None = None
-        self.written, self.decoded, self.most_ahead = -1, 0, 0  # the header is written first
-
-    def __enter__(self) -> MeasuringFile:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.file.close()
-
-    def write(self, data: bytes) -> int:
-        if self.pool is not None:
-            # The threads meet here only after everything that was submitted before.
-            barrier = Barrier(THREADS + 1)
-            for _ in range(THREADS):
-                self.pool.submit(barrier.wait, DEADLINE)
-            barrier.wait(DEADLINE)
-        self.most_ahead = max(self.most_ahead, self.decoded - self.written)
-        self.written += 1
-        return self.file.write(data)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.file, name)
-
-
-def test_slow_disk_bounds_the_number_of_decoded_canvases(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    index = ingest(image_folder(tmp_path / "pictures", per_class=20))
-    expected = read_everything(index, tmp_path / "other")
-    files: list[MeasuringFile] = []
-
-    def open_measuring(path: Path, mode: str, **options: Any) -> Any:
-        if path.suffix != ".partial":
-            return open(path, mode, **options)
-        files.append(MeasuringFile(path, mode))
-        return files[0]
-
-    draw, lock = Canvases._draw, Lock()
-
-    def counted(self: Canvases, position: int) -> np.ndarray | str:
-        with lock:
-            files[0].pool = self._pool
-            files[0].decoded += 1
-        return draw(self, position)
-
-    monkeypatch.setattr(loader_module, "open", open_measuring, raising=False)
-    monkeypatch.setattr(Canvases, "_draw", counted)
-    np.testing.assert_array_equal(read_everything(index, tmp_path / "cache"), expected)
-    assert files[0].written == files[0].decoded == len(index) == 60
-    assert files[0].most_ahead == THREADS * AHEAD_PER_THREAD
 
 
 def test_failed_cache_write_falls_back_to_decoding(pool: GlooPool, tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from dasl_core.data.canvases import Canvases
 from dasl_core.data.index import DatasetIndex
-from dasl_core.data.loader import Canvases, EpochLoader
+from dasl_core.data.loader import EpochLoader
 from dasl_core.data.sampler import class_balanced_order
 from dasl_core.seeds import stream
 from tests.support.gloo_pool import GlooPool

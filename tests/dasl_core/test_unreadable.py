@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from dasl_core.data import cache as cache_module
+from dasl_core.data.canvases import Canvases
 from dasl_core.data.index import DatasetIndex
-from dasl_core.data.loader import Canvases
 from dasl_core.data.unreadable import too_many
 from dasl_core.distributed import rank
 from tests.support.gloo_pool import GlooPool
@@ -158,7 +158,7 @@ def test_kill_during_cache_build_loses_no_image(
 
         died = False
         with monkeypatch.context() as patch:
-            patch.setattr("dasl_core.data.loader.os.fsync", step(os.fsync))
+            patch.setattr("dasl_core.data.canvas_file.os.fsync", step(os.fsync))
             patch.setattr(Path, "replace", step(Path.replace))
             patch.setattr(Path, "unlink", step(Path.unlink))
             try:
@@ -197,7 +197,7 @@ def test_unreadable_images_are_counted_without_cache(index: DatasetIndex, tmp_pa
     no_folder = index.path(0) / "cache"
     spec = resolved(index, train={"batch_size": 9}, evaluate={"every_epochs": 1})
     assert run(spec, index, no_folder, reporter) == "succeeded"
-    assert [kind for kind, _, _ in reporter.events] == ["images_unreadable"]
+    assert [kind for kind, _, _ in reporter.events] == ["images_not_cached", "images_unreadable"]
 
 
 @pytest.mark.parametrize("cached", [True, False])

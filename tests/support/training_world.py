@@ -144,6 +144,7 @@ class Recorder:
         folder.mkdir(parents=True, exist_ok=True)
         self.points: list[dict[str, Any]] = []
         self.progresses: list[dict[str, Any]] = []
+        self.reading: list[dict[str, Any]] = []
         self.phases: list[tuple[str, str]] = []
         self.worked = 0
         self.evaluations: list[tuple[int, float, str, dict[str, float]]] = []
@@ -159,7 +160,10 @@ class Recorder:
         self.points += points
 
     def progress(self, progress: dict[str, Any]) -> None:
-        self.progresses.append(progress)
+        if "images_read" in progress:
+            self.reading.append(progress)  # only if it takes long
+        else:
+            self.progresses.append(progress)
 
     def phase(self, name: Phase, message: str) -> None:
         self.phases.append((name, message))
@@ -193,6 +197,8 @@ class Recorder:
             self.events.append((type, message, data))
 
     def desired(self) -> Desired:
+        if "training" not in dict(self.phases):
+            return "run"
         self._started_steps += 1
         return self._desired(self._started_steps - 1)
 

@@ -224,6 +224,17 @@ def test_log_contains_progress_and_phases(
     ].items()
 
 
+def test_number_of_read_images_is_sent_and_logged(
+    home: Home, reporter: ApiReporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    read = {"images_read": 12_000, "images_total": 60_000}
+    with caplog.at_level(logging.INFO, "workers.reporter"), reporter:
+        reporter.progress(read)
+        reporter.flush()
+    assert caplog.messages == ["read 12,000 of 60,000 images"]
+    assert {"progress": read} in [body for what, body in home.requests if what == "heartbeat"]
+
+
 def test_outage_delays_reports_and_loses_none(
     home: Home, reporter: ApiReporter, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -49,6 +49,20 @@ def test_snapshot_line() -> None:
     )
 
 
+def test_images_are_shown_while_they_are_read() -> None:
+    def shown(status: str = "running", read: int = 12_000) -> str:
+        return snapshot_line(_snapshot(status, images_read=read, images_total=60_000))
+
+    assert shown() == "read 12,000 of 60,000 images"
+    # Read: the next report has a step. Not running: the report is of an attempt that has ended.
+    assert shown(read=60_000) == shown("retry_wait") == snapshot_line(_snapshot("retry_wait"))
+    reading = _snapshot(images_read=12_000, images_total=60_000)
+    assert dict(facts(reading.job))["images read"] == "12,000 of 60,000"
+    console = Console(file=io.StringIO(), width=100)
+    console.print(draw(reading, []))
+    assert "images read  12,000 of 60,000" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
 def test_accuracies_before_an_evaluation_is_fetched_are_those_of_the_progress() -> None:
     snapshot = _snapshot(knn=0.25, recall_at_1=None)
     accuracies = Snapshot(snapshot.job).accuracies

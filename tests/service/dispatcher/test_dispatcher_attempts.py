@@ -623,6 +623,21 @@ def test_hanging_attempt_is_ended_and_retried(world: World) -> None:
     assert world.executor.submitted == [world.run_id(job), world.run_id(job, 2)]
 
 
+def test_attempt_that_reads_images_hangs_only_if_their_number_stands_still(world: World) -> None:
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    for images in range(0, 400_000, 4_000):  # hours before the first step
+        stands_still(world, job, 200, {"images_read": images, "images_total": 400_000})
+    assert world.status(job) == JobStatus.RUNNING
+    progress = world.job(job).progress
+    assert progress == {"images_read": 396_000, "images_total": 400_000}
+    stands_still(world, job, 2000, progress)
+    error = world.attempt(job).error
+    assert error is not None
+    assert error["type"] == "hang"
+
+
 def stands_still(
     world: World, job: str, seconds: int, progress: dict[str, Any] | None = None
 ) -> None:

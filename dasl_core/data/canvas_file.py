@@ -1,0 +1,299 @@
+"""The file of a data set's canvases: built once, by one process, and continued after a kill."""
+
+import errno
+import hashlib
+import io
+import json
+import logging
+import os
+import time
+import zlib
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from dasl_core.atomic import write_atomically
+from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
+from dasl_core.data.cache import CacheFolder, locked
+from dasl_core.data.drawing import Drawer
+from dasl_core.data.unreadable import too_many
+from dasl_core.machine import usable_cores, usable_memory
+
+logger = logging.getLogger(__name__)
+
+# Raised when older caches must not be read: format 1 kept unreadable images as black ones.
+_FORMAT = 2
+_REPORT_SECONDS = 0.5
+_WAIT_SECONDS = 0.2
+# The images that are decoded at the same time may take this share of the memory.
+_SHARE_OF_MEMORY = 0.25
+_CHECKSUM = np.dtype("<u4")
+# Another try would fail as well.
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+Result = TypeVar("Result")
+OnRead = Callable[[int], None]
+"""Called at least every few images with the number of images read so far. What it raises ends the reading."""
+
+
+class CanvasFile:
+    """The canvases (N, C, S, S) uint8 of all images of an index, in a file.
+
+    One process among all ranks and jobs of the machine builds the file, with all cores, while the others
+    wait. Until it is complete there are, beside `NAME.lock`:
+
+    * `NAME.partial`, which has the final size from the start;
+    * `NAME.checksums`: CRC-32 of each canvas, written after it; 0 for images not drawn yet. A canvas
+      counts only if its checksum fits, so a build continues from whatever a kill or a power loss leaves;
+    * `NAME.progress`: the number of images read, for the processes that wait.
+
+    NAME depends on everything that determines the content.
+
+    Attributes:
+        unreadable: images that cannot be read, with the reasons; their canvases are black.
+    """
+
+    def __init__(self, folder: CacheFolder, drawer: Drawer) -> None:
+        self._folder, self._drawer = folder, drawer
+        self._file = folder.path / f"{_name(drawer)}.npy"
+        self._partial = self._file.with_suffix(".partial")
+        self._checksums = self._file.with_suffix(".checksums")
+        self._progress = self._file.with_suffix(".progress")
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(
+            header, {"descr": "|u1", "fortran_order": False, "shape": drawer.shape}
+        )
+        self._header = header.getvalue()
+        self._canvas_size = int(np.prod(drawer.shape[1:]))
+        self._size = len(self._header) + drawer.shape[0] * self._canvas_size
+        self.unreadable: dict[int, str] = {}
+
+    def open(self, on_read: OnRead) -> np.ndarray | None:
+        """Map the canvases; build them first if necessary. None if too few images can be read.
+
+        Raises:
+            OSError: there is no room for the file, or it cannot be written.
+        """
+        read_by_another: int | None = None
+
+        def wait() -> None:
+            nonlocal read_by_another
+            read_by_another = self._read_progress(read_by_another or 0)
+            on_read(read_by_another)
+            time.sleep(_WAIT_SECONDS)
+
+        with locked(self._file.with_suffix(".lock"), wait):
+            if self._is_intact():
+                self._remove_partial()  # of a process that was killed after the last image
+                self._repair()
+            elif read_by_another is not None and not self._partial.exists():
+                # Each of many ranks would decode for hours to fail in the same way.
+                raise OSError(errno.ENOSPC, f"another process could not write {self._file}")
+            elif too_many(len(self._drawer.missing()), self._drawer.shape[0]):
+                return None
+            else:
+                self._build(on_read)
+        canvases: np.ndarray = np.load(self._file, mmap_mode="r")
+        return canvases
+
+    def _is_intact(self) -> bool:
+        """Whether there is a file of the right shape, with a readable list of unreadable images.
+
+        Only a damaged file system leaves another one.
+        """
+        try:
+            shape = np.load(self._file, mmap_mode="r").shape
+            _read_list(self._file)
+        except FileNotFoundError:
+            return False
+        except (ValueError, EOFError) as error:
+            logger.warning("the cache %s is damaged (%s) and is rebuilt", self._file, error)
+            return False
+        return bool(shape == self._drawer.shape)
+
+    def _build(self, on_read: OnRead) -> None:
+        try:
+            written = self._begin()
+            with (
+                open(self._partial, "r+b", buffering=0) as canvases,
+                open(self._checksums, "r+b", buffering=0) as checksums,
+                _decoding_pool() as pool,  # ends before the files are closed
+            ):
+
+                def fill(position: int) -> str | None:
+                    checksum = int(written[position])
+                    return self._fill(position, checksum, canvases.fileno(), checksums.fileno())
+
+                self._follow(self._map(pool, fill, range(len(written))), on_read)
+                os.fsync(canvases.fileno())
+            # The list first: a process killed in between leaves a list without a file, which the next
+            # build replaces, and never a file with unlisted black images.
+            _write_list(self._file, self.unreadable)
+            self._partial.replace(self._file)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise  # the next process continues
+            self._remove_partial()
+            message = f"{error.strerror}; {self._file} takes {self._size >> 20} MiB"
+            raise OSError(error.errno, message) from error
+        self._remove_partial()
+
+    def _begin(self) -> np.ndarray:
+        """Return the checksums (N,) of the canvases that an earlier process wrote; reserve the file if none did."""
+        images = self._drawer.shape[0]
+        try:
+            with open(self._partial, "rb") as partial:
+                header = partial.read(len(self._header))
+            written = np.fromfile(self._checksums, _CHECKSUM)
+            if (
+                header == self._header
+                and self._partial.stat().st_size == self._size
+                and len(written) == images
+            ):
+                logger.info("continuing with %s", self._partial)
+                return written
+        except FileNotFoundError:
+            pass
+        self._remove_partial()
+        self._folder.reserve(self._partial, self._size)
+        with open(self._partial, "r+b") as partial:
+            partial.write(self._header)
+        with open(self._checksums, "wb") as checksums:
+            # Last, and with one call: without them, the next process begins again.
+            checksums.truncate(images * _CHECKSUM.itemsize)
+        return np.zeros(images, _CHECKSUM)
+
+    def _fill(self, position: int, checksum: int, canvases: int, checksums: int) -> str | None:
+        """Draw an image into the file unless it is there; return the reason if it cannot be read.
+
+        Args:
+            checksum: of the canvas that an earlier process wrote; 0 if none did.
+            canvases: descriptor of the file.
+            checksums: descriptor of the file of the checksums.
+        """
+        size = self._canvas_size
+        offset = len(self._header) + position * size
+        if checksum and zlib.crc32(os.pread(canvases, size, offset)) == checksum:
+            return None
+        canvas = self._drawer.draw(position)
+        if isinstance(canvas, str):
+            # Written over what a killed process may have left, and tried again by the next one.
+            _write(canvases, self._drawer.black(), offset)
+            return canvas
+        _write(canvases, canvas, offset)
+        entry = np.array(zlib.crc32(canvas.data), _CHECKSUM)
+        _write(checksums, entry, position * _CHECKSUM.itemsize)
+        return None
+
+    def _follow(self, reasons: Generator[str | None, None, None], on_read: OnRead) -> None:
+        """Wait for all images, and report how many are read."""
+        self.unreadable = {}
+        report_at = 0.0
+        with closing(reasons):
+            for position, reason in enumerate(reasons):
+                if reason is not None:
+                    self.unreadable[position] = reason
+                if time.monotonic() >= report_at:
+                    self._write_progress(position + 1)
+                    on_read(position + 1)
+                    report_at = time.monotonic() + _REPORT_SECONDS
+
+    def _map(
+        self,
+        pool: ThreadPoolExecutor,
+        function: Callable[[int], Result],
+        positions: Iterable[int],
+    ) -> Generator[Result, None, None]:
+        """Yield the result of a function for each of some images, several of which are decoded at once."""
+        return bounded_map(
+            pool,
+            function,
+            positions,
+            AHEAD_PER_THREAD * usable_cores(),
+            cost=self._drawer.memory,
+            budget=int(_SHARE_OF_MEMORY * usable_memory()),
+        )
+
+    def _repair(self) -> None:
+        """Retry the images that could not be read when the file was built, and write them in place."""
+        listed = _read_list(self._file)
+        if not listed:
+            return
+        self.unreadable = {}
+        with open(self._file, "r+b", buffering=0) as file:
+            with _decoding_pool() as pool:
+                canvases = self._map(pool, self._drawer.draw, listed)
+                for position, canvas in zip(listed, canvases, strict=True):
+                    if isinstance(canvas, str):
+                        self.unreadable[position] = canvas
+                    else:
+                        offset = len(self._header) + position * self._canvas_size
+                        _write(file.fileno(), canvas, offset)
+            os.fsync(file.fileno())
+        # Last: a process killed before this leaves them listed, so they are read again.
+        if len(self.unreadable) < len(listed):
+            _write_list(self._file, self.unreadable)
+
+    def _remove_partial(self) -> None:
+        # The checksums first: alone, they must not be taken for those of the next partial file.
+        for file in (self._checksums, self._partial, self._progress):
+            file.unlink(missing_ok=True)
+
+    def _write_progress(self, images: int) -> None:
+        # Not flushed to the disk: it is for processes that wait at this moment.
+        self._progress.write_text(f"{images:020}", encoding="ascii")
+
+    def _read_progress(self, before: int) -> int:
+        try:
+            return int(self._progress.read_text(encoding="ascii"))
+        except (FileNotFoundError, ValueError):  # not begun, or just being written
+            return before
+
+
+def _decoding_pool() -> ThreadPoolExecutor:
+    """All cores, whatever the share of this rank: the others wait."""
+    return ThreadPoolExecutor(usable_cores(), thread_name_prefix="decode")
+
+
+def _write(file: int, array: np.ndarray, offset: int) -> None:
+    """Write an array to a descriptor at an offset.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    content = array.reshape(-1).view(np.uint8).data
+    while content:
+        count = os.pwrite(file, content, offset)
+        content, offset = content[count:], offset + count
+
+
+def _name(drawer: Drawer) -> str:
+    index = drawer.index
+    content = hashlib.blake2b(digest_size=16)
+    content.update(repr((_FORMAT, str(index.root), drawer.shape)).encode())
+    for path in index.paths:
+        content.update(path.encode() + b"\0")
+    content.update(index.sizes.tobytes())
+    return f"canvases-{content.hexdigest()}"
+
+
+def _write_list(file: Path, unreadable: Iterable[int]) -> None:
+    """Write the list of unreadable, black images beside a file; remove it when there are none."""
+    listed = file.with_suffix(".unreadable")
+    indices = sorted(unreadable)
+    if not indices:
+        listed.unlink(missing_ok=True)
+        return
+    write_atomically(listed, json.dumps(indices).encode())
+
+
+def _read_list(file: Path) -> list[int]:
+    try:
+        indices: list[int] = json.loads(file.with_suffix(".unreadable").read_bytes())
+    except FileNotFoundError:
+        return []
+    return indices

@@ -1,0 +1,61 @@
+"""The CPU cores and the memory that this process may use, which are fewer than the machine's in a container."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_PROCESS = Path("/proc/self/cgroup")
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def usable_cores() -> int:
+    """Number of cores: those that the process may run on, and at most the quota of its control groups."""
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):  # macOS has no affinity
+        cores = os.cpu_count() or 1
+    for group in _groups("cpu"):
+        # Version 2 has one file, "max" or the quota before the period; version 1 has two, -1 for no quota.
+        words = _words(group / "cpu.max") or [
+            *_words(group / "cpu.cfs_quota_us"),
+            *_words(group / "cpu.cfs_period_us"),
+        ]
+        if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
+            cores = min(cores, -(-int(words[0]) // int(words[1])))
+    return max(1, cores)
+
+
+def usable_memory() -> int:
+    """Bytes of memory: the machine's, and at most the limit of the process's control groups."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for group in _groups("memory"):
+        words = _words(group / "memory.max") or _words(group / "memory.limit_in_bytes")
+        if len(words) == 1 and words[0].isdigit():
+            memory = min(memory, int(words[0]))
+    return memory
+
+
+def _groups(controller: str) -> Iterator[Path]:
+    """Folders of the process's control group and of those around it."""
+    try:
+        lines = _PROCESS.read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        root = _CGROUPS / controller if controllers else _CGROUPS
+        folder = Path(os.path.normpath(root / path.lstrip("/")))
+        # In a container, the path may be that of another namespace; its own group is the root then.
+        while folder.is_relative_to(root) and folder != root:
+            yield folder
+            folder = folder.parent
+        yield root
+
+
+def _words(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8").split()
+    except OSError:
+        return []

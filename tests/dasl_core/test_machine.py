@@ -1,0 +1,71 @@
+"""Cores and memory of a process in control groups of both versions."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dasl_core import machine
+from dasl_core.machine import usable_cores, usable_memory
+
+
+@pytest.fixture
+def cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the control groups of a process that may run on eight cores."""
+    monkeypatch.setattr(machine, "_CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(machine, "_PROCESS", tmp_path / "process")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(8))
+    return tmp_path / "cgroup"
+
+
+def write(cgroups: Path, process: str, files: dict[str, str]) -> None:
+    (cgroups.parent / "process").write_text(process)
+    for path, content in files.items():
+        file = cgroups / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+
+
+def test_process_without_groups_has_cores_of_its_affinity(cgroups: Path) -> None:
+    assert usable_cores() == 8
+    assert usable_memory() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize(
+    ("process", "quotas", "cores"),
+    [
+        ("0::/jobs/mine\n", {"jobs/mine/cpu.max": "250000 100000"}, 3),
+        ("0::/jobs/mine\n", {"jobs/mine/cpu.max": "max 100000"}, 8),
+        ("0::/jobs/mine\n", {"jobs/cpu.max": "50000 100000", "cpu.max": "max 100000"}, 1),
+        ("0::/\n", {"cpu.max": "1600000 100000"}, 8),
+        ("0::/../../outside\n", {"cpu.max": "200000 100000"}, 2),
+        (
+            "5:cpu,cpuacct:/docker/1\n2:memory:/docker/1\n",
+            {"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"},
+            4,
+        ),
+        (
+            "5:cpu,cpuacct:/\n",
+            {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"},
+            8,
+        ),
+    ],
+)
+def test_quota_limits_cores(
+    cgroups: Path, process: str, quotas: dict[str, str], cores: int
+) -> None:
+    write(cgroups, process, quotas)
+    assert usable_cores() == cores
+
+
+@pytest.mark.parametrize(
+    ("process", "file"),
+    [("0::/mine\n", "mine/memory.max"), ("2:memory:/\n", "memory/memory.limit_in_bytes")],
+)
+def test_limit_limits_memory(cgroups: Path, process: str, file: str) -> None:
+    write(cgroups, process, {file: f"{1 << 28}\n"})
+    assert usable_memory() == 1 << 28
+    write(cgroups, process, {file: "max\n"})
+    assert usable_memory() > 1 << 28
