@@ -62,10 +62,10 @@ def test_placement_of_earlier_attempt_does_not_count(world: World) -> None:
     world.tick()
     world.worker_starts(pair)
     world.worker_reports_placement(pair, a=2)
-    world.executor.end(f"{pair}-1", 1)
+    world.executor.end(world.run_id(pair), 1)
     for _ in range(3):
         world.tick()
-    assert world.executor.submitted == [f"{pair}-1", f"{pair}-2"]
+    assert world.executor.submitted == [world.run_id(pair), world.run_id(pair, 2)]
     world.worker_starts(pair, 2)
     whole = world.add_job(cpus_per_worker=2)
     world.tick()
@@ -214,8 +214,11 @@ def test_quota_limits_running_jobs_of_a_token(world: World) -> None:
         world.tick()
     assert world.status(first) == world.status(other) == JobStatus.STARTING
     assert world.status(second) == JobStatus.QUEUED
+    until = world.attempt(first).created_at + timedelta(hours=24)
     assert world.events(second, "waiting") == [
-        "Waiting for the quota of its token: max_running_jobs is 1, with 1 running"
+        "Waiting for the quota of its token: max_running_jobs is 1, with 1 running. The quota is kept "
+        f"for it, as the first job of its token that waits, {until:%Y-%m-%d %H:%M} UTC at the latest "
+        "(by the max_hours of the running jobs)"
     ]
     world.worker_starts(first)
     world.worker_finishes(first, "succeeded")
@@ -231,9 +234,11 @@ def test_gpu_quota_limits_jobs_of_a_token(world: World) -> None:
     without = world.add_job(token_id=token)
     world.tick()
     assert world.status(jobs[0]) == world.status(without) == JobStatus.STARTING
-    assert world.events(jobs[1], "waiting") == [
-        "Waiting for the quota of its token: max_gpus is 3, 2 are in use, and it needs 2"
-    ]
+    (event,) = world.events(jobs[1], "waiting")
+    excess = "max_gpus is 3, 2 are in use, and it needs 2"
+    assert event.startswith(
+        f"Waiting for the quota of its token: {excess}. The quota is kept for it"
+    )
     with world.database.write() as session:
         session.get_one(Token, token).max_gpus = 4
     world.tick()
