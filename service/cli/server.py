@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -16,6 +17,8 @@ def register(app: typer.Typer) -> None:
     app.command()(schema)
     database = typer.Typer(no_args_is_help=True, help="Manage the service's database.")
     database.command()(upgrade)
+    database.command()(backup)
+    database.command()(restore)
     database.command("admin-token")(admin_token)
     app.add_typer(database, name="db")
 
@@ -47,6 +50,53 @@ def upgrade(as_json: AsJson = False) -> None:
     print_result(
         {"database": shown, "upgraded": True},
         f"{shown} has the tables of this version.",
+        as_json,
+    )
+
+
+BackupFile = Annotated[Path, typer.Argument(metavar="FILE", dir_okay=False)]
+
+
+def backup(file: BackupFile, as_json: AsJson = False) -> None:
+    """Copy the database of DASL_DATABASE_URL to a new FILE, also while the service is running.
+
+    PostgreSQL needs pg_dump. To back up checkpoints and logs too, copy the artifacts after this.
+    """
+    try:
+        from service.db.backup import backup as write_backup
+        from service.settings import read_settings
+    except ModuleNotFoundError as error:
+        _missing_extra(error)
+    try:
+        write_backup(read_settings().database_url, file)
+    except ValueError as error:
+        raise fail(str(error)) from error
+    size = file.stat().st_size
+    print_result(
+        {"file": str(file), "size": size},
+        f"{file} is a backup of the database ({size / 1e6:.1f} MB).",
+        as_json,
+    )
+
+
+def restore(file: BackupFile, as_json: AsJson = False) -> None:
+    """Replace the database of DASL_DATABASE_URL by a backup. Stop the service first.
+
+    The replaced SQLite database is kept beside the new one. PostgreSQL needs pg_restore and an empty database.
+    """
+    try:
+        from service.db.restore import restore as restore_backup
+        from service.settings import read_settings
+    except ModuleNotFoundError as error:
+        _missing_extra(error)
+    try:
+        replaced = restore_backup(read_settings().database_url, file)
+    except ValueError as error:
+        raise fail(str(error)) from error
+    kept = "" if replaced is None else f" The replaced database is kept as {replaced}."
+    print_result(
+        {"restored": str(file), "replaced": None if replaced is None else str(replaced)},
+        f"{file} is restored.{kept} `dasl serve` or `dasl db upgrade` upgrades its tables if needed.",
         as_json,
     )
 

@@ -11,6 +11,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from service.db.backup import backup_before_upgrade
 from service.db.session import first_line, make_engine
 
 # An arbitrary number that nothing else in this database uses: "DASL" in ASCII.
@@ -20,13 +21,21 @@ _ADVISORY_LOCK = 0x4441534C
 def upgrade(url: str) -> None:
     """Upgrade a database to the newest schema, in one transaction; concurrent calls take turns.
 
+    SQLite's file is first copied beside it: `backup_before_upgrade`.
+
     Raises:
-        ValueError: the database is unreachable or invalid, or a newer version made its tables.
+        ValueError: the database is unreachable or invalid, a newer version made its tables, or it cannot
+            be copied.
     """
     engine = make_engine(url)
     try:
         with engine.begin() as connection:
-            _refuse_newer(connection)
+            has_tables = inspect(connection).has_table("alembic_version")
+            revision = _current_revision(connection) if has_tables else None
+            if revision is not None:
+                check_known(revision, "The database (DASL_DATABASE_URL)")
+                if revision != _revisions()[0] and connection.dialect.name == "sqlite":
+                    backup_before_upgrade(engine.url, revision)
             if connection.dialect.name == "postgresql":
                 # A migration that is already running may take long.
                 connection.execute(text("SET LOCAL lock_timeout = 0"))
@@ -44,14 +53,22 @@ def upgrade(url: str) -> None:
         engine.dispose()
 
 
-def _refuse_newer(connection: Connection) -> None:
-    if not inspect(connection).has_table("alembic_version"):
-        return
-    revision = _current_revision(connection)
-    if revision is not None and revision not in _revisions():
+def check_known(revision: str | None, database: str) -> None:
+    """Check that this version knows the tables of a database, or of a backup.
+
+    Args:
+        database: how the error names it.
+
+    Raises:
+        ValueError: a newer version made them, or they are not DASL's.
+    """
+    if revision is None:
+        raise ValueError(f"{database} has no tables of DASL")
+    if revision not in _revisions():
         raise ValueError(
-            f"The database (DASL_DATABASE_URL) has the tables of version {revision}, which a newer DASL "
-            f"made; this one knows {_revisions()[0]} at most"
+            f"{database} has the tables of version {revision}, which a newer DASL made; this one knows "
+            f"{_revisions()[0]} at most. Install that version, or restore a backup from before its upgrade: "
+            "dasl db restore FILE"
         )
 
 

@@ -22,7 +22,7 @@ from tests.support.databases import Postgres, database_folder, postgres_server
 def postgres() -> Iterator[Postgres]:
     """A PostgreSQL server for this test process."""
     with postgres_server(database_folder("postgres")) as server:
-        databases = Postgres(server.address)
+        databases = Postgres(server.address, server.programs)
         yield databases
         databases.close()
 

@@ -35,6 +35,7 @@ class PostgresServer:
         self.address = make_url(self._server.get_uri()).set(drivername="postgresql+psycopg")
         self.url: str = self.address.render_as_string(hide_password=False)
         self.log = folder / "log"
+        self.programs = Path(self._server.bin_path)
 
     def stop_at_once(self) -> None:
         """Stop as in a crash: connections are cut, and the next start recovers from the log."""
@@ -71,7 +72,9 @@ def postgres_server(folder: Path | None = None) -> Iterator[PostgresServer]:
 class Postgres:
     """Databases on a PostgreSQL server; each call creates a migrated one and returns its URL."""
 
-    def __init__(self, address: URL) -> None:
+    def __init__(self, address: URL, programs: Path) -> None:
+        self.programs = programs
+        """The folder of `pg_dump` and `pg_restore` of the server's version."""
         self._address = address
         self._admin = create_engine(address, isolation_level="AUTOCOMMIT")
         # Durability is not needed: the databases are temporary.
@@ -85,6 +88,12 @@ class Postgres:
         name = name or f"test_{uuid.uuid4().hex}"
         # Half the time of the default strategy.
         self._run(f"CREATE DATABASE {name} TEMPLATE template_dasl STRATEGY file_copy")
+        return self._url(name)
+
+    def empty(self) -> str:
+        """Create an empty database and return its URL."""
+        name = f"test_{uuid.uuid4().hex}"
+        self._run(f"CREATE DATABASE {name}")
         return self._url(name)
 
     def drop(self, url: str) -> None:

@@ -1,0 +1,150 @@
+"""Restoration of a backup of the database. What it replaces is kept."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlalchemy import URL, inspect, make_url
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.db.backup import (
+    check_installed,
+    copy_sqlite,
+    open_existing,
+    partial_file,
+    publish,
+    run_postgresql,
+    sqlite_path,
+    without_password,
+)
+from service.db.migrate import check_known
+from service.db.session import first_line, make_engine
+
+# The line after COPY in a script of PostgreSQL.
+_REVISION = re.compile(r"^COPY [^\n]*alembic_version[^\n]*\n(\S+)$", re.MULTILINE)
+_LOCK_SECONDS = 2.0
+
+
+def restore(url: str, file: Path) -> Path | None:
+    """Replace the database by a backup; return where the replaced SQLite file is kept, if there was one.
+
+    A PostgreSQL database must be empty, so that nothing is replaced.
+
+    Raises:
+        ValueError: the backup is damaged or of a newer version, or the database is in use, not empty or
+            unreachable. Nothing is changed then.
+    """
+    if not file.is_file():
+        raise ValueError(f"{file} does not exist; give a file that `dasl db backup` wrote")
+    database = make_url(url)
+    if database.get_backend_name() == "sqlite":
+        return _restore_sqlite(sqlite_path(database), file)
+    _restore_postgresql(database, file)
+    return None
+
+
+def _restore_sqlite(path: Path, file: Path) -> Path | None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with partial_file(path) as partial:
+        copy_sqlite(file, partial)
+        check_known(_revision(file), str(file))
+        with _unused(path):
+            aside = _keep_aside(path)
+            if aside is not None:
+                # A restoration by root must not take the file away from the service's user.
+                shutil.copymode(aside, partial)
+                before = aside.stat()
+                os.chown(partial, before.st_uid, before.st_gid)
+            publish(partial, path)
+    return aside
+
+
+def _revision(file: Path) -> str | None:
+    try:
+        with closing(open_existing(file)) as connection:
+            row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    except sqlite3.Error as error:
+        raise ValueError(f"{file} is not a database of DASL: {error}") from error
+    return str(row[0]) if row else None
+
+
+@contextmanager
+def _unused(path: Path) -> Iterator[None]:
+    """Hold the exclusive lock of the database, if it exists and is readable, within the block.
+
+    Raises:
+        ValueError: another process has it open.
+    """
+    if not path.exists():
+        yield
+        return
+    in_use = f"{path} is in use; stop `dasl serve`, or the API and the dispatcher, first"
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=_LOCK_SECONDS)) as connection:
+        try:
+            # Moves the write-ahead log into the file. Refused while another process has it open.
+            (mode,) = connection.execute("PRAGMA journal_mode=DELETE").fetchone()
+            if mode != "delete":
+                raise ValueError(in_use)
+            connection.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            problem = in_use if "locked" in str(error) else f"{path} cannot be replaced: {error}"
+            raise ValueError(problem) from error
+        except sqlite3.DatabaseError:
+            pass  # A damaged database is a reason to restore.
+        yield
+
+
+def _keep_aside(path: Path) -> Path | None:
+    """Give the database a second name and return it; `None` if there is no database.
+
+    It keeps its first name until that is replaced, so that after a crash the old one is in place.
+    """
+    existed = path.exists()
+    aside = path.with_name(f"{path.name}.replaced-{datetime.now(UTC):%Y%m%dT%H%M%S.%f}")
+    if existed:
+        os.link(path, aside)
+    # There are logs only if the database is damaged or gone. They must not be applied to the new one.
+    for suffix in ("-wal", "-shm"):
+        log = path.with_name(path.name + suffix)
+        if log.exists():
+            log.rename(aside.with_name(aside.name + suffix))
+    return aside if existed else None
+
+
+def _restore_postgresql(url: URL, file: Path) -> None:
+    in_one = (
+        *("--single-transaction", "--exit-on-error", "--no-owner", "--no-privileges"),
+        *(f"--dbname={without_password(url)}", str(file)),
+    )
+    check_installed("pg_restore", *in_one)
+    only_revision = ("--data-only", "--table=alembic_version", "--file=-", str(file))
+    revision = _REVISION.search(run_postgresql("pg_restore", url, *only_revision))
+    check_known(revision[1] if revision else None, str(file))
+    _check_empty(url)
+    run_postgresql("pg_restore", url, *in_one)
+
+
+def _check_empty(url: URL) -> None:
+    engine = make_engine(url.render_as_string(hide_password=False))
+    shown = url.render_as_string(hide_password=True)
+    try:
+        with engine.connect() as connection:
+            tables = inspect(connection).get_table_names()
+    except SQLAlchemyError as error:
+        raise ValueError(f"The database {shown} cannot be read: {first_line(error)}") from error
+    finally:
+        engine.dispose()
+    if tables:
+        name = url.database
+        raise ValueError(
+            f"The database {shown} is not empty, and only an empty one can be restored. Stop the service, keep "
+            f'the old database with ALTER DATABASE "{name}" RENAME TO "{name}_replaced", and create an empty '
+            f'one with CREATE DATABASE "{name}"'
+        )

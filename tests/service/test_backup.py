@@ -1,0 +1,216 @@
+"""`dasl db backup` and `dasl db restore`: complete copies beside a writing service, and the way back."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic import command
+from sqlalchemy import make_url, select
+from typer.testing import CliRunner, Result
+
+from service.cli.app import app
+from service.db import migrate
+from service.db.backup import backup
+from service.db.models import Base
+from service.db.restore import restore
+from service.db.session import Database
+from tests.support.api_under_test import Api
+from tests.support.databases import Postgres
+
+sqlite_only = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+postgresql_only = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+
+
+@pytest.fixture
+def programs(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the programs of the tests' PostgreSQL available."""
+    monkeypatch.setenv("PATH", f"{postgres.programs}:{os.environ['PATH']}")
+
+
+def content(url: str) -> dict[str, list[tuple[Any, ...]]]:
+    """Return all rows of all tables."""
+    database = Database(url)
+    try:
+        with database.read() as session:
+            return {
+                name: sorted(map(tuple, session.execute(select(table))), key=repr)
+                for name, table in Base.metadata.tables.items()
+            }
+    finally:
+        database.dispose()
+
+
+def fill(api: Api) -> None:
+    api.dataset()
+    worker = api.start(api.submit(tags={"team": "vision"})["id"])
+    worker.post("start")
+    worker.post("events", type="note", message="with a value", data={"x": [1, None, "\u00fc"]})
+
+
+def path_of(url: str) -> Path:
+    return Path(str(make_url(url).database))
+
+
+def revision_of(file: Path) -> str:
+    with closing(sqlite3.connect(file)) as connection:
+        (revision,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    return str(revision)
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@sqlite_only
+def test_restored_sqlite_database_is_the_saved_one(
+    api: Api, database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backup is made beside a writer in the middle of a transaction."""
+    monkeypatch.setenv("DASL_DATABASE_URL", database_url)
+    fill(api)
+    before, file = content(database_url), tmp_path / "dasl.backup"
+    with database.write() as session:
+        session.execute(Base.metadata.tables["events"].delete())
+        saved = run("db", "backup", file, "--json")
+    assert json.loads(saved.stdout) == {"file": str(file), "size": file.stat().st_size}
+    assert file.stat().st_mode & 0o777 == 0o600
+    after = content(database_url)
+    assert after != before
+
+    refused = run("db", "restore", file)
+    assert refused.exit_code == 1
+    assert "is in use; stop `dasl serve`" in refused.stderr
+    assert content(database_url) == after
+    database.dispose()
+    restored = json.loads(run("db", "restore", file, "--json").stdout)
+    assert content(database_url) == before
+    assert content(f"sqlite:///{restored['replaced']}") == after, "nothing is lost"
+    left = {path.name for path in path_of(database_url).parent.iterdir()}
+    assert {name.partition("-")[0] for name in left} == {"dasl.db", "dasl.db.replaced"}
+
+
+@postgresql_only
+def test_restored_postgresql_database_is_the_saved_one(
+    api: Api, database_url: str, postgres: Postgres, tmp_path: Path, programs: None
+) -> None:
+    fill(api)
+    before, file = content(database_url), tmp_path / "dasl.dump"
+    backup(database_url, file)
+    with pytest.raises(ValueError, match=r'is not empty, .* RENAME TO "dasl_replaced"'):
+        restore(database_url, file)
+    assert content(database_url) == before
+    empty = postgres.empty()
+    assert restore(empty, file) is None
+    assert content(empty) == before
+    migrate.upgrade(empty)
+    postgres.drop(empty)
+
+
+@postgresql_only
+def test_newer_postgresql_backup_is_refused(
+    database: Database, database_url: str, tmp_path: Path, programs: None
+) -> None:
+    with database.write() as session:
+        session.connection().exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    backup(database_url, tmp_path / "dump")
+    with pytest.raises(ValueError, match="dump has the tables of version 9999, which a newer"):
+        restore(database_url, tmp_path / "dump")
+    (tmp_path / "cut").write_bytes((tmp_path / "dump").read_bytes()[:100])
+    with pytest.raises(ValueError, match="pg_restore failed"):
+        restore(database_url, tmp_path / "cut")
+
+
+def test_missing_pg_dump_is_named_with_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    expected = (
+        r"pg_dump is not installed .* in PGPASSWORD: pg_dump --format=custom "
+        r"--dbname=postgresql://dasl@db/dasl --file=\S+/file$"
+    )
+    with pytest.raises(ValueError, match=expected):
+        backup("postgresql+psycopg://dasl:hunter2@db/dasl", tmp_path / "file")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def url(migrated_sqlite: Path, tmp_path: Path) -> str:
+    """A closed SQLite database."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "dasl.db").write_bytes(migrated_sqlite.read_bytes())
+    return f"sqlite:///{tmp_path}/home/dasl.db"
+
+
+def test_backup_that_does_not_fit_leaves_nothing(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "home" / "copy"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(ValueError, match="cannot be copied to"):
+            backup(url, file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [path.name for path in file.parent.iterdir()] == ["dasl.db"]
+    backup(url, file)
+    with pytest.raises(ValueError, match="copy exists; choose another name"):
+        backup(url, file)
+
+
+def test_unusable_backups_are_refused_and_change_nothing(url: str, tmp_path: Path) -> None:
+    path, file = path_of(url), tmp_path / "backup"
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="does not exist"):
+        restore(url, file)
+    file.write_bytes(before[: len(before) // 2])
+    with pytest.raises(ValueError, match=r"malformed|is damaged"):
+        restore(url, file)
+    file.write_text("no database" * 1000)
+    with pytest.raises(ValueError, match="not a database"):
+        restore(url, file)
+    file.unlink()
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("CREATE TABLE alembic_version AS SELECT '9999' AS version_num")
+        connection.commit()
+    with pytest.raises(ValueError, match="backup has the tables of version 9999, which a newer"):
+        restore(url, file)
+    assert [(each.name, each.read_bytes()) for each in path.parent.iterdir()] == [
+        ("dasl.db", before)
+    ]
+
+
+def test_damaged_database_can_be_replaced(url: str, tmp_path: Path) -> None:
+    path, file = path_of(url), tmp_path / "backup"
+    backup(url, file)
+    path.write_bytes(b"no database" * 1000)
+    (path.parent / "dasl.db-wal").write_bytes(b"its log")
+    aside = restore(url, file)
+    assert aside is not None
+    assert aside.read_bytes() == b"no database" * 1000
+    assert aside.with_name(aside.name + "-wal").read_bytes() == b"its log"
+    assert revision_of(path) == revision_of(file)
+
+
+def test_upgrade_of_sqlite_keeps_two_copies_to_go_back_to(url: str) -> None:
+    path, database = path_of(url), Database(url)
+    head = revision_of(path)
+    for revision in ("0003", "0005", "0006"):
+        with database.engine.begin() as connection:
+            command.downgrade(migrate.configuration(connection), revision)
+        database.dispose()
+        migrate.upgrade(url)
+        assert revision_of(path) == head
+    copies = sorted(path.parent.glob("dasl.db.backup-*"))
+    assert [copy.name for copy in copies] == ["dasl.db.backup-0005", "dasl.db.backup-0006"]
+    restore(url, copies[1])
+    assert revision_of(path) == "0006"
+    migrate.upgrade(url)
+    assert revision_of(path) == head
+    (file,) = path.parent.glob("dasl.db.replaced-*")
+    assert revision_of(file) == head
