@@ -10,25 +10,23 @@ Nothing here commits: the caller's transaction does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import insert, update
 from sqlalchemy.orm import Session
 
 from dasl_core.spec.versions import UnreadableSpec
 from service.checkpoints import repository as checkpoints
 from service.db.locks import lock_job
-from service.db.models import Attempt, Base, Checkpoint, Event, Job, Metric
+from service.db.models import Attempt, Base, Checkpoint, Event, Job
 from service.runs import liveness
 from service.runs import repository as runs
+from service.runs.endings import Ending, Retry, retry_delay
 from service.states import (
     LIVE_ATTEMPT,
     TERMINAL,
     TRANSITIONS,
-    AttemptOutcome,
     AttemptState,
     Desired,
     JobStatus,
@@ -40,40 +38,6 @@ Data = dict[str, Any]
 # Tables instead of ORM objects, whose change tracking costs most of the time of an insert.
 _JOBS, _EVENTS = (Base.metadata.tables[row.__tablename__] for row in (Job, Event))
 _ADD_JOB, _ADD_EVENT = insert(_JOBS), insert(_EVENTS)
-
-_FIRST_RETRY = timedelta(seconds=2)
-LONGEST_RETRY = timedelta(minutes=2)
-
-
-class Retry(StrEnum):
-    """Whether another attempt follows one that failed or was lost."""
-
-    NEVER = "never"
-    """Another attempt would fail the same way."""
-    LIMITED = "limited"
-    """Retry as often as the spec's `resources.max_restarts` allows."""
-    UNLESS_REPEATED = "unless-repeated"
-    """As `LIMITED`, but not if the same error occurs twice in a row without a step in between. For errors
-    that the training itself may cause."""
-    FREE = "free"
-    """Always retry, without using up a restart: the service was stopped while the attempt ran."""
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How an attempt ended."""
-
-    outcome: AttemptOutcome
-    error: Data | None = None
-    """`{type, message, ...}` of a failed or lost attempt."""
-    retry: Retry = Retry.LIMITED
-    forced: bool = False
-    """Whether the attempt was killed because it saved no checkpoint after a request to pause."""
-
-
-def retry_delay(restarts: int) -> timedelta:
-    """Return the wait before the next attempt, which doubles with every earlier restart."""
-    return min(LONGEST_RETRY, _FIRST_RETRY * (1 << min(restarts, 10)))
 
 
 def enqueue(session: Session, job: Job) -> None:
@@ -270,18 +234,7 @@ def _is_repeated(session: Session, job: Job, error: Data) -> bool:
     previous_error = (previous.error if previous is not None else None) or {}
     if any(previous_error.get(key) != error.get(key) for key in ("type", "message")):
         return False
-    return _last_step(session, job_id, number) <= _last_step(session, job_id, number - 1)
-
-
-def _last_step(session: Session, job_id: str, number: int) -> int:
-    """Return the last step whose loss an attempt reported."""
-    step = session.scalars(
-        select(Metric.step)
-        .where(Metric.job_id == job_id, Metric.name == "loss", Metric.attempt == number)
-        .order_by(Metric.step.desc())
-        .limit(1)
-    ).first()
-    return step or 0
+    return runs.last_step(session, job_id, number) <= runs.last_step(session, job_id, number - 1)
 
 
 def requeue(session: Session, job_id: str) -> bool:

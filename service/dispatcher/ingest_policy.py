@@ -18,7 +18,7 @@ from service.dispatcher.driver_errors import driver_ended
 from service.dispatcher.executor import Submission
 from service.dispatcher.log_copier import last_lines
 from service.dispatcher.watcher import MissingAction, RunPolicy
-from service.lifecycle import Ending, Retry
+from service.runs.endings import Ending, Retry
 from service.runs.repository import RunView
 from service.states import DatasetState
 

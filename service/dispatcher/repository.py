@@ -9,7 +9,7 @@ from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from service.db.models import Attempt, Event, Job
-from service.lifecycle import LONGEST_RETRY
+from service.runs.endings import LONGEST_RETRY
 from service.states import Desired, JobStatus
 
 

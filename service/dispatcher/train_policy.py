@@ -20,9 +20,9 @@ from service.dispatcher.driver_errors import driver_ended, undelivered
 from service.dispatcher.executor import Submission, SubmissionState
 from service.dispatcher.log_copier import LogCopier
 from service.dispatcher.watcher import MissingAction, RunPolicy
-from service.lifecycle import Ending, Retry
 from service.protocol import UNDELIVERED_EXIT_CODE
 from service.runs import liveness
+from service.runs.endings import Ending, Retry
 from service.runs.repository import RunView
 from service.scheduling import repository as scheduling
 from service.scheduling.repository import AttemptView

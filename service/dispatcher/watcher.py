@@ -17,8 +17,8 @@ from service import credentials
 from service.db.models import Run
 from service.dispatcher.context import DispatcherContext
 from service.dispatcher.executor import Submission, SubmissionRefused
-from service.lifecycle import Ending, Retry
 from service.runs import repository as runs
+from service.runs.endings import Ending, Retry
 from service.runs.repository import RunView
 from service.states import AttemptState
 

@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from service import ids
-from service.db.models import Run
+from service.db.models import Metric, Run
 from service.states import LIVE_ATTEMPT, AttemptState
 
 R = TypeVar("R", bound=Run)
@@ -114,6 +114,17 @@ def replace_token(session: Session, owner: str, number: int, token_hash: str) ->
         .execution_options(synchronize_session=False)
     ).scalar()
     return replaced is not None
+
+
+def last_step(session: Session, job_id: str, number: int) -> int:
+    """Return the last step whose loss an attempt reported; 0 if there is none."""
+    step = session.scalars(
+        select(Metric.step)
+        .where(Metric.job_id == job_id, Metric.name == "loss", Metric.attempt == number)
+        .order_by(Metric.step.desc())
+        .limit(1)
+    ).first()
+    return step or 0
 
 
 def mark_finalized(session: Session, kind: type[Run], owner: str, number: int) -> None:

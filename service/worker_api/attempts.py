@@ -14,7 +14,6 @@ from service.artifacts.storage import Storage
 from service.checkpoints import repository as checkpoints
 from service.datasets import repository as datasets
 from service.db.models import Artifact, Evaluation
-from service.lifecycle import Ending, Retry
 from service.protocol import (
     PLACEMENT,
     ArtifactReport,
@@ -29,6 +28,7 @@ from service.protocol import (
     Resume,
     WorkerDataset,
 )
+from service.runs.endings import Ending, Retry
 from service.settings import Settings
 from service.states import StaleAttempt
 from service.worker_api import repository

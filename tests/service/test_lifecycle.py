@@ -23,8 +23,8 @@ from dasl_core.spec import Resources
 from service import ids, lifecycle, states
 from service.db.models import Attempt, Checkpoint, Dataset, Event, Job, Metric
 from service.db.session import Database
-from service.lifecycle import Ending, Retry
 from service.runs import repository as runs
+from service.runs.endings import Ending, Retry
 from service.states import TERMINAL, TRANSITIONS, Desired, JobStatus, StaleAttempt
 
 _count = itertools.count()

@@ -13,6 +13,7 @@ from sqlalchemy import update
 
 from service import lifecycle, states
 from service.db.models import Attempt, Lease
+from service.runs.endings import Ending
 from service.server.app import create_app
 from service.settings import Settings
 from tests.support.api_under_test import Api, refused, snapshot
@@ -36,7 +37,7 @@ def value(series: Series, name: str, **labels: str) -> float:
 def finish(api: Api, job_id: str, outcome: states.AttemptOutcome) -> None:
     with api.database.write() as session:
         number = api.client.get(f"/v1/jobs/{job_id}").json()["attempt"]
-        ending = lifecycle.Ending(outcome, {"type": outcome})
+        ending = Ending(outcome, {"type": outcome})
         lifecycle.finish_attempt(session, job_id, number, ending)
 
 

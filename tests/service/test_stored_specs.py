@@ -12,7 +12,7 @@ from sqlalchemy import insert, select
 from dasl_core.spec import ResolvedJobSpec, versions
 from service import lifecycle
 from service.db.models import Checkpoint, Job
-from service.lifecycle import Ending
+from service.runs.endings import Ending
 from service.scheduling import repository as scheduling
 from tests.support.api_under_test import Api, Worker, refused, snapshot
 

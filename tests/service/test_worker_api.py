@@ -12,6 +12,7 @@ from sqlalchemy import update
 from service import credentials, lifecycle
 from service.datasets import repository as datasets
 from service.db.models import Attempt, IngestRun, Run
+from service.runs.endings import Ending
 from service.scheduling import repository as scheduling
 from service.states import DatasetState
 from tests.support.api_under_test import Api, Worker, refused
@@ -166,7 +167,7 @@ def test_superseded_attempt_is_refused_everything(api: Api) -> None:
     old = running(api)
     error = {"type": "Lost", "message": "no heartbeat"}
     with api.database.write() as session:
-        lifecycle.finish_attempt(session, old.job_id, 1, lifecycle.Ending("lost", error))
+        lifecycle.finish_attempt(session, old.job_id, 1, Ending("lost", error))
         assert lifecycle.requeue(session, old.job_id)
     new = api.start(old.job_id)
     assert new.number == 2
@@ -308,7 +309,7 @@ def test_metrics_of_newest_attempt_win_per_step(api: Api) -> None:
     first.post("evaluations", metrics={"knn": 0.1}, **evaluation)
     with api.database.write() as session:
         error = {"type": "x", "message": "y"}
-        lifecycle.finish_attempt(session, first.job_id, 1, lifecycle.Ending("lost", error))
+        lifecycle.finish_attempt(session, first.job_id, 1, Ending("lost", error))
         lifecycle.requeue(session, first.job_id)
     second = api.start(first.job_id)
     second.post("start")

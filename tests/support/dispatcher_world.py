@@ -14,6 +14,7 @@ from service.db.models import Attempt, Checkpoint, Dataset, Event, IngestRun, Jo
 from service.db.session import Database
 from service.dispatcher.context import Entrypoints
 from service.dispatcher.loop import Dispatcher
+from service.runs.endings import Ending, Retry
 from service.settings import Settings
 from service.states import JobStatus
 from tests.support.fake_executor import DRIVER, FakeExecutor
@@ -179,9 +180,9 @@ class World:
         number: int = 1,
         *,
         error: dict[str, Any] | None = None,
-        retry: lifecycle.Retry = lifecycle.Retry.LIMITED,
+        retry: Retry = Retry.LIMITED,
     ) -> None:
-        ending = lifecycle.Ending(outcome, error, retry)
+        ending = Ending(outcome, error, retry)
         with self.database.write() as session:
             lifecycle.finish_attempt(session, job_id, number, ending)
 

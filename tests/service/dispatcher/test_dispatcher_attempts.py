@@ -14,7 +14,7 @@ from sqlalchemy import select
 from service.credentials import hash_token
 from service.db.models import Attempt, Checkpoint, Event, Job
 from service.dispatcher.executor import ExecutorUnavailable, LogPiece
-from service.lifecycle import Retry
+from service.runs.endings import Retry
 from service.scheduling import repository as scheduling
 from service.states import AttemptState, JobStatus
 from tests.support.dispatcher_world import World
