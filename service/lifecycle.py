@@ -31,6 +31,7 @@ from service.states import (
     Desired,
     JobStatus,
     StaleAttempt,
+    StopReason,
 )
 
 Data = dict[str, Any]
@@ -38,6 +39,8 @@ Data = dict[str, Any]
 # Tables instead of ORM objects, whose change tracking costs most of the time of an insert.
 _JOBS, _EVENTS = (Base.metadata.tables[row.__tablename__] for row in (Job, Event))
 _ADD_JOB, _ADD_EVENT = insert(_JOBS), insert(_EVENTS)
+
+_AT_TIME_LIMIT = "Its attempts ran for as long as resources.max_hours allows"
 
 
 def enqueue(session: Session, job: Job) -> None:
@@ -170,17 +173,23 @@ def finish_attempt(session: Session, job_id: str, number: int, ending: Ending) -
         if job.status == JobStatus.STARTING:
             _move(session, job, JobStatus.RUNNING, f"Attempt {number} is running")
         return _end(session, job, JobStatus.SUCCEEDED, "Job succeeded", error=None)
+    note = ". It had to be killed and will repeat the steps after its last checkpoint"
+    note = note if ending.forced else ""
     if outcome == "paused" and job.desired == Desired.PAUSE:
-        note = ". It had to be killed and will repeat the steps after its last checkpoint"
-        return _pause(session, job, "Job paused" + (note if ending.forced else ""))
+        return _pause(session, job, "Job paused" + note)
     if job.desired == Desired.CANCEL or outcome == "cancelled":
         if job.status != JobStatus.CANCELLING:
             _move(session, job, JobStatus.CANCELLING, "Job is being cancelled")
         return _end(session, job, JobStatus.CANCELLED, "Job cancelled")
-    return _retry_or_fail(session, job, ending)
+    stop_reason = _stop_reason(session, job)
+    if outcome == "paused" and stop_reason == StopReason.TIME_LIMIT:
+        return _pause_at_time_limit(session, job, note)
+    return _retry_or_fail(session, job, ending, stop_reason)
 
 
-def _retry_or_fail(session: Session, job: Job, ending: Ending) -> JobStatus | None:
+def _retry_or_fail(
+    session: Session, job: Job, ending: Ending, stop_reason: StopReason | None
+) -> JobStatus | None:
     """Fail, pause or retry a job after its newest attempt failed or was lost."""
     error, retry = ending.error, ending.retry
     message = str((error or {}).get("message") or f"Attempt {job.attempt} was {ending.outcome}")
@@ -197,6 +206,8 @@ def _retry_or_fail(session: Session, job: Job, ending: Ending) -> JobStatus | No
     restarts = job.restarts if retry == Retry.FREE else job.restarts + 1
     if job.desired == Desired.PAUSE:
         return _pause(session, job, f"{ended}. Job paused", {"error": error}, restarts=restarts)
+    if stop_reason == StopReason.TIME_LIMIT:
+        return _pause_at_time_limit(session, job, f". {ended}", restarts=restarts)
     delay = timedelta()
     message = f"{ended}. It is retried without using up a restart"
     if retry != Retry.FREE:
@@ -274,8 +285,43 @@ def request_resume(session: Session, job_id: str) -> JobStatus | None:
         return None
     job.desired = Desired.RUN
     session.flush()
-    _move(session, job, JobStatus.QUEUED, "Job resumed")
+    _move(session, job, JobStatus.QUEUED, "Job resumed", error=None)
     return JobStatus.QUEUED
+
+
+def request_stop(session: Session, job_id: str, number: int, reason: StopReason) -> bool:
+    """Request, on the service's own account, that a live attempt saves a checkpoint and stops.
+
+    The reason decides what becomes of the job then. The first request of an attempt counts, and those
+    of people come first.
+    """
+    job = lock_job(session, job_id)
+    attempt = session.get(Attempt, (job_id, number), populate_existing=True)
+    if job is None or attempt is None or job.attempt != number or job.desired != Desired.RUN:
+        return False
+    if attempt.stop_reason is not None or attempt.state not in LIVE_ATTEMPT:
+        return False
+    attempt.stop_reason, attempt.stop_requested_at = reason, datetime.now(UTC)
+    session.flush()
+    message = f"Job is being paused. {_AT_TIME_LIMIT}"
+    return _move(session, job, JobStatus.PAUSING, message)
+
+
+def desired_of_attempt(job: Job, attempt: Attempt) -> Desired:
+    """Return what an attempt is to do: what a person requested, or else the service."""
+    desired = Desired(job.desired)
+    return Desired.PAUSE if desired == Desired.RUN and attempt.stop_reason else desired
+
+
+def change_time_limit(session: Session, job: Job, hours: float) -> bool:
+    """Replace the time limit of a job; return `False` if it has ended. The job must be locked."""
+    if JobStatus(job.status) in TERMINAL:
+        return False
+    job.max_hours = hours
+    session.flush()
+    message = f"resources.max_hours is {hours:g} now"
+    append_event(session, job.id, "max-hours-changed", message, {"max_hours": hours})
+    return True
 
 
 def request_cancel(session: Session, job_id: str) -> JobStatus | None:
@@ -292,7 +338,7 @@ def request_cancel(session: Session, job_id: str) -> JobStatus | None:
         session.flush()
         append_event(session, job_id, "cancel-requested", "Cancel requested")
     if job.status in (JobStatus.QUEUED, JobStatus.RETRY_WAIT, JobStatus.PAUSED):
-        return _end(session, job, JobStatus.CANCELLED, "Job cancelled")
+        return _end(session, job, JobStatus.CANCELLED, "Job cancelled", error=None)
     return JobStatus(job.status)
 
 
@@ -414,6 +460,23 @@ def _pause(
         _move(session, job, JobStatus.PAUSING, "Job is being paused")
     moved = _move(session, job, JobStatus.PAUSED, message, data, not_before=None, **columns)
     return JobStatus.PAUSED if moved else None
+
+
+def _pause_at_time_limit(session: Session, job: Job, note: str, **columns: Any) -> JobStatus | None:
+    message = f"{_AT_TIME_LIMIT}. Raise the limit to resume it"
+    error = {"type": "max-hours", "message": message}
+    moved = _pause(
+        session, job, f"Job paused. {message}{note}", {"error": error}, error=error, **columns
+    )
+    attempt = session.get_one(Attempt, (job.id, job.attempt), populate_existing=True)
+    attempt.error = attempt.error or error
+    session.flush()
+    return moved
+
+
+def _stop_reason(session: Session, job: Job) -> StopReason | None:
+    attempt = session.get_one(Attempt, (job.id, job.attempt), populate_existing=True)
+    return StopReason(attempt.stop_reason) if attempt.stop_reason else None
 
 
 def _end(

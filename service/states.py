@@ -44,6 +44,13 @@ class AttemptState(StrEnum):
     LOST = "lost"
 
 
+class StopReason(StrEnum):
+    """Why the service itself stops an attempt, which saves a checkpoint first."""
+
+    TIME_LIMIT = "time-limit"
+    """The attempts of the job ran for its time limit; then the job is paused."""
+
+
 class DatasetState(StrEnum):
     """State of a data set."""
 

@@ -72,7 +72,8 @@ class Resources(SpecModel):
         gt=0,
         le=100_000,
         description=(
-            "Time limit for all attempts of the job together. Pauses, waiting, and gaps of "
+            "Time limit for all attempts of the job together, at which it saves a checkpoint and is paused; the limit "
+            "can be raised later. Pauses, waiting, and gaps of "
             "more than two minutes between heartbeats do not count. A low limit lets a job start in gaps that a "
             "long job must leave free for a large one."
         ),

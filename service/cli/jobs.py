@@ -243,6 +243,10 @@ def update(
         int | None, typer.Option(help="Queued jobs with a higher priority start first.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="New name.")] = None,
+    max_hours: Annotated[
+        float | None,
+        typer.Option(help="New time limit of all attempts together, until the job has ended."),
+    ] = None,
     tag: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY:VALUE", help="Set a tag and keep the others. Can be repeated."),
@@ -252,12 +256,12 @@ def update(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change a job's priority, name or tags, in any state.
+    """Change a job's priority, name, tags or time limit.
 
     If two people change tags at the same time, the later change wins.
     """
-    if priority is None and name is None and not tag and not untag:
-        raise typer.BadParameter("expected --priority, --name, --tag or --untag")
+    if priority is None and name is None and max_hours is None and not tag and not untag:
+        raise typer.BadParameter("expected --priority, --name, --max-hours, --tag or --untag")
     pairs = [each.partition(":") for each in tag or []]
     for key, colon, _ in pairs:
         if not key or not colon:
@@ -267,11 +271,14 @@ def update(
         if tag or untag:
             tags = {k: v for k, v in client.jobs.get(job).tags.items() if k not in (untag or [])}
             tags |= {key: value for key, _, value in pairs}
-        record = client.jobs.update(job, name=name, tags=tags, priority=priority)
+        record = client.jobs.update(
+            job, name=name, tags=tags, priority=priority, max_hours=max_hours
+        )
     shown = ", ".join(f"{key}:{value}" for key, value in record.tags.items()) or "none"
+    limit = "" if record.max_hours is None else f", at most {record.max_hours:g} hours"
     print_result(
         record,
-        f"Job {record.id}: name {record.name}, priority {record.priority}, tags {shown}.",
+        f"Job {record.id}: name {record.name}, priority {record.priority}, tags {shown}{limit}.",
         as_json,
     )
 

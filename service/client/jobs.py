@@ -129,9 +129,15 @@ class Jobs:
         name: str | None = None,
         tags: Mapping[str, str] | None = None,
         priority: int | None = None,
+        max_hours: float | None = None,
     ) -> Job:
-        """Change the name, tags or priority of a job; None leaves a field as it is."""
-        fields = {"name": name, "tags": None if tags is None else dict(tags), "priority": priority}
+        """Change the name, tags, priority or time limit of a job; None leaves a field as it is."""
+        fields = {
+            "name": name,
+            "tags": None if tags is None else dict(tags),
+            "priority": priority,
+            "resources": None if max_hours is None else {"max_hours": max_hours},
+        }
         body = {key: value for key, value in fields.items() if value is not None}
         return self._bind(self._transport.json("PATCH", path_to("jobs", job_id), body=body))
 

@@ -81,6 +81,7 @@ class Job(Record):
     resolved: dict[str, Any] | None = None
     dataset: DatasetRef | None = None
     priority: int = 0
+    max_hours: float | None = None
     tags: dict[str, str] = Field(default_factory=dict)
     created_at: datetime | None = None
     started_at: datetime | None = None
@@ -200,6 +201,7 @@ class Attempt(Record):
     created_at: datetime | None = None
     finished_at: datetime | None = None
     heartbeat_at: datetime | None = None
+    stop_reason: str | None = None
     error: Problem | None = None
 
 

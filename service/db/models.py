@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 from sqlalchemy import (
@@ -10,6 +10,7 @@ from sqlalchemy import (
     BigInteger,
     DateTime,
     Dialect,
+    Double,
     ForeignKey,
     ForeignKeyConstraint,
     Index,
@@ -147,6 +148,8 @@ class Job(Base):
     # The token that submitted the job and whose quota it uses, and the checkpoint that a clone starts from.
     token_id: Mapped[str | None] = mapped_column(String(40))
     start_checkpoint_id: Mapped[str | None] = mapped_column(String(40), index=True)
+    # Replaces `resources.max_hours` of the spec, which is never rewritten.
+    max_hours: Mapped[float | None] = mapped_column(Double)
 
     @property
     def submitted_spec(self) -> Object:
@@ -174,6 +177,16 @@ class Job(Base):
             UnreadableSpec: as in `versions.load_resources`.
         """
         return versions.load_resources(self.resolved, self.spec_version)
+
+    @property
+    def time_limit(self) -> timedelta:
+        """Time limit of all attempts of the job together.
+
+        Raises:
+            UnreadableSpec: as in `resources`.
+        """
+        hours = self.resources.max_hours if self.max_hours is None else self.max_hours
+        return timedelta(hours=hours)
 
 
 class JobTag(Base):
@@ -226,6 +239,9 @@ class Run(Base):
     # Confirmed runtime: each gap between heartbeats counts for at most `service.runs.liveness.MAX_SILENCE`.
     ran_seconds: Mapped[float] = mapped_column(default=0.0, server_default=text("0"))
     error: Mapped[Object | None]
+    # A request of the service itself to save and stop (`service.states.StopReason`).
+    stop_reason: Mapped[str | None] = mapped_column(String(20))
+    stop_requested_at: Mapped[datetime | None]
     resume_checkpoint_id: Mapped[str | None] = mapped_column(String(40))
     # Whether the run has ended, its processes are gone, and its log is complete.
     settled: Mapped[bool] = mapped_column(default=False, server_default=false(), index=True)

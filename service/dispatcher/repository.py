@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
-from service.db.models import Attempt, Event, Job
+from service.db.models import Event, Job
 from service.runs.endings import LONGEST_RETRY
 from service.states import Desired, JobStatus
 
@@ -29,16 +29,6 @@ def stop_requested_at(session: Session, job_id: str, desired: Desired) -> dateti
             Event.job_id == job_id, Event.type == f"{desired}-requested"
         )
     )
-
-
-def time_of_attempts(session: Session, job_id: str, *, before: int) -> timedelta:
-    """Return the total confirmed runtime of the attempts before this number."""
-    seconds = session.scalar(
-        select(func.sum(Attempt.ran_seconds)).where(
-            Attempt.job_id == job_id, Attempt.number < before
-        )
-    )
-    return timedelta(seconds=seconds or 0.0)
 
 
 def waiting_events(session: Session, job_ids: Collection[str]) -> set[tuple[str, int, str]]:

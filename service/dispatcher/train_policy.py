@@ -22,11 +22,12 @@ from service.dispatcher.log_copier import LogCopier
 from service.dispatcher.watcher import MissingAction, RunPolicy
 from service.protocol import UNDELIVERED_EXIT_CODE
 from service.runs import liveness
+from service.runs import repository as runs
 from service.runs.endings import Ending, Retry
 from service.runs.repository import RunView
 from service.scheduling import repository as scheduling
 from service.scheduling.repository import AttemptView
-from service.states import AttemptState, Desired
+from service.states import AttemptState, Desired, StopReason
 
 _STOP_OUTCOMES: dict[Desired, states.AttemptOutcome] = {
     Desired.CANCEL: "cancelled",
@@ -69,15 +70,16 @@ class TrainPolicy(RunPolicy[AttemptView]):
     def on_missing(self, run: AttemptView) -> Ending | MissingAction:
         if run.state != AttemptState.CREATED:
             return self._check_lost(run)
-        if run.desired != Desired.RUN:
-            return Ending(_STOP_OUTCOMES[run.desired])
+        if run.requested != Desired.RUN:
+            return Ending(_STOP_OUTCOMES[run.requested])
         if run.submission_id not in self._context.tokens:
             # The token is lost with the earlier dispatcher. If that still submits the attempt, the API
             # refuses the requests of its driver.
             message = "The dispatcher was restarted before Ray accepted the attempt"
             return Ending("lost", {"type": "attempt-lost", "message": message}, Retry.FREE)
-        if (ending := self._check_time_limit(run)) is not None:
-            return ending
+        if self._exceeds_time_limit(run):
+            self._request_stop(run, StopReason.TIME_LIMIT)
+            return MissingAction.WAIT
         if self._is_late(run):
             message = f"Ray has not accepted the attempt for {self._allowed_to_start()}"
             return Ending("lost", {"type": "start-timeout", "message": message}, Retry.FREE)
@@ -85,8 +87,8 @@ class TrainPolicy(RunPolicy[AttemptView]):
 
     def on_driver_ended(self, run: AttemptView, submission: Submission) -> Ending:
         forced = run.state == AttemptState.RUNNING
-        if submission.state == SubmissionState.STOPPED and run.desired != Desired.RUN:
-            return Ending(_STOP_OUTCOMES[run.desired], forced=forced)
+        if submission.state == SubmissionState.STOPPED and run.requested != Desired.RUN:
+            return Ending(_STOP_OUTCOMES[run.requested], forced=forced)
         lines = self._logs.tail(run.job_id, run.number, run.submission_id)
         if submission.exit_code == UNDELIVERED_EXIT_CODE:
             return Ending("failed", undelivered(lines), Retry.FREE)
@@ -94,10 +96,13 @@ class TrainPolicy(RunPolicy[AttemptView]):
         return Ending("failed", error, forced=forced)
 
     def enforce(self, run: AttemptView) -> Ending | None:
-        if run.desired != Desired.RUN:
+        if run.requested != Desired.RUN:
             self._stop_if_due(run)
             return self._check_hang(run)
-        return self._check_time_limit(run) or self._check_start(run) or self._check_hang(run)
+        if self._exceeds_time_limit(run):
+            self._request_stop(run, StopReason.TIME_LIMIT)
+            return None
+        return self._check_start(run) or self._check_hang(run)
 
     def end(self, session: Session, run: RunView, ending: Ending) -> None:
         lifecycle.finish_attempt(session, run.owner, run.number, ending)
@@ -130,10 +135,14 @@ class TrainPolicy(RunPolicy[AttemptView]):
         The ranks receive the request to stop from the API, and stop after a step or in an evaluation.
         Saving may take minutes, in which rank 0 reports progress.
         """
-        with self._context.write() as session:
-            lifecycle.start_stopping(session, attempt.job_id)
-        with self._context.database.read() as session:
-            requested_at = repository.stop_requested_at(session, attempt.job_id, attempt.desired)
+        requested_at = attempt.stop_requested_at
+        if attempt.desired != Desired.RUN:
+            with self._context.write() as session:
+                lifecycle.start_stopping(session, attempt.job_id)
+            with self._context.database.read() as session:
+                requested_at = repository.stop_requested_at(
+                    session, attempt.job_id, attempt.desired
+                )
         settings, now = self._context.settings, self._context.clock()
         still_since = requested_at
         if requested_at is not None and attempt.progressed_at is not None:
@@ -145,11 +154,15 @@ class TrainPolicy(RunPolicy[AttemptView]):
         if not has_reported or stands_still or takes_too_long:
             self._context.stop(attempt.submission_id)
 
-    def _check_time_limit(self, attempt: AttemptView) -> Ending | None:
-        """Return the ending of an attempt whose job exceeded its time limit."""
+    def _request_stop(self, attempt: AttemptView, reason: StopReason) -> None:
+        with self._context.write() as session:
+            lifecycle.request_stop(session, attempt.job_id, attempt.number, reason)
+
+    def _exceeds_time_limit(self, attempt: AttemptView) -> bool:
+        """Whether the attempts of a job together ran for its time limit."""
         now = self._context.clock()
         if now - (attempt.job_started_at or attempt.created_at) < attempt.limit:
-            return None
+            return False
         # Only confirmed runtime counts: no pauses, and no time in which the service was off or its
         # machine slept. Without a heartbeat, the time since creation counts.
         runtime = now - attempt.created_at
@@ -157,16 +170,8 @@ class TrainPolicy(RunPolicy[AttemptView]):
             silent = max(now - attempt.heartbeat_at, timedelta())
             runtime = attempt.ran + min(silent, liveness.MAX_SILENCE)
         with self._context.database.read() as session:
-            earlier = repository.time_of_attempts(session, attempt.job_id, before=attempt.number)
-        if earlier + runtime < attempt.limit:
-            return None
-        hours = attempt.limit / timedelta(hours=1)
-        error = {
-            "type": "max-hours",
-            "message": f"The job ran for longer than resources.max_hours = {hours:g}. "
-            "Clone it with a higher limit",
-        }
-        return Ending("failed", error, Retry.NEVER)
+            earlier = runs.time_used(session, attempt.job_id, before=attempt.number)
+        return earlier + runtime >= attempt.limit
 
     def _check_start(self, attempt: AttemptView) -> Ending | None:
         """Return the ending of an attempt whose driver Ray has, but which has never reported."""

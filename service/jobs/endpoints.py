@@ -106,7 +106,7 @@ def show_job(job_id: str, caller: Reader, session: ReadSession) -> JobView:
 
 @router.patch("/{job_id}")
 def change_job(job: OwnJobToChange, changes: JobPatch, session: WriteSession) -> JobView:
-    """Change a job's name, tags or priority."""
+    """Change a job's name, tags, priority, or time limit (`resources.max_hours`)."""
     return service.patch(session, job, changes)
 
 
@@ -124,7 +124,7 @@ def pause_job(job: OwnJobToChange, session: WriteSession) -> JobView:
 
 @router.post("/{job_id}/resume", status_code=202)
 def resume_job(job: OwnJobToChange, session: WriteSession) -> JobView:
-    """Queue a paused job again; it resumes from its last checkpoint. 409 unless it is paused."""
+    """Queue a paused job again; it resumes from its last checkpoint. 409 if it is not paused or has no time left."""
     return service.resume(session, job)
 
 

@@ -48,6 +48,14 @@ class CloneRequest(BaseModel):
     ] = "newest"
 
 
+class ResourcesPatch(BaseModel):
+    """Changes to the resources of a submitted job."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    max_hours: Annotated[float, Field(gt=0, le=100_000)]
+
+
 class JobPatch(BaseModel):
     """Changes to a submitted job."""
 
@@ -56,6 +64,7 @@ class JobPatch(BaseModel):
     name: Name = ""
     tags: Annotated[dict[Tag, Tag], Field(max_length=50)] = {}
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
+    resources: ResourcesPatch = ResourcesPatch(max_hours=24)
 
 
 class DatasetReference(BaseModel):
@@ -86,6 +95,8 @@ class JobView(BaseModel):
     resolved: StoredSpec
     dataset: DatasetReference
     priority: int
+    max_hours: float | None
+    """The time limit, if it was changed after the submission: it replaces `resources.max_hours`."""
     tags: dict[str, str]
     created_at: datetime
     started_at: datetime | None
@@ -125,6 +136,8 @@ class AttemptView(BaseModel):
     finished_at: datetime | None
     heartbeat_at: datetime | None
     resume_checkpoint_id: str | None
+    stop_reason: str | None
+    """Why the service itself requested that the attempt saves a checkpoint and stops."""
     error: dict[str, Any] | None
 
 

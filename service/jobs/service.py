@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from sqlalchemy.orm import Session
 
+from dasl_core.spec.versions import UnreadableSpec
 from service import ids, lifecycle
 from service.api.problems import Problem, not_found
 from service.db.locks import lock_job
 from service.db.models import Job
 from service.jobs import repository
 from service.jobs.schemas import JobPatch, JobView
-from service.states import TERMINAL, Desired
+from service.runs import repository as runs
+from service.states import TERMINAL, Desired, JobStatus
 
 
 def get(session: Session, tenant: str, job_id: str) -> Job:
@@ -32,9 +36,17 @@ def view(session: Session, tenant: str, job_id: str) -> JobView:
 
 
 def patch(session: Session, job: Job, changes: JobPatch) -> JobView:
-    """Change the fields that the request names."""
+    """Change the fields that the request names.
+
+    Raises:
+        Problem: 409, the time limit of a job that has ended cannot be changed.
+    """
     lock_job(session, job.id)  # Two concurrent changes of the tags must not mix.
-    for field in changes.model_fields_set:
+    if "resources" in changes.model_fields_set:
+        hours = changes.resources.max_hours
+        if not lifecycle.change_time_limit(session, job, hours):
+            raise _wrong_state(job, "its time limit cannot be changed any more")
+    for field in changes.model_fields_set - {"resources"}:
         setattr(job, field, getattr(changes, field))
     session.flush()
     if "tags" in changes.model_fields_set:
@@ -70,11 +82,28 @@ def resume(session: Session, job: Job) -> JobView:
     """Queue a paused job again.
 
     Raises:
-        Problem: 409, it is not paused.
+        Problem: 409, it is not paused, or has run for its time limit.
     """
+    _check_time_left(session, job)
     if lifecycle.request_resume(session, job.id) is None:
         raise _wrong_state(job, "only a paused job can be resumed")
     return _view(session, job)
+
+
+def _check_time_left(session: Session, job: Job) -> None:
+    try:
+        limit = job.time_limit
+    except UnreadableSpec:  # it waits in the queue for a server that can read it
+        return
+    used = runs.time_used(session, job.id)
+    if job.status != JobStatus.PAUSED or used < limit:
+        return
+    hour = timedelta(hours=1)
+    detail = (
+        f"The job has run for {used / hour:.1f} hours, and resources.max_hours is {limit / hour:g}. "
+        f"Raise it first: dasl update {job.id} --max-hours HOURS"
+    )
+    raise Problem(409, "time-limit-reached", detail)
 
 
 def _view(session: Session, job: Job) -> JobView:

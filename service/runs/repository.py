@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from service import ids
@@ -125,6 +125,14 @@ def last_step(session: Session, job_id: str, number: int) -> int:
         .limit(1)
     ).first()
     return step or 0
+
+
+def time_used(session: Session, owner: str, *, before: int | None = None) -> timedelta:
+    """Return the total confirmed runtime of an owner's runs, or of those before this number."""
+    query = select(func.sum(Run.ran_seconds)).where(Run.owner == owner)
+    if before is not None:
+        query = query.where(Run.number < before)
+    return timedelta(seconds=session.scalar(query) or 0.0)
 
 
 def mark_finalized(session: Session, kind: type[Run], owner: str, number: int) -> None:

@@ -25,7 +25,7 @@ from service.scheduling.nodes import Node
 from service.scheduling.occupancy import Placement, placement_of
 from service.scheduling.packing import Demand, Worker
 from service.scheduling.quota import Quota
-from service.states import LIVE_ATTEMPT, AttemptState, Desired, JobStatus
+from service.states import LIVE_ATTEMPT, AttemptState, Desired, JobStatus, StopReason
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +47,10 @@ class AttemptView(RunView):
     finished_at: datetime | None
     status: JobStatus
     desired: Desired
+    """What a person requested."""
+    stop_reason: StopReason | None
+    """Why the service itself stops the attempt."""
+    stop_requested_at: datetime | None
     job_started_at: datetime | None
     demand: Demand
     """Resources that the attempt holds."""
@@ -59,6 +63,11 @@ class AttemptView(RunView):
     def job_id(self) -> str:
         """The owner of the attempt."""
         return self.owner
+
+    @property
+    def requested(self) -> Desired:
+        """What the attempt is to do: what a person requested, or else the service."""
+        return Desired.PAUSE if self.desired == Desired.RUN and self.stop_reason else self.desired
 
     @property
     def standstill(self) -> timedelta:
@@ -120,7 +129,14 @@ def queued(session: Session) -> list[Queued]:
     """
     used = _time_used(session, {JobStatus.QUEUED})
     rows = session.execute(
-        select(Job.id, Job.attempt, Job.token_id, Token.max_running_jobs, Token.max_gpus)
+        select(
+            Job.id,
+            Job.attempt,
+            Job.max_hours,
+            Job.token_id,
+            Token.max_running_jobs,
+            Token.max_gpus,
+        )
         .join(Token, Token.id == Job.token_id, isouter=True)
         .where(Job.status == JobStatus.QUEUED, Job.desired == Desired.RUN)
         .order_by(Job.priority.desc(), Job.id)
@@ -131,11 +147,13 @@ def queued(session: Session) -> list[Queued]:
             job_id,
             attempt,
             resources[job_id].demand,
-            max_runtime=max(timedelta(), resources[job_id].limit - used.get(job_id, timedelta())),
+            max_runtime=max(
+                timedelta(), resources[job_id].limit(max_hours) - used.get(job_id, timedelta())
+            ),
             token_id=token_id,
             quota=Quota(max_running_jobs, max_gpus),
         )
-        for job_id, attempt, token_id, max_running_jobs, max_gpus in rows
+        for job_id, attempt, max_hours, token_id, max_running_jobs, max_gpus in rows
         if not resources[job_id].why_unreadable
     ]
 
@@ -155,16 +173,23 @@ def running(session: Session, now: datetime) -> list[Running]:
     resources: after a killed rank, a younger job that may run for a day must not go first.
     """
     used = _time_used(session, _HAS_ATTEMPT | {JobStatus.RETRY_WAIT})
-    columns = (Job.id, Attempt.number, Job.desired, Job.token_id)
+    columns = (Job.id, Attempt.number, Job.desired, Job.token_id, Job.max_hours)
     rows = session.execute(
-        select(*columns, Attempt.created_at, Attempt.state)
+        select(*columns, Attempt.stop_reason, Attempt.created_at, Attempt.state)
         .join(Attempt, Attempt.job_id == Job.id)
         .where(Attempt.state.in_(LIVE_ATTEMPT))
     ).all()
     between = session.execute(
-        select(Job.id, null(), Job.desired, Job.token_id, Job.not_before, null()).where(
-            Job.status == JobStatus.RETRY_WAIT
-        )
+        select(
+            Job.id,
+            null(),
+            Job.desired,
+            Job.token_id,
+            Job.max_hours,
+            null(),
+            Job.not_before,
+            null(),
+        ).where(Job.status == JobStatus.RETRY_WAIT)
     ).all()
     resources = _resources(session, [row.id for row in (*rows, *between)])
     # Only an attempt whose driver has reported can have ranks.
@@ -172,11 +197,12 @@ def running(session: Session, now: datetime) -> list[Running]:
         session, [(row.id, row.number) for row in rows if row.state == AttemptState.RUNNING]
     )
     jobs = []
-    for job_id, number, desired, token_id, began_at, _ in (*rows, *between):
+    for job_id, number, desired, token_id, max_hours, stop_reason, began_at, _ in (*rows, *between):
         assert began_at is not None
         held = resources[job_id]
-        ends_by = began_at + held.limit - used.get(job_id, timedelta())
-        at = max(now, ends_by) if desired == Desired.RUN else now
+        ends_by = began_at + held.limit(max_hours) - used.get(job_id, timedelta())
+        stops = desired != Desired.RUN or stop_reason is not None
+        at = now if stops else max(now, ends_by)
         placement = None if number is None else placements.get((job_id, number))
         jobs.append(_holding(held.demand, at, token_id, placement))
     return jobs
@@ -243,14 +269,18 @@ class _Resources(NamedTuple):
     """
 
     demand: Demand
-    limit: timedelta
+    limit_of_spec: timedelta
     why_unreadable: str = ""
+
+    def limit(self, max_hours: float | None) -> timedelta:
+        """Return the time limit; `max_hours` of the job replaces that of its spec."""
+        return self.limit_of_spec if max_hours is None else timedelta(hours=max_hours)
 
 
 _NO_LIMIT = timedelta(days=36_500)
 _NOTHING = Demand(0, Worker(1, 0))
 
-# A cache: a job's resources never change, and reading those of a thousand jobs from their specs would be
+# A cache: what a job's spec states never changes, and reading those of a thousand jobs from their specs would be
 # most of a round's time.
 _resources_by_job: dict[str, _Resources] = {}
 
@@ -325,6 +355,9 @@ _ATTEMPTS = select(
     Job.status,
     Job.desired,
     Job.started_at,
+    Job.max_hours,
+    Attempt.stop_reason,
+    Attempt.stop_requested_at,
 ).join(Job, Job.id == Attempt.job_id)
 
 
@@ -345,9 +378,11 @@ def _attempts(session: Session, query: Select[*tuple[Any, ...]]) -> list[Attempt
             finished_at=row.finished_at,
             status=JobStatus(row.status),
             desired=Desired(row.desired),
+            stop_reason=row.stop_reason and StopReason(row.stop_reason),
+            stop_requested_at=row.stop_requested_at,
             job_started_at=row.started_at,
             demand=resources[row.job_id].demand,
-            limit=resources[row.job_id].limit,
+            limit=resources[row.job_id].limit(row.max_hours),
             has_error=row.error is not None and "log_tail" not in row.error,
         )
         for row in rows

@@ -87,9 +87,9 @@ class AttemptSession:
         return self.start(storage, settings)
 
     def heartbeat(self, progress: dict[str, object]) -> str:
-        """Record a heartbeat and return the desired state of the job."""
+        """Record a heartbeat and return what the attempt is to do."""
         lifecycle.record_heartbeat(self.job, self.attempt, progress)
-        return self.job.desired
+        return lifecycle.desired_of_attempt(self.job, self.attempt)
 
     def metrics(self, batch: MetricBatch) -> None:
         """Store metric points of the job."""

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import event, select
 
-from service.db.models import IdempotencyKey
+from service import lifecycle
+from service.db.models import Attempt, IdempotencyKey
+from service.states import StopReason
 from tests.support.api_under_test import Api, refused, snapshot
 
 
@@ -30,6 +32,39 @@ def test_submit_stores_submitted_and_resolved_spec(api: Api) -> None:
     assert [event["seq"] for event in events["data"]] == [1]
     by_id = api.client.post("/v1/jobs", json={"dataset": dataset})
     assert by_id.json()["dataset"]["name"] == "emoji"
+
+
+def test_job_at_its_time_limit_resumes_after_the_limit_is_raised(api: Api) -> None:
+    api.dataset()
+    worker = api.start(api.submit(resources={"max_hours": 1.0})["id"])
+    path = f"/v1/jobs/{worker.job_id}"
+    assert worker.post("start").status_code == 200
+    assert worker.post("heartbeat").json() == {"desired": "run"}
+    with api.database.write() as session:
+        session.get_one(Attempt, (worker.job_id, 1)).ran_seconds = 3600.0
+        assert lifecycle.request_stop(session, worker.job_id, 1, StopReason.TIME_LIMIT)
+        assert not lifecycle.request_stop(session, worker.job_id, 1, StopReason.TIME_LIMIT)
+    assert api.client.get(path).json()["status"] == "pausing"
+    assert worker.post("heartbeat").json() == {"desired": "pause"}
+    assert worker.post("finish", outcome="paused").status_code == 204
+    job = api.client.get(path).json()
+    assert (job["status"], job["error"]["type"], job["max_hours"]) == ("paused", "max-hours", None)
+    attempt = api.client.get(f"{path}/attempts").json()["data"][0]
+    assert (attempt["state"], attempt["stop_reason"]) == ("paused", "time-limit")
+
+    detail = refused(api.client.post(f"{path}/resume"), 409, None, "time-limit-reached")["detail"]
+    assert detail.startswith("The job has run for 1.0 hours, and resources.max_hours is 1. Raise")
+    for bad in ({"max_hours": 0}, {"max_hours": None}, {}, None, {"workers": 2}):
+        assert api.client.patch(path, json={"resources": bad}).status_code == 422, bad
+    changed = api.client.patch(path, json={"resources": {"max_hours": 48}})
+    assert (changed.status_code, changed.json()["max_hours"]) == (200, 48.0)
+    assert changed.json()["resolved"]["resources"]["max_hours"] == 1.0, "as it was submitted"
+    resumed = api.client.post(f"{path}/resume").json()
+    assert (resumed["status"], resumed["error"]) == ("queued", None)
+    events = api.client.get(f"{path}/events").json()["data"]
+    assert "resources.max_hours is 48 now" in [event["message"] for event in events]
+    api.client.post(f"{path}/cancel")
+    refused(api.client.patch(path, json={"resources": {"max_hours": 72}}), 409, None, "wrong-state")
 
 
 def test_validate_returns_estimate_and_stores_nothing(api: Api) -> None:

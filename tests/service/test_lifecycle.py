@@ -25,7 +25,7 @@ from service.db.models import Attempt, Checkpoint, Dataset, Event, Job, Metric
 from service.db.session import Database
 from service.runs import repository as runs
 from service.runs.endings import Ending, Retry
-from service.states import TERMINAL, TRANSITIONS, Desired, JobStatus, StaleAttempt
+from service.states import TERMINAL, TRANSITIONS, Desired, JobStatus, StaleAttempt, StopReason
 
 _count = itertools.count()
 
@@ -169,6 +169,12 @@ class JobMachine(RuleBasedStateMachine):
         with self.database.write() as session:
             lifecycle.start_stopping(session, self.job_id)
 
+    @rule(back=st.integers(0, 1))
+    def request_stop(self, back: int) -> None:
+        with self.database.write() as session:
+            number = self._attempt() - back
+            lifecycle.request_stop(session, self.job_id, number, StopReason.TIME_LIMIT)
+
     @rule()
     def append_event(self) -> None:
         with self.database.write() as session:
@@ -184,7 +190,7 @@ class JobMachine(RuleBasedStateMachine):
         if job.status in TERMINAL:
             self.ended = job.status
         if job.status in ("paused", "pausing"):
-            assert job.desired in ("pause", "cancel")
+            assert job.desired in ("pause", "cancel") or attempts[-1].stop_reason
         if job.status == "paused":
             assert not any(attempt.state in states.LIVE_ATTEMPT for attempt in attempts)
 

@@ -16,7 +16,7 @@ from service.dispatcher.context import Entrypoints
 from service.dispatcher.loop import Dispatcher
 from service.runs.endings import Ending, Retry
 from service.settings import Settings
-from service.states import JobStatus
+from service.states import Desired, JobStatus
 from tests.support.fake_executor import DRIVER, FakeExecutor
 from tests.support.runs import submission_id
 
@@ -154,11 +154,12 @@ class World:
 
     def worker_sends_heartbeat(
         self, job_id: str, number: int = 1, progress: dict[str, Any] | None = None
-    ) -> None:
+    ) -> Desired:
+        """Send a heartbeat, as the worker API handles it; return what the attempt is to do."""
         with self.database.write() as session:
-            lifecycle.record_heartbeat(
-                *lifecycle.lock_live_attempt(session, job_id, number), progress or {}
-            )
+            job, attempt = lifecycle.lock_live_attempt(session, job_id, number)
+            lifecycle.record_heartbeat(job, attempt, progress or {})
+            return lifecycle.desired_of_attempt(job, attempt)
 
     def worker_reports_placement(self, job_id: str, number: int = 1, **ranks: int) -> None:
         """Report the number of ranks on each node, as rank 0 does."""

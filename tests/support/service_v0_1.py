@@ -43,7 +43,7 @@ _STORED_PATHS = (
     ("artifacts", "uri"),
 )
 # Fields of answers that version 0.1 did not have.
-ADDED = {"verdict"}
+ADDED = {"verdict", "max_hours", "stop_reason"}
 _JOB_LISTS = ("attempts", "events", "metrics", "evaluations", "checkpoints", "artifacts")
 
 

@@ -203,11 +203,16 @@ def test_submit_list_show_and_cancel_commands(
 
 def test_update_changes_priority_name_and_tags(client: Client, dataset: Dataset) -> None:
     job = client.jobs.submit({**SPEC, "tags": {"team": "vision", "try": "1"}})
-    changed = _json("update", job.id, "--priority", "7", "--name", "next", "--tag", "try:2")
+    changed = _json(
+        "update", job.id, "--priority=7", "--name=next", "--tag=try:2", "--max-hours=48"
+    )
+    assert changed["max_hours"] == 48
     assert (changed["priority"], changed["name"]) == (7, "next")
     assert changed["tags"] == {"team": "vision", "try": "2"}
     said = _run("update", job.id, "--untag", "team", "--tag", "where:a:b").stdout
-    assert said == f"Job {job.id}: name next, priority 7, tags try:2, where:a:b.\n"
+    assert (
+        said == f"Job {job.id}: name next, priority 7, tags try:2, where:a:b, at most 48 hours.\n"
+    )
     assert next(row for row in _run("jobs").stdout.splitlines() if job.id in row).split()[3] == "7"
     job.cancel()
 

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from service import lifecycle
 from service.credentials import hash_token
 from service.db.models import Attempt, Checkpoint, Event, Job
 from service.dispatcher.executor import ExecutorUnavailable, LogPiece
 from service.runs.endings import Retry
 from service.scheduling import repository as scheduling
-from service.states import AttemptState, JobStatus
+from service.states import AttemptState, Desired, JobStatus
 from tests.support.dispatcher_world import World
 
 
@@ -492,7 +493,10 @@ def test_job_that_never_starts_ends_at_time_limit(world: World) -> None:
     world.tick(700)
     assert world.status(job) == JobStatus.STARTING
     world.tick(100)
-    assert world.status(job) == JobStatus.FAILED
+    assert world.status(job) == JobStatus.PAUSING
+    world.tick()
+    world.tick()
+    assert world.status(job) == JobStatus.PAUSED
     assert not world.executor.is_running(world.run_id(job))
 
 
@@ -703,7 +707,7 @@ def test_suspended_time_does_not_count_to_time_limit(world: World) -> None:
     world.worker_trains(job, 1600)
     assert world.status(job) == JobStatus.RUNNING
     world.tick(100)
-    assert world.status(job) == JobStatus.FAILED
+    assert world.status(job) == JobStatus.PAUSING
 
 
 @pytest.mark.parametrize("ends", ["by itself", "after its report"])
@@ -785,18 +789,70 @@ def test_hanging_pause_ends(world: World) -> None:
     assert not world.executor.is_running(world.run_id(job))
 
 
-def test_job_ends_at_time_limit(world: World) -> None:
-    job = world.add_job(max_hours=1.0)
+@pytest.mark.parametrize("saves", [True, False])
+def test_job_at_its_time_limit_saves_and_is_paused(world: World, saves: bool) -> None:
+    job = world.add_job(max_hours=1.0, max_restarts=0)
     world.tick()
     world.worker_starts(job)
     world.worker_trains(job, 3500)
     assert world.status(job) == JobStatus.RUNNING
-    world.tick(200)
-    assert world.status(job) == JobStatus.FAILED
-    error = world.job(job).error
-    assert error is not None
-    assert error["type"] == "max-hours"
+    world.tick(110)
+    assert world.status(job) == JobStatus.PAUSING
+    assert world.job(job).desired == Desired.RUN, "nobody requested it"
+    assert world.worker_sends_heartbeat(job, progress={"step": 4000}) == Desired.PAUSE
+    checkpoint = world.add_checkpoint(job, 1, step=4000)
+    world.tick()
+    assert world.executor.is_running(world.run_id(job))
+    if saves:
+        world.worker_finishes(job, "paused")
+        world.executor.end(world.run_id(job), 0)
+    else:
+        world.tick(40)
+    world.tick()
+    assert world.status(job) == JobStatus.PAUSED
     assert not world.executor.is_running(world.run_id(job))
+    for error in (world.job(job).error, world.attempt(job).error):
+        assert error is not None
+        assert error["type"] == "max-hours"
+    assert ("had to be killed" in world.events(job)[-1]) != saves
+    world.tick(1000)
+    assert world.status(job) == JobStatus.PAUSED
+
+    with world.database.write() as session:
+        assert lifecycle.change_time_limit(session, session.get_one(Job, job), 2.0)
+    world.resume(job)
+    world.tick()
+    world.worker_starts(job, 2)
+    assert world.attempt(job, 2).resume_checkpoint_id == checkpoint
+    assert world.job(job).error is None
+    world.worker_trains(job, 3000, number=2)
+    assert world.status(job) == JobStatus.RUNNING
+    with world.database.read() as session:
+        ends = [each.ends_by - world.now() for each in scheduling.running(session, world.now())]
+    assert timedelta() < ends[0] < timedelta(minutes=12), "admission uses the changed limit"
+    world.worker_trains(job, 500, number=2)
+    world.tick(110)
+    assert world.status(job) == JobStatus.PAUSING
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "lost"])
+def test_stop_at_the_time_limit_yields_to_other_ends(world: World, ends: str) -> None:
+    job = world.add_job(max_hours=1.0)
+    world.tick()
+    world.worker_starts(job)
+    world.worker_trains(job, 3600)
+    world.tick(10)
+    assert world.status(job) == JobStatus.PAUSING
+    if ends == "cancelled":
+        world.cancel(job)
+        assert world.worker_sends_heartbeat(job) == Desired.CANCEL
+        world.worker_finishes(job, "paused")
+        assert world.status(job) == JobStatus.CANCELLED
+        return
+    world.executor.kill(world.run_id(job))
+    world.tick()
+    assert world.status(job) == JobStatus.PAUSED
+    assert world.job(job).restarts == 1
 
 
 def test_only_time_of_attempts_counts_to_time_limit(world: World) -> None:
@@ -814,7 +870,7 @@ def test_only_time_of_attempts_counts_to_time_limit(world: World) -> None:
     world.worker_trains(job, 1700, number=2)
     assert world.status(job) == JobStatus.RUNNING
     world.tick(200)
-    assert world.status(job) == JobStatus.FAILED
+    assert world.status(job) == JobStatus.PAUSING
 
 
 def test_submission_refused_by_ray_fails_job_at_once(

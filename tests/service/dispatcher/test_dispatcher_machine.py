@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from service import lifecycle
 from service.db.models import Attempt, Event, Job
 from service.states import LIVE_ATTEMPT, TERMINAL, TRANSITIONS, JobStatus
 from tests.service.dispatcher.test_dispatcher_crashes import Crash, Death
@@ -75,14 +76,22 @@ class Story(RuleBasedStateMachine):
         workers=st.integers(1, 2),
         priority=st.integers(-1, 1),
         deaf=st.booleans(),
+        hours=st.sampled_from([24.0, 0.05]),
         death=moments,
     )
-    def submit(self, workers: int, priority: int, deaf: bool, death: Moment) -> str:
+    def submit(
+        self, workers: int, priority: int, deaf: bool, death: Moment, hours: float = 24.0
+    ) -> str:
         spec = {
             "name": f"job {len(self.accepted)}",
             "dataset": "emoji",
             "priority": priority,
-            "resources": {"workers": workers, "cpus_per_worker": 1, "max_restarts": 2},
+            "resources": {
+                "workers": workers,
+                "cpus_per_worker": 1,
+                "max_restarts": 2,
+                "max_hours": hours,
+            },
         }
         key = f"{self.number}-{len(self.accepted)}"
         answer = self.ask("/v1/jobs", spec, death, {"Idempotency-Key": key})
@@ -182,7 +191,11 @@ class Story(RuleBasedStateMachine):
         if not self.world.executor.is_running(name) or job in self.deaf:
             return
         if outcome == "as desired":
-            outcome = {"run": "succeeded", "pause": "paused", "cancel": "cancelled"}[now.desired]
+            with self.world.database.read() as session:
+                desired = lifecycle.desired_of_attempt(
+                    now, session.get_one(Attempt, (job, now.attempt))
+                )
+            outcome = {"run": "succeeded", "pause": "paused", "cancel": "cancelled"}[desired]
         error = {"type": "x", "message": "broke"} if outcome == "failed" else None
         if self.post(job, "finish", {"outcome": outcome, "error": error}, death):
             self.world.executor.end(name, 0)
