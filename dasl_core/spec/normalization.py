@@ -152,7 +152,14 @@ def safetensors_header(file: Path) -> dict[str, Any]:
         ValueError: it is not a safetensors file.
     """
     with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        if length > LARGEST_HEADER:
-            raise ValueError("it is not a safetensors file")
-        return _mapping(json.loads(stream.read(length)))
+        start = stream.read(8)
+        length = int.from_bytes(start, "little")
+        if not start:
+            raise ValueError("it is empty")
+        header = stream.read(length) if length <= LARGEST_HEADER else b""
+    try:
+        return _mapping(json.loads(header))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            "it is not a safetensors file, or cut off: its header cannot be read"
+        ) from error

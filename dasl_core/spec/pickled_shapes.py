@@ -30,6 +30,10 @@ PARAMETER = f"{REBUILDING}parameter"
 # What else state dicts contain; `torch` is where sizes, data types and storages are.
 OTHERS = ("collections OrderedDict", "torch.storage UntypedStorage")
 TORCH = "torch "
+# torch.load refuses names of all modules but some of these, since it would run their code; and, in these, whole
+# networks and functions that run any code.
+LOADED = ("torch", "collections", "_codecs", "builtins", "__builtin__", "argparse")
+REFUSED = ("torch.nn.modules.", "__builtin__ getattr", "__builtin__ eval", "__builtin__ exec")
 
 # What an instruction of this name pushes is its argument, or an object that is not looked into.
 CONSTANTS = ("NONE", "NEWTRUE", "NEWFALSE", "EMPTY_LIST", "EMPTY_DICT", "EMPTY_SET")
@@ -70,6 +74,10 @@ class _Shape(NamedTuple):
 _OTHER, _MARK = object(), object()
 
 
+class PickledCode(Exception):
+    """A file names code that torch.load refuses to run; the text is its name."""
+
+
 class _Unknown(ValueError):
     """An instruction or a name that state dicts do not have."""
 
@@ -79,6 +87,9 @@ def pickled_shapes(file: Path) -> list[Shape] | None:
 
     Returns:
         None if they cannot be told.
+
+    Raises:
+        PickledCode: the file cannot be loaded, since it names code.
     """
     with file.open("rb") as stream:
         start = stream.read(ENTRY.size)
@@ -113,6 +124,7 @@ class _Machine:
         """Follow one pickle; `content` is left behind it.
 
         Raises:
+            PickledCode: it names code.
             ValueError, LookupError, AttributeError, TypeError, OverflowError: it is not that of a state dict.
         """
         for number, (instruction, argument, _) in enumerate(pickletools.genops(content)):
@@ -173,6 +185,9 @@ class _Machine:
 
     def _name(self, name: str) -> None:
         if name not in OTHERS and not name.startswith((TORCH, REBUILDING)):
+            package = name.partition(" ")[0].partition(".")[0]
+            if package not in LOADED or name.startswith(REFUSED):
+                raise PickledCode(name.replace(" ", ".")[:LONGEST_NAME])
             raise _Unknown
         self.stack.append(_Global(name))
 

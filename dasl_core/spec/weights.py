@@ -18,7 +18,13 @@ from dasl_core.spec.normalization import (
     not_a_checkpoint,
     safetensors_header,
 )
-from dasl_core.spec.pickled_shapes import LARGEST_NUMBER, MOST_DIMENSIONS, Shape, pickled_shapes
+from dasl_core.spec.pickled_shapes import (
+    LARGEST_NUMBER,
+    MOST_DIMENSIONS,
+    PickledCode,
+    Shape,
+    pickled_shapes,
+)
 from dasl_core.spec.weights_record import FIRST_CONVOLUTION, read_settings, stem_of_convolution
 
 # Of networks that timm adapts to each other, positions and patches differ: a few percent of the parameters.
@@ -71,7 +77,13 @@ def _file_problem(file: Path, backbone: Backbone) -> str | None:
         return "is cut off: its end is missing"
     # Older versions of torch wrote a bare pickle. Tar archives of the first ones are not read without their code.
     if start.startswith((b"PK", b"\x80")):
-        shapes = pickled_shapes(file)
+        try:
+            shapes = pickled_shapes(file)
+        except PickledCode as code:
+            return (
+                f"contains pickled code, {str(code)!r}, which is not run: save a state_dict alone, best as "
+                ".safetensors"
+            )
         return None if shapes is None else _shapes_problem(shapes, backbone)
     return "is empty" if not start else "is not a file that torch.save writes"
 

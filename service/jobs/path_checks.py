@@ -68,6 +68,7 @@ def _weights_problems(settings: Settings, pretrained: str | None) -> list[FieldP
     try:
         path = local_path(pretrained)
     except ValueError as error:
+        expected += "; published weights are not downloaded by their names"
         return [FieldProblem(field, str(error), pretrained, expected)]
     if not is_allowed(path, settings.dataset_roots, resolve_links=settings.check_paths):
         return [FieldProblem(field, OUTSIDE, pretrained, _in_roots(settings, "weights"))]

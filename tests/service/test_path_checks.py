@@ -45,7 +45,9 @@ def test_submit_refuses_weights_that_are_no_local_path(api: Api, pretrained: str
     api.dataset()
     backbone = {"name": "resnet18", "pretrained": pretrained}
     problem = refused(submit(api, backbone=backbone), 422, "backbone.pretrained")
-    assert problem["errors"][0]["expected"].startswith("an absolute path, or a file:// URI")
+    expected = problem["errors"][0]["expected"]
+    assert expected.startswith("an absolute path, or a file:// URI")
+    assert expected.endswith("published weights are not downloaded by their names")
     refused(
         api.client.post("/v1/jobs/validate", json={"dataset": "emoji", "backbone": backbone}), 422
     )
@@ -223,6 +225,11 @@ def test_submit_refuses_weights_that_cannot_be_loaded(api: Api, tmp_path: Path) 
     write_safetensors(hub / "model.safetensors", 30_000_000, "resnet50d")
     (hub / "config.json").write_text('{"architecture": "resnet50"}')
     (tmp_path / "empty.pth").touch()
+    (tmp_path / "empty.safetensors").touch()
+    (tmp_path / "page.safetensors").write_text("<html>")
+    (tmp_path / "header.safetensors").write_bytes((99).to_bytes(8, "little") + b'{"a": {')
+    with zipfile.ZipFile(tmp_path / "code.pth", "w") as archive_of_code:
+        archive_of_code.writestr("w/data.pkl", b"cposix\nsystem\n(S'true'\ntR.")
     (tmp_path / "page.pth").write_text("<html>")
     with tarfile.open(tmp_path / "tar.pth", "w") as archive:
         archive.addfile(tarfile.TarInfo("tensors"))
@@ -236,6 +243,10 @@ def test_submit_refuses_weights_that_cannot_be_loaded(api: Api, tmp_path: Path) 
 
     refusals: list[tuple[dict[str, Any], str]] = [
         ({"pretrained": str(tmp_path / "empty.pth")}, "is empty"),
+        ({"pretrained": str(tmp_path / "empty.safetensors")}, "cannot be read: it is empty"),
+        ({"pretrained": str(tmp_path / "page.safetensors")}, "its header cannot be read"),
+        ({"pretrained": str(tmp_path / "header.safetensors")}, "its header cannot be read"),
+        ({"pretrained": str(tmp_path / "code.pth")}, "contains pickled code, 'posix.system'"),
         ({"pretrained": str(tmp_path / "page.pth")}, "is not a file that torch.save writes"),
         ({"pretrained": str(tmp_path / "tar.pth")}, "is not a file that torch.save writes"),
         ({"pretrained": str(tmp_path / "lfs.bin")}, "git lfs pull"),
