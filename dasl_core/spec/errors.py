@@ -1,9 +1,10 @@
 """Translate validation errors into messages about fields that users can correct."""
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from types import NoneType
 from typing import Any, cast, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -124,6 +125,8 @@ def _translate(detail: ErrorDetails, model: type[BaseModel] | None, whole: str) 
             if context.get("pattern") == METRIC_PATTERN:
                 near = closest(str(detail["input"]).lower(), DIRECTED_METRICS)
                 return FieldProblem(field, f"is not the name of a metric{near}", given, expected)
+            if kind in _OF_SETTINGS and _may_be_null(model, location):
+                expected += ", or null"
             named = kind in _OF_SETTINGS and "name" in _known_keys(model, location)
             if named and isinstance(detail["input"], str):  # `backbone: resnet18`
                 name = _nearest_name(detail["input"], model, location)
@@ -151,6 +154,16 @@ def _expected(kind: str, context: Mapping[str, Any]) -> str | None:
 def _known_keys(model: type[BaseModel] | None, path: Iterable[int | str]) -> list[str]:
     """Return the names of the fields at a path of an error, which may name branches of unions."""
     return [name for section in _models_at(model, path) for name in section.model_fields]
+
+
+def _may_be_null(model: type[BaseModel] | None, path: Sequence[int | str]) -> bool:
+    """Whether the field at a path of an error accepts null."""
+    *parents, name = path or ("",)
+    return any(
+        NoneType in get_args(section.model_fields[str(name)].annotation)
+        for section in _models_at(model, parents)
+        if name in section.model_fields
+    )
 
 
 def _nearest_name(name: str, model: type[BaseModel] | None, path: Iterable[int | str]) -> str:

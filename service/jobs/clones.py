@@ -217,7 +217,8 @@ def start_of_clone(session: Session, tenant: str, job_id: str, checkpoint_id: st
         ):
             damaged = checkpoint is not None and checkpoint.state == checkpoints.DAMAGED
             message = "is damaged" if damaged else "is not one of this job's"
-            raise field_problem("checkpoint", message, checkpoint_id, "id of a checkpoint")
+            expected = "newest, best, or the id of one of its checkpoints"
+            raise field_problem("checkpoint", message, checkpoint_id, expected)
     if checkpoint is None:
         raise Problem(
             409,

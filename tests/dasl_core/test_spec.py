@@ -112,6 +112,8 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
         "a number >= 0.001",
     ),
     ({"train": "fast"}, "train", "'fast'", "a mapping"),
+    ({"evaluate": {"holdout": 0}}, "evaluate.holdout", "0", "a mapping, or null"),
+    ({"dar": "on"}, "dar", "'on'", "a mapping, or null"),
     ({"backbone": {"name": "resnet81"}}, "backbone.name", "'resnet81'", "'resnet50'"),
     ({"backbone": {"image_size": 4}}, "backbone.image_size", "4", ">= 8, or 'auto'"),
     ({"backbone": {"image_size": "big"}}, "backbone.image_size", "'big'", "or 'auto'"),

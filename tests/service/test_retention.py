@@ -100,6 +100,8 @@ def test_best_by_names_the_metric_and_its_direction(api: Api) -> None:
     clone = {"checkpoint": "best", "changes": {"train": {"epochs": 1000}}}
     save(worker, 1, knn_top1=0.9)
     refused(api.client.post(path, json=clone), 422, "checkpoint")
+    unknown = refused(api.client.post(path, json={"checkpoint": "bets"}), 422, "checkpoint")
+    assert unknown["errors"][0]["expected"] == "newest, best, or the id of one of its checkpoints"
     best = save(worker, 2, uniformity=-2.0, knn_top1=0.3)
     save(worker, 3, uniformity=-1.0, knn_top1=0.5)
     save(worker, 4, uniformity=-1.5, knn_top1=0.4)
