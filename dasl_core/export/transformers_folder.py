@@ -63,7 +63,7 @@ def transformers_class(name: str) -> str:
         return "DINOv3ViTModel"
     raise ExportError(
         f"the format transformers is for timm's networks of DINOv2 and DINOv3 (vit_*_dinov2, vit_*_dinov3), "
-        f"not for {name}; the format hf writes any network for the Hugging Face hub"
+        f"not for {name}; use the format hf, or onnx for a ResNet with the stem for small images"
     )
 
 

@@ -83,7 +83,7 @@ class ConsoleReporter:
 
     def event(self, type: str, message: str, data: dict[str, Any]) -> None:
         """Print the event."""
-        print_line(f"{type}: {message}")
+        print_line(f"{type}: {message.removeprefix(f'{type.capitalize()}: ')}")
 
     def desired(self) -> Desired:
         """Cancel once interrupted."""

@@ -26,6 +26,7 @@ from safetensors.torch import load_file, save_file
 
 from dasl_core.export import export_backbone
 from dasl_core.standalone import main as standalone
+from dasl_core.standalone.console import ConsoleReporter
 from dasl_core.standalone.ranks import leave_ranks
 from dasl_core.standalone.run_dir import RunDirectory
 from dasl_core.train.trainer import Trainer
@@ -251,6 +252,12 @@ def test_problems_of_images_are_printed_with_escaped_names(
     printed = capsys.readouterr().err
     assert r"Skipped class-0/a\x1b[2J\nepoch 9.png: " in printed
     assert "Warning: 1 image has 16 bits and only values of 4095 to 4095; " in printed
+
+
+def test_event_names_its_type_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with RunDirectory(tmp_path) as run_dir:
+        ConsoleReporter(run_dir).event("verdict", "Verdict: healthy", {})
+    assert capsys.readouterr().out == "verdict: healthy\n"
 
 
 @pytest.mark.usefixtures("without_plots", "without_onnx")

@@ -110,6 +110,8 @@ def test_networks_without_a_class_in_transformers_are_refused(
 ) -> None:
     spec = resolved(pictures, backbone={"name": "test_vit", "image_size": 32})
     export_backbone(build_backbone(spec.backbone), spec, NOTHING_MEASURED, tmp_path)
-    with pytest.raises(ExportError, match=r"DINOv2 and DINOv3 .*not for test_vit; the format hf"):
+    with pytest.raises(
+        ExportError, match=r"DINOv2 and DINOv3 .*not for test_vit; use the format hf, or onnx"
+    ):
         export_checkpoint(tmp_path, "transformers")
     assert not (tmp_path / "transformers").exists()
