@@ -303,7 +303,7 @@ def _watch(job_id: str, as_json: bool) -> None:
             raise typer.Exit(1)
 
 
-_LABELS = {"state_bytes_per_worker": "bytes of weights, gradients and optimizer per worker"}
+_LABELS = {"state_bytes_per_worker": "bytes of its weights, gradients and optimizer, per worker"}
 
 
 def _leaves(value: dict[str, Any]) -> list[tuple[str, object]]:

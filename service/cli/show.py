@@ -23,7 +23,7 @@ from service.cli.output import (
     print_table,
 )
 from service.cli.views import images_read
-from service.states import Desired, JobStatus
+from service.states import TERMINAL, Desired, JobStatus
 
 if TYPE_CHECKING:
     from service.client import Client
@@ -74,11 +74,13 @@ def evaluations(job: JobId, as_json: AsJson = False) -> None:
     """
     with connect() as client:
         records = client.jobs.evaluations(job)
+        has_ended = not records and client.jobs.get(job).status in TERMINAL
     if as_json:
         print_json([plain(evaluation) for evaluation in records])
         return
     if not records:
-        note("There are no evaluations yet.")
+        why = "nothing was held out, or the job ended before the first one"
+        note(f"There are no evaluations{f': {why}' if has_ended else ' yet'}.")
         return
     newest = {evaluation.subject: evaluation for evaluation in records}
     columns = [newest[subject] for subject in get_args(Subject) if subject in newest]
@@ -188,6 +190,9 @@ def _show(client: Client, job: Job) -> None:
         )
     if job.error is not None:
         print_line(f"\n{job.error.type}: {job.error.message}")
+        if job.error.is_explained:  # the traceback is no help
+            print_line(f"Its log: dasl logs {job.id}")
+            return
         for line in job.error.log_lines():
             print_line(f"  {clean(line)}")
 

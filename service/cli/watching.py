@@ -124,6 +124,9 @@ def print_failure(client: Client, job: Job) -> None:
     if job.error is None:
         note(f"Job {job.id} was {job.status}.")
         return
+    if job.error.is_explained:  # the traceback is no help
+        note(f"Job {job.id} {job.status}: {job.error.message}\nIts log: dasl logs {job.id}")
+        return
     lines = job.error.log_lines()
     if not lines:
         try:

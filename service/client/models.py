@@ -35,6 +35,11 @@ class Problem(Record):
         """Return the last log lines before the error."""
         return self.log_tail.splitlines() if isinstance(self.log_tail, str) else self.log_tail or []
 
+    @property
+    def is_explained(self) -> bool:
+        """Whether the message alone says what to change: that of an invalid setting or data set."""
+        return self.type == "ValueError"
+
 
 class Progress(Record):
     """Progress of a job; None means not known yet. `eta_seconds` is the estimated time left.

@@ -23,8 +23,10 @@ JOB = "job_1"
 class Life:
     """A job that takes a step whenever it is looked at, and ends as `end` after `steps` of them."""
 
-    def __init__(self, end: str = "succeeded", steps: int = 3) -> None:
-        self.end, self.steps, self.step = end, steps, 0
+    def __init__(
+        self, end: str = "succeeded", steps: int = 3, error_type: str = "RuntimeError"
+    ) -> None:
+        self.end, self.steps, self.step, self.error_type = end, steps, 0, error_type
 
     def __call__(self, request: Request) -> Answer:
         path, _, query = request.path.partition("?")
@@ -55,7 +57,7 @@ class Life:
 
     def _job(self) -> dict[str, object]:
         ended = self.step == self.steps
-        error = {"type": "RuntimeError", "message": "boom"} if self.end == "failed" else None
+        error = {"type": self.error_type, "message": "boom"} if self.end == "failed" else None
         return {
             "id": JOB,
             "name": "n",
@@ -114,6 +116,13 @@ def test_watch_failure_prints_error_and_last_log_lines() -> None:
     assert done.returncode == 1
     assert "RuntimeError: boom" in done.stderr
     assert done.stderr.splitlines()[-1] == "Job job_1 failed: boom"
+
+
+def test_watch_of_an_invalid_setting_prints_no_traceback() -> None:
+    with scripted(Life("failed", error_type="ValueError")) as server:
+        done = _dasl(server, "watch", JOB)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == ["Job job_1 failed: boom", "Its log: dasl logs job_1"]
 
 
 def test_watch_cancelled_job_exits_with_1_and_prints_only_json() -> None:

@@ -222,6 +222,8 @@ def test_events_and_evaluations_commands(
 ) -> None:
     job = client.jobs.submit(SPEC)
     assert "no evaluations yet" in _run("evaluations", job.id).stderr
+    cancelled = client.jobs.submit(SPEC).cancel()
+    assert "no evaluations: nothing was held out, or" in _run("evaluations", cancelled.id).stderr
     worker = service.start_attempt(job.id)
     worker.start()
     figures = {f"distance_q{share:02d}": share / 100 for share in range(30)}
