@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from dasl_core.spec.versions import UnreadableSpec
 from service.checkpoints import repository as checkpoints
+from service.checkpoints import retention
 from service.db.locks import lock_job
 from service.db.models import Attempt, Base, Checkpoint, Event, Job
 from service.runs import liveness
@@ -169,6 +170,8 @@ def finish_attempt(session: Session, job_id: str, number: int, ending: Ending) -
     outcome = ending.outcome
     if not runs.move(session, Attempt, job_id, number, AttemptState(outcome), error=ending.error):
         return None
+    # The checkpoint that the attempt resumed from is not in use any more.
+    retention.mark_obsolete(session, job)
     if outcome == "succeeded" and job.status != JobStatus.CANCELLING:
         if job.status == JobStatus.STARTING:
             _move(session, job, JobStatus.RUNNING, f"Attempt {number} is running")
@@ -484,7 +487,10 @@ def _end(
 ) -> JobStatus | None:
     data = {"error": columns["error"]} if columns.get("error") else {}
     moved = _move(session, job, to, message, data, finished_at=datetime.now(UTC), **columns)
-    return to if moved else None
+    if not moved:
+        return None
+    retention.mark_obsolete_start(session, job)
+    return to
 
 
 def _add_event(

@@ -34,6 +34,13 @@ def mark_obsolete(session: Session, job: Job) -> None:
     session.flush()
 
 
+def mark_obsolete_start(session: Session, clone: Job) -> None:
+    """Mark the checkpoint that a clone started from, now that it ended, unless its job still keeps it."""
+    if clone.start_checkpoint_id is not None:
+        start = repository.by_id(session, clone.start_checkpoint_id)
+        mark_obsolete(session, session.get_one(Job, start.job_id))
+
+
 def obsolete_checkpoints(
     policy: Checkpoints, newest_first: Sequence[Checkpoint]
 ) -> list[Checkpoint]:

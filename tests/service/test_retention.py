@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 
 from dasl_core.spec import Checkpoints
-from service import ids
+from service import ids, lifecycle
 from service.artifacts.storage import Storage
 from service.checkpoints import repository as checkpoints
 from service.checkpoints.retention import obsolete_checkpoints
@@ -134,6 +134,32 @@ def test_retention_keeps_start_checkpoint_of_live_clone(api: Api) -> None:
     api.client.post(f"/v1/jobs/{answer.json()['id']}/cancel")
     save(worker, 3)
     assert kept(api, worker) == [3]
+
+
+def test_retention_is_repeated_when_an_attempt_or_a_clone_ends(api: Api) -> None:
+    """What they resume from is kept beside newer checkpoints, but only while they run."""
+    worker = running(api, keep_last=1)
+    save(worker, 3)
+    worker.post("finish", outcome="failed", error={"message": "again"})
+    with api.database.write() as session:
+        assert lifecycle.requeue(session, worker.job_id)
+    again = api.start(worker.job_id)
+    again.post("start")
+    save(again, 6)
+    assert kept(api, again) == [3, 6]
+    path, changes = f"/v1/jobs/{worker.job_id}/clone", {"train": {"epochs": 1000}}
+    clone = api.client.post(path, json={"changes": changes}).json()["id"]
+    api.client.post(f"/v1/jobs/{worker.job_id}/pause")
+    again.post("finish", outcome="paused")
+    assert kept(api, again) == [6]
+    api.client.post(f"/v1/jobs/{worker.job_id}/resume")
+    last = api.start(worker.job_id)
+    last.post("start")
+    save(last, 9)
+    last.post("finish", outcome="succeeded")
+    assert kept(api, last) == [6, 9], "the clone has not started"
+    api.client.post(f"/v1/jobs/{clone}/cancel")
+    assert kept(api, last) == [9]
 
 
 def test_delete_refuses_checkpoint_the_next_attempt_resumes_from(
