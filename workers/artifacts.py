@@ -71,8 +71,15 @@ def _remove(uri: str) -> None:
         logger.warning("the incomplete files of %s cannot be removed: %s", uri, error)
 
 
-def download(uri: str, files: Sequence[FileEntry], folder: Path) -> None:
+def download(
+    uri: str,
+    files: Sequence[FileEntry],
+    folder: Path,
+    on_chunk: Callable[[], object] = lambda: None,
+) -> None:
     """Copy the files of a manifest into `folder` and check their SHA-256.
+
+    `on_chunk` is called after each part.
 
     Raises:
         OSError: a file is missing or differs from the registered one.
@@ -80,7 +87,7 @@ def download(uri: str, files: Sequence[FileEntry], folder: Path) -> None:
     for file in files:
         target = folder / Path(file.name).name
         with fsspec.open(f"{uri}/{file.name}", "rb") as source, open(target, "wb") as sink:
-            _, sha256 = _copy(source, sink)
+            _, sha256 = _copy(source, sink, on_chunk)
         if sha256 != file.sha256:
             raise OSError(f"{uri}/{file.name} is damaged: its sha256 is not the registered one")
 
@@ -117,7 +124,7 @@ def _write(
 
 
 def _copy(
-    source: BinaryIO, sink: BinaryIO | None = None, on_chunk: Callable[[], None] = lambda: None
+    source: BinaryIO, sink: BinaryIO | None = None, on_chunk: Callable[[], object] = lambda: None
 ) -> tuple[int, str]:
     """Read a file, and write it to `sink` if there is one; return its size and sha256."""
     digest = hashlib.sha256()

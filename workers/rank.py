@@ -34,14 +34,15 @@ def train_rank(config: dict[str, Any]) -> None:
     from dasl_core.distributed import rank, world_size
     from dasl_core.train.build import RunFiles, pretrain
     from dasl_core.train.reporter import NullReporter
+    from dasl_core.train.serialization import STATE_FILES
     from service.client import ConnectionFailed
     from service.client.worker import WorkerClient
     from service.protocol import AttemptStart
     from workers import placement
-    from workers.artifacts import download
     from workers.logs import log_to_stderr
     from workers.report_queue import ReportsUndelivered
     from workers.reporter import ApiReporter
+    from workers.scratch import SubmissionFolder, scratch_root
     from workers.settings import PATIENCE_SECONDS
 
     log_to_stderr(config["token"], job=config["job"], attempt=config["attempt"], rank=rank())
@@ -55,12 +56,6 @@ def train_rank(config: dict[str, Any]) -> None:
     if start.resume is None:  # a checkpoint contains all weights
         _check_weights(spec.backbone.pretrained, roots)
     with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dasl-")))
-        resume, branch = None, False
-        if start.resume is not None:
-            resume, branch = scratch / "resume", start.resume.branch
-            resume.mkdir()
-            download(start.resume.uri, start.resume.files, resume)
         client = reporter = None
         if rank() == 0:
             client = WorkerClient(
@@ -81,6 +76,15 @@ def train_rank(config: dict[str, Any]) -> None:
                 )
             )
             reporter.event("placement", *placement.describe(config["attempt"]))
+        submission = config["run"] or f"{config['job']}-{config['attempt']}"
+        shared = stack.enter_context(SubmissionFolder(scratch_root(), submission))
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=shared.path)))
+        resume, branch = None, False
+        if start.resume is not None:
+            needed = [file for file in start.resume.files if file.name in STATE_FILES]
+            on_chunk = reporter.keepalive if reporter is not None else None
+            resume = shared.download(start.resume.uri, needed, on_chunk)
+            branch = start.resume.branch
         outcome = pretrain(
             spec,
             _index(start.dataset, roots, scratch),

@@ -5,14 +5,13 @@ locked ones.
 """
 
 import errno
-import fcntl
 import itertools
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+
+from dasl_core.locks import IN_USE, HeldFolder, locked, unused
 
 DIRECTORY_VARIABLE = "DASL_CACHE_DIR"
 MAX_BYTES_VARIABLE = "DASL_CACHE_MAX_BYTES"
@@ -21,7 +20,7 @@ MAX_BYTES = 100 << 30
 SHARE_OF_FREE_DISK = 0.5
 # Names of the files in a cache folder; nothing else is ever removed.
 FILES = ("canvases-*", "index.json.gz")
-_IN_USE, _ROOM = "in-use", ".room"
+_ROOM = ".room"
 
 
 def cache_root() -> Path:
@@ -41,25 +40,6 @@ def max_bytes() -> int:
     return int(value) if value else MAX_BYTES
 
 
-@contextmanager
-def locked(file: Path, wait: Callable[[], None] | None = None) -> Iterator[None]:
-    """Wait for the lock of this file among all processes of the machine, and hold it within the block.
-
-    Args:
-        wait: called again and again while another process holds the lock; it should sleep a little.
-    """
-    with open(file, "a", encoding="utf-8") as lock:
-        while wait is not None:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                wait()
-        else:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 class CacheFolder:
     """The cache folder of one data set, which is not evicted while this is open.
 
@@ -69,19 +49,12 @@ class CacheFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        while True:
-            path.mkdir(parents=True, exist_ok=True)
-            # Locked until `close`, or until the process ends in any way.
-            self._use = open(path / _IN_USE, "a", encoding="utf-8")  # noqa: SIM115
-            fcntl.flock(self._use, fcntl.LOCK_SH)
-            if _exists_as(self._use, path / _IN_USE):
-                break
-            self._use.close()  # The folder was evicted during the wait.
-        os.utime(path / _IN_USE)
+        self._held = HeldFolder(path)
+        os.utime(path / IN_USE)
 
     def close(self) -> None:
         """Allow the folder to be evicted."""
-        self._use.close()
+        self._held.close()
 
     def reserve(self, file: Path, size: int) -> None:
         """Create `file` with this size, evicting folders of other data sets if necessary.
@@ -135,30 +108,21 @@ def _size(folder: Path) -> int:
 
 
 def _used_at(folder: Path) -> float:
-    used = folder / _IN_USE
+    used = folder / IN_USE
     return (used if used.exists() else folder).stat().st_mtime
 
 
 def _remove(folder: Path) -> bool:
     """Remove a folder's files unless a process uses them."""
-    with open(folder / _IN_USE, "a", encoding="utf-8") as use:
-        try:
-            fcntl.flock(use, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    with unused(folder) as free:
+        if not free:
             return False
         for file in _files(folder):
             file.unlink(missing_ok=True)
-        (folder / _IN_USE).unlink(missing_ok=True)
+        (folder / IN_USE).unlink(missing_ok=True)
         try:
             folder.rmdir()
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
                 raise
     return True
-
-
-def _exists_as(file: IO[str], path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False

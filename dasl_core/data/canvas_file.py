@@ -18,9 +18,10 @@ import numpy as np
 
 from dasl_core.atomic import write_atomically
 from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
-from dasl_core.data.cache import CacheFolder, locked
+from dasl_core.data.cache import CacheFolder
 from dasl_core.data.drawing import Drawer
 from dasl_core.data.unreadable import too_many
+from dasl_core.locks import locked
 from dasl_core.machine import usable_cores, usable_memory
 
 logger = logging.getLogger(__name__)

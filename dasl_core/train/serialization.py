@@ -11,6 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 TENSORS, STRUCTURE = "training_state.safetensors", "training_state.json"
+STATE_FILES = frozenset({TENSORS, STRUCTURE})
+"""The files of a checkpoint that resuming reads."""
 _TENSOR, _PAIRS = "__tensor__", "__pairs__"
 
 

@@ -20,7 +20,8 @@ _OBJECT_STORE_BYTES = 200_000_000
 _MAX_FOLDER_BYTES = 36
 _GRACE_SECONDS = 2.0
 # Variables that workers inherit; the dispatcher passes everything else to each job.
-_WORKER_VARIABLES = ("DASL_CACHE_DIR", "DASL_CACHE_MAX_BYTES")
+_WORKER_FOLDERS = ("DASL_CACHE_DIR", "DASL_SCRATCH_DIR")
+_WORKER_VARIABLES = (*_WORKER_FOLDERS, "DASL_CACHE_MAX_BYTES")
 
 
 class LocalRay:
@@ -163,9 +164,10 @@ def _environment(token: str, ports: list[int]) -> dict[str, str]:
     excluded = ("RAY_ADDRESS", "DASL_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(excluded)}
     environment |= {name: os.environ[name] for name in _WORKER_VARIABLES if name in os.environ}
-    if cache := environment.get("DASL_CACHE_DIR"):
-        # Ray has another working directory.
-        environment["DASL_CACHE_DIR"] = os.path.abspath(cache)
+    for name in _WORKER_FOLDERS:
+        if folder := environment.get(name):
+            # Ray has another working directory.
+            environment[name] = os.path.abspath(folder)
     return environment | {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": token,

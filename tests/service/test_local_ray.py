@@ -125,6 +125,7 @@ def test_ray_environment_has_only_settings_that_workers_read(
     monkeypatch.setenv("DASL_TOKEN", "hunter2")
     monkeypatch.setenv("DASL_CACHE_DIR", "cache")
     monkeypatch.setenv("DASL_CACHE_MAX_BYTES", "5")
+    monkeypatch.setenv("DASL_SCRATCH_DIR", "scratch")
     monkeypatch.setenv("RAY_ADDRESS", "http://another:8265")
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy")
     monkeypatch.chdir(tmp_path)
@@ -134,6 +135,7 @@ def test_ray_environment_has_only_settings_that_workers_read(
         # Relative to the service's working folder, not to Ray's.
         "DASL_CACHE_DIR": str(tmp_path / "cache"),
         "DASL_CACHE_MAX_BYTES": "5",
+        "DASL_SCRATCH_DIR": str(tmp_path / "scratch"),
     }
     assert "hunter2" not in str(environment)
     assert "RAY_ADDRESS" not in environment

@@ -1,0 +1,123 @@
+"""Temporary files of a submission on a node: shared by its ranks, and removed even if they are killed."""
+
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from dasl_core.data.cache import cache_root
+from dasl_core.locks import IN_USE, HeldFolder, locked, unused
+from service.protocol import FileEntry
+from workers.artifacts import download
+
+logger = logging.getLogger(__name__)
+
+DIRECTORY_VARIABLE = "DASL_SCRATCH_DIR"
+# Nothing else below the root is ever removed.
+_PREFIX = "dasl-"
+_WAIT_SECONDS = 0.2
+
+
+def scratch_root() -> Path:
+    """Return the folder for temporary files, from the environment."""
+    folder = os.environ.get(DIRECTORY_VARIABLE)
+    return Path(folder) if folder else cache_root() / "scratch"
+
+
+class SubmissionFolder:
+    """Context manager: the folder of a submission, which all its processes on this machine use together.
+
+    The last of them removes it. What killed processes left of other submissions is removed at the start.
+    """
+
+    def __init__(self, root: Path, submission: str) -> None:
+        self.path = root / f"{_PREFIX}{submission}"
+
+    def __enter__(self) -> Self:
+        try:
+            self._held = HeldFolder(self.path)
+        except OSError as error:
+            raise OSError(
+                f"{self.path} cannot be used for temporary files: {error}. "
+                f"Set {DIRECTORY_VARIABLE} to a folder on a local disk"
+            ) from error
+        for folder in self.path.parent.glob(f"{_PREFIX}*"):
+            if folder != self.path and (folder / IN_USE).exists() and _remove_unused(folder):
+                logger.info("removed %s, which a killed process left", folder)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._held.close()
+        _remove_unused(self.path)
+
+    def download(
+        self,
+        uri: str,
+        files: Sequence[FileEntry],
+        on_chunk: Callable[[], object] | None = None,
+    ) -> Path:
+        """Copy the files of a checkpoint, once for all processes; return their folder.
+
+        Args:
+            on_chunk: called after each part, whichever process copies it.
+
+        Raises:
+            OSError: a file is missing or differs from the registered one.
+        """
+        folder, partial = self.path / "resume", self.path / "resume.partial"
+        report = on_chunk or (lambda: None)
+        seen = 0
+
+        def wait() -> None:
+            nonlocal seen
+            size = _size(partial)
+            if size != seen:
+                seen = size
+                report()
+            time.sleep(_WAIT_SECONDS)
+
+        with locked(self.path / "resume.lock", wait):
+            if not folder.exists():
+                shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+                partial.mkdir()
+                download(uri, files, partial, report)
+                partial.rename(folder)
+        return folder
+
+
+def _remove_unused(folder: Path) -> bool:
+    """Remove the folder of a submission unless a process uses it; return whether it is removed."""
+    try:
+        with unused(folder) as free:
+            if not free:
+                return False
+            for entry in folder.iterdir():
+                if entry.name == IN_USE:
+                    continue
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry)
+                else:
+                    entry.unlink()
+            (folder / IN_USE).unlink()
+            folder.rmdir()
+    except OSError as error:  # no reason to fail a training; the next start tries again
+        logger.warning("%s cannot be removed: %s", folder, error)
+        return False
+    return True
+
+
+def _size(folder: Path) -> int:
+    """Return the bytes of the files in a folder, which may be renamed at any time."""
+    try:
+        return sum(file.stat().st_size for file in folder.iterdir())
+    except FileNotFoundError:
+        return 0
