@@ -18,9 +18,9 @@ from sqlalchemy.orm import Session
 
 from dasl_core.spec.versions import UnreadableSpec
 from service.checkpoints import repository as checkpoints
-from service.checkpoints import retention
+from service.checkpoints import resume_point, retention
 from service.db.locks import lock_job
-from service.db.models import Attempt, Base, Checkpoint, Event, Job
+from service.db.models import Attempt, Base, Event, Job
 from service.runs import liveness
 from service.runs import repository as runs
 from service.runs.endings import Ending, Retry, retry_delay
@@ -70,13 +70,16 @@ def start_attempt(session: Session, job_id: str, token_hash: str) -> Attempt | N
     if job is None or job.status != JobStatus.QUEUED or job.desired != Desired.RUN:
         return None
     number = job.attempt + 1
-    resume = _resume_point(session, job)
+    resume = resume_point.of_job(session, job)
     resume_id = resume.id if resume is not None else None
     data = {"attempt": number, "resume_checkpoint_id": resume_id}
     message = f"Attempt {number} is starting"
     if resume is not None:
         message += f" from step {resume.step} (checkpoint {resume.id})"
-    columns = {"progress": _progress_at(job, resume), "verdict": _verdict_at(job, resume)}
+    columns = {
+        "progress": resume_point.progress_at(job, resume),
+        "verdict": resume_point.verdict_at(job, resume),
+    }
     if not _move(session, job, JobStatus.STARTING, message, data, attempt=number, **columns):
         return None
     return runs.add(session, Attempt, job_id, number, token_hash, resume_checkpoint_id=resume_id)
@@ -95,10 +98,10 @@ def resume_from_another(
     if attempt.resume_checkpoint_id != checkpoint_id:
         return
     checkpoints.mark_damaged(session, checkpoint_id)
-    resume = _resume_point(session, job)
+    resume = resume_point.of_job(session, job)
     attempt.resume_checkpoint_id = instead = resume.id if resume is not None else None
-    job.progress = _progress_at(job, resume)
-    job.verdict = _verdict_at(job, resume)
+    job.progress = resume_point.progress_at(job, resume)
+    job.verdict = resume_point.verdict_at(job, resume)
     session.flush()
     message = f"Checkpoint {checkpoint_id} is damaged: {damage}"
     if resume is None:
@@ -107,35 +110,6 @@ def resume_from_another(
         message += f". The attempt resumes from step {resume.step} (checkpoint {instead})"
     data = {"id": checkpoint_id, "damage": damage, "resume_checkpoint_id": instead}
     append_event(session, job.id, "checkpoint_damaged", message, data)
-
-
-def _resume_point(session: Session, job: Job) -> Checkpoint | None:
-    newest = checkpoints.newest_of_job(session, job.id)
-    if newest is None and job.start_checkpoint_id is not None:
-        return session.get_one(Checkpoint, job.start_checkpoint_id)
-    return newest
-
-
-def _progress_at(job: Job, resume: Checkpoint | None) -> Data | None:
-    """Return a job's progress at the resume point, which may be behind the previous attempt's end."""
-    if resume is None:
-        return None
-    progress = _lasting_progress(job)
-    if progress.get("step") != resume.step:
-        progress.pop("loss", None)
-    return {**progress, "step": resume.step, "epoch": resume.epoch}
-
-
-def _verdict_at(job: Job, resume: Checkpoint | None) -> Data | None:
-    """Return a job's verdict if it resumes after its last evaluation; else it will report another one."""
-    return job.verdict if resume is not None and resume.final else None
-
-
-def _lasting_progress(job: Job) -> Data:
-    """Return the part of a job's progress that stays valid until a newer report."""
-    progress = job.progress or {}
-    names = ("step", "total_steps", "epoch", "epochs", "loss")
-    return {name: progress[name] for name in names if name in progress}
 
 
 def mark_running(session: Session, job_id: str, number: int) -> None:
@@ -187,6 +161,10 @@ def finish_attempt(session: Session, job_id: str, number: int, ending: Ending) -
     stop_reason = _stop_reason(session, job)
     if outcome == "paused" and stop_reason == StopReason.TIME_LIMIT:
         return _pause_at_time_limit(session, job, note)
+    if outcome == "paused" and stop_reason == StopReason.SHUTDOWN:
+        message = f"Job queued again. Attempt {number} ended as the service was stopped{note}"
+        _move(session, job, JobStatus.QUEUED, message)
+        return JobStatus.QUEUED
     return _retry_or_fail(session, job, ending, stop_reason)
 
 
@@ -306,8 +284,12 @@ def request_stop(session: Session, job_id: str, number: int, reason: StopReason)
         return False
     attempt.stop_reason, attempt.stop_requested_at = reason, datetime.now(UTC)
     session.flush()
-    message = f"Job is being paused. {_AT_TIME_LIMIT}"
-    return _move(session, job, JobStatus.PAUSING, message)
+    if reason == StopReason.TIME_LIMIT:
+        message = f"Job is being paused. {_AT_TIME_LIMIT}"
+        return _move(session, job, JobStatus.PAUSING, message)
+    message = f"The service is being stopped. Attempt {number} saves a checkpoint"
+    append_event(session, job_id, "stop-requested", message, {"attempt": number, "reason": reason})
+    return True
 
 
 def desired_of_attempt(job: Job, attempt: Attempt) -> Desired:
@@ -388,7 +370,7 @@ def record_heartbeat(job: Job, attempt: Attempt, progress: Data) -> None:
     if not progress and attempt.progress_reported_at is not None:
         return
     # Keep the previous values of missing fields, as before the first step.
-    merged = {**_lasting_progress(job), **progress}
+    merged = {**resume_point.lasting_progress(job), **progress}
     # Without reports nothing is known about progress, so a long silence is not a standstill.
     silent = last_report is None or not timedelta() <= now - last_report < liveness.MAX_SILENCE
     if silent or (progress and merged != job.progress):

@@ -55,6 +55,8 @@ class Settings(BaseSettings):
     """How long a cancelled or paused attempt may show no progress before its processes are killed."""
     cancel_max_seconds: Annotated[float, Field(gt=0)] = 900.0
     """How long a cancelled or paused attempt may take to stop, even if it shows progress."""
+    shutdown_seconds: Annotated[float, Field(ge=0)] = 60.0
+    """How long running attempts may take to save a checkpoint when the service is stopped."""
     log_max_bytes: Annotated[int, Field(ge=4096)] = 64 * 1024 * 1024
     """Maximum size of an attempt's stored log: half for its beginning, half for its end."""
     log_format: LogFormat = "text"

@@ -49,6 +49,8 @@ class StopReason(StrEnum):
 
     TIME_LIMIT = "time-limit"
     """The attempts of the job ran for its time limit; then the job is paused."""
+    SHUTDOWN = "shutdown"
+    """The service is being stopped; then the job is queued again, without using up a restart."""
 
 
 class DatasetState(StrEnum):
@@ -68,7 +70,10 @@ TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
     # Nothing runs in queued, paused and retry_wait: these need no status for stopping.
     _S.QUEUED: frozenset({_S.STARTING, _S.PAUSED, _S.CANCELLED}),
     _S.STARTING: frozenset({_S.RUNNING, _S.RETRY_WAIT, _S.FAILED, _S.PAUSING, _S.CANCELLING}),
-    _S.RUNNING: frozenset({_S.SUCCEEDED, _S.FAILED, _S.RETRY_WAIT, _S.PAUSING, _S.CANCELLING}),
+    # To queued: the service stopped the attempt, which saved a checkpoint.
+    _S.RUNNING: frozenset(
+        {_S.SUCCEEDED, _S.FAILED, _S.RETRY_WAIT, _S.QUEUED, _S.PAUSING, _S.CANCELLING}
+    ),
     _S.RETRY_WAIT: frozenset({_S.QUEUED, _S.PAUSED, _S.CANCELLED}),
     # The training may complete before it pauses.
     _S.PAUSING: frozenset({_S.PAUSED, _S.SUCCEEDED, _S.FAILED, _S.CANCELLING}),

@@ -1,7 +1,12 @@
-"""`python -m service.dispatcher`: a dispatcher for a remote Ray, until SIGTERM or Ctrl-C."""
+"""`python -m service.dispatcher`: a dispatcher for a remote Ray, until SIGTERM or Ctrl-C.
+
+Attempts run on without it, and the next dispatcher adopts them. With `--save-on-stop`, they save a checkpoint
+and stop: for deployments that stop Ray, too.
+"""
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import secrets
@@ -9,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+from types import FrameType
 
 from service import log_records
 from service.artifacts.storage import Storage
@@ -22,6 +28,13 @@ logger = logging.getLogger(__name__)
 
 def main() -> int:
     """Run a dispatcher with the settings of the environment; return the exit status."""
+    parser = argparse.ArgumentParser(description="Dispatcher for a remote Ray.")
+    parser.add_argument(
+        "--save-on-stop",
+        action="store_true",
+        help="on SIGTERM, let attempts save a checkpoint for up to DASL_SHUTDOWN_SECONDS",
+    )
+    save_on_stop: bool = parser.parse_args().save_on_stop
     try:
         settings = read_settings()
     except ValueError as error:
@@ -29,8 +42,14 @@ def main() -> int:
         return 1
     log_records.configure(settings.log_format, secrets=settings.secrets)
     stop = threading.Event()
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():  # The second signal exits at once.
+            os._exit(128 + number)
+        stop.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, on_signal)
     token = settings.ray_auth_token.get_secret_value() if settings.ray_auth_token else None
     executor = RayExecutor(settings.ray_address, token)
     database = Database(settings.database_url)
@@ -41,7 +60,8 @@ def main() -> int:
     except ValueError as error:
         # Start nevertheless: the problem may be temporary, and running attempts must be watched.
         logger.error("%s. Attempts will fail until this is corrected.", error)
-    Dispatcher(settings, database, executor, holder=holder).run(stop)
+    seconds = settings.shutdown_seconds if save_on_stop else 0.0
+    Dispatcher(settings, database, executor, holder=holder).run(stop, save_seconds=lambda: seconds)
     return 0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -106,6 +107,7 @@ class Dispatcher:
         self._cluster_polled_at: datetime | None = None
         self._watched_at: datetime | None = None
         self._recorded_waits: set[tuple[str, int, str]] = set()
+        self._shutting_down = self._saving = False
 
     def cluster_was_restarted(self, restarted: Restarted) -> None:
         """Treat earlier attempts that Ray does not know as lost at once, because the cluster is new.
@@ -123,8 +125,19 @@ class Dispatcher:
         """Whether the executor answered the last request, with at least one node."""
         return self._cluster is not None and bool(self._cluster.nodes)
 
-    def run(self, stop: threading.Event, *, interval: float = 0.25) -> None:
-        """Run all loops until `stop` is set; then release the lease."""
+    def run(
+        self,
+        stop: threading.Event,
+        *,
+        interval: float = 0.25,
+        save_seconds: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """Run all loops until `stop` is set; then let the attempts save, and release the lease.
+
+        Args:
+            save_seconds: called once `stop` is set; how long running attempts may take to save a checkpoint
+                and stop. 0: they are not asked to.
+        """
         background_stop = threading.Event()
         threads = [
             threading.Thread(
@@ -136,11 +149,30 @@ class Dispatcher:
             thread.start()
         try:
             Loop(self._main_round, interval, self._outage).run(stop)
+            if (seconds := save_seconds()) > 0:
+                self._save_attempts(seconds, interval)
         finally:
             background_stop.set()
             for thread in threads:
                 thread.join()
         Loop(self._release_lease, interval, self._outage).run_once()
+
+    def begin_shutdown(self) -> None:
+        """From now on, start nothing, and request that attempts save a checkpoint and stop."""
+        self._shutting_down = self._saving = True
+
+    def _save_attempts(self, seconds: float, interval: float) -> None:
+        self.begin_shutdown()
+        deadline, over = time.monotonic() + seconds, threading.Event()
+
+        def round_of_saving() -> bool:
+            if not self._saving or time.monotonic() >= deadline:
+                over.set()
+                return False
+            self.tick()
+            return True
+
+        Loop(round_of_saving, interval, self._outage).run(over)
 
     def _main_round(self) -> bool:
         self.tick()
@@ -153,6 +185,7 @@ class Dispatcher:
     def tick(self) -> None:
         """Run one round of the main loop. Does nothing when another dispatcher is in charge."""
         if not self._context.take_lease():
+            self._saving = False  # The attempts are those of the dispatcher in charge.
             return
         try:
             self._round()
@@ -160,12 +193,16 @@ class Dispatcher:
             logger.warning("%s", lost)
 
     def _round(self) -> None:
+        if self._shutting_down:
+            self._saving = self._train.request_checkpoints()
         if not self._poll_cluster():
             return
         now = self._context.clock()
         if passed(self._watched_at, now, _WATCH_EVERY):
             self._watched_at = now
             self._watch()
+        if self._shutting_down:
+            return
         with self._context.database.read() as session:
             retries = repository.due_retries(session, now)
             dataset_ids = self._ingest.due(session)

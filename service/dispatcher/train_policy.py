@@ -107,6 +107,20 @@ class TrainPolicy(RunPolicy[AttemptView]):
     def end(self, session: Session, run: RunView, ending: Ending) -> None:
         lifecycle.finish_attempt(session, run.owner, run.number, ending)
 
+    def request_checkpoints(self) -> bool:
+        """Request that all attempts save a checkpoint and stop, as the service is being stopped.
+
+        Returns:
+            Whether any of them has not ended. One that has reported no progress has nothing to save.
+        """
+        with self._context.database.read() as session:
+            live = scheduling.live_attempts(session)
+        saving = [each for each in live if each.progress_reported_at is not None]
+        for attempt in saving:
+            if attempt.requested == Desired.RUN:
+                self._request_stop(attempt, StopReason.SHUTDOWN)
+        return bool(saving)
+
     def _check_lost(self, attempt: AttemptView) -> Ending | MissingAction:
         """Return the ending of an attempt that Ray has forgotten, once its processes are silent."""
         # After a crash of Ray's head, its workers may run for another minute. The next attempt may

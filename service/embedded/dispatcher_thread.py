@@ -44,6 +44,7 @@ class DispatcherThread(threading.Thread):
         if restarted is not None:
             self._dispatcher.cluster_was_restarted(restarted)
         self._stop_event = threading.Event()
+        self._save_seconds = 0.0
 
     @property
     def sees_nodes(self) -> bool:
@@ -53,11 +54,16 @@ class DispatcherThread(threading.Thread):
     def run(self) -> None:
         """See `threading.Thread.run`."""
         try:
-            self._dispatcher.run(self._stop_event)
+            self._dispatcher.run(self._stop_event, save_seconds=lambda: self._save_seconds)
         finally:
             self._executor.close()
 
-    def stop(self) -> None:
-        """Ask the loop to stop, and wait briefly for it; a pending call to Ray may take longer."""
+    def stop(self, *, save_seconds: float = 0.0) -> None:
+        """Ask the loop to stop, and wait briefly for it; a pending call to Ray may take longer.
+
+        Args:
+            save_seconds: how long running attempts may take to save a checkpoint first.
+        """
+        self._save_seconds = save_seconds
         self._stop_event.set()
-        self.join(_JOIN_SECONDS)
+        self.join(save_seconds + _JOIN_SECONDS)

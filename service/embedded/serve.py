@@ -136,8 +136,10 @@ def _serve(
                 dispatcher = DispatcherThread(settings, database, ray, restarted=lost_by)
                 dispatcher.start()
     finally:
-        print("Stopping", flush=True)
-        dispatcher.stop()
+        seconds = settings.shutdown_seconds if stop.is_set() and ray.running else 0.0
+        saving = f". Running jobs have {seconds:g} s to save; Ctrl-C again stops at once"
+        print(f"Stopping{saving if seconds else ''}", flush=True)
+        dispatcher.stop(save_seconds=seconds)
         # The API before Ray: an attempt that is interrupted here must not report a failure. The next
         # start resumes it from its last checkpoint.
         api.stop()

@@ -169,11 +169,11 @@ class JobMachine(RuleBasedStateMachine):
         with self.database.write() as session:
             lifecycle.start_stopping(session, self.job_id)
 
-    @rule(back=st.integers(0, 1))
-    def request_stop(self, back: int) -> None:
+    @rule(back=st.integers(0, 1), reason=st.sampled_from(StopReason))
+    def request_stop(self, back: int, reason: StopReason) -> None:
         with self.database.write() as session:
             number = self._attempt() - back
-            lifecycle.request_stop(session, self.job_id, number, StopReason.TIME_LIMIT)
+            lifecycle.request_stop(session, self.job_id, number, reason)
 
     @rule()
     def append_event(self) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -833,6 +835,51 @@ def test_job_at_its_time_limit_saves_and_is_paused(world: World, saves: bool) ->
     world.worker_trains(job, 500, number=2)
     world.tick(110)
     assert world.status(job) == JobStatus.PAUSING
+
+
+def test_shutdown_lets_attempts_save_and_queues_their_jobs(world: World) -> None:
+    training, starting, waiting = (world.add_job(max_restarts=0) for _ in range(3))
+    world.tick()
+    for job in (training, starting):
+        world.worker_starts(job)
+    world.worker_sends_heartbeat(training, progress={"step": 7})
+    world.dispatcher.begin_shutdown()
+    world.tick()
+    assert world.worker_sends_heartbeat(training, progress={"step": 8}) == Desired.PAUSE
+    assert world.worker_sends_heartbeat(starting) == Desired.RUN, "it has nothing to save"
+    checkpoint = world.add_checkpoint(training, 1, step=8)
+    world.worker_finishes(training, "paused")
+    world.executor.end(world.run_id(training), 0)
+    assert world.status(training) == JobStatus.QUEUED
+    for _ in range(3):
+        world.tick()
+    assert len(world.executor.submitted) == 2, (
+        "nothing is started in a service that is being stopped"
+    )
+    assert world.status(starting) == JobStatus.RUNNING
+    world.restart()
+    world.tick()
+    assert world.attempt(training, 2).resume_checkpoint_id == checkpoint
+    assert world.job(training).restarts == 0
+    assert (world.attempt(training).state, world.attempt(training).error) == ("paused", None)
+    assert world.status(waiting) == JobStatus.QUEUED
+
+
+def test_run_waits_for_checkpoints_as_long_as_it_may(world: World) -> None:
+    job = world.add_job()
+    world.tick()
+    world.worker_starts(job)
+    world.worker_sends_heartbeat(job, progress={"step": 7})
+    stop = threading.Event()
+    stop.set()
+    # The clock of the world stands still: the lease is kept.
+    world.dispatcher.run(stop, interval=0.01, save_seconds=lambda: 0.1)
+    assert world.attempt(job).stop_reason == "shutdown"
+    assert world.executor.is_running(world.run_id(job))
+    world.worker_finishes(job, "paused")
+    began = time.monotonic()
+    world.restart().run(stop, interval=0.01, save_seconds=lambda: 600.0)
+    assert time.monotonic() - began < 60, "nothing is left to save"
 
 
 @pytest.mark.parametrize("ends", ["cancelled", "lost"])

@@ -151,6 +151,14 @@ class Story(RuleBasedStateMachine):
             self.speak(job)
         self.save(job)
 
+    @rule(rounds=st.integers(1, 3))
+    def stop_the_service(self, rounds: int) -> None:
+        """Stop the dispatcher, which lets attempts save, and start another one."""
+        self.world.dispatcher.begin_shutdown()
+        for _ in range(rounds):
+            self.world.tick(2)
+        self.world.restart()
+
     @rule(at=st.integers(0, 25), holder=st.sampled_from(["first", "second"]))
     def round_in_which_it_dies(self, at: int, holder: str) -> None:
         """Kill the dispatcher just before or after a commit or a call; start it or another one again."""

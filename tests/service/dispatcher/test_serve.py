@@ -16,7 +16,10 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import select
 
+from service.db.models import Attempt, Checkpoint, Job
+from service.db.session import Database
 from service.embedded.subreaper import descendants
 from tests.support.polling import PATIENCE_SECONDS, until
 from tests.support.processes import commands, free_port
@@ -153,6 +156,12 @@ def checkpoints(client: httpx.Client, job: str) -> list[dict[str, Any]]:
     return data
 
 
+def reported(client: httpx.Client, job: str, attempt: int) -> bool:
+    """Return whether rank 0 of this attempt has reported its progress."""
+    now = answer(client, f"/v1/jobs/{job}")
+    return now["attempt"] == attempt and "images_per_second" in (now["progress"] or {})
+
+
 def test_second_start_resumes_jobs_of_killed_service_and_restarts_dead_ray(home: Home) -> None:
     # First service: a dataset is ingested, and a job runs and saves a checkpoint.
     first = home.serve()
@@ -243,13 +252,23 @@ def test_second_start_resumes_jobs_of_killed_service_and_restarts_dead_ray(home:
     assert second.text().count("Ray ended unexpectedly") > complaints
     assert second.left() == [], "something of the last Ray is still there"
 
-    # Ctrl-C ends all processes.
+    # Ctrl-C lets the job save a checkpoint, queues it again, and ends all processes.
+    with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
+        assert client.post(f"/v1/jobs/{job}/resume").is_success
+        until(lambda: reported(client, job, attempt=3) or None, "the progress of the attempt")
     second.look()
     assert len(second.seen) > 10
     second.process.send_signal(signal.SIGINT)
     assert second.process.wait(PATIENCE_SECONDS) == 0, second.text()
     assert second.left() == []
     assert "Traceback" not in second.text(), second.text()
+    database = Database(f"sqlite:///{home.path / 'data' / 'dasl.db'}")
+    with database.read() as session:
+        row, attempt = session.get_one(Job, job), session.get_one(Attempt, (job, 3))
+        saved = session.scalars(select(Checkpoint.attempt).where(Checkpoint.job_id == job)).all()
+    database.dispose()
+    assert (row.status, row.restarts, attempt.state) == ("queued", 0, "paused")
+    assert (attempt.stop_reason, 3 in saved) == ("shutdown", True)
 
 
 def test_livez_answers_and_sigterm_stops_before_ray_runs(home: Home) -> None:
