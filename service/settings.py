@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sqlalchemy import make_url
 
 from service.log_records import LogFormat
+
+
+class NodeShape(NamedTuple):
+    """A number of equal nodes."""
+
+    nodes: int
+    cpus: int
+    gpus: int
+
+
+CURRENT_NODES: Literal["current"] = "current"
+ClusterLimit = tuple[NodeShape, ...] | Literal["current"] | None
+"""The largest cluster: `CURRENT_NODES`: that of now; `None`: unknown."""
+_NODE_SHAPE = re.compile(r"(\d{1,4})x(\d{1,6})(?::(\d{1,6}))?")
 
 
 class Settings(BaseSettings):
@@ -40,6 +55,8 @@ class Settings(BaseSettings):
     ray_address: str = "http://127.0.0.1:8265"
     """Address of Ray's Jobs API."""
     ray_auth_token: SecretStr | None = Field(default=None, validation_alias="RAY_AUTH_TOKEN")
+    cluster_limit: Annotated[ClusterLimit, NoDecode] = None
+    """The largest cluster that Ray may have: jobs that do not fit on it are refused."""
     check_paths: bool = True
     """Whether the API sees the workers' file system and refuses paths that do not exist."""
     dataset_roots: Annotated[tuple[Path, ...], NoDecode] = ()
@@ -71,6 +88,21 @@ class Settings(BaseSettings):
     stream_poll_seconds: Annotated[float, Field(gt=0)] = 0.5
     """Interval at which a live stream (server-sent events) polls the database."""
     stream_heartbeat_seconds: Annotated[float, Field(gt=0)] = 15.0
+
+    @field_validator("cluster_limit", mode="before")
+    @classmethod
+    def _parse_shapes(cls, limit: object) -> object:
+        if not isinstance(limit, str) or limit == CURRENT_NODES:
+            return limit
+        if not limit:
+            return None
+        shapes = [_NODE_SHAPE.fullmatch(shape.strip()) for shape in limit.split(",")]
+        if not all(shapes):
+            raise ValueError(
+                "must be 'current', or nodes as COUNTxCPUS:GPUS separated by commas, such as "
+                "8x64:8,2x32 for 8 nodes with 64 CPUs and 8 GPUs each and 2 nodes with 32 CPUs"
+            )
+        return tuple(NodeShape(*(int(n or 0) for n in shape.groups())) for shape in shapes if shape)
 
     @field_validator("dataset_roots", mode="before")
     @classmethod

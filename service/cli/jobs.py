@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,6 +53,7 @@ def submit(
     body = read_spec(spec, overrides)
     with connect() as client:
         job = client.jobs.submit(body, idempotency_key=idempotency_key)
+    _note_warnings(job.warnings)
     submitted = f"Submitted {job.name} as {job.id}."
     if not watch:
         print_result(job, f"{submitted} Watch it with: dasl watch {job.id}", as_json)
@@ -77,15 +79,22 @@ def validate(
         return
     with connect() as client:
         answer = plain(client.jobs.validate(body))
+    _note_warnings(answer["warnings"])
     if as_json:
         print_json(answer)
         return
     import yaml
 
     resolved = answer.pop("resolved")
+    del answer["warnings"]
     print_line(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True).rstrip())
     print_line()
     print_facts(_leaves(answer))
+
+
+def _note_warnings(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        note(f"Warning: {warning}")
 
 
 def _validate_locally(path: Path, body: dict[str, Any], as_json: bool) -> None:
@@ -224,6 +233,7 @@ def clone(
         record = client.jobs.clone(
             job, changes, checkpoint=None if checkpoint == "none" else checkpoint
         )
+    _note_warnings(record.warnings)
     if watch:
         _watch(record.id, as_json)
         return

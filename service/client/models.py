@@ -74,7 +74,10 @@ class DatasetRef(Record):
 
 
 class Job(Record):
-    """Snapshot of a job. Methods such as `wait` and `refresh` return a new record."""
+    """Snapshot of a job. Methods such as `wait` and `refresh` return a new record.
+
+    Only the answer to a submission has `warnings`, such as that it must wait for nodes.
+    """
 
     id: str
     name: str = ""
@@ -96,6 +99,7 @@ class Job(Record):
     progress: Progress | None = None
     error: Problem | None = None
     verdict: Verdict | None = None
+    warnings: list[str] = Field(default_factory=list)
 
     _jobs: Jobs | None = PrivateAttr(default=None)
 
@@ -215,6 +219,7 @@ class Validation(Record):
 
     resolved: dict[str, Any] = Field(default_factory=dict)
     estimate: dict[str, Any] = Field(default_factory=dict)
+    warnings: list[str] = Field(default_factory=list)
 
 
 class SkippedFile(Record):

@@ -23,7 +23,7 @@ from types import FrameType
 from service import log_records
 from service.embedded.local_ray import LocalRay
 from service.server.listener import bind_listener, warn_if_exposed
-from service.settings import Settings, read_settings
+from service.settings import CURRENT_NODES, Settings, read_settings
 
 logger = logging.getLogger("dasl.serve")
 
@@ -68,7 +68,7 @@ def serve(settings: Settings, stop: threading.Event, *, cpus: int | None = None)
             store cannot be used; or Ray is not installed.
     """
     with _locked(settings.home), bind_listener(settings) as listener:
-        settings = _with_port(settings, listener.getsockname()[1])
+        settings = _for_local_ray(settings, listener.getsockname()[1])
         warn_if_exposed(settings)
         ray = LocalRay(settings.home / "ray", settings.home / "logs" / "ray.log", cpus)
         try:
@@ -172,13 +172,18 @@ def _locked(home: Path) -> Iterator[None]:
         yield
 
 
-def _with_port(settings: Settings, port: int) -> Settings:
-    """The settings with the actual port, and an `api_url` that local workers can reach."""
+def _for_local_ray(settings: Settings, port: int) -> Settings:
+    """The settings with the actual port, an `api_url` that local workers reach, and the local cluster."""
     is_set = settings.api_url != f"http://{settings.host}:{settings.port}"
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     return settings.model_copy(
-        update={"port": port, "api_url": settings.api_url if is_set else url}
+        update={
+            "port": port,
+            "api_url": settings.api_url if is_set else url,
+            # The local Ray has one node.
+            "cluster_limit": settings.cluster_limit or CURRENT_NODES,
+        }
     )
 
 

@@ -26,6 +26,7 @@ from service.jobs.schemas import (
     JobPatch,
     JobView,
     SpecBody,
+    SubmittedJob,
     ValidatedJob,
 )
 from service.states import JobStatus
@@ -45,7 +46,7 @@ def _known_method(name: str | None) -> str | None:
     return name
 
 
-@router.post("", status_code=201, response_model=JobView)
+@router.post("", status_code=201, response_model=SubmittedJob)
 def submit_job(
     spec: SpecBody,
     caller: Submitter,
@@ -55,7 +56,8 @@ def submit_job(
 ) -> Response:
     """Queue a job; a request repeated with the same `Idempotency-Key` gets the first answer."""
     checks = _check_paths(context, caller.tenant, spec)
-    return _submitted(*submission.submit(session, caller, spec, key, checks), status=201)
+    limit = context.settings.cluster_limit
+    return _submitted(*submission.submit(session, caller, spec, key, checks, limit), status=201)
 
 
 @router.post("/validate")
@@ -64,9 +66,12 @@ def validate_job(
 ) -> ValidatedJob:
     """Resolve a spec (no "auto" is left) and estimate its cost, without storing anything."""
     checks = _check_paths(context, caller.tenant, spec)
-    planned = submission.plan(session, caller.tenant, spec, checks)
+    limit = context.settings.cluster_limit
+    planned = submission.plan(session, caller.tenant, spec, checks, limit)
     return ValidatedJob(
-        resolved=planned.resolved.model_dump(mode="json"), estimate=planned.estimate
+        resolved=planned.resolved.model_dump(mode="json"),
+        estimate=planned.estimate,
+        warnings=planned.warnings,
     )
 
 
@@ -128,7 +133,7 @@ def resume_job(job: OwnJobToChange, session: WriteSession) -> JobView:
     return service.resume(session, job)
 
 
-@router.post("/{job_id}/clone", status_code=202, response_model=JobView)
+@router.post("/{job_id}/clone", status_code=202, response_model=SubmittedJob)
 def clone_job(
     job_id: str,
     caller: Submitter,
@@ -161,6 +166,7 @@ def clone_job(
         clone.spec,
         key,
         checks,
+        context.settings.cluster_limit,
         find_checkpoint=find_checkpoint,
         request=replayable,
         events={"settings_kept": (clone.message(job_id), {"settings": clone.kept})}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import (
     BaseModel,
@@ -112,10 +112,17 @@ class JobView(BaseModel):
     """The token that submitted the job, whose quotas it uses."""
 
     @classmethod
-    def of(cls, job: Job, dataset_name: str) -> JobView:
+    def of(cls, job: Job, dataset_name: str) -> Self:
         """Build the view of a row."""
-        fields = {name: getattr(job, name) for name in cls.model_fields if name != "dataset"}
+        fields = {name: getattr(job, name) for name in JobView.model_fields if name != "dataset"}
         return cls(dataset=DatasetReference(id=job.dataset_id, name=dataset_name), **fields)
+
+
+class SubmittedJob(JobView):
+    """A job that was just submitted."""
+
+    warnings: list[str] = []
+    """Sentences on what may surprise, such as a job that must wait for nodes."""
 
 
 class ValidatedJob(BaseModel):
@@ -123,6 +130,8 @@ class ValidatedJob(BaseModel):
 
     resolved: dict[str, Any]
     estimate: Estimate
+    warnings: list[str] = []
+    """As in the answer to a submission."""
 
 
 class AttemptView(BaseModel):

@@ -30,8 +30,9 @@ from service.datasets import repository as datasets
 from service.db.models import Checkpoint, Dataset, Job
 from service.jobs import clones, repository
 from service.jobs.path_checks import PathChecks
-from service.jobs.schemas import JobView
+from service.jobs.schemas import SubmittedJob
 from service.scheduling import capacity
+from service.settings import ClusterLimit
 from service.states import DatasetState
 from service.tokens import repository as tokens
 from service.tokens.service import check_queue
@@ -45,6 +46,7 @@ class Plan:
     estimate: Estimate
     dataset: Dataset
     evaluate_dataset: Dataset | None
+    warnings: list[str]
 
 
 def plan(
@@ -52,6 +54,7 @@ def plan(
     tenant: str,
     spec: JobSpec,
     checks: PathChecks,
+    cluster_limit: ClusterLimit,
     *,
     lock: bool = False,
     from_checkpoint: bool = False,
@@ -60,6 +63,7 @@ def plan(
 
     Args:
         checks: of the paths that the spec names.
+        cluster_limit: the largest cluster, which the job must fit on.
         lock: lock the data sets against deletion until this writing transaction ends.
         from_checkpoint: the job continues from a checkpoint, which has weights.
 
@@ -74,7 +78,8 @@ def plan(
         if evaluate_dataset.id == dataset.id:  # once by name, once by id
             raise field_problem("evaluate.dataset", NOT_ITS_DATASET, name, ANOTHER_DATASET)
     facts = DatasetFacts.model_validate(dataset.facts)
-    problems = [*checks.problems, *capacity.capacity_problems(session, spec.resources)]
+    room = capacity.check_capacity(session, spec.resources, cluster_limit)
+    problems = [*checks.problems, *room.problems]
     try:
         resolved = resolve_spec(spec, facts, checks.record, from_checkpoint=from_checkpoint)
     except SpecError as error:
@@ -85,7 +90,8 @@ def plan(
         for problem in problems:
             by_field.setdefault(problem.field, problem)
         raise spec_problem(list(by_field.values()))
-    return Plan(resolved, estimate_cost(resolved, facts), dataset, evaluate_dataset)
+    estimate = estimate_cost(resolved, facts)
+    return Plan(resolved, estimate, dataset, evaluate_dataset, room.warnings)
 
 
 def _ready_dataset(session: Session, tenant: str, name: str, field: str, lock: bool) -> Dataset:
@@ -117,6 +123,7 @@ def submit(
     spec: JobSpec,
     key: str | None,
     checks: PathChecks,
+    cluster_limit: ClusterLimit,
     *,
     find_checkpoint: Callable[[], Checkpoint] | None = None,
     request: dict[str, Any] | None = None,
@@ -127,6 +134,7 @@ def submit(
     Args:
         key: the Idempotency-Key. The same key with the same request replays the first answer.
         checks: of the paths that the spec names; a replay ignores their problems.
+        cluster_limit: as in `plan`.
         find_checkpoint: finds another job's checkpoint to start from; not called for a replay.
         request: the request that the key identifies, if it is not the spec itself.
         events: message and data of events of the new job, by type.
@@ -150,7 +158,13 @@ def submit(
     if checkpoint is not None:
         checks = clones.checks_of_clone(session, checks, spec, checkpoint)
     planned = plan(
-        session, caller.tenant, spec, checks, lock=True, from_checkpoint=checkpoint is not None
+        session,
+        caller.tenant,
+        spec,
+        checks,
+        cluster_limit,
+        lock=True,
+        from_checkpoint=checkpoint is not None,
     )
     if checkpoint is not None:
         clones.check_branch(session, planned.resolved, checkpoint)
@@ -160,7 +174,9 @@ def submit(
     for kind, (message, data) in (events or {}).items():
         lifecycle.append_event(session, job.id, kind, message, data)
     repository.add_tags(session, job)
-    answer = JobView.of(job, planned.dataset.name).model_dump(mode="json")
+    shown = SubmittedJob.of(job, planned.dataset.name)
+    shown.warnings = planned.warnings
+    answer = shown.model_dump(mode="json")
     if key is None or _store_answer(session, job, answer, key, request_hash):
         return answer, False
     # A concurrent request with the same key committed first: undo this job and give that answer.

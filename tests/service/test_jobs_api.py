@@ -10,6 +10,7 @@ from sqlalchemy import event, select
 
 from service import lifecycle
 from service.db.models import Attempt, IdempotencyKey
+from service.settings import ClusterLimit, NodeShape
 from service.states import StopReason
 from tests.support.api_under_test import Api, refused, snapshot
 
@@ -27,7 +28,7 @@ def test_submit_stores_submitted_and_resolved_spec(api: Api) -> None:
     assert "auto" not in str(job["resolved"])
     assert (job["status"], job["desired"], job["attempt"]) == ("queued", "run", 0)
     assert job["dataset"] == {"id": dataset, "name": "emoji"}
-    assert api.client.get(f"/v1/jobs/{job['id']}").json() == job
+    assert {**api.client.get(f"/v1/jobs/{job['id']}").json(), "warnings": []} == job
     events = api.client.get(f"/v1/jobs/{job['id']}/events").json()
     assert [event["seq"] for event in events["data"]] == [1]
     by_id = api.client.post("/v1/jobs", json={"dataset": dataset})
@@ -148,6 +149,7 @@ def test_submit_refuses_oversize_body_with_or_without_length(api: Api) -> None:
 
 def test_submit_refuses_more_resources_than_the_cluster_has(api: Api) -> None:
     api.dataset()
+    api.settings.cluster_limit = "current"
     spec = {
         "dataset": "emoji",
         "train": {"batch_size": 12},
@@ -189,6 +191,7 @@ def test_submit_refuses_worker_that_fits_on_no_node(
 ) -> None:
     """The nodes have 4 CPUs, 2 CPUs with a GPU, and none."""
     api.dataset()
+    api.settings.cluster_limit = "current"
     snapshot(api, cpus=4, others=[(2, 1), (0, 0)])
     spec = {"dataset": "emoji", "train": {"batch_size": 12}, "resources": resources}
     answer = api.client.post("/v1/jobs", json=spec)
@@ -200,8 +203,48 @@ def test_submit_refuses_worker_that_fits_on_no_node(
     assert because in error["message"]
 
 
+@pytest.mark.parametrize("limit", [None, (NodeShape(8, 64, 8),)])
+def test_job_waits_for_nodes_that_are_away(api: Api, limit: ClusterLimit) -> None:
+    api.dataset()
+    api.settings.cluster_limit = limit
+    snapshot(api, 64, 8, others=[(64, 8)] * 6)  # one of 8 nodes is down
+    resources = {"workers": 64, "gpus_per_worker": 1}
+    spec = {"dataset": "emoji", "train": {"batch_size": 64}, "resources": resources}
+    end = "The job waits until Ray has more nodes."
+    size = "64 workers with 1 CPU and 1 GPU each: the cluster has room for 56"
+    warnings = [f"resources.workers: {size}. {end}"]
+    job = api.submit(**spec)
+    assert job["warnings"] == warnings
+    assert api.client.post("/v1/jobs/validate", json=spec).json()["warnings"] == warnings
+    clone = api.client.post(f"/v1/jobs/{job['id']}/clone", json={"checkpoint": None})
+    assert clone.json()["warnings"] == warnings
+    (first, _) = api.client.get("/v1/cluster").json()["queue"]
+    assert first["waits_for"] == "machines"
+    snapshot(api, 4)  # the nodes with GPUs are scaled down
+    spec["resources"] = {"gpus_per_worker": 1}
+    warnings = [f"resources.gpus_per_worker: no node has a GPU. {end}"]
+    assert api.submit(**spec)["warnings"] == warnings
+    snapshot(api, 4, 1)
+    assert api.submit(**spec)["warnings"] == []
+
+
+def test_submit_refuses_what_the_largest_cluster_cannot_run(api: Api) -> None:
+    api.dataset()
+    api.settings.cluster_limit = (NodeShape(2, 8, 4), NodeShape(1, 32, 0))
+    for resources, field, expected in (
+        ({"workers": 9, "gpus_per_worker": 1}, "workers", "at most 8"),
+        ({"cpus_per_worker": 33}, "cpus_per_worker", "at most 32"),
+        ({"cpus_per_worker": 9, "gpus_per_worker": 1}, "cpus_per_worker", "at most 8"),
+    ):
+        spec = {"dataset": "emoji", "train": {"batch_size": 18}, "resources": resources}
+        for path in ("/v1/jobs", "/v1/jobs/validate"):
+            (error,) = refused(api.client.post(path, json=spec), 422)["errors"]
+            assert (error["field"], error["expected"]) == (f"resources.{field}", expected)
+
+
 def test_submit_reports_one_error_per_mistake(api: Api) -> None:
     api.dataset()
+    api.settings.cluster_limit = "current"
     snapshot(api, cpus=4)
     spec = {"dataset": "emoji", "resources": {"workers": 4096}}
     problem = refused(api.client.post("/v1/jobs", json=spec), 422)
@@ -389,7 +432,7 @@ def test_unknown_job_id_is_not_found(api: Api, job_id: str) -> None:
 
 def test_patch_changes_only_listed_fields(api: Api) -> None:
     api.dataset()
-    job = api.submit(name="old", tags={"a": "b"})
+    job = api.client.get(f"/v1/jobs/{api.submit(name='old', tags={'a': 'b'})['id']}").json()
     changed = api.client.patch(f"/v1/jobs/{job['id']}", json={"priority": 7})
     assert changed.json() == {**job, "priority": 7}
     renamed = api.client.patch(f"/v1/jobs/{job['id']}", json={"name": "new", "tags": {}})

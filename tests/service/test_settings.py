@@ -35,6 +35,31 @@ def test_dataset_roots_are_absolute_folders_separated_by_colons(
             Settings()
 
 
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("", None),
+        ("current", "current"),
+        ("1x16", ((1, 16, 0),)),
+        ("8x64:8, 2x32", ((8, 64, 8), (2, 32, 0))),
+    ],
+)
+def test_cluster_limit_lists_nodes(
+    text: str, limit: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DASL_CLUSTER_LIMIT", text)
+    assert Settings().cluster_limit == limit
+
+
+@pytest.mark.parametrize("text", ["8", "8x", "x8", "8x64:", "8x64;1x1", "now", "-1x8", "8x64,"])
+def test_cluster_limit_that_lists_no_nodes_is_refused(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DASL_CLUSTER_LIMIT", text)
+    with pytest.raises(ValidationError, match="nodes as COUNTxCPUS:GPUS"):
+        Settings()
+
+
 def test_artifacts_uri_must_be_absolute() -> None:
     """All processes must resolve it to the same location, whatever their working folder."""
     assert Settings(artifacts_uri="/shared/dasl/").artifacts_uri == "file:///shared/dasl"

@@ -19,6 +19,7 @@ from service.client import ApiError, Client, DatasetFailed, StaleAttempt, Worker
 from service.client.models import Dataset, Event
 from service.protocol import FileEntry
 from tests.support.api_server import Service, running_service, write_files
+from tests.support.scripted_server import answer_json, scripted
 
 SPEC: dict[str, Any] = {
     "name": "first",
@@ -158,6 +159,21 @@ def test_datasets_add_refuses_a_missing_folder(client: Client) -> None:
     [line] = result.stderr.splitlines()
     assert "uri: does not exist on the server" in line
     assert "/nonexistent/folder" in line
+
+
+def test_submit_prints_warnings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    job = {
+        "id": "job_1",
+        "name": "a",
+        "status": "queued",
+        "warnings": ["resources: too large now."],
+    }
+    (tmp_path / "spec.yaml").write_text("dataset: emoji\n")
+    with scripted(lambda _: answer_json(job)) as server:
+        monkeypatch.setenv("DASL_URL", server.url)
+        result = CliRunner().invoke(app, ["submit", str(tmp_path / "spec.yaml")])
+    assert result.exit_code == 0
+    assert result.stderr == "Warning: resources: too large now.\n"
 
 
 def test_submit_accepts_every_form_and_is_idempotent(
