@@ -14,8 +14,10 @@ import os
 import socket
 from dataclasses import dataclass
 from datetime import timedelta
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Literal
 
+import psutil
 import ray
 import ray.train
 from ray.train.backend import Backend, BackendConfig
@@ -121,10 +123,11 @@ def join(backend: str, address: str, port: int, rank: int, size: int) -> None:
     import torch.distributed as dist
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    if address.startswith("127.") or address == "::1":
-        # By default, collectives connect over the address to which the host name resolves.
-        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-            os.environ.setdefault(name, _loopback())
+    # By default, gloo connects over the address to which the host name resolves, often a loopback address,
+    # and NCCL over the first interface.
+    if (interface := interface_of(ray.util.get_node_ip_address())) is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")  # without =, a prefix of names
     store = _store if rank == 0 else TCPStore(address, port, timeout=TIMEOUT)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
 
@@ -137,6 +140,16 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-def _loopback() -> str:
-    # `lo` on Linux, `lo0` on macOS.
-    return next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
+def interface_of(address: str) -> str | None:
+    """Return the name of the network interface that has an IP address; `None` if there is none.
+
+    Behind NAT, no interface of a node has the address by which the cluster knows it.
+    """
+    wanted = ip_address(address)
+    families = (socket.AF_INET, socket.AF_INET6)
+    for name, addresses in psutil.net_if_addrs().items():
+        # A link-local IPv6 address ends with its scope: `fe80::1%eth0`.
+        held = [each.address.partition("%")[0] for each in addresses if each.family in families]
+        if wanted in map(ip_address, held):
+            return name
+    return None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import ray
 import torch.distributed as dist
@@ -61,6 +64,38 @@ def test_rank_joins_and_leaves_process_group() -> None:
     process_group.leave()
     assert not dist.is_initialized()
     process_group.leave()  # it may have failed before it joined
+
+
+def test_rank_communicates_over_interface_of_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.setenv(name, "removed after the test")
+        monkeypatch.delenv(name)
+    address, port = process_group.open_store()
+    process_group.join("gloo", address, port, rank=0, size=1)
+    process_group.leave()
+    [loopback] = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
+    assert os.environ["GLOO_SOCKET_IFNAME"] == loopback
+    assert os.environ["NCCL_SOCKET_IFNAME"] == f"={loopback}"
+
+
+def test_interface_is_found_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = {
+        "lo": ["127.0.0.1", "::1"],
+        "eth0": ["10.0.0.2", "fe80::2%eth0"],
+        "eth1": ["10.0.1.2", "fd00::2"],
+    }
+
+    def address(text: str) -> Any:
+        family = socket.AF_INET6 if ":" in text else socket.AF_INET
+        return SimpleNamespace(family=family, address=text)
+
+    hardware = SimpleNamespace(family=socket.AF_PACKET, address="02:42:ac:11:00:02")
+    interfaces = {name: [hardware, *map(address, held)] for name, held in addresses.items()}
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: interfaces)
+    for name, held in addresses.items():
+        for text in held:
+            assert process_group.interface_of(text.partition("%")[0]) == name
+    assert process_group.interface_of("192.0.2.7") is None, "behind NAT"
 
 
 def test_driver_and_controller_do_not_import_torch() -> None:

@@ -1,0 +1,145 @@
+"""A job across two Ray nodes whose cable is cut."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from service.client import Client
+from service.client.models import Job
+from service.db.migrate import upgrade
+from service.db.session import Database
+from service.embedded.bootstrap_token import admin_token
+from tests.support.polling import PATIENCE_SECONDS, until
+from tests.support.running_service import spec, write_images
+from tests.support.two_nodes import ADDRESSES, Machine, TwoNodes, two_nodes, why_impossible
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("two-nodes"), pytest.mark.timeout(900)]
+
+URL = f"http://{ADDRESSES['head']}:8000"
+OUTAGE_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A service on two Ray nodes of one CPU each."""
+
+    machines: TwoNodes
+    folder: Path
+    client: Client
+
+    def phases(self, job: Job, name: str) -> int:
+        """Return how often a job has begun a phase; fail if the job is over."""
+        latest = job.refresh()
+        assert not latest.done, f"{latest.error}\n{self.output()}"
+        events = self.client.jobs.events(job.id)
+        return [(event.data or {}).get("phase") for event in events].count(name)
+
+    def waits_for_machines(self, job: Job) -> bool:
+        """Whether a job is queued because too few nodes are left."""
+        messages = [event.message for event in self.client.jobs.events(job.id)]
+        return job.refresh().status == "queued" and "more machines" in messages[-1]
+
+    def until_saved(self, job: Job, attempt: int) -> None:
+        """Wait until an attempt has saved a checkpoint."""
+
+        def saved() -> bool | None:
+            if self.phases(job, "training") < attempt:
+                return None
+            checkpoints = self.client.jobs.checkpoints(job.id)
+            return attempt in [checkpoint.attempt for checkpoint in checkpoints] or None
+
+        until(saved, f"a checkpoint of attempt {attempt}", pause=0.5)
+
+    def output(self) -> str:
+        """Return the last lines that each process has printed."""
+        files = sorted(self.folder.glob("*.log"))
+        return "\n".join(f"{file.name}:\n{file.read_text()[-4000:]}" for file in files)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    if reason := why_impossible():
+        pytest.skip(reason)
+    database_url = f"sqlite:///{tmp_path / 'dasl.db'}"
+    upgrade(database_url)
+    database = Database(database_url)
+    token = admin_token(database, tmp_path / "config.toml")
+    database.dispose()
+    head = ADDRESSES["head"]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("DASL_")} | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_enable_worker_prestart": "0",
+        "RAY_prestart_worker_first_driver": "0",
+        "DASL_HOME": str(tmp_path),
+        "DASL_CACHE_DIR": str(tmp_path / "cache"),
+        "DASL_HOST": head,
+        "DASL_RAY_ADDRESS": f"http://{head}:8265",
+    }
+    # A socket's path has at most 107 bytes.
+    with two_nodes() as machines, TemporaryDirectory(prefix="dasl-ray-", dir="/tmp") as sockets:
+        roles: dict[Machine, str] = {
+            "head": f"--head --port=6379 --dashboard-host={head} --temp-dir={sockets}",
+            "node": f"--address={head}:6379",
+        }
+        for machine, role in roles.items():
+            ray = (
+                f"ray start --block --disable-usage-stats --num-cpus=1 --object-store-memory=200000000 "
+                f"--node-ip-address={ADDRESSES[machine]} {role}"
+            )
+            # A node that has lost the head for too long exits, and is restarted like a container.
+            always = ["sh", "-c", f"while true; do {ray}; sleep 1; done"]
+            machines.start(machine, always, env, tmp_path / f"{machine}.log")
+        for service in ("server", "dispatcher"):
+            command = [sys.executable, "-m", f"service.{service}"]
+            machines.start("head", command, env, tmp_path / f"{service}.log")
+        with machines.on("head"), Client(URL, token, patience=PATIENCE_SECONDS) as client:
+            until(lambda: len(client.cluster().nodes) == 2 or None, "two nodes", pause=0.5)
+            yield Cluster(machines, tmp_path, client)
+
+
+def test_job_on_two_nodes_survives_cut_cable(cluster: Cluster) -> None:
+    client, machines = cluster.client, cluster.machines
+    write_images(cluster.folder / "images", 88)
+    client.datasets.add(cluster.folder / "images", "images").wait(timeout=PATIENCE_SECONDS)
+    # It saves about once a second, and has enough steps for a fast machine.
+    train = {"epochs": 5000, "batch_size": 8, "checkpoint_every_epochs": 50}
+    job = client.jobs.submit(
+        spec(
+            "images",
+            train=train,
+            evaluate={"every_epochs": 5000},
+            checkpoints={"keep_last": 1},
+        )
+    )
+    cluster.until_saved(job, attempt=1)
+    log = client.jobs.logs(job.id)
+    assert all(f"is on {address}, cpu" in log for address in ADDRESSES.values()), log
+
+    machines.cut()
+    time.sleep(OUTAGE_SECONDS)
+    machines.mend()
+    cluster.until_saved(job, attempt=2)
+
+    machines.cut()
+    until(lambda: cluster.waits_for_machines(job) or None, "a job without a node", pause=0.5)
+    machines.mend()
+    cluster.until_saved(job, attempt=3)
+
+    job.pause()
+    until(lambda: job.refresh().status == "paused" or None, "the pause", pause=0.5)
+    attempts = client.jobs.attempts(job.id)
+    assert [attempt.state for attempt in attempts] == ["failed", "failed", "paused"]
+    sources = [(attempt.model_extra or {})["resume_checkpoint_id"] for attempt in attempts]
+    assert sources[0] is None
+    assert None not in sources[1:], "each attempt resumes from the one before it"
