@@ -96,8 +96,42 @@ class AttemptLog:
             return Piece(start, data, end)
 
     def text(self) -> Iterator[bytes]:
-        """Read the stored log, with a line in place of dropped bytes."""
-        position, end = 0, self.end()
+        """Read the stored log in blocks, with a line in place of dropped bytes."""
+        return self._text(0, self.end())
+
+    def tail(self, lines: int) -> tuple[Iterator[bytes], int]:
+        """Return the last lines in blocks, and the position where they begin.
+
+        They reach back at most to the last dropped bytes, for which there is a line then.
+        """
+        parts = self.parts()
+        end = position = parts[-1].end if parts else 0
+        left = lines
+        while parts and left > 0:
+            part = parts[-1]
+            if position == part.start:
+                parts.pop()
+                gap = position - (parts[-1].end if parts else 0)
+                if gap:
+                    return self._text(position - gap, end), position
+                continue
+            start = max(part.start, position - _TAIL_BLOCK)
+            try:
+                block = self._bytes(part, start, position)
+            except FileNotFoundError:
+                break  # The part was dropped in between.
+            # The line break at the end of the log ends its last line.
+            stop = len(block) - 1 if position == end else len(block)
+            breaks = block.count(b"\n", 0, stop)
+            if breaks >= left:
+                for _ in range(left):
+                    stop = block.rindex(b"\n", 0, stop)
+                position, left = start + stop + 1, 0
+            else:
+                position, left = start, left - breaks
+        return self._text(position, end), position
+
+    def _text(self, position: int, end: int) -> Iterator[bytes]:
         while position < end:
             piece = self.read(position, min(_BLOCK, end - position))
             if piece.start > position:
@@ -106,38 +140,6 @@ class AttemptLog:
                 return
             yield piece.data
             position = piece.start + len(piece.data)
-
-    def tail(self, lines: int) -> tuple[bytes, int]:
-        """Return the last lines and the position where they begin.
-
-        They reach back at most to the last dropped bytes, for which there is a line then.
-        """
-        parts = self.parts()
-        position = parts[-1].end if parts else 0
-        gap = breaks = 0
-        blocks: list[bytes] = []  # In reverse order; joined once, as there may be many.
-        # One line break more than lines: it ends the line before them.
-        while parts and breaks <= lines:
-            part = parts[-1]
-            if position == part.start:
-                parts.pop()
-                gap = position - (parts[-1].end if parts else 0)
-                if gap:
-                    break
-                continue
-            start = max(part.start, position - _TAIL_BLOCK)
-            try:
-                block = self._bytes(part, start, position)
-            except FileNotFoundError:
-                break  # The part was dropped in between.
-            blocks.append(block)
-            breaks += block.count(b"\n")
-            position = start
-        text = b"".join(reversed(blocks))
-        all_lines = text.splitlines(keepends=True)
-        last = b"".join(all_lines[-lines:] if lines else [])
-        note = left_out(gap) if gap and len(all_lines) < lines else b""
-        return note + last, position + len(text) - len(last)
 
     def append(self, position: int, data: bytes, limit: int) -> None:
         """Add the bytes at `position`, then drop parts from the middle until `limit` is kept.

@@ -106,7 +106,8 @@ class LogCopier:
 
     def _copied_tail(self, job_id: str, number: int) -> list[str]:
         try:
-            return _lines(AttemptLog(self._storage, job_id, number).tail(TAIL_LINES)[0])
+            text, _ = AttemptLog(self._storage, job_id, number).tail(TAIL_LINES)
+            return _lines(b"".join(text))
         except Exception as error:  # noqa: BLE001  # Each store raises what it likes.
             logger.warning("The log of attempt %d of %s cannot be read: %s", number, job_id, error)
             return []

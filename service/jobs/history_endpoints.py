@@ -101,9 +101,8 @@ def show_log(
         else:
             offset = 0 if tail is None else log.tail(tail)[1]
         return stream(context, caller, LogStream(context, job.id, number, offset).poll)
-    if tail is not None:
-        return Response(log.tail(tail)[0], media_type="text/plain; charset=utf-8")
-    return StreamingResponse(log.text(), media_type="text/plain; charset=utf-8")
+    text = log.text() if tail is None else log.tail(tail)[0]
+    return StreamingResponse(text, media_type="text/plain; charset=utf-8")
 
 
 def _number(text: str, event_id: str, largest: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,16 +35,22 @@ def lines(start: int, stop: int) -> bytes:
     return b"".join(b"line %04d\n" % number for number in range(start, stop))
 
 
+def tail(log: AttemptLog, lines: int) -> tuple[bytes, int]:
+    """Return the last lines of a log, and where they begin."""
+    text, position = log.tail(lines)
+    return b"".join(text), position
+
+
 def test_short_log_is_one_growing_file(log: AttemptLog) -> None:
-    assert (log.parts(), log.end(), log.tail(3), list(log.text())) == ([], 0, (b"", 0), [])
+    assert (log.parts(), log.end(), tail(log, 3), list(log.text())) == ([], 0, (b"", 0), [])
     log.append(0, b"one\ntwo\n", LIMIT)
     log.append(8, b"three", LIMIT)
     log.append(8, b"three\n", LIMIT)  # Repeats written bytes and adds some, as after a crash.
     assert b"".join(log.text()) == b"one\ntwo\nthree\n"
     assert [(part.start, part.end) for part in log.parts()] == [(0, 14)]
     assert log.parts()[0].path.endswith("/job_x/attempts/1/driver.log")
-    assert log.tail(2) == (b"two\nthree\n", 4)
-    assert log.tail(0) == (b"", 14)
+    assert tail(log, 2) == (b"two\nthree\n", 4)
+    assert tail(log, 0) == (b"", 14)
     piece = log.read(5, 4)
     assert (piece.start, piece.data, piece.end) == (5, b"wo\nt", 14)
 
@@ -56,19 +63,19 @@ def test_long_log_keeps_head_and_tail(log: AttemptLog) -> None:
     assert sum(part.end - part.start for part in parts) <= LIMIT
     assert all(part.start % 10 == 0 for part in parts), "parts begin with a line"
     [gap] = [i for i in range(1, len(parts)) if parts[i].start > parts[i - 1].end]
-    head, tail = parts[gap - 1].end, parts[gap].start
+    head, rest = parts[gap - 1].end, parts[gap].start
     assert head >= LIMIT // 2 - 2 * 64
-    assert len(written) - tail >= LIMIT // 2 - 2 * 64
-    kept = written[:head] + left_out(tail - head) + written[tail:]
+    assert len(written) - rest >= LIMIT // 2 - 2 * 64
+    kept = written[:head] + left_out(rest - head) + written[rest:]
     assert b"".join(log.text()) == kept
     assert log.end() == len(written)
 
-    assert log.tail(3) == (lines(997, 1000), len(written) - 30)
-    assert log.tail(10_000) == (left_out(tail - head) + written[tail:], tail)
+    assert tail(log, 3) == (lines(997, 1000), len(written) - 30)
+    assert tail(log, 10_000) == (left_out(rest - head) + written[rest:], rest)
     # A read inside the gap returns the bytes after it; positions do not shift.
-    for position in (head, head + 1, tail - 1, tail):
+    for position in (head, head + 1, rest - 1, rest):
         piece = log.read(position, 20)
-        assert (piece.start, piece.data) == (tail, written[tail : tail + 20])
+        assert (piece.start, piece.data) == (rest, written[rest : rest + 20])
     assert log.read(head - 5, 20).data == written[head - 5 : head]
 
 
@@ -115,8 +122,21 @@ def test_log_tail_costs_linear_work(log: AttemptLog, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Counted, "work", 0)
     read = log._bytes
     monkeypatch.setattr(log, "_bytes", lambda *where: Counted(read(*where)))
-    assert log.tail(1000) == (written, 0)
+    assert tail(log, 1000) == (written, 0)
     assert 0 < Counted.work <= 2 * len(written)
+
+
+def test_long_tail_takes_the_memory_of_some_blocks(tmp_path: Path) -> None:
+    log = AttemptLog(Storage(f"file://{tmp_path}"), "job_x", 1)
+    written = b"(RayTrainWorker pid=1234) %s\n" % (b"x" * 640) * 15_000
+    log.append(0, written, 16 << 20)
+    tracemalloc.start()
+    text, position = log.tail(14_999)
+    size = sum(len(block) for block in text)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (size, position) == (len(written) - 667, 667)
+    assert peak < 4 << 20
 
 
 @given(
@@ -134,8 +154,8 @@ def test_log_reads_back_what_was_appended(
     for piece in pieces:
         log.append(log.end(), piece.encode(), 16 * 20 * 100)
     all_lines = written.splitlines(keepends=True)
-    tail = b"".join(all_lines[max(0, len(all_lines) - line_count) :])
-    assert log.tail(line_count) == (tail, len(written) - len(tail))
+    end = b"".join(all_lines[max(0, len(all_lines) - line_count) :])
+    assert tail(log, line_count) == (end, len(written) - len(end))
     assert b"".join(log.text()) == written
     assert log.read(position, count).data == written[position : position + count]
     if written:
