@@ -14,7 +14,7 @@ from service.api.transaction import ReadSession, Route, WithContext
 from service.artifacts.attempt_log import AttemptLog
 from service.jobs import repository
 from service.jobs.dependencies import OwnJob
-from service.jobs.metrics import columns
+from service.jobs.metrics import Columns
 from service.jobs.schemas import EventPage, EventView, MetricColumns
 from service.jobs.streams import EventStream, LogStream
 
@@ -48,7 +48,7 @@ def list_events(
     return EventPage(data=data, has_more=len(rows) > limit, next=data[-1].seq if data else after)
 
 
-@router.get("/{job_id}/metrics")
+@router.get("/{job_id}/metrics", response_model=MetricColumns)
 def show_metrics(
     job: OwnJob,
     session: ReadSession,
@@ -58,12 +58,15 @@ def show_metrics(
     ] = None,
     from_step: Step = 0,
     max_points: Annotated[int, Query(ge=2, le=1_000_000)] = 10_000,
-) -> MetricColumns:
+) -> Response:
     """Show metrics as columns, downsampled to about `max_points` steps and at most a million values.
 
     Thinning keeps minima and maxima.
     """
-    return columns(repository.metrics(session, job.id, name or (), from_step, max_points))
+    columns = Columns.of(repository.metrics(session, job.id, name or (), from_step, max_points))
+    # Read completely: neither the connection nor the transaction waits for a slow client.
+    session.close()
+    return StreamingResponse(columns.as_json(), media_type="application/json")
 
 
 @router.get(

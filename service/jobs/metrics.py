@@ -1,31 +1,100 @@
-"""Arrangement of metrics in columns over common steps."""
+"""Arrangement of metrics in columns over common steps, in a few bytes per value."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import heapq
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import Any
 
-from service.jobs.schemas import MetricColumns
+from pydantic_core import to_json
+
+# Values per block of an answer.
+_BLOCK = 10_000
 
 
-def columns(points: Iterable[Sequence[object]]) -> MetricColumns:
-    """Return metric points as columns over common steps.
+@dataclass(frozen=True)
+class _Series:
+    steps: array[int]
+    values: array[float]
 
-    Args:
-        points: (name, step, time, value); of duplicates of name and step, the last one is used.
-    """
-    series: dict[str, dict[int, float]] = {}
-    times: dict[int, float] = {}
-    for name, step, time, value in points:
-        assert isinstance(name, str)
-        assert isinstance(step, int)
-        assert isinstance(time, float)
-        assert isinstance(value, float)
-        series.setdefault(name, {})[step] = value
-        # If a step was repeated, the newest attempt has the latest time.
-        times[step] = max(time, times.get(step, time))
-    steps = sorted(times)
-    return MetricColumns(
-        step=steps,
-        time=[times[step] for step in steps],
-        values={name: [by_step.get(step) for step in steps] for name, by_step in series.items()},
-    )
+
+@dataclass
+class Columns:
+    """Metric points as columns over common steps. Python's lists would take ten times the memory."""
+
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    times: array[float] = field(default_factory=lambda: array("d"))
+    _series: dict[str, _Series] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, points: Iterable[Sequence[Any]]) -> Columns:
+        """Return points as columns.
+
+        Args:
+            points: (name, step, time, value) by name and step; of duplicates of both, the last one is used.
+        """
+        columns = cls()
+        for name, rows in groupby(points, key=itemgetter(0)):
+            steps, times, values = array("q"), array("d"), array("d")
+            for _, step, time, value in rows:
+                if steps and steps[-1] == step:
+                    # If a step was repeated, the newest attempt has the latest time.
+                    times[-1], values[-1] = max(times[-1], time), value
+                else:
+                    steps.append(step)
+                    times.append(time)
+                    values.append(value)
+            columns._series[name] = _Series(steps, values)
+            columns._add_steps(steps, times)
+        return columns
+
+    def as_json(self) -> Iterator[bytes]:
+        """Encode a `MetricColumns`, in blocks."""
+        yield b'{"step":'
+        yield from _encoded(self.steps)
+        yield b',"time":'
+        yield from _encoded(self.times)
+        yield b',"values":{'
+        for number, (name, series) in enumerate(self._series.items()):
+            yield (b"," if number else b"") + to_json(name) + b":"
+            yield from _encoded(self._aligned(series))
+        yield b"}}"
+
+    def _add_steps(self, steps: array[int], times: array[float]) -> None:
+        if steps == self.steps:
+            self.times = array("d", map(max, self.times, times))
+            return
+        both = heapq.merge(zip(self.steps, self.times, strict=True), zip(steps, times, strict=True))
+        self.steps, self.times = array("q"), array("d")
+        for step, time in both:
+            if self.steps and self.steps[-1] == step:
+                self.times[-1] = max(self.times[-1], time)
+            else:
+                self.steps.append(step)
+                self.times.append(time)
+
+    def _aligned(self, series: _Series) -> Iterator[float | None]:
+        """Yield the value of a series at each common step; `None` where it has none."""
+        if len(series.steps) == len(self.steps):
+            yield from series.values
+            return
+        index, count = 0, len(series.steps)
+        for step in self.steps:
+            if index < count and series.steps[index] == step:
+                yield series.values[index]
+                index += 1
+            else:
+                yield None
+
+
+def _encoded(values: Iterable[float | None]) -> Iterator[bytes]:
+    left = iter(values)
+    before = b"["
+    while block := list(islice(left, _BLOCK)):
+        yield before + to_json(block)[1:-1]
+        before = b","
+    yield b"[]" if before == b"[" else b"]"

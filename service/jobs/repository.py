@@ -33,8 +33,10 @@ from service.db.models import (
     Metric,
 )
 
-# Limit of one response; building it takes some 200 MB.
+# Limit of one response.
 _MAX_VALUES = 1_000_000
+# Rows that are held in memory while a response is built.
+_ROWS_AT_ONCE = 1000
 # Statements of every submission. Building one takes half of its run time, so they are built once.
 _TAGS, _ANSWERS = (Base.metadata.tables[row.__tablename__] for row in (JobTag, IdempotencyKey))
 _ADD_TAG = insert(_TAGS)
@@ -219,7 +221,7 @@ def metrics(
         if steps > max_points:
             intervals = max(1, (max_points - 2) // (2 * series))
             query = query.where(Metric.step.in_(_downsampled_steps(conditions, steps, intervals)))
-    return session.execute(query)
+    return session.execute(query.execution_options(yield_per=_ROWS_AT_ONCE))
 
 
 def _downsampled_steps(

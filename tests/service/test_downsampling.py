@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from datetime import UTC, datetime
 
 import pytest
@@ -13,7 +14,7 @@ from service import ids, lifecycle
 from service.db.models import Dataset, Job, Metric
 from service.db.session import Database
 from service.jobs import repository
-from service.jobs.metrics import columns
+from service.jobs.metrics import Columns
 from service.jobs.schemas import MetricColumns
 
 # Name, step, attempt, value.
@@ -58,11 +59,16 @@ def stored(database: Database, dataset_id: str, points: list[Point]) -> str:
     return job.id
 
 
+def decoded(columns: Columns) -> MetricColumns:
+    return MetricColumns.model_validate_json(b"".join(columns.as_json()))
+
+
 def shown(
     database: Database, job_id: str, max_points: int | None = None, *names: str, from_step: int = 0
 ) -> MetricColumns:
     with database.read() as session:
-        return columns(repository.metrics(session, job_id, names, from_step, max_points))
+        columns = Columns.of(repository.metrics(session, job_id, names, from_step, max_points))
+    return decoded(columns)
 
 
 def expected_steps(whole: MetricColumns, max_points: int) -> list[int]:
@@ -139,8 +145,38 @@ def test_downsampling_budget_counts_only_selected_series(
 
 
 def test_columns_keep_the_later_point_of_a_step() -> None:
-    both = columns([("loss", 1, 10.0, 5.0), ("loss", 1, 20.0, 4.0)])
+    both = decoded(Columns.of([("loss", 1, 10.0, 5.0), ("loss", 1, 20.0, 4.0)]))
     assert (both.step, both.time, both.values) == ([1], [20.0], {"loss": [4.0]})
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.sampled_from(["a", "b", 'quoted "', "\u00fc"]), st.integers(0, 12)),
+        st.tuples(st.floats(0, 9), st.floats(allow_nan=False, allow_infinity=False)),
+    )
+)
+def test_columns_contain_every_point_at_its_step(
+    points: dict[tuple[str, int], tuple[float, float]],
+) -> None:
+    answer = decoded(Columns.of([(*key, *points[key]) for key in sorted(points)]))
+    assert answer.step == sorted({step for _, step in points})
+    names = {name for name, _ in points}
+    latest = [max(points[n, s][0] for n in names if (n, s) in points) for s in answer.step]
+    assert answer.time == latest
+    assert answer.values == {
+        name: [points[name, step][1] if (name, step) in points else None for step in answer.step]
+        for name in names
+    }
+
+
+def test_columns_take_few_bytes_per_value() -> None:
+    points = ((f"s{n}", step, step / 3, n / 7) for n in range(20) for step in range(5000))
+    tracemalloc.start()
+    size = sum(len(block) for block in Columns.of(points).as_json())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size > 1_000_000
+    assert peak < 30 * 100_000
 
 
 def test_downsampling_drops_spike_overwritten_by_later_attempt(
