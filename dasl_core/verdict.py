@@ -58,14 +58,17 @@ class _Curve:
     epochs: Sequence[float]
     margin: float
     """A smaller difference may be chance."""
+    raw: float | None
+    """The metric of raw pixels; None if it was not measured."""
 
     @property
     def last(self) -> float:
         return self.values[-1]
 
     def ends(self) -> dict[str, float]:
-        """Return the metric before and after training, by name."""
-        return {f"{self.name}_at_start": self.start, self.name: self.last}
+        """Return the metric before and after training, and of raw pixels, by name."""
+        raw = {} if self.raw is None else {f"{self.name}_of_raw": self.raw}
+        return {f"{self.name}_at_start": self.start, self.name: self.last, **raw}
 
 
 def judge(
@@ -77,7 +80,8 @@ def judge(
     """Judge a training by its evaluations.
 
     The metric is the k-NN accuracy of the backbone; without it its R@1, or R@K with the smallest K; without
-    labels its effective rank. A difference counts if it is larger than one standard error of an accuracy on
+    labels its effective rank. It is compared with its value before training, its earlier values, and that of
+    raw pixels. A difference counts if it is larger than one standard error of an accuracy on
     so many images, or 5 % of a rank.
 
     Args:
@@ -105,6 +109,9 @@ def judge(
             "epochs."
         )
         return Verdict("no_better", message + advice, metrics)
+    below_raw = curve.raw is not None and last <= curve.raw + curve.margin
+    if below_raw:
+        advice = f" Raw pixels have {curve.raw:.3g}.{advice}"
     best = max(range(len(curve.values)), key=lambda i: curve.values[i])
     if last < curve.values[best] - 2 * curve.margin:
         metrics |= {f"{name}_best": curve.values[best], "best_epoch": curve.epochs[best]}
@@ -121,6 +128,12 @@ def judge(
             f"({curve.start:.3g} at the start)."
         )
         return Verdict("still_rising", message + advice, metrics)
+    if below_raw:
+        message = (
+            f"no better than raw pixels: {text}. Check the views (augment), which may remove what tells the classes "
+            "apart, and the number of epochs."
+        )
+        return Verdict("no_better", message + advice, metrics)
     return Verdict("healthy", f"healthy: {text}.{advice}", metrics)
 
 
@@ -151,7 +164,10 @@ def _curve(evaluations: Sequence[Mapping[str, Any]], held_out: int, queries: int
             share = (last * images + 1) / (images + 2)
             margin = math.sqrt(share * (1 - share) / images)
         steps, epochs = [e["step"] for e in trained], [e["epoch"] for e in trained]
-        return _Curve(name, first, known[1:], steps, epochs, margin)
+        pixels: Mapping[str, Any] = next(
+            (e["metrics"] for e in evaluations if e["subject"] == "raw"), {}
+        )
+        return _Curve(name, first, known[1:], steps, epochs, margin, _finite(pixels, name))
     return None
 
 

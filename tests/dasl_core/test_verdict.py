@@ -136,7 +136,21 @@ def test_weights_to_start_from_are_the_start() -> None:
 
 
 def test_raw_pixels_are_not_the_start() -> None:
-    assert judged(evaluations(0.2, 0.4, 0.4, 0.4, raw=0.9)).verdict == "healthy"
+    verdict = judged(evaluations(0.2, 0.4, 0.4, 0.4, raw=0.3))
+    assert verdict.verdict == "healthy"
+    assert verdict.metrics == {"knn_top1_at_start": 0.2, "knn_top1": 0.4, "knn_top1_of_raw": 0.3}
+
+
+def test_features_below_raw_pixels_are_not_healthy() -> None:
+    verdict = judged(evaluations(0.2, 0.4, 0.4, 0.4, raw=0.9))
+    assert verdict.verdict == "no_better"
+    assert verdict.message.startswith(
+        "no better than raw pixels: knn_top1 0.4, 0.2 at the start. Check the views"
+    )
+    assert verdict.message.endswith("Raw pixels have 0.9.")
+    rising = judged(evaluations(0.2, 0.3, 0.4, 0.5, raw=0.9))
+    assert rising.verdict == "still_rising"
+    assert "Raw pixels have 0.9." in rising.message
 
 
 share = st.floats(0, 1)
