@@ -21,6 +21,9 @@ from dasl_core.vocabulary import FILE_NAME, LONGEST_FILE_NAME, Desired, Outcome,
 
 IngestOutcome = Literal["ready", "failed"]
 
+NO_ROOM = "no-room"
+"""Type of the error of an attempt for whose ranks Ray had no room."""
+
 FileName = Annotated[
     str, StringConstraints(min_length=1, max_length=LONGEST_FILE_NAME, pattern=FILE_NAME)
 ]

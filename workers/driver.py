@@ -19,7 +19,13 @@ from service.client.errors import SPEC_UNREADABLE
 from service.client.worker import WorkerClient
 from service.protocol import UNDELIVERED_EXIT_CODE, AttemptStart
 from workers.artifacts import exists, find_damage
-from workers.failures import NON_RETRYABLE, cause_of, describe, is_infrastructure_error
+from workers.failures import (
+    NON_RETRYABLE,
+    cause_of,
+    describe,
+    is_infrastructure_error,
+    start_failure,
+)
 from workers.logs import log_to_stderr
 from workers.report_queue import ReportsUndelivered
 from workers.settings import BEST_EFFORT_SECONDS, PATIENCE_SECONDS, RAY_SETTINGS
@@ -218,8 +224,7 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
     except WorkerGroupError as error:
         return cause_of(error.worker_failures) or error
     except TrainingFailedError as error:
-        failed: BaseException = error
-        return failed
+        return start_failure(error)
     return None
 
 

@@ -3,6 +3,8 @@
 import traceback
 from collections.abc import Mapping
 
+from service.protocol import NO_ROOM
+
 _LONGEST_TEXT = 20_000
 
 # The numbers in the messages of torch and Ray differ each time; they are in the traceback. A fixed message lets
@@ -18,6 +20,24 @@ NON_RETRYABLE = (ValueError, ArithmeticError)
 
 class RankDied(Exception):
     """A rank's process ended without an exception: it was killed, it crashed, or its node is gone."""
+
+
+class NoRoom(Exception):
+    """Ray could not place the ranks in time: other programs use the nodes, or a node is gone."""
+
+
+# Of `ray.train.v2._internal.exceptions`, compared by name because the module is private.
+_NO_ROOM = frozenset({"WorkerGroupStartupTimeoutError", "InsufficientClusterResourcesError"})
+
+
+def start_failure(error: BaseException) -> BaseException:
+    """Return why Ray Train did not start the ranks, or the error itself if it is about something else."""
+    cause = getattr(error, "controller_failure", None)
+    if type(cause).__name__ not in _NO_ROOM:
+        return error
+    no_room = NoRoom("Ray had no room for the ranks of the attempt")
+    no_room.__cause__ = cause  # Ray's whole text, for the traceback.
+    return no_room
 
 
 def cause_of(failures: Mapping[int, Exception]) -> BaseException | None:
@@ -41,6 +61,9 @@ def cause_of(failures: Mapping[int, Exception]) -> BaseException | None:
     return cause
 
 
+_TYPES: dict[type[BaseException], str] = {RankDied: "rank-died", NoRoom: NO_ROOM}
+
+
 def unwrap(error: BaseException) -> BaseException:
     """Return the exception of a rank without Ray's wrappers."""
     links = (getattr(error, name, None) for name in ("cause", "health_check_failure", "__cause__"))
@@ -52,7 +75,7 @@ def describe(error: BaseException) -> dict[str, str]:
     """Return the type, message and traceback of an error, as the API stores them."""
     lines = traceback.format_exception(error)
     device = _exhausted_device(error)
-    kind = "rank-died" if isinstance(error, RankDied) else type(error).__name__
+    kind = _TYPES.get(type(error), type(error).__name__)
     return {
         "type": kind if device is None else "out-of-memory",
         "message": storable(_message(error) if device is None else OUT_OF_MEMORY.format(device)),
@@ -73,7 +96,7 @@ def storable(text: str) -> str:
 def is_infrastructure_error(error: BaseException) -> bool:
     """Whether an error comes from disks, networks, memory or other processes and may not repeat."""
     return (
-        isinstance(error, OSError | MemoryError | RankDied)
+        isinstance(error, OSError | MemoryError | RankDied | NoRoom)
         or type(error).__module__.partition(".")[0] == "ray"
         or _is_consequence(error)
     )

@@ -12,6 +12,7 @@ from service.cluster.schemas import QueuedJob
 from service.db.models import ClusterSnapshot
 from service.scheduling import repository as scheduling
 from service.scheduling.admission import Decision, Running, decide
+from service.scheduling.foreign_use import ForeignUse
 from service.scheduling.nodes import Cluster
 from service.scheduling.repository import nodes_of
 
@@ -30,7 +31,9 @@ def waiting(
     decisions: dict[str, Decision] = {}
     if jobs and snapshot is not None and snapshot.alive:
         # Jobs of other tenants count as well; only their total demand is disclosed.
-        all_decisions = decide(Cluster(nodes_of(snapshot)), taken, scheduling.queued(session), now)
+        cluster = Cluster(nodes_of(snapshot))
+        foreign = ForeignUse().of(cluster.nodes, taken)
+        all_decisions = decide(cluster, taken, scheduling.queued(session), now, foreign)
         decisions = {decision.job.job_id: decision for decision in all_decisions}
     unreadable = scheduling.why_unreadable(session, [job.id for job in jobs])
     default_reason = "" if snapshot is None or snapshot.alive else _UNAVAILABLE

@@ -38,6 +38,7 @@ from service.dispatcher.train_policy import Restarted, TrainPolicy
 from service.dispatcher.watcher import RunWatcher
 from service.scheduling import repository as scheduling
 from service.scheduling.admission import Decision, decide
+from service.scheduling.foreign_use import ForeignUse
 from service.scheduling.nodes import Cluster
 from service.settings import Settings
 
@@ -107,6 +108,7 @@ class Dispatcher:
         self._cluster_polled_at: datetime | None = None
         self._watched_at: datetime | None = None
         self._recorded_waits: set[tuple[str, int, str]] = set()
+        self._foreign_use = ForeignUse()
         self._shutting_down = self._saving = False
 
     def cluster_was_restarted(self, restarted: Restarted) -> None:
@@ -218,6 +220,9 @@ class Dispatcher:
         with self._context.database.read() as session:
             live = [(watcher, watcher.live(session)) for watcher in self._watchers]
         self._context.submitted &= {run.submission_id for _, runs in live for run in runs}
+        attempts = (run for watcher, runs in live if watcher is self._attempts for run in runs)
+        demands = {attempt.submission_id: attempt.demand for attempt in attempts}
+        self._foreign_use.update(demands, self._context.clock())
         for watcher, runs in live:
             for run in runs:
                 self._run_step(watcher.watch, run)
@@ -282,7 +287,8 @@ class Dispatcher:
             if not queue:
                 return
             taken = scheduling.resources_in_use(session, now)
-        decisions = decide(cluster, taken, queue, now)
+        foreign = self._foreign_use.of(cluster.nodes, taken)
+        decisions = decide(cluster, taken, queue, now, foreign)
         for decision in decisions:
             if decision.starts:
                 self._run_step(self._attempts.start, decision.job.job_id)

@@ -24,7 +24,8 @@ class Retry(StrEnum):
     """As `LIMITED`, but not if the same error occurs twice in a row without a step in between. For errors
     that the training itself may cause."""
     FREE = "free"
-    """Always retry, without using up a restart: the service was stopped while the attempt ran."""
+    """Always retry, without using up a restart: the service was stopped while the attempt ran, or Ray had
+    no room for its ranks."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,9 @@ within its `resources.max_hours`. Later jobs are backfilled if they fit now and 
 reservation: their own limit ends them before it, or they leave enough room beside the reserved job. So
 small jobs can never postpone the reserved time, and resources that are not reserved are used.
 
+Room that other programs on the same Ray use is not there for any job. Jobs that do not fit beside them
+wait without a reservation, because nothing says when they end.
+
 Jobs that would not fit on the empty cluster, and jobs held back by a quota of their token, are skipped
 and get no reservation: more machines, or the end of the token's own jobs, must come first.
 
@@ -17,8 +20,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Literal
@@ -112,27 +115,39 @@ class _Reservation:
 
 
 def decide(
-    cluster: Cluster, running: Sequence[Running], queue: Iterable[Queued], now: datetime
+    cluster: Cluster,
+    running: Sequence[Running],
+    queue: Iterable[Queued],
+    now: datetime,
+    foreign: Mapping[str, Room] | None = None,
 ) -> list[Decision]:
     """Decide on every job of the queue, in order.
 
     Args:
         running: all jobs that hold resources; their `ends_by` must be enforced.
+        foreign: what other programs use of each node, by its id; when that ends is not known.
     """
-    return _Round(cluster, running, now).decide(queue)
+    return _Round(cluster, running, now, foreign or {}).decide(queue)
 
 
 class _Round:
-    def __init__(self, cluster: Cluster, running: Sequence[Running], now: datetime) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        running: Sequence[Running],
+        now: datetime,
+        foreign: Mapping[str, Room],
+    ) -> None:
         self._cluster, self._now = cluster, now
+        self._nodes = [_without(node, foreign.get(node.id)) for node in cluster.nodes]
         self._running = list(running)
-        self._taken = _Taken.of(cluster.nodes, running)
+        self._taken = _Taken.of(self._nodes, running)
         self._reservation: _Reservation | None = None
         self._quota_reservations: dict[str, QuotaReservation] = {}
         # Most jobs of a long queue have equal demands. Room only shrinks during a round, so a demand that
         # did not fit once need not be tried again.
-        empty = [Room(node.total_cpus, node.total_gpus) for node in cluster.nodes]
-        self._places = cache(lambda worker: packing.places(empty, worker))
+        self._places = cache(lambda worker: packing.places(_rooms(cluster.nodes), worker))
+        self._own_places = cache(lambda worker: packing.places(_rooms(self._nodes), worker))
         self._does_not_fit: set[Demand] = set()
         self._delays_reserved: set[Demand] = set()
         self._total = cluster.total_cpus, cluster.total_gpus
@@ -174,6 +189,8 @@ class _Round:
     def _decide_room(self, job: Queued) -> Decision:
         if not self._fits(job.demand):
             message = self._too_little_room(job.demand)
+            if self._own_places(job.demand.worker) < job.demand.workers:
+                return Decision(job, "room", message)  # nothing says when other programs end
             if self._reservation is not None:
                 return Decision(job, "room", message)
             self._reservation = self._reserve(job)
@@ -231,9 +248,9 @@ class _Round:
 
         def others_at(at: datetime) -> Occupancy:
             staying = (other for other in self._running if other.ends_by > at)
-            return _Taken.of(self._cluster.nodes, staying).occupancy
+            return _Taken.of(self._nodes, staying).occupancy
 
-        # The job fits on the empty cluster, so it fits at the last of these times.
+        # The job fits if no other job runs, so it fits at the last of these times.
         index = bisect_left(ends, True, key=lambda at: others_at(at).fits(job.demand))
         return _Reservation(job, ends[index], others_at(ends[index]))
 
@@ -271,7 +288,13 @@ class _Round:
         if all_gpus:
             in_use += f" and {gpus} of {all_gpus:g} GPUs"
         message = f"Waiting for {demand}: {in_use} are in use"
-        left = demand.cpus <= all_cpus - cpus and demand.gpus <= all_gpus - gpus
+        others_cpus = all_cpus - sum(node.total_cpus for node in self._nodes)
+        others_gpus = all_gpus - sum(node.total_gpus for node in self._nodes)
+        if others_cpus or others_gpus:
+            gpus_too = f" and {others_gpus:g} GPUs" if others_gpus else ""
+            message += f", and other programs use {others_cpus:g} CPUs{gpus_too}"
+        cpus_left, gpus_left = all_cpus - others_cpus - cpus, all_gpus - others_gpus - gpus
+        left = demand.cpus <= cpus_left and demand.gpus <= gpus_left
         return f"{message}, and no node may have enough of the rest" if left else message
 
     def _too_few_machines(self, demand: Demand) -> str:
@@ -281,6 +304,21 @@ class _Round:
             f"on {len(cluster.nodes)} nodes with {cluster.total_cpus:g} CPUs and "
             f"{cluster.total_gpus:g} GPUs in all"
         )
+
+
+def _rooms(nodes: Iterable[Node]) -> list[Room]:
+    return [Room(node.total_cpus, node.total_gpus) for node in nodes]
+
+
+def _without(node: Node, foreign: Room | None) -> Node:
+    """Return a node without what other programs use of it."""
+    if foreign is None:
+        return node
+    return replace(
+        node,
+        total_cpus=max(0.0, node.total_cpus - foreign.cpus),
+        total_gpus=max(0.0, node.total_gpus - foreign.gpus),
+    )
 
 
 def _latest(at: datetime, now: datetime) -> str:

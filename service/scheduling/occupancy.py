@@ -56,3 +56,19 @@ class Occupancy:
     def fits(self, demand: Demand) -> bool:
         """Whether all workers of a job are certain to fit beside those that hold resources."""
         return packing.sure_places(self._rooms, self._anywhere, demand.worker) >= demand.workers
+
+    def unexplained_use(self, nodes: Sequence[Node]) -> dict[str, Room]:
+        """Return what is in use of each node beyond what jobs may hold there.
+
+        Args:
+            nodes: those of this occupancy.
+        """
+        cpus = sum(worker.cpus * count for worker, count in self._anywhere.items())
+        gpus = sum(worker.gpus * count for worker, count in self._anywhere.items())
+        unexplained = {}
+        for node, room in zip(nodes, self._rooms, strict=True):
+            more_cpus = node.used_cpus - (node.total_cpus - room.cpus) - cpus
+            more_gpus = node.used_gpus - (node.total_gpus - room.gpus) - gpus
+            if more_cpus > 0 or more_gpus > 0:
+                unexplained[node.id] = Room(max(0.0, more_cpus), max(0.0, more_gpus))
+        return unexplained

@@ -15,6 +15,7 @@ from service.checkpoints import repository as checkpoints
 from service.datasets import repository as datasets
 from service.db.models import Artifact, Evaluation
 from service.protocol import (
+    NO_ROOM,
     PLACEMENT,
     ArtifactReport,
     AttemptStart,
@@ -190,4 +191,6 @@ def finish(session: Session, job_id: str, number: int, report: FinishReport) -> 
 def _retry(report: FinishReport) -> Retry:
     if not report.retryable:
         return Retry.NEVER
+    if report.error is not None and report.error.type == NO_ROOM:
+        return Retry.FREE
     return Retry.UNLESS_REPEATED if report.repeatable else Retry.LIMITED

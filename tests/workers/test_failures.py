@@ -9,7 +9,9 @@ import pytest
 import torch
 from ray.exceptions import ActorDiedError, OutOfMemoryError, RayActorError, RayTaskError
 from ray.train.v2._internal.exceptions import (
+    InsufficientClusterResourcesError,
     WorkerGroupStartupFailedError,
+    WorkerGroupStartupTimeoutError,
     WorkerHealthCheckFailedError,
 )
 from ray.train.v2.api.exceptions import ControllerError
@@ -17,7 +19,7 @@ from ray.train.v2.api.exceptions import ControllerError
 from dasl_core.train.divergence import DivergedError
 from service.client import ConnectionFailed
 from service.client.worker import WorkerClient
-from service.protocol import ErrorReport
+from service.protocol import NO_ROOM, ErrorReport
 from workers.driver import DriverHeartbeat
 from workers.failures import (
     NON_RETRYABLE,
@@ -25,6 +27,7 @@ from workers.failures import (
     cause_of,
     describe,
     is_infrastructure_error,
+    start_failure,
     unwrap,
 )
 
@@ -53,6 +56,22 @@ def test_errors_are_classified_as_retryable(
 ) -> None:
     assert isinstance(error, NON_RETRYABLE) == non_retryable
     assert is_infrastructure_error(error) == infrastructure
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        (WorkerGroupStartupTimeoutError(4), NO_ROOM),
+        (InsufficientClusterResourcesError("4 GPUs"), NO_ROOM),
+        (WorkerGroupStartupFailedError("died"), "ControllerError"),
+    ],
+)
+def test_ranks_without_room_are_recognized(failure: Exception, kind: str) -> None:
+    error = start_failure(ControllerError(failure))
+    described = describe(error)
+    assert described["type"] == kind
+    assert str(failure) in described["traceback"]
+    assert is_infrastructure_error(error)
 
 
 REMOTE = """\x1b[36mray::_RayTrainWorker.__init__()\x1b[39m (pid=7, ip=10.0.0.1)

@@ -72,6 +72,37 @@ def test_placement_of_earlier_attempt_does_not_count(world: World) -> None:
     assert world.status(whole) == JobStatus.QUEUED
 
 
+def test_job_waits_for_what_other_programs_use(world: World) -> None:
+    world.executor.nodes = [Node("a", "127.0.0.1", 4, 0, 3, 0)]
+    job = world.add_job(workers=2)
+    world.tick()
+    assert world.status(job) == JobStatus.QUEUED
+    assert world.events(job, "waiting") == [
+        "Waiting for 2 CPUs: 0 of 4 CPUs are in use, and other programs use 3 CPUs"
+    ]
+    small = world.add_job(max_hours=1000)
+    world.tick()
+    assert world.status(small) == JobStatus.STARTING, "nothing is reserved for the first"
+    world.executor.nodes = [Node("a", "127.0.0.1", 4, 0, 1, 0)]
+    world.tick()
+    assert world.status(job) == JobStatus.STARTING, "what is used is the small job"
+
+
+def test_late_report_of_own_use_is_not_foreign(world: World) -> None:
+    first = world.add_job(workers=2)
+    world.tick()
+    world.worker_starts(first)
+    world.worker_reports_placement(first, **{"node-1": 2})
+    world.executor.nodes = [Node("node-1", "127.0.0.1", 2, 0, 2, 0)]
+    world.tick()
+    world.worker_finishes(first, "succeeded")
+    world.executor.end(world.run_id(first), 0)
+    world.tick()
+    second = world.add_job(workers=2)
+    world.tick()
+    assert world.status(second) == JobStatus.STARTING
+
+
 def test_waiting_event_is_written_once_despite_restart(world: World) -> None:
     world.add_job(workers=2)
     waiting = world.add_job()

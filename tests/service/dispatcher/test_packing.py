@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.scheduling.nodes import Node
@@ -141,3 +141,27 @@ def test_some_known_placements_never_promise_too_much(
     assert not occupancy.fits(Demand(most + 1, worker))
     if all(known[: len(there)]):
         assert most == 0 or occupancy.fits(Demand(most, worker))
+
+
+@settings(max_examples=50)
+@given(
+    placed(),
+    st.lists(st.booleans(), min_size=12, max_size=12),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1)), min_size=4, max_size=4),
+)
+def test_foreign_use_is_never_overestimated(
+    world: Placed, known: list[bool], others: list[tuple[int, int]]
+) -> None:
+    rooms, left, there = world
+    nodes = [
+        Node(str(n), "", *size, size.cpus - rest.cpus + cpus, size.gpus - rest.gpus + gpus)
+        for n, (size, rest, (cpus, gpus)) in enumerate(zip(rooms, left, others, strict=False))
+    ]
+    occupancy = Occupancy(nodes)
+    for (worker, node), is_known in zip(there, known, strict=False):
+        occupancy.change(Demand(1, worker), {str(node): 1} if is_known else None, +1)
+    found = occupancy.unexplained_use(nodes)
+    exact = all(known[: len(there)])
+    for each, use in zip(nodes, others, strict=False):
+        cpus, gpus = found.get(each.id, Room(0, 0))
+        assert (cpus, gpus) == use if exact else cpus <= use[0] and gpus <= use[1]
