@@ -38,6 +38,12 @@ def by_id(session: Session, checkpoint_id: str) -> Checkpoint:
     return session.get_one(Checkpoint, checkpoint_id)
 
 
+def job_of(session: Session, checkpoint_id: str) -> Job:
+    """Return the job of an existing checkpoint."""
+    query = select(Job).join(Checkpoint, Checkpoint.job_id == Job.id)
+    return session.scalars(query.where(Checkpoint.id == checkpoint_id)).one()
+
+
 def add(session: Session, checkpoint: Checkpoint) -> None:
     """Store a new checkpoint."""
     session.add(checkpoint)

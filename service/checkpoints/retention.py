@@ -37,8 +37,7 @@ def mark_obsolete(session: Session, job: Job) -> None:
 def mark_obsolete_start(session: Session, clone: Job) -> None:
     """Mark the checkpoint that a clone started from, now that it ended, unless its job still keeps it."""
     if clone.start_checkpoint_id is not None:
-        start = repository.by_id(session, clone.start_checkpoint_id)
-        mark_obsolete(session, session.get_one(Job, start.job_id))
+        mark_obsolete(session, repository.job_of(session, clone.start_checkpoint_id))
 
 
 def obsolete_checkpoints(
