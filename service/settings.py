@@ -62,7 +62,7 @@ class Settings(BaseSettings):
     dataset_roots: Annotated[tuple[Path, ...], NoDecode] = ()
     """Folders that may hold images and pretrained weights, separated by `:`; empty: any folder."""
     heartbeat_seconds: Annotated[float, Field(gt=0, le=60)] = 2.0
-    lease_seconds: Annotated[float, Field(gt=0)] = 30.0
+    lease_seconds: Annotated[float, Field(gt=0, le=600)] = 30.0
     """An attempt or a dispatcher without a heartbeat for this long is considered dead."""
     start_seconds: Annotated[float, Field(gt=0)] = 900.0
     """If the driver of an attempt has not reported after this long, the attempt is ended and retried."""

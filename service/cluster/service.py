@@ -48,7 +48,8 @@ def readiness(session: Session, settings: Settings) -> dict[str, str]:
     now = datetime.now(UTC)
     behind = migrate.behind(session.connection())
     checks = {"database": f"{behind}; run `dasl db upgrade`" if behind else "ok"}
-    held = leases.lease_is_held(session, DISPATCHER_LEASE, now)
+    left = leases.time_left(session, DISPATCHER_LEASE)
+    held = left is not None and left > timedelta()
     checks["dispatcher"] = "ok" if held else "no dispatcher holds the lease"
     snapshot = scheduling.snapshot(session)
     if snapshot is None:

@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import or_, update
+from sqlalchemy import DateTime, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from service.db.models import Lease
 
 DISPATCHER_LEASE = "dispatcher"
+MAX_LEASE = timedelta(minutes=10)
+"""Limit of `DASL_LEASE_SECONDS`."""
 
 
-def lease(session: Session, name: str) -> Lease | None:
-    """Return the row of a lease, expired or not."""
-    return session.get(Lease, name)
+def current_time(session: Session) -> datetime:
+    """Return the time by which leases expire: PostgreSQL's, or this machine's for SQLite.
+
+    The clocks of the machines that share a PostgreSQL database may differ.
+    """
+    if session.get_bind().dialect.name == "postgresql":
+        now = session.scalars(select(func.clock_timestamp(type_=DateTime(timezone=True)))).one()
+        return now.astimezone(UTC)
+    return datetime.now(UTC)
 
 
-def lease_is_held(session: Session, name: str, now: datetime) -> bool:
-    """Whether the lease is held at this time."""
-    row = lease(session, name)
-    return row is not None and row.expires_at > now
+def time_left(session: Session, name: str) -> timedelta | None:
+    """Return when a lease expires, negative if it has; `None` if it was never taken."""
+    row = session.get(Lease, name)
+    return None if row is None else row.expires_at - current_time(session)
 
 
-def take_lease(session: Session, name: str, holder: str, now: datetime, length: timedelta) -> bool:
+def take_lease(session: Session, name: str, holder: str, length: timedelta) -> bool:
     """Take or renew a lease that is free, expired, or the holder's own.
 
-    A lease that ends too far in the future dates from before the clock was set back: it is expired.
+    A lease that ends later than any lease can dates from before the clock was set back: it is expired.
     """
+    now = current_time(session)
     expires_at = now + length
     if session.get(Lease, name) is None:
         try:
@@ -44,7 +53,8 @@ def take_lease(session: Session, name: str, holder: str, now: datetime, length: 
             or_(
                 Lease.holder == holder,
                 Lease.expires_at <= now,
-                Lease.expires_at > now + 2 * length,
+                # Not `length`: the holder may have another one.
+                Lease.expires_at > now + MAX_LEASE,
             ),
         )
         .values(holder=holder, expires_at=expires_at)
@@ -54,23 +64,23 @@ def take_lease(session: Session, name: str, holder: str, now: datetime, length: 
     return name_taken is not None
 
 
-def renew_lease(session: Session, name: str, holder: str, expires_at: datetime) -> bool:
+def renew_lease(session: Session, name: str, holder: str, length: timedelta) -> bool:
     """Renew a lease that no other holder has taken; the row stays locked until the transaction ends."""
     renewed = session.execute(
         update(Lease)
         .where(Lease.name == name, Lease.holder == holder)
-        .values(expires_at=expires_at)
+        .values(expires_at=current_time(session) + length)
         .returning(Lease.name)
         .execution_options(synchronize_session=False)
     ).scalar()
     return renewed is not None
 
 
-def release_lease(session: Session, name: str, holder: str, now: datetime) -> None:
+def release_lease(session: Session, name: str, holder: str) -> None:
     """Release a lease, so that the next holder need not wait until it expires."""
     session.execute(
         update(Lease)
         .where(Lease.name == name, Lease.holder == holder)
-        .values(expires_at=now)
+        .values(expires_at=current_time(session))
         .execution_options(synchronize_session=False)
     )

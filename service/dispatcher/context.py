@@ -96,7 +96,7 @@ class DispatcherContext:
         if not passed(self.renewed_at, now, self.lease / 4):
             return True  # Not verified here: `write` does so.
         with self.database.write() as session:
-            taken = leases.take_lease(session, DISPATCHER_LEASE, self.holder, now, self.lease)
+            taken = leases.take_lease(session, DISPATCHER_LEASE, self.holder, self.lease)
         self.renewed_at = now if taken else None
         return taken
 
@@ -116,7 +116,7 @@ class DispatcherContext:
         """Release the lease, so that the next dispatcher can start at once."""
         self.renewed_at = None
         with self.database.write() as session:
-            leases.release_lease(session, DISPATCHER_LEASE, self.holder, self.clock())
+            leases.release_lease(session, DISPATCHER_LEASE, self.holder)
 
     @contextmanager
     def write(self) -> Iterator[Session]:
@@ -126,9 +126,8 @@ class DispatcherContext:
             LeaseLost: another dispatcher took over. An expired lease that no other dispatcher took is
                 renewed: without another dispatcher, work that outlasts a lease must be able to finish.
         """
-        now = self.clock()
         with self.database.write() as session:
-            if not leases.renew_lease(session, DISPATCHER_LEASE, self.holder, now + self.lease):
+            if not leases.renew_lease(session, DISPATCHER_LEASE, self.holder, self.lease):
                 self.renewed_at = None
                 raise LeaseLost(f"{self.holder} lost the lease {DISPATCHER_LEASE!r}")
             yield session

@@ -10,7 +10,7 @@ import platform
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
 from prometheus_client.core import (
@@ -93,7 +93,7 @@ class State:
     first_in_queue: str | None
     start_at: datetime | None
     heartbeat_at: datetime | None
-    lease_until: datetime | None
+    lease_left: timedelta | None
     cluster: ClusterSnapshot | None
     allocated: Sequence[Demand]
     """Demands of all jobs that hold resources."""
@@ -104,7 +104,6 @@ def read_state(session: Session, waits: QueueWaits) -> State:
     """Read the state from the database."""
     waits.update(session)
     now = datetime.now(UTC)
-    lease = leases.lease(session, DISPATCHER_LEASE)
     return State(
         at=now,
         jobs=repository.jobs_by_status(session),
@@ -113,7 +112,7 @@ def read_state(session: Session, waits: QueueWaits) -> State:
         first_in_queue=repository.first_in_queue(session),
         start_at=repository.oldest_start(session),
         heartbeat_at=repository.oldest_heartbeat(session),
-        lease_until=lease.expires_at if lease else None,
+        lease_left=leases.time_left(session, DISPATCHER_LEASE),
         cluster=scheduling.snapshot(session),
         allocated=[one.demand for one in scheduling.resources_in_use(session, now)],
         waits=waits.metric(),
@@ -184,8 +183,8 @@ def _of_attempts(state: State) -> Iterator[Metric]:
 
 
 def _of_cluster(state: State) -> Iterator[Metric]:
-    if state.lease_until is not None:
-        left = (state.lease_until - state.at).total_seconds()
+    if state.lease_left is not None:
+        left = state.lease_left.total_seconds()
         yield GaugeMetricFamily(
             "dasl_dispatcher_lease_seconds",
             "Time left of the dispatcher's lease; negative: time without a dispatcher.",

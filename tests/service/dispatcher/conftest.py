@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from service import lifecycle
+from service.db import leases
 from service.db.session import Database
 from service.runs import repository as runs
 from service.settings import Settings
@@ -29,5 +30,6 @@ def world(tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch) -
     # These modules use the wall clock; the tests replace it by their own.
     for module in (lifecycle, runs):
         monkeypatch.setattr(module, "datetime", WorldTime)
+    monkeypatch.setattr(leases, "current_time", lambda session: world.now())
     yield world
     executor.close()
