@@ -38,7 +38,7 @@ def cluster(as_json: AsJson = False) -> None:
         print_line()
         nodes = [
             [
-                node.address,
+                node.address or node.id,
                 f"{node.used_cpus:g}/{node.total_cpus:g}",
                 f"{node.used_gpus:g}/{node.total_gpus:g}",
             ]

@@ -14,5 +14,8 @@ router = APIRouter(prefix="/v1", tags=["cluster"], route_class=Route)
 
 @router.get("/cluster")
 def show_cluster(caller: Reader, session: ReadSession) -> ClusterView:
-    """Show nodes, used and free CPUs and GPUs, and the queue by priority."""
-    return service.view(session, caller.tenant)
+    """Show nodes, used and free CPUs and GPUs, and the queue by priority.
+
+    Only a token with the scope `admin` sees the nodes' ids and addresses.
+    """
+    return service.view(session, caller.tenant, names_nodes=caller.may("admin"))

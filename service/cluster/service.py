@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -15,8 +17,12 @@ from service.scheduling import repository as scheduling
 from service.settings import Settings
 
 
-def view(session: Session, tenant: str) -> ClusterView:
-    """Return the state of the cluster with the tenant's queue."""
+def view(session: Session, tenant: str, *, names_nodes: bool) -> ClusterView:
+    """Return the state of the cluster with the tenant's queue.
+
+    Args:
+        names_nodes: show the ids and addresses of nodes; otherwise nodes are numbered.
+    """
     now = datetime.now(UTC)
     snapshot = scheduling.snapshot(session)
     taken = scheduling.resources_in_use(session, now)
@@ -29,7 +35,7 @@ def view(session: Session, tenant: str) -> ClusterView:
     return ClusterView(
         at=snapshot.at,
         alive=snapshot.alive,
-        nodes=snapshot.nodes,
+        nodes=snapshot.nodes if names_nodes else _numbered(snapshot.nodes),
         total_cpus=snapshot.total_cpus,
         total_gpus=snapshot.total_gpus,
         used_cpus=snapshot.used_cpus,
@@ -41,6 +47,13 @@ def view(session: Session, tenant: str) -> ClusterView:
         queued=queued,
         queue=queue,
     )
+
+
+def _numbered(nodes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {**node, "id": f"node-{number}", "address": ""}
+        for number, node in enumerate(nodes, start=1)
+    ]
 
 
 def readiness(session: Session, settings: Settings) -> dict[str, str]:

@@ -37,6 +37,19 @@ def test_queue_says_what_each_job_waits_for(api: Api) -> None:
     assert (queue[short]["reason"], queue[short]["starts_by"]) == ("", None)
 
 
+def test_only_admins_see_ids_and_addresses_of_nodes(api: Api) -> None:
+    snapshot(api, 4, others=[(8, 1)])
+    for scope in ("read", "submit"):
+        nodes = api.client.get("/v1/cluster", headers=api.token(scope)).json()["nodes"]
+        named = [(node["id"], node["address"], node["total_cpus"]) for node in nodes]
+        assert named == [("node-1", "", 4), ("node-2", "", 8)]
+    nodes = api.client.get("/v1/cluster", headers=api.token("admin")).json()["nodes"]
+    assert [(node["id"], node["address"]) for node in nodes] == [
+        ("n1", "127.0.0.1"),
+        ("n2", "127.0.0.1"),
+    ]
+
+
 def test_queue_names_unavailable_ray_as_reason(api: Api) -> None:
     api.dataset()
     api.submit()
