@@ -6,7 +6,9 @@ import gc
 import logging
 import os
 import random
+import socket
 import sys
+from collections.abc import Collection
 
 logger = logging.getLogger(__name__)
 
@@ -21,10 +23,28 @@ def stay_on_one_core() -> None:
     """
     if sys.platform == "linux":
         try:
-            # Random, as several APIs may share the machine.
-            os.sched_setaffinity(0, {random.choice(sorted(os.sched_getaffinity(0)))})
+            os.sched_setaffinity(0, {_reserve_core(os.sched_getaffinity(0))})
         except OSError as error:
             logger.info("The API uses all cores, which is slower under load: %s", error)
+
+
+_reservations: list[socket.socket] = []
+
+
+def _reserve_core(cores: Collection[int]) -> int:
+    """Return a core that no other API of this machine uses, or any if there is none."""
+    shuffled = random.sample(sorted(cores), k=len(cores))
+    for core in shuffled:
+        name = socket.socket(socket.AF_UNIX)
+        try:
+            # An abstract name, which the kernel frees when the process ends. Containers have their own.
+            name.bind(f"\0dasl-api-core-{core}")
+        except OSError:
+            name.close()
+            continue
+        _reservations.append(name)
+        return core
+    return shuffled[0]
 
 
 def freeze_garbage_collection() -> None:

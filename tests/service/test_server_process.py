@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from service.cli.app import app
+from service.server import tuning
 from service.server.tuning import stay_on_one_core
 
 pytestmark = pytest.mark.timeout(600)
@@ -89,6 +90,22 @@ def test_stay_on_one_core_falls_back_to_all_cores(
         stay_on_one_core()
     assert "uses all cores" in caplog.text
     assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="thread affinity exists only on Linux")
+def test_apis_of_a_machine_use_different_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[int] = []
+    first = 10_000 * os.getpid()  # cores that no other test uses
+    monkeypatch.setattr(tuning, "_reservations", [])
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {first, first + 1, first + 2})
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: used.extend(cores))
+    for _ in range(4):
+        stay_on_one_core()
+    assert sorted(used[:3]) == [first, first + 1, first + 2]
+    assert used[3] in used[:3]
+    tuning._reservations.pop().close()  # the process of the third has ended
+    stay_on_one_core()
+    assert used[4] == used[2]
 
 
 @pytest.mark.parametrize(
