@@ -19,10 +19,10 @@ def register(app: typer.Typer) -> None:
 
 def doctor(as_json: AsJson = False) -> None:
     """Check this installation, its files and the server. Exit code 1 if a check fails."""
-    from service.doctor import installation, local_storage, server
+    from service.doctor import installation, local_storage, ray, server
 
     findings = []
-    for section in (installation, local_storage, server):
+    for section in (installation, local_storage, ray, server):
         for finding in section.run_checks():
             findings.append(finding)
             if not as_json:

@@ -6,6 +6,7 @@ Written against and tested with the version `TESTED_RAY`.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,8 @@ from service.dispatcher.executor import (
     SubmissionState,
 )
 from service.scheduling.nodes import Cluster, Node
+
+logger = logging.getLogger(__name__)
 
 TESTED_RAY = "2.60"
 _TAKEN = "already exists"
@@ -62,6 +65,7 @@ class RayExecutor:
         self._drivers: dict[str, _Driver] = {}
         self._unreachable: dict[str, float] = {}
         """Agents that did not answer, with the time (monotonic) of the next try."""
+        self._version_checked = False
 
     def close(self) -> None:
         """Close the connections."""
@@ -170,7 +174,35 @@ class RayExecutor:
         with _understood(answer):
             listed = _json(answer)["data"]["result"]["result"]
             nodes = [node for node in listed if node["state"] == "ALIVE"]
-            return Cluster(tuple(_node(node, usage.get(node["node_id"], {})) for node in nodes))
+            cluster = Cluster(tuple(_node(node, usage.get(node["node_id"], {})) for node in nodes))
+        if not self._version_checked:
+            self._version_checked = True
+            self._warn_of_untested_version()
+        return cluster
+
+    def version(self) -> str:
+        """Return the version of Ray.
+
+        Raises:
+            ExecutorUnavailable: Ray does not answer, or does not report it.
+        """
+        answer = self._request("GET", "/api/version")
+        with _understood(answer):
+            return str(_json(answer)["ray_version"])
+
+    def _warn_of_untested_version(self) -> None:
+        try:
+            version = self.version()
+        except ExecutorUnavailable as error:
+            logger.warning("The version of Ray is unknown: %s", error)
+            return
+        if not is_tested(version):
+            logger.warning(
+                "Ray at %s has version %s; DASL is tested with %s only",
+                self._http.base_url,
+                version,
+                TESTED_RAY,
+            )
 
     def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
@@ -184,8 +216,14 @@ class RayExecutor:
         return answer
 
     def _silent(self, error: httpx.HTTPError) -> ExecutorUnavailable:
+        self._version_checked = False  # It may be replaced by another version.
         reason = str(error) or type(error).__name__
         return ExecutorUnavailable(f"Ray does not answer at {self._http.base_url}: {reason}")
+
+
+def is_tested(version: str) -> bool:
+    """Whether DASL is tested with this version of Ray; the last part of the version may be any."""
+    return version.split(".")[:2] == TESTED_RAY.split(".")
 
 
 def _node(node: dict[str, Any], usage: dict[str, list[float]]) -> Node:

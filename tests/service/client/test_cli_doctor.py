@@ -21,9 +21,10 @@ from typer.testing import CliRunner
 
 from service.cli.app import app
 from service.db.models import ClusterSnapshot, Lease
-from service.doctor import Finding, installation, local_storage, server
+from service.doctor import Finding, installation, local_storage, ray, server
 from service.scheduling import repository as scheduling
 from tests.support.api_server import Service, running_service
+from tests.support.scripted_server import answer_json, scripted
 
 NO_GPU = """print('{"cuda": null, "names": []}')"""
 
@@ -230,3 +231,17 @@ print({{"torch", "ray", "timm", "torchvision"}} & sys.modules.keys())
 def test_gpu_check_with_real_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert installation._gpus().state in ("ok", "warn")
+
+
+@pytest.mark.parametrize(("version", "state"), [("2.60.0", "ok"), ("2.61.0", "warn"), ("", "fail")])
+def test_external_ray_is_compared_with_the_tested_version(
+    monkeypatch: pytest.MonkeyPatch, version: str, state: str
+) -> None:
+    answer = answer_json({"ray_version": version} if version else {})
+    with scripted(lambda _: answer) as head:
+        monkeypatch.setenv("DASL_RAY_ADDRESS", head.url)
+        (finding,) = ray.run_checks()
+    assert (finding.name, finding.state) == ("Ray's version", state)
+    assert (finding.remedy == "") == (state == "ok")
+    monkeypatch.delenv("DASL_RAY_ADDRESS")
+    assert list(ray.run_checks()) == []

@@ -29,7 +29,10 @@ def ray(answers: dict[str, Callable[[Request], Answer]]) -> Handler:
 
 
 def cluster_of(listed: Callable[[Request], Answer]) -> Any:
-    usage = {"/api/cluster_status": lambda request: answer_json(NO_USAGE)}
+    usage = {
+        "/api/cluster_status": lambda request: answer_json(NO_USAGE),
+        "/api/version": lambda request: answer_json({"ray_version": "2.60.1"}),
+    }
     with scripted(ray(usage | {"/api/v0/nodes": listed})) as server:
         return RayExecutor(server.url, None).cluster()
 
@@ -95,3 +98,31 @@ def test_unknown_state_of_a_driver_counts_as_no_answer() -> None:
         pytest.raises(ExecutorUnavailable, match="'reconsidered' is not a valid"),
     ):
         RayExecutor(server.url, None).status("job_x-1")
+
+
+@pytest.mark.parametrize(
+    ("version", "warning"),
+    [
+        ({"ray_version": "2.60.3"}, ""),
+        ({"ray_version": "2.61.0"}, "has version 2.61.0; DASL is tested with 2.60 only"),
+        ({"ray_version": "2.6.0"}, "has version 2.6.0; DASL is tested with 2.60 only"),
+        ({}, "The version of Ray is unknown"),
+    ],
+)
+def test_untested_version_of_ray_is_logged_once_per_connection(
+    version: dict[str, str], warning: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = {
+        "/api/cluster_status": lambda request: answer_json(NO_USAGE),
+        "/api/v0/nodes": lambda request: answer_json(nodes()),
+        "/api/version": lambda request: answer_json(version),
+    }
+    with scripted(ray(answers)) as server:
+        executor = RayExecutor(server.url, None)
+        for _ in range(3):
+            assert executor.cluster().nodes == ()
+    assert len(caplog.messages) == (1 if warning else 0)
+    assert warning in "".join(caplog.messages)
+    with pytest.raises(ExecutorUnavailable):
+        executor.cluster()
+    assert not executor._version_checked, "a restarted Ray may have another version"

@@ -21,6 +21,7 @@ from pathlib import Path
 import httpx
 
 from service.client.attempt_token import RAY_JOB_CONFIG
+from service.dispatcher.ray_executor import TESTED_RAY
 from tests.support.polling import until
 from tests.support.processes import free_port
 
@@ -128,6 +129,8 @@ def handler(jobs: Jobs, address: str) -> type[BaseHTTPRequestHandler]:
                 self.show(path.removeprefix("/api/jobs/"))
             elif path.startswith("/logs/"):
                 self.part_of(jobs.folder / path.removeprefix("/logs/"))
+            elif path == "/api/version":
+                self.answer(200, {"ray_version": TESTED_RAY})
             elif path == "/api/v0/nodes":
                 node = {"node_id": "node", "node_ip": "127.0.0.1", "state": "ALIVE"}
                 node |= {"resources_total": {"CPU": jobs.cpus}}  # type: ignore[dict-item]
