@@ -19,8 +19,18 @@ from dasl_core.spec.train import Train
 
 
 class Checkpoints(SpecModel):
-    """Retention of checkpoints. The newest, the final one of a training and pinned ones are kept."""
+    """Checkpoints by time, and their retention. The newest, the final one and pinned ones are always kept."""
 
+    every_minutes: float | None = Field(
+        15.0,
+        ge=0.1,
+        le=100_000,
+        description=(
+            "How many minutes of work a crash may cost: after so long without a checkpoint, one is saved "
+            "within the epoch, and removed once there are two newer ones. null: only at the ends of epochs, see "
+            "`train.checkpoint_every_epochs`."
+        ),
+    )
     keep_last: PositiveInt | None = Field(
         None, description="How many of the newest checkpoints to keep. null: all."
     )

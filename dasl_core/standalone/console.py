@@ -1,6 +1,7 @@
 """Output of a run without a service: lines on the terminal, files in the run directory."""
 
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -27,6 +28,7 @@ class ConsoleReporter:
         self.saved = False
         self.interrupted = False
         self._shown_step = -1
+        self._newest: list[tuple[Path, float]] = []  # the two newest checkpoints, with their epochs
         self._print_reading_at = 0.0
         self._metrics_failed = False
 
@@ -73,9 +75,17 @@ class ConsoleReporter:
     def checkpoint(
         self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
     ) -> None:
-        """Move the checkpoint to the run directory."""
-        print_line(f"Saved checkpoint {self.run_dir.add_checkpoint(folder, step)}")
+        """Move the checkpoint to the run directory; remove those within epochs but the two newest."""
+        saved = self.run_dir.add_checkpoint(folder, step)
+        print_line(f"Saved checkpoint {saved}")
         self.saved = True
+        if self._newest and self._newest[-1][0] == saved:
+            self._newest.pop()  # replaced
+        self._newest.append((saved, epoch))
+        for older, its_epoch in self._newest[:-2]:
+            if not its_epoch.is_integer():
+                shutil.rmtree(older, ignore_errors=True)
+        del self._newest[:-2]
 
     def artifact(self, file: Path) -> None:
         """Move the file to the run directory."""

@@ -2,8 +2,9 @@
 
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import torch
@@ -51,6 +52,18 @@ class Checkpointer:
     resume_from: Path | None = None
     branch: bool = False
     saved_step: int | None = None
+    _last_try: float = field(default_factory=lambda: monotonic())
+
+    def is_overdue(self) -> bool:
+        """Whether a checkpoint is due within the epoch: the last one was `checkpoints.every_minutes` ago.
+
+        Only the answer of rank 0 counts, as clocks differ.
+        """
+        minutes = self.spec.checkpoints.every_minutes
+        within_epoch = self.state.progress.step % self.length.steps_per_epoch != 0
+        if minutes is None or not within_epoch:
+            return False
+        return monotonic() - self._last_try >= 60 * minutes
 
     def is_due(self, epochs: int) -> bool:
         """Whether a checkpoint is saved after this many epochs."""
@@ -92,6 +105,7 @@ class Checkpointer:
                     raise OSError(message) from error
                 saved = False
                 self.reporter.event("checkpoint_failed", message, {"step": step})
+        self._last_try = monotonic()
         if broadcast_int(int(saved), self.control):
             self.saved_step = step
 

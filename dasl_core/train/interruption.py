@@ -33,13 +33,19 @@ class Interruption:
     progress: Progress
     control: dist.ProcessGroup | None
 
-    def check_step(self) -> None:
+    def check_step(self, *, save: bool = False) -> bool:
         """Raise `Interrupted` if the run must stop before its next step. All ranks must call it.
+
+        Args:
+            save: whether this rank would save a checkpoint now.
+
+        Returns:
+            What rank 0 passed as `save`.
 
         Raises:
             Interrupted: the user requested to stop.
         """
-        self._decide(self.reporter.desired())
+        return self._decide(self.reporter.desired(), save=save)
 
     def check_work(self) -> None:
         """Signal that the run is alive, and check as in `check_step`. All ranks must call it.
@@ -51,7 +57,11 @@ class Interruption:
         if not self.progress.ended:
             self._decide(desired)
 
-    def _decide(self, desired: Desired) -> None:
-        desired = _CHOICES[broadcast_int(_CHOICES.index(desired), self.control)]
+    def _decide(self, desired: Desired, *, save: bool = False) -> bool:
+        # One broadcast for both: each costs a round trip between the nodes.
+        choice = _CHOICES.index(desired) + len(_CHOICES) * save
+        saves, index = divmod(broadcast_int(choice, self.control), len(_CHOICES))
+        desired = _CHOICES[index]
         if desired != "run":
             raise Interrupted("cancelled" if desired == "cancel" else "paused")
+        return bool(saves)

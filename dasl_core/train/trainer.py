@@ -91,7 +91,9 @@ class Trainer:
                 epoch, first_step = divmod(self.progress.step, self.length.steps_per_epoch)
                 self.begin_epoch(epoch)
                 for batch in self.loader.epoch(epoch, first_step):
-                    self.interruption.check_step()
+                    if self.interruption.check_step(save=self.checkpointer.is_overdue()):
+                        self.metrics.report()
+                        self._save(required=False)
                     self.step(batch)
                     if (
                         self.progress.step % self.length.steps_per_epoch

@@ -24,8 +24,6 @@ def mark_obsolete(session: Session, job: Job) -> None:
     except UnreadableSpec as error:
         logger.warning("Job %s keeps all its checkpoints: %s", job.id, error)
         return
-    if policy.keep_last is None:
-        return
     obsolete = obsolete_checkpoints(policy, repository.lock_of_job(session, job.id))
     used = repository.in_use(session, {checkpoint.id for checkpoint in obsolete})
     for checkpoint in obsolete:
@@ -43,12 +41,19 @@ def mark_obsolete_start(session: Session, clone: Job) -> None:
 def obsolete_checkpoints(
     policy: Checkpoints, newest_first: Sequence[Checkpoint]
 ) -> list[Checkpoint]:
-    """Select the checkpoints that are neither among the newest or the best, nor pinned, nor final."""
-    assert policy.keep_last is not None
-    older = list(newest_first[policy.keep_last :])
+    """Select the checkpoints that are neither among the newest or the best, nor pinned, nor final.
+
+    Those within an epoch, from `checkpoints.every_minutes` or a pause, only serve to resume: they are kept while
+    they are among the two newest, of which one may be damaged.
+    """
+    newest, rest = newest_first[:2], newest_first[2:]
+    within_epochs = [c for c in rest if not c.epoch.is_integer()]
+    others = [*newest, *(c for c in rest if c.epoch.is_integer())]
+    older = [] if policy.keep_last is None else others[policy.keep_last :]
     ranked = best_first(policy, older)
     best = {checkpoint.id for checkpoint in ranked[: policy.keep_best]}
-    return [c for c in older if not (c.pinned or c.final or c.id in best)]
+    dropped = [c for c in older if c.id not in best]
+    return [c for c in (*dropped, *within_epochs) if not (c.pinned or c.final)]
 
 
 def best_first(policy: Checkpoints, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.data.split import split
 from dasl_core.methods import REGISTRY, Outputs
 from dasl_core.methods.simclr import SimCLR
+from dasl_core.train import checkpointing
 from dasl_core.train.serialization import load_state
 from dasl_core.vocabulary import Desired
 from tests.support.training_world import Recorder, assert_same, ingest, resolved, run, supported
@@ -110,6 +112,55 @@ def test_cancelled_run_resumes_bit_exactly(
     assert resumed.phases[1][1] == f"Training resumes after step {stop}; {TOTAL} steps in total"
     weights = [r.last_checkpoint / "backbone.safetensors" for r in (undisturbed, resumed)]
     assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+@pytest.mark.parametrize("variant", ["sgd-dar-sec", "bf16", "dino", "pcl"])
+def test_checkpoints_by_time_change_nothing_and_resume_bit_exactly(
+    pictures: DatasetIndex,
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variant: str,
+) -> None:
+    """Save before each step within an epoch, as if the steps took minutes."""
+    undisturbed, saving = Recorder(tmp_path / "undisturbed"), Recorder(tmp_path / "saving")
+    run(resolved(pictures, **VARIANTS[variant]), pictures, cache, undisturbed)
+    spec = resolved(pictures, checkpoints={"every_minutes": 5}, **VARIANTS[variant])
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpointing, "monotonic", itertools.count(0, 301).__next__)
+        run(spec, pictures, cache, saving)
+    assert [step for step, _, _ in saving.checkpoints] == list(range(1, TOTAL + 1))
+    assert_same_state(undisturbed.last_checkpoint, saving.last_checkpoint)
+    assert saving.curve() == undisturbed.curve()
+    assert saving.evaluations == undisturbed.evaluations
+
+    resumed = Recorder(tmp_path / "resumed")
+    run(spec, pictures, cache, resumed, saving.folder / "step-4")
+    assert_same_state(undisturbed.last_checkpoint, resumed.last_checkpoint)
+    assert saving.curve()[:4] + resumed.curve() == undisturbed.curve()
+
+
+@pytest.mark.parametrize(
+    ("minutes", "steps"), [(None, []), (5, [2, 5, 8]), (4.9, [1, 2, 4, 5, 7, 8])]
+)
+def test_checkpoints_by_time_are_due_after_minutes_without_one(
+    pictures: DatasetIndex,
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    minutes: float | None,
+    steps: list[int],
+) -> None:
+    spec = resolved(
+        pictures,
+        checkpoints={"every_minutes": minutes},
+        train={"checkpoint_every_epochs": 3},
+        evaluate={"holdout": None, "every_epochs": 3},
+    )
+    monkeypatch.setattr(checkpointing, "monotonic", itertools.count(0, 299).__next__)
+    reporter = Recorder(tmp_path / "out")
+    run(spec, pictures, cache, reporter)
+    assert [step for step, _, _ in reporter.checkpoints][:-1] == steps
 
 
 def test_random_state_of_network_is_resumed(

@@ -16,6 +16,8 @@ import torch.distributed as dist
 from dasl_core.data.index import DatasetIndex
 from dasl_core.spec import ResolvedJobSpec
 from dasl_core.train.build import RunFiles, build_trainer
+from dasl_core.train.interruption import Interruption
+from dasl_core.train.progress import Progress
 from dasl_core.train.reporter import NullReporter
 from dasl_core.train.serialization import load_state
 from dasl_core.train.validation import Validator
@@ -64,6 +66,19 @@ def recorded(
     with patch.object(Validator, "publish_plots", lambda validator: None):
         outcome = run(ResolvedJobSpec.model_validate(spec), index, cache, reporter, resume)
     return outcome, [] if reporter is None else reporter.curve()
+
+
+def checked_step(ready: bool) -> bool:
+    """Ask to save a checkpoint on rank 0 (`ready`) or on the others only; return what is decided."""
+    control = dist.new_group(backend="gloo")
+    assert isinstance(control, dist.ProcessGroup)
+    mine = ready == (dist.get_rank() == 0)
+    return Interruption(NullReporter(), Progress(), control).check_step(save=mine)
+
+
+def test_clock_of_rank_0_decides_when_to_save(pool: GlooPool) -> None:
+    assert pool.call(2, checked_step, True) == [True, True]
+    assert pool.call(2, checked_step, False) == [False, False]
 
 
 def test_two_ranks_resume_bit_exactly_within_epoch(

@@ -254,6 +254,19 @@ def test_problems_of_images_are_printed_with_escaped_names(
     assert "Warning: 1 image has 16 bits and only values of 4095 to 4095; " in printed
 
 
+def test_checkpoint_within_an_epoch_is_removed_by_the_second_after_it(tmp_path: Path) -> None:
+    kept = []
+    with RunDirectory(tmp_path) as run_dir:
+        reporter = ConsoleReporter(run_dir)
+        for step in range(1, 6):
+            folder = run_dir.scratch / str(step)
+            folder.mkdir()
+            (folder / "weights").write_text(str(step))
+            reporter.checkpoint(folder, step, step / 2, {}, final=False)
+            kept.append([int(path.name[5:]) for path in sorted(tmp_path.glob("checkpoints/*"))])
+    assert kept == [[1], [1, 2], [2, 3], [2, 3, 4], [2, 4, 5]]
+
+
 def test_event_names_its_type_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with RunDirectory(tmp_path) as run_dir:
         ConsoleReporter(run_dir).event("verdict", "Verdict: healthy", {})

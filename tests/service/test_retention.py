@@ -53,14 +53,14 @@ def running(api: Api, **checkpoints: Any) -> Worker:
     return worker
 
 
-def save(worker: Worker, step: int, final: bool = False, **metrics: float) -> str:
+def save(worker: Worker, step: int, final: bool = False, epoch: float = 1, **metrics: float) -> str:
     uri = f"{worker.uri}/checkpoints/step-{step}"
     folder = Path(uri.removeprefix("file://"))
     folder.mkdir(parents=True)
     (folder / "weights").write_bytes(b"1")
     files = [{"name": "weights", "size": 1, "sha256": "0" * 64}]
     answer = worker.post(
-        "checkpoints", step=step, epoch=1, uri=uri, files=files, metrics=metrics, final=final
+        "checkpoints", step=step, epoch=epoch, uri=uri, files=files, metrics=metrics, final=final
     )
     checkpoint_id: str = answer.json()["id"]
     return checkpoint_id
@@ -81,6 +81,34 @@ def test_retention_keeps_all_checkpoints_by_default(api: Api) -> None:
     for step in (1, 2, 3):
         save(worker, step)
     assert kept(api, worker) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [({}, [4, 6, 7]), ({"keep_last": 2}, [6, 7]), ({"keep_last": 1}, [7])],
+)
+def test_within_epochs_only_the_two_newest_checkpoints_are_kept(
+    api: Api, policy: dict[str, int], expected: list[int]
+) -> None:
+    worker = running(api, **policy)
+    for step in range(1, 8):
+        save(worker, step, epoch=step / 4)
+    assert kept(api, worker) == expected
+
+
+def test_retention_keeps_pinned_and_used_checkpoints_within_epochs(api: Api) -> None:
+    worker = running(api)
+    pinned = save(worker, 1, epoch=0.5)
+    api.client.patch(f"/v1/checkpoints/{pinned}", json={"pinned": True})
+    started = save(worker, 2, epoch=0.7)
+    changes = {"train": {"epochs": 1000}}
+    clone = api.client.post(f"/v1/jobs/{worker.job_id}/clone", json={"changes": changes})
+    assert clone.json()["start_checkpoint_id"] == started
+    save(worker, 3, epoch=0.8)
+    save(worker, 4, epoch=1.0)
+    assert kept(api, worker) == [1, 2, 3, 4]
+    save(worker, 5, epoch=1.2)
+    assert kept(api, worker) == [1, 2, 4, 5]
 
 
 def test_retention_keeps_newest_and_best_checkpoints(api: Api, garbage: Garbage) -> None:
@@ -226,6 +254,7 @@ def test_retention_drops_only_old_inferior_unpinned_checkpoints(
         Checkpoint(
             id=ids.new_id("ckpt"),
             step=len(knn) - i,
+            epoch=float(len(knn) - i),
             metrics={} if value is None else {"knn_top1": value},
             pinned=flags[i][0],
             final=flags[i][1],
