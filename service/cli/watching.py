@@ -93,7 +93,7 @@ class Watcher:
 def watch_job(
     client: Client, job_id: str, view: View, *, poll: float = 1.0, outage: float = OUTAGE_SECONDS
 ) -> Job:
-    """Show the job until it has ended and return it.
+    """Show the job until it has ended, or is paused at its time limit, and return it.
 
     An outage of up to `outage` seconds is tolerated, because training may continue without the server.
 
@@ -114,7 +114,7 @@ def watch_job(
         else:
             last_answer = time.monotonic()
             view.show(snapshot)
-            if snapshot.job.done:
+            if snapshot.job.done or snapshot.job.is_at_time_limit:
                 return snapshot.job
         time.sleep(poll)
 

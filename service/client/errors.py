@@ -108,7 +108,7 @@ class InvalidSpec(DaslError):
 
 
 class JobFailed(DaslError):
-    """A job ended as failed or cancelled during a `wait`. `job` is its final state."""
+    """A job failed, was cancelled, or was paused at its time limit during a `wait`. `job` is its state."""
 
     def __init__(self, job: Any) -> None:
         self.job = job

@@ -157,12 +157,12 @@ class Jobs:
             outage: longest tolerated outage of the server, in seconds.
 
         Raises:
-            JobFailed: it failed or was cancelled.
+            JobFailed: it failed, was cancelled, or is paused at its time limit.
             WaitTimeout: it has not ended after `timeout` seconds.
         """
         job = wait_until(
             lambda: self._get(job_id, patience=outage),
-            lambda job: job.done,
+            lambda job: job.done or job.is_at_time_limit,
             timeout=timeout,
             poll=poll,
             name=f"Job {job_id}",

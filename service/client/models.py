@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
-from service.states import TERMINAL, DatasetState
+from service.states import TERMINAL, DatasetState, JobStatus
 
 if TYPE_CHECKING:
     from service.client.datasets import Datasets
     from service.client.jobs import Jobs
+
+
+_MAX_HOURS = "max-hours"
 
 
 class Record(BaseModel):
@@ -37,8 +40,8 @@ class Problem(Record):
 
     @property
     def is_explained(self) -> bool:
-        """Whether the message alone says what to change: that of an invalid setting or data set."""
-        return self.type == "ValueError"
+        """Whether the message alone says what to change: an invalid setting or data set, a time limit."""
+        return self.type in ("ValueError", _MAX_HOURS)
 
 
 class Progress(Record):
@@ -107,6 +110,12 @@ class Job(Record):
     def done(self) -> bool:
         """Whether the job has ended: succeeded, failed or cancelled."""
         return self.status in TERMINAL
+
+    @property
+    def is_at_time_limit(self) -> bool:
+        """Whether the job is paused because it ran for its time limit."""
+        error = self.error
+        return self.status == JobStatus.PAUSED and error is not None and error.type == _MAX_HOURS
 
     def refresh(self) -> Job:
         """Return the current state of the job."""

@@ -57,7 +57,11 @@ class Life:
 
     def _job(self) -> dict[str, object]:
         ended = self.step == self.steps
-        error = {"type": self.error_type, "message": "boom"} if self.end == "failed" else None
+        error = (
+            {"type": self.error_type, "message": "boom"}
+            if self.end in ("failed", "paused")
+            else None
+        )
         return {
             "id": JOB,
             "name": "n",
@@ -116,6 +120,16 @@ def test_watch_failure_prints_error_and_last_log_lines() -> None:
     assert done.returncode == 1
     assert "RuntimeError: boom" in done.stderr
     assert done.stderr.splitlines()[-1] == "Job job_1 failed: boom"
+
+
+def test_watch_and_wait_end_at_the_time_limit() -> None:
+    """Nobody may ever resume the job."""
+    with scripted(Life("paused", error_type="max-hours")) as server:
+        done = _dasl(server, "watch", JOB)
+        with Client(server.url) as client, pytest.raises(JobFailed, match="job_1 paused: boom"):
+            client.jobs.wait(JOB, poll=0.0)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == ["Job job_1 paused: boom", "Its log: dasl logs job_1"]
 
 
 def test_watch_of_an_invalid_setting_prints_no_traceback() -> None:
