@@ -23,7 +23,7 @@ from service.db.locks import lock_job
 from service.db.models import Attempt, Base, Event, Job
 from service.runs import liveness
 from service.runs import repository as runs
-from service.runs.endings import Ending, Retry, retry_delay
+from service.runs.endings import Ending, Retry, charge
 from service.states import (
     LIVE_ATTEMPT,
     TERMINAL,
@@ -47,7 +47,7 @@ _AT_TIME_LIMIT = "Its attempts ran for as long as resources.max_hours allows"
 def enqueue(session: Session, job: Job) -> None:
     """Store a new job as queued, with its first event. `job` itself is not added to the session."""
     job.status, job.desired = JobStatus.QUEUED, Desired.RUN
-    job.attempt = job.restarts = 0
+    job.attempt = job.restarts = job.infrastructure_failures = 0
     job.next_event = 2
     values = {column.key: getattr(job, column.key) for column in _JOBS.columns}
     # Columns without a value get their default.
@@ -178,34 +178,38 @@ def _retry_or_fail(
     if retry == Retry.UNLESS_REPEATED and _is_repeated(session, job, error or {}):
         message = f"Job failed (same error twice in a row, without a step in between): {reason}"
         return _end(session, job, JobStatus.FAILED, message, error=error)
-    limit = _max_restarts(job)
-    used_up = retry != Retry.FREE and limit is not None and job.restarts >= limit
-    if retry == Retry.NEVER or used_up:
-        detail = "" if retry == Retry.NEVER or limit == 0 else f" (after {job.restarts} restarts)"
-        return _end(session, job, JobStatus.FAILED, f"Job failed{detail}: {reason}", error=error)
-    ended = f"Attempt {job.attempt} {ending.outcome}: {reason}"
-    restarts = job.restarts if retry == Retry.FREE else job.restarts + 1
-    if job.desired == Desired.PAUSE:
-        return _pause(session, job, f"{ended}. Job paused", {"error": error}, restarts=restarts)
-    if stop_reason == StopReason.TIME_LIMIT:
-        return _pause_at_time_limit(session, job, f". {ended}", restarts=restarts)
-    delay = timedelta()
-    message = f"{ended}. It is retried without using up a restart"
-    if retry != Retry.FREE:
-        delay = retry_delay(job.restarts)
-        message = f"{ended}. Restart {restarts} of {limit} in {delay.total_seconds():g} s"
-        if limit is None:
-            message = f"{ended}. Restart {restarts} when a server can read the job's spec"
-    _move(
-        session,
-        job,
-        JobStatus.RETRY_WAIT,
-        message,
-        {"error": error},
-        restarts=restarts,
-        not_before=datetime.now(UTC) + delay,
+    progressed = retry == Retry.INFRASTRUCTURE and _made_progress(session, job)
+    budget = charge(
+        retry,
+        restarts=job.restarts,
+        max_restarts=_max_restarts(job),
+        failures=job.infrastructure_failures,
+        progressed=progressed,
     )
+    if budget.used_up is not None:
+        message = f"Job failed{budget.used_up}: {reason}"
+        return _end(session, job, JobStatus.FAILED, message, error=error)
+    ended = f"Attempt {job.attempt} {ending.outcome}: {reason}"
+    counts = {
+        "restarts": budget.restarts,
+        "infrastructure_failures": budget.infrastructure_failures,
+    }
+    if job.desired == Desired.PAUSE:
+        return _pause(session, job, f"{ended}. Job paused", {"error": error}, **counts)
+    if stop_reason == StopReason.TIME_LIMIT:
+        return _pause_at_time_limit(session, job, f". {ended}", **counts)
+    not_before = datetime.now(UTC) + budget.delay
+    message, data = f"{ended}. {budget.message}", {"error": error}
+    _move(session, job, JobStatus.RETRY_WAIT, message, data, not_before=not_before, **counts)
     return JobStatus.RETRY_WAIT
+
+
+def _made_progress(session: Session, job: Job) -> bool:
+    """Whether the newest attempt registered a checkpoint, or came further than those before it."""
+    job_id, number = job.id, job.attempt
+    return bool(checkpoints.uris_of_attempt(session, job_id, number)) or (
+        runs.last_step(session, job_id, number) > runs.last_step_before(session, job_id, number)
+    )
 
 
 def _max_restarts(job: Job) -> int | None:

@@ -19,6 +19,9 @@ from pydantic import (
 from dasl_core.spec import DatasetFacts, ResolvedJobSpec
 from dasl_core.vocabulary import FILE_NAME, LONGEST_FILE_NAME, Desired, Outcome, Subject
 
+NODE_DIED = "node-died"
+"""Type of the error of an attempt one of whose ranks was on a node that is gone."""
+
 IngestOutcome = Literal["ready", "failed"]
 
 NO_ROOM = "no-room"

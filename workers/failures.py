@@ -3,7 +3,7 @@
 import traceback
 from collections.abc import Mapping
 
-from service.protocol import NO_ROOM
+from service.protocol import NO_ROOM, NODE_DIED
 
 _LONGEST_TEXT = 20_000
 
@@ -18,8 +18,16 @@ OUT_OF_MEMORY = (
 NON_RETRYABLE = (ValueError, ArithmeticError)
 
 
+# What Ray's message says of an actor whose node is gone.
+_NODE_HAS_DIED = "because its node has died"
+
+
 class RankDied(Exception):
     """A rank's process ended without an exception: it was killed, it crashed, or its node is gone."""
+
+
+class NodeDied(RankDied):
+    """A rank's process ended with its node."""
 
 
 class NoRoom(Exception):
@@ -55,13 +63,18 @@ def cause_of(failures: Mapping[int, Exception]) -> BaseException | None:
     if isinstance(cause, RayActorError):
         # The last line is the reason; the lines before it name Ray's actor.
         reason = str(cause).strip().splitlines()[-1].strip()
-        died = RankDied(f"The process of rank {rank} ended: {reason}")
+        kind = NodeDied if _NODE_HAS_DIED in str(cause) else RankDied
+        died = kind(f"The process of rank {rank} ended: {reason}")
         died.__cause__ = cause  # Ray's whole text, for the traceback.
         return died
     return cause
 
 
-_TYPES: dict[type[BaseException], str] = {RankDied: "rank-died", NoRoom: NO_ROOM}
+_TYPES: dict[type[BaseException], str] = {
+    RankDied: "rank-died",
+    NodeDied: NODE_DIED,
+    NoRoom: NO_ROOM,
+}
 
 
 def unwrap(error: BaseException) -> BaseException:

@@ -74,7 +74,7 @@ class Resources(SpecModel):
         le=1000,
         description=(
             "How often a job is retried after an attempt that failed or disappeared. "
-            "Interruptions by a stop of the service do not count."
+            "Failures of the infrastructure, such as the loss of a node, do not count."
         ),
     )
     max_hours: float = Field(

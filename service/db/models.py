@@ -108,7 +108,7 @@ class Dataset(Base):
 
 
 class Job(Base):
-    """A job. Only `service.lifecycle` writes `status`, `attempt`, `restarts` and `next_event`."""
+    """A job. Only `service.lifecycle` writes `status`, `attempt`, the counts of failures and `next_event`."""
 
     __tablename__ = "jobs"
     __table_args__ = (
@@ -140,6 +140,8 @@ class Job(Base):
     finished_at: Mapped[datetime | None]
     attempt: Mapped[int] = mapped_column(default=0)
     restarts: Mapped[int] = mapped_column(default=0)
+    # In a row and without progress; the default is for version 0.1, which adds jobs without it.
+    infrastructure_failures: Mapped[int] = mapped_column(default=0, server_default=text("0"))
     next_event: Mapped[int] = mapped_column(default=1)
     not_before: Mapped[datetime | None]
     error: Mapped[Object | None]

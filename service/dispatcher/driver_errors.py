@@ -7,6 +7,9 @@ from typing import Any
 
 from service.dispatcher.executor import Submission, SubmissionState
 
+# A crash of the program itself has another signal, such as SIGSEGV.
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
+
 
 def driver_ended(process: str, submission: Submission, lines: list[str]) -> dict[str, Any]:
     """Return the error of a driver; `process` names it in the message, `lines` are its last ones."""
@@ -27,6 +30,23 @@ def undelivered(lines: list[str]) -> dict[str, Any]:
     }
 
 
+def was_killed(submission: Submission) -> bool:
+    """Whether something outside ended a driver: a signal, a stop, or the end of its node.
+
+    The node's memory may have run out, so the job itself may be the cause.
+    """
+    if submission.state == SubmissionState.STOPPED:
+        return True
+    if submission.state != SubmissionState.FAILED:
+        return False
+    return submission.exit_code is None or _signal(submission.exit_code) in _FROM_OUTSIDE
+
+
+def _signal(code: int) -> int:
+    """Return the number of the signal that ended a process, as Python or a shell states it."""
+    return -code if code < 0 else code - 128
+
+
 def _message(process: str, submission: Submission, lines: list[str]) -> str:
     if submission.state == SubmissionState.SUCCEEDED:
         return f"The {process} ended without reporting a result"
@@ -35,9 +55,8 @@ def _message(process: str, submission: Submission, lines: list[str]) -> str:
     how = "ended"
     code = submission.exit_code
     if code is not None:
-        number = -code if code < 0 else code - 128
         try:
-            how = f"was ended by {signal.Signals(number).name}"
+            how = f"was ended by {signal.Signals(_signal(code)).name}"
         except ValueError:
             how = f"ended with exit code {code}"
     last = next((line.strip() for line in reversed(lines) if line.strip()), submission.message)

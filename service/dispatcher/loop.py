@@ -115,8 +115,9 @@ class Dispatcher:
         """Treat earlier attempts that Ray does not know as lost at once, because the cluster is new.
 
         Args:
-            restarted: if the whole service was restarted, the lost attempts use up no restart of their
-                jobs. If only Ray was, they do, because a job may have been the cause.
+            restarted: if the whole service was restarted, the jobs of the lost attempts are retried in any
+                case. If only Ray was, they are a limited number of times in a row, because a job may have
+                been the cause.
         """
         self._train.restarted = restarted
         self._cluster_polled_at = self._watched_at = None

@@ -16,7 +16,7 @@ from service import lifecycle, states
 from service.db.models import Attempt
 from service.dispatcher import repository
 from service.dispatcher.context import DispatcherContext, passed
-from service.dispatcher.driver_errors import driver_ended, undelivered
+from service.dispatcher.driver_errors import driver_ended, undelivered, was_killed
 from service.dispatcher.executor import Submission, SubmissionState
 from service.dispatcher.log_copier import LogCopier
 from service.dispatcher.watcher import MissingAction, RunPolicy
@@ -93,7 +93,8 @@ class TrainPolicy(RunPolicy[AttemptView]):
         if submission.exit_code == UNDELIVERED_EXIT_CODE:
             return Ending("failed", undelivered(lines), Retry.FREE)
         error = driver_ended("training driver", submission, lines)
-        return Ending("failed", error, forced=forced)
+        retry = Retry.INFRASTRUCTURE if was_killed(submission) else Retry.LIMITED
+        return Ending("failed", error, retry, forced)
 
     def enforce(self, run: AttemptView) -> Ending | None:
         if run.requested != Desired.RUN:
@@ -140,7 +141,7 @@ class TrainPolicy(RunPolicy[AttemptView]):
             "log_tail": self._logs.tail(attempt.job_id, attempt.number, attempt.submission_id),
         }
         # Ray alone may have died because of the job.
-        retry = Retry.FREE if restarted == "service" else Retry.LIMITED
+        retry = Retry.FREE if restarted == "service" else Retry.INFRASTRUCTURE
         return Ending("lost", error, retry)
 
     def _stop_if_due(self, attempt: AttemptView) -> None:
@@ -197,7 +198,7 @@ class TrainPolicy(RunPolicy[AttemptView]):
             f"{self._allowed_to_start()}. Check that Ray's nodes reach {self._context.settings.api_url} "
             "(DASL_API_URL)",
         }
-        return Ending("failed", error)
+        return Ending("failed", error, Retry.INFRASTRUCTURE)
 
     def _is_late(self, attempt: AttemptView) -> bool:
         """Whether an attempt has not reported for too long, as far as this dispatcher has seen.

@@ -11,6 +11,9 @@ from service.states import AttemptOutcome
 
 _FIRST_RETRY = timedelta(seconds=2)
 LONGEST_RETRY = timedelta(minutes=2)
+MAX_INFRASTRUCTURE_FAILURES = 10
+"""How often in a row infrastructure may end a job's attempts that make no progress. A limit, because a job may
+itself be what kills its processes or Ray."""
 
 
 class Retry(StrEnum):
@@ -23,6 +26,9 @@ class Retry(StrEnum):
     UNLESS_REPEATED = "unless-repeated"
     """As `LIMITED`, but not if the same error occurs twice in a row without a step in between. For errors
     that the training itself may cause."""
+    INFRASTRUCTURE = "infrastructure"
+    """Retry without using up a restart, `MAX_INFRASTRUCTURE_FAILURES` times in a row without progress: Ray or a
+    node went away, or the driver was killed."""
     FREE = "free"
     """Always retry, without using up a restart: the service was stopped while the attempt ran, or Ray had
     no room for its ranks."""
@@ -40,6 +46,62 @@ class Ending:
     """Whether the attempt was killed because it saved no checkpoint after a request to pause."""
 
 
-def retry_delay(restarts: int) -> timedelta:
-    """Return the wait before the next attempt, which doubles with every earlier restart."""
-    return min(LONGEST_RETRY, _FIRST_RETRY * (1 << min(restarts, 10)))
+@dataclass(frozen=True)
+class Budget:
+    """What is left of a job's budgets after an attempt failed."""
+
+    restarts: int
+    infrastructure_failures: int
+    message: str = "It is retried without using up a restart"
+    """The budget that the failure used, for the event."""
+    delay: timedelta = timedelta()
+    """Wait before the next attempt."""
+    used_up: str | None = None
+    """Not `None` if no attempt follows: the budget that is used up, as a part of a sentence."""
+
+
+def charge(
+    retry: Retry, *, restarts: int, max_restarts: int | None, failures: int, progressed: bool
+) -> Budget:
+    """Charge an attempt's failure to one of the job's two budgets.
+
+    Args:
+        restarts: how many the job has used.
+        max_restarts: of its spec; `None` if that cannot be read: no limit.
+        failures: of the infrastructure, in a row.
+        progressed: whether the attempt came further than those before it.
+    """
+    if retry == Retry.NEVER:
+        return Budget(restarts, failures, used_up="")
+    if retry == Retry.FREE:
+        return Budget(restarts, failures)
+    if retry == Retry.INFRASTRUCTURE:
+        failures = 1 if progressed else failures + 1
+        count, delay = f"{failures} of {MAX_INFRASTRUCTURE_FAILURES}", _retry_delay(failures - 1)
+        return Budget(
+            restarts,
+            failures,
+            f"Infrastructure failure {count} in a row without progress; retried in {_seconds(delay)} without "
+            "using up a restart",
+            delay,
+            f" (after {failures} infrastructure failures in a row without progress)"
+            if failures > MAX_INFRASTRUCTURE_FAILURES
+            else None,
+        )
+    delay = _retry_delay(restarts)
+    message = f"Restart {restarts + 1} of {max_restarts} in {_seconds(delay)}"
+    if max_restarts is None:
+        message = f"Restart {restarts + 1} when a server can read the job's spec"
+    elif restarts >= max_restarts:
+        used_up = f" (after {restarts} restarts)" if max_restarts else ""
+        return Budget(restarts, failures, used_up=used_up)
+    return Budget(restarts + 1, failures, message, delay)
+
+
+def _retry_delay(failures: int) -> timedelta:
+    """Return the wait before the next attempt, which doubles with every earlier failure."""
+    return min(LONGEST_RETRY, _FIRST_RETRY * (1 << min(failures, 10)))
+
+
+def _seconds(delay: timedelta) -> str:
+    return f"{delay.total_seconds():g} s"

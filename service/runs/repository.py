@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
 from service import ids
@@ -118,9 +118,18 @@ def replace_token(session: Session, owner: str, number: int, token_hash: str) ->
 
 def last_step(session: Session, job_id: str, number: int) -> int:
     """Return the last step whose loss an attempt reported; 0 if there is none."""
+    return _last_step(session, job_id, Metric.attempt == number)
+
+
+def last_step_before(session: Session, job_id: str, number: int) -> int:
+    """Return the last step whose loss any attempt before this one reported; 0 if there is none."""
+    return _last_step(session, job_id, Metric.attempt < number)
+
+
+def _last_step(session: Session, job_id: str, attempts: ColumnElement[bool]) -> int:
     step = session.scalars(
         select(Metric.step)
-        .where(Metric.job_id == job_id, Metric.name == "loss", Metric.attempt == number)
+        .where(Metric.job_id == job_id, Metric.name == "loss", attempts)
         .order_by(Metric.step.desc())
         .limit(1)
     ).first()

@@ -16,6 +16,7 @@ from service.datasets import repository as datasets
 from service.db.models import Artifact, Evaluation
 from service.protocol import (
     NO_ROOM,
+    NODE_DIED,
     PLACEMENT,
     ArtifactReport,
     AttemptStart,
@@ -193,4 +194,6 @@ def _retry(report: FinishReport) -> Retry:
         return Retry.NEVER
     if report.error is not None and report.error.type == NO_ROOM:
         return Retry.FREE
+    if report.error is not None and report.error.type == NODE_DIED:
+        return Retry.INFRASTRUCTURE
     return Retry.UNLESS_REPEATED if report.repeatable else Retry.LIMITED

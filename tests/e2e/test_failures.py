@@ -190,7 +190,7 @@ def test_death_of_driver_or_controller_ends_ranks_and_frees_their_cpus(
 ) -> None:
     train = {"epochs": 100_000, "batch_size": 8, "checkpoint_every_epochs": 100_000}
     evaluate = {"every_epochs": 50_000}
-    resources = {"workers": 1, "max_restarts": 1}
+    resources = {"workers": 1, "max_restarts": 0}
     job = client.jobs.submit(
         spec(served.dataset, train=train, evaluate=evaluate, resources=resources)
     )
@@ -205,7 +205,8 @@ def test_death_of_driver_or_controller_ends_ranks_and_frees_their_cpus(
     ]
     os.kill(controller, signal.SIGKILL)
     job = until(lambda: ((now := job.refresh()).done and now) or None, "the end")
-    assert (job.status, job.restarts) == ("failed", 1)
+    # Only the death of the driver is one of the infrastructure.
+    assert (job.status, job.restarts) == ("failed", 0)
     attempts = client.jobs.attempts(job.id)
     assert [attempt.state for attempt in attempts] == ["failed", "failed"]
     assert attempts[0].error is not None

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import func, select
 
 from service import ids, lifecycle, states
-from service.db.models import Attempt, Checkpoint, Dataset, Event, IngestRun, Job, Token
+from service.db.models import Attempt, Checkpoint, Dataset, Event, IngestRun, Job, Metric, Token
 from service.db.session import Database
 from service.dispatcher.context import Entrypoints
 from service.dispatcher.loop import Dispatcher
@@ -146,6 +146,13 @@ class World:
         with self.database.write() as session:
             session.add(checkpoint)
         return checkpoint.id
+
+    def add_metric(self, job_id: str, number: int, step: int) -> None:
+        """Report a loss."""
+        with self.database.write() as session:
+            session.add(
+                Metric(job_id=job_id, attempt=number, name="loss", step=step, time=0.0, value=1.0)
+            )
 
     def worker_starts(self, job_id: str, number: int = 1) -> None:
         """Mark the attempt as running, as the worker API does at a driver's first request."""

@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 import torch
+from ray.core.generated.common_pb2 import ActorDiedErrorContext
 from ray.exceptions import ActorDiedError, OutOfMemoryError, RayActorError, RayTaskError
 from ray.train.v2._internal.exceptions import (
     InsufficientClusterResourcesError,
@@ -157,6 +158,20 @@ def test_killed_rank_is_reported_with_its_number() -> None:
     raised = ValueError("no images")
     assert cause_of({0: peer, 1: RayTaskError("train", REMOTE, raised)}) is raised
     assert cause_of({}) is None
+
+
+def test_rank_on_a_lost_node_is_reported_as_such() -> None:
+    """The text is that of Ray's head for an actor on a node that is gone."""
+    context = ActorDiedErrorContext(
+        error_message="The actor died because its node has died. Node Id: 0f\n"
+        "\tthe actor's node was terminated unexpectedly: health check failed",
+        actor_id=b"\0" * 16,
+    )
+    cause = cause_of({0: ActorDiedError(context)})
+    assert cause is not None
+    report = describe(cause)
+    assert report["type"] == "node-died"
+    assert report["message"].endswith("unexpectedly: health check failed")
 
 
 def test_cpu_allocator_error_counts_as_out_of_memory() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,7 @@ def test_dispatcher_that_starts_late_still_sweeps(world: World, rank0: Rank0) ->
 def test_failed_job_keeps_its_final_checkpoint(world: World, rank0: Rank0) -> None:
     job = running_job(world, max_restarts=0)
     rank0.saves(job, 100, final=True)
-    world.executor.kill(world.run_id(job))
+    world.executor.kill(world.run_id(job), signal.SIGSEGV)
     world.tick()
     assert world.status(job) == JobStatus.FAILED
     assert registered(world, job) == [100]

@@ -85,7 +85,50 @@ def test_killed_driver_is_replaced_from_newest_checkpoint(world: World) -> None:
     world.tick(5)
     assert world.executor.submitted == [world.run_id(job), world.run_id(job, 2)]
     assert world.attempt(job, 2).resume_checkpoint_id == newest
-    assert world.job(job).restarts == 1
+    assert world.job(job).restarts == 0
+
+
+def lose_ray(world: World, job: str, number: int) -> None:
+    """Start the next attempt, and lose it with Ray."""
+    world.worker_starts(job, number)
+    world.executor.lose_everything()
+    world.tick(31)
+
+
+def test_restarts_of_ray_use_no_restart_of_jobs(world: World) -> None:
+    job = world.add_job(max_restarts=0)
+    for number in range(1, 25):
+        world.tick(121)
+        assert world.job(job).attempt == number
+        world.add_metric(job, number, step=number)
+        lose_ray(world, job, number)
+    assert world.status(job) == JobStatus.RETRY_WAIT
+    assert world.job(job).restarts == 0
+    assert world.events(job)[-1].endswith(
+        "Infrastructure failure 1 of 10 in a row without progress; retried in 2 s without using up a restart"
+    )
+
+
+@pytest.mark.parametrize("progress", ["", "a checkpoint"])
+def test_job_that_always_loses_its_processes_fails(world: World, progress: str) -> None:
+    """It may itself be what kills them."""
+    job = world.add_job()
+    for number in range(1, 12):
+        world.tick(121)
+        world.worker_starts(job, number)
+        world.add_metric(job, number, step=7)  # the same step again
+        if progress and number == 6:
+            world.add_checkpoint(job, number, step=7)
+        world.executor.kill(world.run_id(job, number))
+        world.tick()
+    assert world.job(job).restarts == 0
+    if progress:
+        assert world.job(job).infrastructure_failures == 6
+        return
+    assert world.status(job) == JobStatus.FAILED
+    assert world.events(job)[-1].startswith(
+        "Job failed (after 11 infrastructure failures in a row without progress): The training driver"
+    )
 
 
 def test_repeatedly_failing_job_fails_with_end_of_log(world: World) -> None:
@@ -386,7 +429,7 @@ def test_job_that_fails_while_pausing_is_paused(world: World) -> None:
         world.tick()
         world.worker_starts(job, number)
         world.pause(job)
-        world.executor.kill(world.run_id(job, number))
+        world.executor.end(world.run_id(job, number), 1)
         world.tick()
         assert world.status(job) == status
         world.resume(job)
@@ -521,7 +564,7 @@ def test_driver_that_never_reports_is_ended_and_retried(world: World) -> None:
     world.tick(20)
     assert world.status(job) == JobStatus.RETRY_WAIT
     assert error_type(world, job) == "start-timeout"
-    assert world.job(job).restarts == 1
+    assert world.job(job).restarts == 0
     assert not world.executor.is_running(world.run_id(job))
     world.tick(10)
     assert world.executor.submitted == [world.run_id(job), world.run_id(job, 2)]
@@ -730,7 +773,7 @@ def test_slow_log_copy_does_not_delay_dispatcher(
         return logs(*arguments)
 
     monkeypatch.setattr(world.executor, "logs", slow)
-    world.executor.kill(world.run_id(job))
+    world.executor.kill(world.run_id(job), signal.SIGSEGV)
     world.tick()
     world.tick()
     assert world.status(other) == JobStatus.STARTING
@@ -896,7 +939,7 @@ def test_stop_at_the_time_limit_yields_to_other_ends(world: World, ends: str) ->
         world.worker_finishes(job, "paused")
         assert world.status(job) == JobStatus.CANCELLED
         return
-    world.executor.kill(world.run_id(job))
+    world.executor.end(world.run_id(job), 1)
     world.tick()
     assert world.status(job) == JobStatus.PAUSED
     assert world.job(job).restarts == 1

@@ -110,7 +110,7 @@ def test_dispatcher_recovers_from_crash_at_every_point(world: World, first: int)
         later = tuple(f"{killed}-{number}-" for number in (2, 3))
         again = [name for name in submitted if name.startswith(later)]
         assert len(again) == 1, "handed in again, once"
-        assert world.job(killed).restarts == 1
+        assert (world.job(killed).restarts, world.job(killed).infrastructure_failures) == (0, 1)
         assert world.status(cancelled) == JobStatus.CANCELLED
         assert not world.executor.is_running(world.run_id(cancelled))
         assert world.status(finished) == JobStatus.RUNNING
