@@ -19,6 +19,7 @@ from service import ids
 from service.db.models import Base, Dataset, Event, Job, JobTag, Metric, Run
 from service.db.session import Database
 from service.tokens import service as tokens
+from service.tokens.schemas import Quotas
 
 TENANT, DATASET = "default", "pictures"
 FACTS = {"num_images": 50_000, "num_classes": 10, "median_size": 64}
@@ -61,7 +62,7 @@ def write_history(
     dataset_id = ids.new_id("ds")
     with database.write() as session:
         token, token_text = tokens.create(
-            session, tenant=TENANT, name="benchmark", scopes=["submit"]
+            session, tenant=TENANT, name="benchmark", scopes=["submit"], quotas=Quotas()
         )
         session.add(
             Dataset(

@@ -24,6 +24,7 @@ from service.api.auth_rate_limit import Failures
 from service.api.json_body import StrictRoute
 from service.artifacts.storage import Storage
 from service.db.session import Database
+from service.scheduling.decision_cache import DecisionCache
 from service.settings import Settings
 
 
@@ -38,6 +39,8 @@ class Context:
     """Counts the requests answered with 403, by token."""
     streams: Counter[str] = field(default_factory=Counter)
     """Number of open live streams, by token."""
+    decisions: DecisionCache = field(default_factory=DecisionCache)
+    """Decisions on the queue that all requests share."""
     closing: threading.Event = field(default_factory=threading.Event)
     """Set at shutdown, to end the live streams."""
 

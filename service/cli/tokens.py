@@ -38,7 +38,11 @@ def _quota(value: str | None) -> str | None:
 
 MaxQueuedJobs = Annotated[
     str | None,
-    typer.Option(metavar="N|none", callback=_quota, help="Maximum number of queued jobs."),
+    typer.Option(
+        metavar="N|none",
+        callback=_quota,
+        help="Maximum number of queued jobs; 1000 for a new token by default.",
+    ),
 ]
 MaxRunningJobs = Annotated[
     str | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from service.api.auth import Reader
-from service.api.transaction import ReadSession, Route
+from service.api.transaction import ReadSession, Route, WithContext
 from service.cluster import service
 from service.cluster.schemas import ClusterView
 
@@ -13,9 +13,10 @@ router = APIRouter(prefix="/v1", tags=["cluster"], route_class=Route)
 
 
 @router.get("/cluster")
-def show_cluster(caller: Reader, session: ReadSession) -> ClusterView:
+def show_cluster(caller: Reader, context: WithContext, session: ReadSession) -> ClusterView:
     """Show nodes, used and free CPUs and GPUs, and the queue by priority.
 
     Only a token with the scope `admin` sees the nodes' ids and addresses.
     """
-    return service.view(session, caller.tenant, names_nodes=caller.may("admin"))
+    names_nodes = caller.may("admin")
+    return service.view(session, caller.tenant, context.decisions, names_nodes=names_nodes)

@@ -11,11 +11,11 @@ from service.cluster import repository
 from service.cluster.schemas import QueuedJob
 from service.db.models import ClusterSnapshot
 from service.scheduling import repository as scheduling
-from service.scheduling.admission import Decision, Running, decide
-from service.scheduling.foreign_use import ForeignUse
-from service.scheduling.nodes import Cluster
-from service.scheduling.repository import nodes_of
+from service.scheduling.admission import Running
+from service.scheduling.decision_cache import DecisionCache, Decisions
+from service.scheduling.window import ALWAYS
 
+_BEHIND = f"Behind {ALWAYS} other jobs: it is considered in turn, every few seconds"
 _UNAVAILABLE = "Waiting for Ray, which does not answer or has no node at the moment"
 
 
@@ -25,18 +25,18 @@ def waiting(
     snapshot: ClusterSnapshot | None,
     taken: Sequence[Running],
     now: datetime,
+    cache: DecisionCache,
 ) -> list[QueuedJob]:
     """Return a tenant's queued jobs, each with the decision that the dispatcher would make now."""
     jobs = repository.queue(session, tenant)
-    decisions: dict[str, Decision] = {}
+    decisions: Decisions = {}
     if jobs and snapshot is not None and snapshot.alive:
         # Jobs of other tenants count as well; only their total demand is disclosed.
-        cluster = Cluster(nodes_of(snapshot))
-        foreign = ForeignUse().of(cluster.nodes, taken)
-        all_decisions = decide(cluster, taken, scheduling.queued(session), now, foreign)
-        decisions = {decision.job.job_id: decision for decision in all_decisions}
+        decisions = cache.decisions(session, snapshot, taken, now)
     unreadable = scheduling.why_unreadable(session, [job.id for job in jobs])
     default_reason = "" if snapshot is None or snapshot.alive else _UNAVAILABLE
+    if len(decisions) >= ALWAYS:
+        default_reason = _BEHIND
     views = []
     for job in jobs:
         decision = decisions.get(job.id)

@@ -14,20 +14,24 @@ from service.cluster.schemas import ClusterView
 from service.db import leases, migrate
 from service.db.leases import DISPATCHER_LEASE
 from service.scheduling import repository as scheduling
+from service.scheduling.decision_cache import DecisionCache
 from service.settings import Settings
 
 
-def view(session: Session, tenant: str, *, names_nodes: bool) -> ClusterView:
+def view(
+    session: Session, tenant: str, decisions: DecisionCache, *, names_nodes: bool
+) -> ClusterView:
     """Return the state of the cluster with the tenant's queue.
 
     Args:
+        decisions: on the queue of all tenants.
         names_nodes: show the ids and addresses of nodes; otherwise nodes are numbered.
     """
     now = datetime.now(UTC)
     snapshot = scheduling.snapshot(session)
     taken = scheduling.resources_in_use(session, now)
     queued = repository.count_queued(session, tenant)
-    queue = waiting(session, tenant, snapshot, taken, now)
+    queue = waiting(session, tenant, snapshot, taken, now, decisions)
     if snapshot is None:
         return ClusterView(queued=queued, queue=queue)
     cpus = sum(one.demand.cpus for one in taken)

@@ -40,6 +40,7 @@ from service.scheduling import repository as scheduling
 from service.scheduling.admission import Decision, decide
 from service.scheduling.foreign_use import ForeignUse
 from service.scheduling.nodes import Cluster
+from service.scheduling.window import QueueWindow
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ _POLL_CLUSTER_EVERY = timedelta(seconds=2)
 _WATCH_EVERY = timedelta(seconds=1)
 # Bounds the duration of a transaction, during which other writers wait.
 _WAITS_PER_TRANSACTION = 100
+_MAX_RECORDED_WAITS = 100_000
 
 
 class Dispatcher:
@@ -108,7 +110,7 @@ class Dispatcher:
         self._cluster_polled_at: datetime | None = None
         self._watched_at: datetime | None = None
         self._recorded_waits: set[tuple[str, int, str]] = set()
-        self._foreign_use = ForeignUse()
+        self._foreign_use, self._queue = ForeignUse(), QueueWindow()
         self._shutting_down = self._saving = False
 
     def cluster_was_restarted(self, restarted: Restarted) -> None:
@@ -284,7 +286,7 @@ class Dispatcher:
             return
         now = self._context.clock()
         with self._context.database.read() as session:
-            queue = scheduling.queued(session)
+            queue = self._queue.read(session)
             if not queue:
                 return
             taken = scheduling.resources_in_use(session, now)
@@ -301,8 +303,8 @@ class Dispatcher:
             (decision.job.job_id, decision.job.attempt + 1, str(decision.waits_for)): decision
             for decision in waiting
         }
-        # Forget jobs that do not wait any more.
-        self._recorded_waits &= waits.keys()
+        if len(self._recorded_waits) > _MAX_RECORDED_WAITS:
+            self._recorded_waits.clear()
         new = [key for key in waits if key not in self._recorded_waits][:_WAITS_PER_TRANSACTION]
         if not new:
             return

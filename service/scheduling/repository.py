@@ -29,10 +29,6 @@ from service.states import LIVE_ATTEMPT, AttemptState, Desired, JobStatus, StopR
 
 logger = logging.getLogger(__name__)
 
-_HAS_ATTEMPT = frozenset(
-    {JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PAUSING, JobStatus.CANCELLING}
-)
-
 
 @dataclass(frozen=True)
 class AttemptView(RunView):
@@ -122,27 +118,51 @@ def has_unfinalized_attempt(session: Session, job_id: str) -> bool:
     return session.scalar(attempt) is not None
 
 
-def queued(session: Session) -> list[Queued]:
-    """Return the queued jobs in the order of admission: by priority, then oldest first.
+class QueuePosition(NamedTuple):
+    """A position in the queue: that of a job, by its priority and id."""
+
+    priority: int
+    job_id: str
+
+    def is_before(self, other: QueuePosition) -> bool:
+        """Whether this position is nearer to the front of the queue."""
+        return (-self.priority, self.job_id) < (-other.priority, other.job_id)
+
+
+class QueuePart(NamedTuple):
+    """Consecutive jobs of the queue; `end` is the position of the last, `None` if the queue ends here."""
+
+    jobs: list[Queued]
+    end: QueuePosition | None
+
+
+def queued(session: Session, limit: int, after: QueuePosition | None = None) -> QueuePart:
+    """Return queued jobs in the order of admission: by priority, then oldest first.
 
     Jobs whose spec cannot be read are left out (`why_unreadable`).
+
+    Args:
+        limit: number of jobs to read.
+        after: read the jobs behind this position.
     """
-    used = _time_used(session, {JobStatus.QUEUED})
+    part = _positions(session, limit, after)
     rows = session.execute(
         select(
             Job.id,
+            Job.desired,
             Job.attempt,
-            Job.max_hours,
             Job.token_id,
+            Job.max_hours,
             Token.max_running_jobs,
             Token.max_gpus,
         )
         .join(Token, Token.id == Job.token_id, isouter=True)
-        .where(Job.status == JobStatus.QUEUED, Job.desired == Desired.RUN)
+        .where(Job.id.in_([position.job_id for position in part]))
         .order_by(Job.priority.desc(), Job.id)
     ).all()
+    used = _time_used(session, [row.id for row in rows if row.attempt])
     resources = _resources(session, [row.id for row in rows])
-    return [
+    jobs = [
         Queued(
             job_id,
             attempt,
@@ -153,9 +173,30 @@ def queued(session: Session) -> list[Queued]:
             token_id=token_id,
             quota=Quota(max_running_jobs, max_gpus),
         )
-        for job_id, attempt, max_hours, token_id, max_running_jobs, max_gpus in rows
-        if not resources[job_id].why_unreadable
+        for job_id, desired, attempt, token_id, max_hours, max_running_jobs, max_gpus in rows
+        if desired == Desired.RUN and not resources[job_id].why_unreadable
     ]
+    return QueuePart(jobs, part[-1] if len(part) == limit else None)
+
+
+def _positions(session: Session, limit: int, after: QueuePosition | None) -> list[QueuePosition]:
+    """Return the positions of queued jobs in their order.
+
+    One priority after the other: an index has the jobs of each in order, so that a long queue is
+    neither read whole nor sorted.
+    """
+    is_queued = Job.status == JobStatus.QUEUED
+    highest = select(func.max(Job.priority)).where(is_queued)
+    priority = session.scalar(highest) if after is None else after.priority
+    positions: list[QueuePosition] = []
+    while priority is not None and len(positions) < limit:
+        ids = select(Job.id).where(is_queued, Job.priority == priority).order_by(Job.id)
+        if after is not None and priority == after.priority:
+            ids = ids.where(Job.id > after.job_id)
+        for job_id in session.scalars(ids.limit(limit - len(positions))):
+            positions.append(QueuePosition(priority, job_id))
+        priority = session.scalar(highest.where(Job.priority < priority))
+    return positions
 
 
 def why_unreadable(session: Session, job_ids: Sequence[str]) -> dict[str, str]:
@@ -172,7 +213,6 @@ def running(session: Session, now: datetime) -> list[Running]:
     Attempts with a request to stop may end at any moment. Jobs that wait for a retry keep their
     resources: after a killed rank, a younger job that may run for a day must not go first.
     """
-    used = _time_used(session, _HAS_ATTEMPT | {JobStatus.RETRY_WAIT})
     columns = (Job.id, Attempt.number, Job.desired, Job.token_id, Job.max_hours)
     rows = session.execute(
         select(*columns, Attempt.stop_reason, Attempt.created_at, Attempt.state)
@@ -192,6 +232,7 @@ def running(session: Session, now: datetime) -> list[Running]:
         ).where(Job.status == JobStatus.RETRY_WAIT)
     ).all()
     resources = _resources(session, [row.id for row in (*rows, *between)])
+    used = _time_used(session, [row.id for row in (*rows, *between)])
     # Only an attempt whose driver has reported can have ranks.
     placements = _placements(
         session, [(row.id, row.number) for row in rows if row.state == AttemptState.RUNNING]
@@ -328,15 +369,18 @@ def _is_count(value: object) -> TypeGuard[int]:
     return type(value) is int and 0 <= value <= 4096
 
 
-def _time_used(session: Session, statuses: Collection[JobStatus]) -> dict[str, timedelta]:
+def _time_used(session: Session, job_ids: Sequence[str]) -> dict[str, timedelta]:
     """Return the total run time of each job's ended attempts."""
-    rows = session.execute(
-        select(Attempt.job_id, func.sum(Attempt.ran_seconds))
-        .join(Job, Job.id == Attempt.job_id)
-        .where(Job.status.in_(statuses), Attempt.state.not_in(LIVE_ATTEMPT))
-        .group_by(Attempt.job_id)
-    )
-    return {job_id: timedelta(seconds=seconds) for job_id, seconds in rows}
+    used: dict[str, timedelta] = {}
+    for start in range(0, len(job_ids), _BATCH):
+        batch = Attempt.job_id.in_(job_ids[start : start + _BATCH])
+        rows = session.execute(
+            select(Attempt.job_id, func.sum(Attempt.ran_seconds))
+            .where(batch, Attempt.state.not_in(LIVE_ATTEMPT))
+            .group_by(Attempt.job_id)
+        )
+        used |= {job_id: timedelta(seconds=seconds) for job_id, seconds in rows}
+    return used
 
 
 # Columns instead of rows: the specs of a job are large and not needed here.

@@ -26,9 +26,14 @@ class Quotas(BaseModel):
     max_gpus: Quota = None
 
 
+DEFAULT_MAX_QUEUED_JOBS = 1000
+"""Limit of a new token, so that a script in a loop cannot fill the queue."""
+
+
 class TokenRequest(Quotas):
     """A token to create."""
 
+    max_queued_jobs: Quota = DEFAULT_MAX_QUEUED_JOBS
     name: TokenName
     scopes: Annotated[list[Scope], Field(min_length=1, max_length=3, fail_fast=True)] = [
         "read",

@@ -11,7 +11,7 @@ from service import credentials, ids
 from service.api.problems import Problem, not_found
 from service.db.models import Token
 from service.tokens import repository
-from service.tokens.schemas import Quotas
+from service.tokens.schemas import DEFAULT_MAX_QUEUED_JOBS, Quotas
 
 
 def create(
@@ -24,7 +24,7 @@ def create(
 ) -> tuple[Token, str]:
     """Create a token; returns its row and its text, which is not stored."""
     text, hashed = credentials.new_token()
-    quotas = quotas or Quotas()
+    quotas = quotas or Quotas(max_queued_jobs=DEFAULT_MAX_QUEUED_JOBS)
     token = Token(
         id=ids.new_id("tok"),
         tenant=tenant,

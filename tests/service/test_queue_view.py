@@ -2,17 +2,52 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from sqlalchemy import select
 
+from service.cluster import queue as queue_view
 from service.db.models import ClusterSnapshot
+from service.scheduling import decision_cache
 from tests.support.api_under_test import Api, snapshot
 
 
 def queue_of(api: Api) -> list[dict[str, Any]]:
     queue: list[dict[str, Any]] = api.client.get("/v1/cluster").json()["queue"]
     return queue
+
+
+def test_long_queue_is_decided_on_once_a_second(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = 100.0
+    monkeypatch.setattr(decision_cache, "_LONG", 2)
+    clock = SimpleNamespace(monotonic=lambda: seconds)
+    monkeypatch.setattr(decision_cache, "time", clock)
+    api.dataset()
+    snapshot(api, cpus=1)
+    api.submit()
+    api.submit(resources={"workers": 2}, train={"batch_size": 2})
+
+    def reasons() -> list[str | None]:
+        return [job["waits_for"] for job in queue_of(api)]
+
+    assert reasons() == [None, "machines"]
+    snapshot(api, cpus=2)
+    assert reasons() == [None, "machines"]
+    seconds += 1
+    assert reasons() == [None, "room"]
+
+
+def test_job_behind_the_first_ones_says_so(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (decision_cache, queue_view):
+        monkeypatch.setattr(module, "ALWAYS", 1)
+    api.dataset()
+    snapshot(api, cpus=1)
+    for _ in range(2):
+        api.submit()
+    _, second = queue_of(api)
+    assert (second["waits_for"], second["reason"][:6]) == (None, "Behind")
 
 
 def test_queue_says_what_each_job_waits_for(api: Api) -> None:

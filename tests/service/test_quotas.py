@@ -40,6 +40,16 @@ def test_quotas_can_be_set_changed_and_shown(api: Api) -> None:
     assert quotas_of(api.client.patch(path, json={}, headers=admin).json()) == limits
 
 
+def test_new_token_may_queue_a_thousand_jobs_unless_told_otherwise(api: Api) -> None:
+    admin = api.token("admin")
+    for body, limit in (({}, 1000), ({"max_queued_jobs": None}, None)):
+        created = api.client.post("/v1/tokens", json={"name": "lab", **body}, headers=admin).json()
+        assert quotas_of(created) == {**NONE, "max_queued_jobs": limit}
+        path = f"/v1/tokens/{created['id']}"
+        changed = api.client.patch(path, json={"max_gpus": 1}, headers=admin).json()
+        assert quotas_of(changed) == {**NONE, "max_queued_jobs": limit, "max_gpus": 1}
+
+
 @pytest.mark.parametrize("body", [{"max_gpus": -1}, {"max_gpus": 10**9}, {"max_gpus": "all"}])
 def test_token_endpoints_refuse_invalid_quotas(api: Api, body: dict[str, Any]) -> None:
     admin = api.token("admin")

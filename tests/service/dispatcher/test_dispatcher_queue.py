@@ -12,6 +12,7 @@ from service.db.models import Dataset, Job, Token
 from service.dispatcher import loop
 from service.dispatcher.executor import Submission
 from service.scheduling import repository as scheduling
+from service.scheduling import window
 from service.scheduling.nodes import Node
 from service.states import DatasetState, JobStatus
 from tests.support.dispatcher_world import World
@@ -101,6 +102,39 @@ def test_late_report_of_own_use_is_not_foreign(world: World) -> None:
     second = world.add_job(workers=2)
     world.tick()
     assert world.status(second) == JobStatus.STARTING
+
+
+def test_round_considers_first_jobs_and_the_others_in_turn(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(window, "ALWAYS", 2)
+    monkeypatch.setattr(window, "IN_TURN", 2)
+    jobs = [world.add_job(priority=-(n // 3)) for n in range(7)]
+    rounds = window.QueueWindow()
+
+    def considered() -> list[int]:
+        with world.database.read() as session:
+            return [jobs.index(job.job_id) for job in rounds.read(session)]
+
+    assert [considered() for _ in range(4)] == [[0, 1, 2, 3], [0, 1, 4, 5], [0, 1, 6], [0, 1, 2, 3]]
+    world.cancel(jobs[0])
+    for job in jobs[4:]:
+        world.cancel(job)
+    assert considered() == [1, 2], "those that come next are gone"
+    assert considered() == [1, 2, 3]
+    world.cancel(jobs[3])
+    assert considered() == [1, 2]
+
+
+def test_job_behind_many_waiting_ones_starts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "ALWAYS", 2)
+    monkeypatch.setattr(window, "IN_TURN", 2)
+    for _ in range(6):
+        world.add_job(workers=3)
+    small = world.add_job()
+    for _ in range(3):
+        world.tick()
+    assert world.status(small) == JobStatus.STARTING
 
 
 def test_waiting_event_is_written_once_despite_restart(world: World) -> None:

@@ -1,0 +1,61 @@
+"""Decisions on the first jobs of the queue, for the API."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from service.db.models import ClusterSnapshot
+from service.scheduling import repository
+from service.scheduling.admission import Decision, Running, decide
+from service.scheduling.foreign_use import ForeignUse
+from service.scheduling.nodes import Cluster
+from service.scheduling.repository import nodes_of
+from service.scheduling.window import ALWAYS
+
+_LONG = 100
+_SECONDS = 1.0
+
+Decisions = Mapping[str, Decision]
+"""Decisions by the id of the job."""
+
+
+class DecisionCache:
+    """Decides as the dispatcher would, on the jobs that it considers in every round.
+
+    A long queue is decided on once a second at most, for all requests of the process together.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._decisions: Decisions = {}
+        self._until = 0.0
+
+    def decisions(
+        self, session: Session, snapshot: ClusterSnapshot, taken: Sequence[Running], now: datetime
+    ) -> Decisions:
+        """Return the decisions; they may be a second old.
+
+        Args:
+            taken: the jobs that hold resources.
+        """
+        with self._lock:
+            if time.monotonic() >= self._until:
+                self._decisions = _decide(session, snapshot, taken, now)
+                is_long = len(self._decisions) >= _LONG
+                self._until = time.monotonic() + _SECONDS if is_long else 0.0
+            return self._decisions
+
+
+def _decide(
+    session: Session, snapshot: ClusterSnapshot, taken: Sequence[Running], now: datetime
+) -> Decisions:
+    cluster = Cluster(nodes_of(snapshot))
+    foreign = ForeignUse().of(cluster.nodes, taken)
+    queue = repository.queued(session, ALWAYS).jobs
+    decisions = decide(cluster, taken, queue, now, foreign)
+    return {decision.job.job_id: decision for decision in decisions}
