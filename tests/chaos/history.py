@@ -86,9 +86,31 @@ def _job_violations(session: Session, job: Job, steps: int | None) -> Iterator[s
     for metric in metrics:
         if metric.time > started_at.get(metric.attempt + 1, metric.time):
             yield f"attempt {metric.attempt} trained step {metric.step} after the next one began"
-    if steps is not None and {metric.step for metric in metrics} != set(range(1, steps + 1)):
+    unreported = _unreported_steps(list(events), list(attempts), list(checkpoints))
+    reported = {metric.step for metric in metrics}
+    if steps is not None and reported | unreported != set(range(1, steps + 1)):
         yield f"the loss is missing for some of its {steps} steps"
     yield from _checkpoint_violations(list(attempts), list(checkpoints), started_at)
+
+
+def _unreported_steps(
+    events: list[Event], attempts: list[Attempt], checkpoints: list[Checkpoint]
+) -> set[int]:
+    """Return the steps that are not repeated although their loss may not have been reported.
+
+    An attempt trained them before a checkpoint that it could not report either, and that was adopted.
+    """
+    adopted = {event.data["id"] for event in events if event.data.get("adopted")}
+    step_of = {checkpoint.id: checkpoint.step for checkpoint in checkpoints}
+    began = {
+        attempt.number: step_of.get(attempt.resume_checkpoint_id or "", 0) for attempt in attempts
+    }
+    return {
+        step
+        for checkpoint in checkpoints
+        if checkpoint.id in adopted
+        for step in range(began[checkpoint.attempt] + 1, checkpoint.step + 1)
+    }
 
 
 def _event_violations(job: Job, events: list[Event]) -> Iterator[str]:
