@@ -282,6 +282,7 @@ class AttemptStart(WorkerAnswer):
 
     Attributes:
         dataset_roots: the only folders that may be read from; empty: no restriction.
+        excluded_folders: folders that may not be read from, unless a root lies inside of them.
     """
 
     spec: dict[str, Any]
@@ -291,6 +292,7 @@ class AttemptStart(WorkerAnswer):
     artifacts_uri: str
     heartbeat_seconds: float
     dataset_roots: list[str]
+    excluded_folders: list[str] = []
 
     def job_spec(self) -> ResolvedJobSpec:
         """Return the spec, checked."""
@@ -303,6 +305,7 @@ class IngestStart(WorkerAnswer):
     uri: str
     artifacts_uri: str
     dataset_roots: list[str]
+    excluded_folders: list[str] = []
 
 
 class IngestReport(WorkerRequest):

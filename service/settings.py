@@ -11,6 +11,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sqlalchemy import make_url
 
+from dasl_core.spec.locations import ReadableFolders
 from service.log_records import LogFormat
 
 
@@ -61,6 +62,8 @@ class Settings(BaseSettings):
     """Whether the API sees the workers' file system and refuses paths that do not exist."""
     dataset_roots: Annotated[tuple[Path, ...], NoDecode] = ()
     """Folders that may hold images and pretrained weights, separated by `:`; empty: any folder."""
+    tenant_roots: Annotated[dict[str, tuple[Path, ...]], NoDecode] = {}
+    """Folders that only one tenant may read from: `TENANT=FOLDER:FOLDER`, separated by `;`."""
     heartbeat_seconds: Annotated[float, Field(gt=0, le=60)] = 2.0
     lease_seconds: Annotated[float, Field(gt=0, le=600)] = 30.0
     """An attempt or a dispatcher without a heartbeat for this long is considered dead."""
@@ -119,6 +122,21 @@ class Settings(BaseSettings):
             )
         return roots
 
+    @field_validator("tenant_roots", mode="before")
+    @classmethod
+    def _split_tenants(cls, text: object) -> object:
+        if not isinstance(text, str):
+            return text
+        pairs = [pair.partition("=")[::2] for pair in text.split(";")]
+        roots = {tenant.strip(): folders.strip().split(":") for tenant, folders in pairs}
+        if len(roots) < len(pairs) or not all(
+            tenant and all(map(os.path.isabs, folders)) for tenant, folders in roots.items()
+        ):
+            raise ValueError(
+                "must name each tenant once, with absolute paths: TENANT=FOLDER:FOLDER;TENANT=FOLDER"
+            )
+        return roots
+
     @model_validator(mode="after")
     def _derive(self) -> Self:
         home = self.home.expanduser().absolute()
@@ -151,6 +169,20 @@ class Settings(BaseSettings):
         self.api_url = (self.api_url or f"http://{self.host}:{self.port}").rstrip("/")
         self.ray_address = self.ray_address.rstrip("/")
         return self
+
+    def readable_folders(self, tenant: str) -> ReadableFolders:
+        """Return the folders from which a tenant's images and pretrained weights may be read.
+
+        The service's own folders hold the images and weights of all tenants.
+        """
+        own = self.tenant_roots.get(tenant, ())
+        # A folder of two tenants is no other tenant's.
+        others = {root for roots in self.tenant_roots.values() for root in roots} - {*own}
+        private = [self.home]
+        if self.artifacts_uri.startswith("file://"):
+            private.append(Path(self.artifacts_uri.removeprefix("file://")))
+        shared = self.dataset_roots or ((Path("/"),) if own else ())
+        return ReadableFolders((*shared, *own), (*private, *sorted(others)), self.check_paths)
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import uuid
 from pathlib import Path
 
 from dasl_core.data.ingest import ingest_folder
-from dasl_core.spec.locations import local_path
+from dasl_core.spec.locations import ReadableFolders, local_path
 from service.client import StaleAttempt
 from service.client.attempt_token import read_attempt_token
 from service.client.worker import WorkerClient
@@ -38,8 +38,9 @@ def main() -> int:
     client = WorkerClient(url, token, run=arguments.run, patience=PATIENCE_SECONDS)
     try:
         start = client.dataset_start(dataset)
+        readable = ReadableFolders(start.dataset_roots, start.excluded_folders)
         try:
-            index = ingest_folder(local_path(start.uri), allowed=start.dataset_roots)
+            index = ingest_folder(local_path(start.uri), allowed=readable)
         except ValueError as error:  # the folder is missing or has no usable images
             client.dataset_finish(dataset, state="failed", error=storable(str(error)))
             return 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dasl_core.data.index import DatasetIndex
+    from dasl_core.spec.locations import ReadableFolders
     from service.protocol import WorkerDataset
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ def train_rank(config: dict[str, Any]) -> None:
 
     from dasl_core.data.cache import cache_root
     from dasl_core.distributed import rank, world_size
+    from dasl_core.spec.locations import ReadableFolders
     from dasl_core.train.build import RunFiles, pretrain
     from dasl_core.train.reporter import NullReporter
     from dasl_core.train.serialization import STATE_FILES
@@ -52,9 +54,9 @@ def train_rank(config: dict[str, Any]) -> None:
     logger.info("rank %d of %d is on %s, %s", rank(), world_size(), node, device)
     start = AttemptStart.model_validate(config["start"])
     spec = start.job_spec()
-    roots = start.dataset_roots
+    readable = ReadableFolders(start.dataset_roots, start.excluded_folders)
     if start.resume is None:  # a checkpoint contains all weights
-        _check_weights(spec.backbone.pretrained, roots)
+        _check_weights(spec.backbone.pretrained, readable)
     with ExitStack() as stack:
         client = reporter = None
         if rank() == 0:
@@ -87,11 +89,13 @@ def train_rank(config: dict[str, Any]) -> None:
             branch = start.resume.branch
         outcome = pretrain(
             spec,
-            _index(start.dataset, roots, scratch),
+            _index(start.dataset, readable, scratch),
             reporter or NullReporter(),
             RunFiles(cache_root() / start.dataset.id, scratch, resume, branch),
             evaluate_on=(
-                _index(start.evaluate_dataset, roots, scratch) if start.evaluate_dataset else None
+                _index(start.evaluate_dataset, readable, scratch)
+                if start.evaluate_dataset
+                else None
             ),
             device=device,
             threads=spec.resources.cpus_per_worker,
@@ -105,9 +109,9 @@ def train_rank(config: dict[str, Any]) -> None:
                 raise ReportsUndelivered(f"the end of the run was not reported: {error}") from error
 
 
-def _index(dataset: WorkerDataset, roots: Sequence[str], scratch: Path) -> DatasetIndex:
+def _index(dataset: WorkerDataset, readable: ReadableFolders, scratch: Path) -> DatasetIndex:
     from dasl_core.data.index import DatasetIndex
-    from dasl_core.spec.locations import OUTSIDE, is_allowed, local_path
+    from dasl_core.spec.locations import OUTSIDE, local_path
     from workers.artifacts import fetch
 
     index = DatasetIndex.load(fetch(dataset.index_uri, scratch / f"{dataset.id}.json.gz"))
@@ -116,25 +120,25 @@ def _index(dataset: WorkerDataset, roots: Sequence[str], scratch: Path) -> Datas
     if root != local_path(dataset.uri).resolve():
         raise ValueError(f"the index of {dataset.name} belongs to {index.root}, not {dataset.uri}")
     # Ingest checked this too, but a part of the path may have become a link since.
-    if not is_allowed(root, roots):
+    if not readable.allow_tree(root):
         raise ValueError(f"the folder of {dataset.name}, {dataset.uri}, {OUTSIDE}")
     return replace(index, root=root)
 
 
-def _check_weights(pretrained: str | None, roots: Sequence[str]) -> None:
+def _check_weights(pretrained: str | None, readable: ReadableFolders) -> None:
     """Check that the pretrained weights may be read.
 
     Raises:
-        ValueError: a path lies or leads outside the roots, or cannot be read.
+        ValueError: a path is, or leads, where nothing may be read, or it cannot be read.
     """
-    from dasl_core.spec.locations import OUTSIDE, is_allowed, local_path
+    from dasl_core.spec.locations import OUTSIDE, local_path
 
-    if pretrained is None or not roots:
+    if pretrained is None:
         return
     path = local_path(pretrained)
     try:
         # `all` stops at the first path that is not allowed, so the manifest is checked before it is read.
-        allowed = all(is_allowed(file, roots) for file in _weight_paths(path))
+        allowed = all(readable.allow(file) for file in _weight_paths(path))
     except (OSError, ValueError) as error:
         raise ValueError(f"backbone.pretrained: {path} cannot be read: {error}") from error
     if not allowed:

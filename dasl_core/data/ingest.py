@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
 from dasl_core.data.decode import ValueRange, decode_with_range
 from dasl_core.data.index import DatasetIndex, DeepImages, Skipped, inside
 from dasl_core.machine import usable_cores
-from dasl_core.spec.locations import OUTSIDE, is_allowed
+from dasl_core.spec.locations import CONTAINS_PRIVATE, EVERY_FOLDER, OUTSIDE, ReadableFolders
 
 # fmt: off
 EXTENSIONS = frozenset({
@@ -85,7 +85,7 @@ def ingest_folder(
     root: str | os.PathLike[str],
     workers: int | None = None,
     *,
-    allowed: Sequence[str | os.PathLike[str]] = (),
+    allowed: ReadableFolders = EVERY_FOLDER,
 ) -> DatasetIndex:
     """Find, check and label the images under a folder.
 
@@ -101,10 +101,10 @@ def ingest_folder(
     Args:
         root: the folder.
         workers: decoding threads (Pillow decodes outside Python's lock); None: one per usable core.
-        allowed: folders in one of which `root` must lie, with links followed; without any, all do.
+        allowed: folders that may be read, in which `root` must lie with all that is inside.
 
     Raises:
-        ValueError: `root` is missing, not a folder, not readable, not in an allowed folder,
+        ValueError: `root` is missing, not a folder, not readable, not an allowed folder,
             holds no usable image, or is divided into splits ("train", "test", ...): these are data
             sets of their own.
     """
@@ -112,12 +112,12 @@ def ingest_folder(
 
 
 def list_folder(
-    root: str | os.PathLike[str], *, allowed: Sequence[str | os.PathLike[str]] = ()
+    root: str | os.PathLike[str], *, allowed: ReadableFolders = EVERY_FOLDER
 ) -> Listing:
     """List the files of a folder for `ingest_listing`; see `ingest_folder`.
 
     Raises:
-        ValueError: `root` is missing, not a folder, not readable, or not in an allowed folder.
+        ValueError: `root` is missing, not a folder, not readable, or not an allowed folder.
     """
     if not os.fspath(root):
         raise ValueError("root is empty; expected the path of a folder of images")
@@ -179,12 +179,14 @@ def ingest_listing(listing: Listing, workers: int | None = None) -> DatasetIndex
     )
 
 
-def _checked_root(root: str | os.PathLike[str], allowed: Sequence[str | os.PathLike[str]]) -> Path:
+def _checked_root(root: str | os.PathLike[str], allowed: ReadableFolders) -> Path:
     try:
         folder = Path(os.path.realpath(root))
         # Checked before anything else: whether a forbidden folder exists must not be revealed.
-        if not is_allowed(folder, allowed):
+        if not allowed.allow(folder):
             raise ValueError(f"it {OUTSIDE}")
+        if not allowed.allow_tree(folder):
+            raise ValueError(f"it {CONTAINS_PRIVATE}")
         os.listdir(folder)
     except FileNotFoundError:
         raise ValueError(f"{root} does not exist; expected a folder of images") from None

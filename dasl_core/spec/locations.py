@@ -5,10 +5,12 @@ The API, ingest and training share one parser, so that the path that is read is 
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from urllib.parse import unquote, urlsplit
 
 OUTSIDE = "resolves to a path outside the folders that may be read"
+CONTAINS_PRIVATE = "contains a folder that may not be read"
 # File name extensions of the weights that timm reads.
 WEIGHTS_ENDINGS = (".safetensors", ".pth", ".pt", ".bin")
 # Files of a checkpoint: the weights of its backbone, and their description.
@@ -38,18 +40,54 @@ def local_path(location: str) -> Path:
     return Path("/" + path.lstrip("/"))
 
 
-def is_allowed(
-    path: str | os.PathLike[str],
-    roots: Sequence[str | os.PathLike[str]],
-    *,
-    resolve_links: bool = True,
-) -> bool:
-    """Whether a path is inside one of `roots`, the folders that may be read; without any, every path is.
+@dataclass(frozen=True)
+class ReadableFolders:
+    """Folders that may be read, with what is inside, and folders in them that may not.
 
-    Args:
-        resolve_links: False compares only the text, for paths on other machines.
+    Of all these folders, the deepest one that a path is inside of decides.
+
+    Attributes:
+        roots: that may be read; without any, every folder.
+        excluded: that may not be read, a root itself included.
+        resolve_links: False compares only the text of paths, for those on other machines.
     """
-    if not roots:
-        return True
-    normalize = os.path.realpath if resolve_links else os.path.normpath
-    return any(PurePath(normalize(path)).is_relative_to(normalize(root)) for root in roots)
+
+    roots: Sequence[str | os.PathLike[str]] = ()
+    excluded: Sequence[str | os.PathLike[str]] = ()
+    resolve_links: bool = True
+
+    def allow(self, path: str | os.PathLike[str]) -> bool:
+        """Whether a path may be read. It need not exist."""
+        real = self._normalize(path)
+        root, excluded = (
+            max(
+                (len(f.parts) for f in map(self._normalize, folders) if real.is_relative_to(f)),
+                default=0,
+            )
+            for folders in (self.roots or ["/"], self.excluded)
+        )
+        return root > excluded
+
+    def allow_tree(self, folder: str | os.PathLike[str]) -> bool:
+        """Whether a folder may be read with all that is inside, except hidden files and folders."""
+        real = self._normalize(folder)
+        inside = (f for f in map(self._normalize, self.excluded) if f.is_relative_to(real))
+        visible = (
+            f for f in inside if not any(x.startswith(".") for x in f.relative_to(real).parts)
+        )
+        return self.allow(folder) and not any(visible)
+
+    def expected(self, kind: str) -> str:
+        """Return what an error says is expected, for a `kind` of path such as "a folder"."""
+        roots = [str(root) for root in self.roots if str(root) != "/"]
+        return (
+            f"{kind} in {' or '.join(roots)}"
+            if roots
+            else f"{kind} outside of the service's own folders"
+        )
+
+    def _normalize(self, path: str | os.PathLike[str]) -> PurePath:
+        return PurePath((os.path.realpath if self.resolve_links else os.path.normpath)(path))
+
+
+EVERY_FOLDER = ReadableFolders()

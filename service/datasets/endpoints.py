@@ -41,7 +41,7 @@ def register_dataset(
     session: WriteSession,
 ) -> DatasetView:
     """Register a folder of images by its path; it is ingested in the background."""
-    service.check_folder(request.uri, context.settings)
+    service.check_folder(request.uri, caller.tenant, context.settings)
     dataset = service.register(session, caller.tenant, request)
     response.headers["Location"] = f"/v1/datasets/{dataset.id}"
     return DatasetView.model_validate(dataset)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from dasl_core.spec.locations import OUTSIDE, is_allowed
+from dasl_core.spec.locations import CONTAINS_PRIVATE, OUTSIDE
 from service import ids
 from service.api.problems import Problem, field_problem, not_found
 from service.datasets import repository
@@ -17,17 +17,18 @@ from service.settings import Settings
 from service.states import DatasetState
 
 
-def check_folder(uri: str, settings: Settings) -> None:
-    """Check that a folder may be read and exists.
+def check_folder(uri: str, tenant: str, settings: Settings) -> None:
+    """Check that a tenant may read a folder, and that it exists.
 
     Raises:
         Problem: 422 for the field `uri`.
     """
-    roots = settings.dataset_roots
-    # Checked first: the answer must not reveal what exists outside of the roots.
-    if not is_allowed(uri, roots, resolve_links=settings.check_paths):
-        expected = f"a folder in {' or '.join(map(str, roots))}"
-        raise field_problem("uri", OUTSIDE, uri, expected)
+    readable = settings.readable_folders(tenant)
+    # Checked first: the answer must not reveal what exists in other folders.
+    if not readable.allow(uri):
+        raise field_problem("uri", OUTSIDE, uri, readable.expected("a folder"))
+    if not readable.allow_tree(uri):
+        raise field_problem("uri", CONTAINS_PRIVATE, uri, "a folder of images only")
     if not settings.check_paths:
         return
     path = Path(uri)

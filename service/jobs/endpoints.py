@@ -65,6 +65,11 @@ def validate_job(
     spec: SpecBody, caller: Reader, context: WithContext, session: ReadSession
 ) -> ValidatedJob:
     """Resolve a spec (no "auto" is left) and estimate its cost, without storing anything."""
+    if spec.backbone.pretrained is not None and not caller.may("submit"):
+        # The answer would tell which files exist, and what they are.
+        message = "is a path, which only a token with the scope submit may check"
+        expected = "null, or a token with the scope submit"
+        raise field_problem("backbone.pretrained", message, spec.backbone.pretrained, expected)
     checks = _check_paths(context, caller.tenant, spec)
     limit = context.settings.cluster_limit
     planned = submission.plan(session, caller.tenant, spec, checks, limit)

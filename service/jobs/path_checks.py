@@ -11,7 +11,7 @@ from dasl_core.spec.locations import (
     CHECKPOINT_WEIGHTS,
     OUTSIDE,
     WEIGHTS_ENDINGS,
-    is_allowed,
+    ReadableFolders,
     local_path,
 )
 from dasl_core.spec.normalization import describing_files
@@ -43,9 +43,10 @@ def check_paths(settings: Settings, database: Database, tenant: str, spec: JobSp
     No transaction is open while paths are checked, as a file system may hang.
     """
     record, pretrained = NO_RECORD, spec.backbone.pretrained
-    problems = _weights_problems(settings, pretrained)
+    readable = settings.readable_folders(tenant)
+    problems = _weights_problems(settings, readable, pretrained)
     if pretrained is not None and settings.check_paths and not problems:
-        record, problems = _record(settings, pretrained)
+        record, problems = _record(readable, pretrained)
         if not problems:
             problems = _content_problems(pretrained, spec.backbone)
     names = {"dataset": spec.dataset, "evaluate.dataset": spec.evaluate.dataset}
@@ -57,11 +58,13 @@ def check_paths(settings: Settings, database: Database, tenant: str, spec: JobSp
         }
     for field, dataset in by_field.items():
         if dataset is not None and dataset.state == DatasetState.READY:
-            problems += _folder_problems(settings, field, str(names[field]), dataset)
+            problems += _folder_problems(settings, readable, field, str(names[field]), dataset)
     return PathChecks(problems, record)
 
 
-def _weights_problems(settings: Settings, pretrained: str | None) -> list[FieldProblem]:
+def _weights_problems(
+    settings: Settings, readable: ReadableFolders, pretrained: str | None
+) -> list[FieldProblem]:
     if pretrained is None:
         return []
     field, expected = "backbone.pretrained", "an absolute path, or a file:// URI, as workers see it"
@@ -70,8 +73,8 @@ def _weights_problems(settings: Settings, pretrained: str | None) -> list[FieldP
     except ValueError as error:
         expected += "; published weights are not downloaded by their names"
         return [FieldProblem(field, str(error), pretrained, expected)]
-    if not is_allowed(path, settings.dataset_roots, resolve_links=settings.check_paths):
-        return [FieldProblem(field, OUTSIDE, pretrained, _in_roots(settings, "weights"))]
+    if not readable.allow(path):
+        return [FieldProblem(field, OUTSIDE, pretrained, readable.expected("weights"))]
     if not settings.check_paths:
         return []
     try:
@@ -88,15 +91,15 @@ def _weights_problems(settings: Settings, pretrained: str | None) -> list[FieldP
     return []
 
 
-def _record(settings: Settings, pretrained: str) -> tuple[WeightsRecord, list[FieldProblem]]:
-    """Read what weights record, from files inside the roots only."""
+def _record(readable: ReadableFolders, pretrained: str) -> tuple[WeightsRecord, list[FieldProblem]]:
+    """Read what weights record, from files only that may be read."""
     field, path = "backbone.pretrained", local_path(pretrained)
     try:
         # The weights of a checkpoint are in a file of its folder.
         for file in (*describing_files(path), path / CHECKPOINT_WEIGHTS):
-            if not is_allowed(file, settings.dataset_roots):
+            if not readable.allow(file):
                 message = f"has a file beside it, {file}, that {OUTSIDE}"
-                expected = _in_roots(settings, "weights")
+                expected = readable.expected("weights")
                 return NO_RECORD, [FieldProblem(field, message, pretrained, expected)]
         return read_record(path), []
     except (OSError, ValueError) as error:
@@ -114,11 +117,11 @@ def _content_problems(pretrained: str, backbone: Backbone) -> list[FieldProblem]
 
 
 def _folder_problems(
-    settings: Settings, field: str, name: str, dataset: Dataset
+    settings: Settings, readable: ReadableFolders, field: str, name: str, dataset: Dataset
 ) -> list[FieldProblem]:
-    if not is_allowed(dataset.uri, settings.dataset_roots, resolve_links=settings.check_paths):
+    if not readable.allow_tree(dataset.uri):
         message = f"was ingested, but its folder {dataset.uri} {OUTSIDE}"
-        return [FieldProblem(field, message, name, _in_roots(settings, "a data set"))]
+        return [FieldProblem(field, message, name, readable.expected("a data set"))]
     reason = _why_unreadable(dataset.uri) if settings.check_paths else None
     if reason is not None:
         message = f"was ingested, but its folder {dataset.uri} {reason}"
@@ -136,7 +139,3 @@ def _why_unreadable(folder: str) -> str | None:
         return None if Path(folder).is_dir() else "is no longer there"
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-
-
-def _in_roots(settings: Settings, kind: str) -> str:
-    return f"{kind} in {' or '.join(map(str, settings.dataset_roots))}"

@@ -71,6 +71,7 @@ class AttemptSession:
                 step=checkpoint.step,
                 branch=checkpoint.job_id != job.id,
             )
+        readable = settings.readable_folders(job.tenant)
         return AttemptStart(
             spec=versions.upgrade(job.resolved, job.spec_version),
             dataset=WorkerDataset.model_validate(dataset),
@@ -78,7 +79,8 @@ class AttemptSession:
             resume=resume,
             artifacts_uri=storage.attempt_uri(job.id, attempt.number),
             heartbeat_seconds=settings.heartbeat_seconds,
-            dataset_roots=[str(root) for root in settings.dataset_roots],
+            dataset_roots=[str(root) for root in readable.roots],
+            excluded_folders=[str(folder) for folder in readable.excluded],
         )
 
     def damaged(self, report: DamageReport, storage: Storage, settings: Settings) -> AttemptStart:

@@ -44,10 +44,12 @@ class IngestSession:
         self._check_not_over()
         dataset_id = self.dataset.id
         runs.move(self.session, IngestRun, dataset_id, self.run.number, AttemptState.RUNNING)
+        readable = settings.readable_folders(self.dataset.tenant)
         return IngestStart(
             uri=self.dataset.uri,
             artifacts_uri=storage.dataset_uri(dataset_id),
-            dataset_roots=[str(root) for root in settings.dataset_roots],
+            dataset_roots=[str(root) for root in readable.roots],
+            excluded_folders=[str(folder) for folder in readable.excluded],
         )
 
     def heartbeat(self, progress: dict[str, object]) -> Desired:

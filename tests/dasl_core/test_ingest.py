@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from dasl_core.data import DatasetIndex, ingest_folder
+from dasl_core.spec.locations import ReadableFolders
 
 
 def picture(path: Path, size: tuple[int, int] = (20, 10), mode: str = "RGB") -> Path:
@@ -180,12 +181,12 @@ def test_folder_must_be_allowed(tmp_path: Path) -> None:
     (data / "out").symlink_to(secret)
     (data / "in").symlink_to(data / "birds")
     (data / "birds" / "b.png").symlink_to(secret / "a.png")
-    index = ingest_folder(data / "in", allowed=[tmp_path / "other", data])
+    index = ingest_folder(data / "in", allowed=ReadableFolders([tmp_path / "other", data]))
     assert (index.root, index.paths) == (data / "birds", ["a.png"])
     assert "leads out of" in reasons(index)["b.png"]
     for folder in (secret, data / "out", tmp_path, tmp_path / "nowhere"):
         with pytest.raises(ValueError, match="it resolves to a path outside the folders"):
-            ingest_folder(folder, allowed=[data])
+            ingest_folder(folder, allowed=ReadableFolders([data]))
 
 
 @pytest.mark.parametrize("swapped", ["the image", "its folder", "the data set's folder"])

@@ -84,7 +84,7 @@ def database(database_url: str, opened: dict[str, Database]) -> Iterator[Databas
 def api(database: Database, database_url: str, tmp_path: Path) -> Iterator[Api]:
     """An API on each database, with a client whose token has the scope `submit`."""
     settings = Settings(
-        home=tmp_path,
+        home=tmp_path / "home",
         database_url=database_url,
         stream_poll_seconds=0.02,
         stream_heartbeat_seconds=0.1,

@@ -29,7 +29,7 @@ def rows(api: Api) -> int:
 def test_audit_log_has_one_row_per_user_change(api: Api) -> None:
     admin = api.token("admin")
     api.client.headers.update(admin)
-    folder = api.settings.home / "folder"
+    folder = api.settings.home.parent / "folder"
     folder.mkdir()
     api.dataset()
     job = api.submit()["id"]

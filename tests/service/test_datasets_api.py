@@ -45,7 +45,7 @@ def test_dataset_can_be_registered_shown_listed_and_deleted(api: Api, tmp_path: 
 
 def test_name_conflict_explains_failed_dataset(api: Api, tmp_path: Path) -> None:
     failed = api.dataset(state="failed")
-    taken = refused(register(api, "emoji", str(tmp_path)), 409, None, "name-taken")
+    taken = refused(register(api, "emoji", str(tmp_path / "images")), 409, None, "name-taken")
     assert "It could not be ingested: no images" in taken["detail"]
     assert f"dasl datasets rm {failed}" in taken["detail"]
 
@@ -163,6 +163,46 @@ def test_register_accepts_only_folders_in_dataset_roots(api: Api, rooted: Path) 
     assert "does not exist" in problem["detail"]
 
 
+def test_register_refuses_the_services_own_folders(api: Api, tmp_path: Path) -> None:
+    artifacts = tmp_path / "elsewhere" / "artifacts"
+    for folder in (artifacts / "jobs", api.settings.home / "logs"):
+        folder.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(artifacts)
+    api.settings.artifacts_uri = f"file://{artifacts}"
+    for folder in (artifacts, artifacts / "jobs", api.settings.home / "logs", tmp_path / "link"):
+        problem = refused(register(api, "no", str(folder)), 422, "uri")
+        [error] = problem["errors"]
+        assert error["message"] == "resolves to a path outside the folders that may be read"
+        assert error["expected"] == "a folder outside of the service's own folders"
+    for folder in (tmp_path, tmp_path / "elsewhere"):
+        problem = refused(register(api, "no", str(folder)), 422, "uri")
+        assert problem["errors"][0]["message"] == "contains a folder that may not be read"
+
+
+def test_register_refuses_folders_of_another_tenant(api: Api, tmp_path: Path) -> None:
+    a, b, shared = (tmp_path / "data" / name for name in ("a", "b", "shared"))
+    for folder in (a / "birds", b / "birds", shared):
+        folder.mkdir(parents=True)
+    (a / "link").symlink_to(b / "birds")
+    tokens = {tenant: api.token("submit", tenant=tenant) for tenant in ("a", "b", "c")}
+
+    def status(tenant: str, folder: Path) -> int:
+        body = {"name": f"{tenant}{folder}".replace("/", "-"), "uri": str(folder)}
+        return api.client.post("/v1/datasets", json=body, headers=tokens[tenant]).status_code
+
+    api.settings.tenant_roots = {"a": (a,), "b": (b, a / "for b")}
+    for roots in ((), (tmp_path / "data",)):
+        api.settings.dataset_roots = roots
+        name = f"shared {len(roots)}"
+        (shared / name).mkdir()
+        assert [status(tenant, shared / name) for tenant in "abc"] == [201, 201, 201]
+        assert [status(tenant, a / "birds") for tenant in "bc"] == [422, 422]
+        assert status("a", a / "link") == 422, "it leads to the folder of b"
+        assert status("c", tmp_path / "data") == 422, "it contains folders of others"
+    assert [status("a", a / "birds"), status("b", b)] == [201, 201]
+    assert status("a", a) == 422, "it contains a folder of b"
+
+
 def test_register_compares_paths_as_text_when_checks_are_off(api: Api, rooted: Path) -> None:
     api.settings.check_paths = False
     api.settings.dataset_roots = (Path("/nfs/images"), Path("/data"))
@@ -211,7 +251,9 @@ def test_register_retries_when_name_becomes_free_concurrently(
     api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The dataset with the name is deleted between the failed insert and the lookup."""
-    first = register(api, "mine", str(tmp_path)).json()["id"]
+    folder = tmp_path / "images"
+    folder.mkdir()
+    first = register(api, "mine", str(folder)).json()["id"]
     find = repository.find
 
     def find_too_late(session: Session, *arguments: Any, **options: Any) -> Dataset | None:
@@ -221,6 +263,6 @@ def test_register_retries_when_name_becomes_free_concurrently(
         return find(session, *arguments, **options)
 
     monkeypatch.setattr(repository, "find", find_too_late)
-    answer = register(api, "mine", str(tmp_path))
+    answer = register(api, "mine", str(folder))
     assert answer.status_code == 201, answer.text
     assert answer.json()["id"] != first

@@ -262,7 +262,7 @@ def test_submit_refuses_dataset_whose_folder_is_gone(api: Api, field: str) -> No
     first = api.client.post("/v1/jobs", json=spec, headers=key)
     assert first.status_code == 201
     name = "emoji" if field == "dataset" else "other"
-    (api.settings.home / "images" / name).rmdir()
+    (api.settings.home.parent / "images" / name).rmdir()
     for path in ("/v1/jobs", "/v1/jobs/validate"):
         problem = refused(api.client.post(path, json=spec), 422)
         (error,) = problem["errors"]

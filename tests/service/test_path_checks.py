@@ -77,17 +77,59 @@ def test_submit_refuses_weights_and_datasets_outside_the_roots(api: Api, tmp_pat
     assert "resolves to a path outside the folders that may be read" in problem["detail"]
 
 
+def test_weights_of_other_tenants_and_of_the_service_are_refused(api: Api, tmp_path: Path) -> None:
+    api.dataset()
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    api.settings.tenant_roots = {"other": (theirs,)}
+    checkpoint = api.settings.home / "artifacts" / "jobs" / "job_1" / "checkpoint"
+    checkpoint.mkdir(parents=True)
+    for file in (theirs / "resnet.pth", checkpoint / "resnet.pth"):
+        details = set()
+        for write in (lambda _: None, write_zip):  # the answer does not tell what exists
+            write(file)
+            backbone = {"name": "resnet18", "pretrained": str(file)}
+            problem = refused(submit(api, backbone=backbone), 422, "backbone.pretrained")
+            details.add(problem["detail"])
+        assert len(details) == 1
+        assert "outside the folders that may be read" in details.pop()
+
+
+def test_read_token_cannot_find_out_which_weights_exist(api: Api, tmp_path: Path) -> None:
+    api.dataset()
+    write_zip(tmp_path / "resnet.pth")
+    reader = api.token("read")
+    messages = set()
+    for name in ("resnet.pth", "other.pth"):
+        body = {
+            "dataset": "emoji",
+            "backbone": {"name": "resnet18", "pretrained": str(tmp_path / name)},
+        }
+        answer = api.client.post("/v1/jobs/validate", json=body, headers=reader)
+        problem = refused(answer, 422, "backbone.pretrained")
+        messages.add(problem["errors"][0]["message"])
+    assert messages == {"is a path, which only a token with the scope submit may check"}
+    answer = api.client.post("/v1/jobs/validate", json={"dataset": "emoji"}, headers=reader)
+    assert answer.status_code == 200, answer.text
+
+
 def test_worker_start_includes_dataset_roots(api: Api, tmp_path: Path) -> None:
     api.dataset()
     api.settings.dataset_roots = (tmp_path,)
+    api.settings.tenant_roots = {"default": (tmp_path / "own",), "other": (tmp_path / "theirs",)}
+    home = api.settings.home
+    excluded = [str(path) for path in (home, home / "artifacts", tmp_path / "theirs")]
     worker = api.start(api.submit()["id"])
-    assert worker.post("start").json()["dataset_roots"] == [str(tmp_path)]
+    answer = worker.post("start").json()
+    assert answer["dataset_roots"] == [str(tmp_path), str(tmp_path / "own")]
+    assert answer["excluded_folders"] == excluded
     dataset = api.dataset(name="other", state="pending")
     number, headers = api.ingest(dataset)
     start = api.client.post(
         f"/worker/v1/runs/{submission_id(api.database, dataset, number)}/start", headers=headers
     )
-    assert start.json()["dataset_roots"] == [str(tmp_path)]
+    assert start.json()["dataset_roots"] == [str(tmp_path), str(tmp_path / "own")]
+    assert start.json()["excluded_folders"] == excluded
 
 
 def test_unreadable_dataset_folder_is_a_validation_error(api: Api) -> None:

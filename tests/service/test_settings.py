@@ -35,6 +35,21 @@ def test_dataset_roots_are_absolute_folders_separated_by_colons(
             Settings()
 
 
+def test_tenant_roots_name_folders_of_each_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DASL_TENANT_ROOTS", "a=/data/a:/models/a;b=/data/b")
+    a, b, models = Path("/data/a"), Path("/data/b"), Path("/models/a")
+    settings = Settings()
+    assert settings.tenant_roots == {"a": (a, models), "b": (b,)}
+    assert settings.readable_folders("a").roots == (Path("/"), a, models)
+    assert settings.readable_folders("a").excluded[2:] == (b,)
+    assert settings.readable_folders("c").roots == ()
+    assert settings.readable_folders("c").excluded[2:] == (a, b, models)
+    for broken in ("", "a", "a=", "a=data", "=/data", "a=/data;a=/more", "a=/data;"):
+        monkeypatch.setenv("DASL_TENANT_ROOTS", broken)
+        with pytest.raises(ValidationError, match="must name each tenant once"):
+            Settings()
+
+
 @pytest.mark.parametrize(
     ("text", "limit"),
     [

@@ -538,7 +538,7 @@ def test_ingest_run_starts_beats_and_finishes(ingest: IngestWorker) -> None:
     api, dataset = ingest.api, ingest.dataset_id
     start = ingest.post("start")
     assert start.status_code == 200
-    assert start.json()["uri"] == str(api.settings.home / "images" / "fresh")
+    assert start.json()["uri"] == str(api.settings.home.parent / "images" / "fresh")
     with api.database.read() as session:
         before = session.get_one(IngestRun, (dataset, 1)).heartbeat_at
     assert ingest.post("heartbeat").json() == {"desired": "run"}

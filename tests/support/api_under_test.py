@@ -51,7 +51,7 @@ class Api:
         """Insert a dataset in the given state and return its id."""
         dataset_id = ids.new_id("ds")
         ready = state == "ready"
-        folder = self.settings.home / "images" / name
+        folder = self.settings.home.parent / "images" / name
         folder.mkdir(parents=True, exist_ok=True)
         with self.database.write() as session:
             session.add(

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from dasl_core.data.ingest import ingest_folder
-from dasl_core.spec.locations import OUTSIDE
+from dasl_core.spec.locations import EVERY_FOLDER, OUTSIDE, ReadableFolders
 from service.protocol import WorkerDataset
 from workers.rank import _check_weights, _index
 
@@ -37,7 +37,7 @@ def test_dataset_may_be_registered_through_a_link(images: Path, tmp_path: Path) 
     link.symlink_to(images)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    assert len(_index(registered(link, link, tmp_path), [], scratch)) == 2
+    assert len(_index(registered(link, link, tmp_path), EVERY_FOLDER, scratch)) == 2
 
 
 def test_index_of_another_folder_is_refused(images: Path, tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_index_of_another_folder_is_refused(images: Path, tmp_path: Path) -> Non
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     with pytest.raises(ValueError, match="the index of birds belongs to"):
-        _index(registered(other, images, tmp_path), [], scratch)
+        _index(registered(other, images, tmp_path), EVERY_FOLDER, scratch)
 
 
 def test_folder_that_became_link_out_of_roots_is_refused(images: Path, tmp_path: Path) -> None:
@@ -55,13 +55,13 @@ def test_folder_that_became_link_out_of_roots_is_refused(images: Path, tmp_path:
     scratch.mkdir()
     birds = images.rename(data / "birds")
     dataset = registered(birds, birds, tmp_path)
-    assert _index(dataset, [str(data)], scratch).root == birds
+    assert _index(dataset, ReadableFolders([str(data)]), scratch).root == birds
     birds.rename(tmp_path / "secret")
     birds.symlink_to(tmp_path / "secret")
     with pytest.raises(ValueError, match=r"the folder of birds, .*, resolves to a path outside"):
-        _index(dataset, [str(data)], scratch)
+        _index(dataset, ReadableFolders([str(data)]), scratch)
     # Without roots everything may be read, and the images are at the folder's current target.
-    index = _index(dataset, [], scratch)
+    index = _index(dataset, EVERY_FOLDER, scratch)
     assert (index.root, len(index)) == (tmp_path / "secret", 2)
     assert index.path(0).exists()
 
@@ -72,16 +72,16 @@ def test_weights_outside_roots_are_refused(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "backbone.safetensors").touch()
         (folder / "model.json").touch()
-    roots = [str(data)]
+    readable = ReadableFolders([str(data)])
     (data / "out.pth").symlink_to(secret / "backbone.safetensors")
     for fine in (None, str(data / "checkpoint"), f"file://{data}/checkpoint/backbone.safetensors"):
-        _check_weights(fine, roots)
-    _check_weights(str(secret), [])
+        _check_weights(fine, readable)
+    _check_weights(str(secret), EVERY_FOLDER)
     (data / "checkpoint" / "model.json").unlink()
     (data / "checkpoint" / "model.json").symlink_to(secret / "model.json")
     for out in (secret, secret / "backbone.safetensors", data / "out.pth", data / "checkpoint"):
         with pytest.raises(ValueError, match=r"backbone\.pretrained: .* outside the folders"):
-            _check_weights(str(out), roots)
+            _check_weights(str(out), readable)
 
 
 @pytest.mark.parametrize(
@@ -92,12 +92,12 @@ def test_description_outside_roots_is_refused(tmp_path: Path, weights: str, besi
     data, secret = tmp_path / "data", tmp_path / "secret"
     data.mkdir()
     (data / weights).touch()
-    _check_weights(str(data / weights), [str(data)])
+    _check_weights(str(data / weights), ReadableFolders([str(data)]))
     (data / beside).symlink_to(secret)
     # The answer must not depend on what exists there.
     for _ in range(2):
         with pytest.raises(ValueError, match=r"backbone\.pretrained: .* outside the folders"):
-            _check_weights(str(data / weights), [str(data)])
+            _check_weights(str(data / weights), ReadableFolders([str(data)]))
         secret.touch()
 
 
@@ -107,23 +107,27 @@ def test_manifest_outside_roots_is_refused(tmp_path: Path) -> None:
     for name in ("backbone.safetensors", "model.json"):
         (checkpoint / name).touch()
     secret.write_text("guess me")
-    roots, manifest, link = [str(tmp_path / "data")], checkpoint / "manifest.json", checkpoint / "a"
+    readable, manifest, link = (
+        ReadableFolders([str(tmp_path / "data")]),
+        checkpoint / "manifest.json",
+        checkpoint / "a",
+    )
 
     def told() -> str:
         with pytest.raises(ValueError) as refused:
-            _check_weights(str(checkpoint), roots)
+            _check_weights(str(checkpoint), readable)
         return str(refused.value)
 
     outside = f"backbone.pretrained: {checkpoint} {OUTSIDE}"
     manifest.write_text('{"sha256": {"model.json": "", "a": ""}}')
     link.symlink_to(checkpoint / "model.json")
-    _check_weights(str(checkpoint), roots)
+    _check_weights(str(checkpoint), readable)
     # The answer must not depend on what exists there.
     for target in (secret, tmp_path, tmp_path / "nothing", Path("/dev/zero")):
         link.unlink()
         link.symlink_to(target)
         assert told() == outside
-        _check_weights(str(checkpoint), [])
+        _check_weights(str(checkpoint), EVERY_FOLDER)
     manifest.write_text('{"sha256": {"../../secret": ""}}')
     damaged = f"backbone.pretrained: {checkpoint} cannot be read: {manifest} is damaged"
     assert told() == damaged
