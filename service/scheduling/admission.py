@@ -291,8 +291,7 @@ class _Round:
         others_cpus = all_cpus - sum(node.total_cpus for node in self._nodes)
         others_gpus = all_gpus - sum(node.total_gpus for node in self._nodes)
         if others_cpus or others_gpus:
-            gpus_too = f" and {others_gpus:g} GPUs" if others_gpus else ""
-            message += f", and other programs use {others_cpus:g} CPUs{gpus_too}"
+            message += f", and other programs use {packing.amount(others_cpus, others_gpus)}"
         cpus_left, gpus_left = all_cpus - others_cpus - cpus, all_gpus - others_gpus - gpus
         left = demand.cpus <= cpus_left and demand.gpus <= gpus_left
         return f"{message}, and no node may have enough of the rest" if left else message

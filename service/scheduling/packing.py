@@ -47,7 +47,7 @@ class Demand(NamedTuple):
         return self.workers * self.worker.gpus
 
     def __str__(self) -> str:
-        return _count(self.cpus, "CPU") + (f" and {_count(self.gpus, 'GPU')}" if self.gpus else "")
+        return amount(self.cpus, self.gpus)
 
 
 class Room(NamedTuple):
@@ -96,8 +96,13 @@ def places(rooms: Sequence[Room], worker: Worker) -> int:
     return sum(room.places(worker) for room in rooms)
 
 
-def _count(number: int, unit: str) -> str:
-    return f"{number} {unit}" + ("" if number == 1 else "s")
+def amount(cpus: float, gpus: float) -> str:
+    """Return an amount of CPUs and GPUs in words, such as "1 CPU and 2 GPUs"."""
+    return _count(cpus, "CPU") + (f" and {_count(gpus, 'GPU')}" if gpus else "")
+
+
+def _count(number: float, unit: str) -> str:
+    return f"{number:.12g} {unit}" + ("" if number == 1 else "s")
 
 
 def _most_lost(hosts: Sequence[Room], worker: Worker, cpus: int, count: int) -> int:
