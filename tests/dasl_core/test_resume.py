@@ -349,7 +349,7 @@ def test_interrupted_evaluation_is_left_to_the_resumed_run(
     undisturbed = Recorder(tmp_path / "undisturbed")
     run(spec, pictures, cache, undisturbed)
     stopped_after = set()
-    for call in range(1, undisturbed.worked + 1, 8):
+    for call in range(1, undisturbed.worked + 1, 11):
         stopped = Recorder(tmp_path / f"{call}", at_work=partial(_pause, at=call))
         outcome = run(spec, pictures, cache, stopped)
         last = stopped.last_checkpoint if stopped.checkpoints else None

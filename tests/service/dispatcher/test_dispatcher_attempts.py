@@ -97,7 +97,7 @@ def lose_ray(world: World, job: str, number: int) -> None:
 
 def test_restarts_of_ray_use_no_restart_of_jobs(world: World) -> None:
     job = world.add_job(max_restarts=0)
-    for number in range(1, 25):
+    for number in range(1, 13):
         world.tick(121)
         assert world.job(job).attempt == number
         world.add_metric(job, number, step=number)
@@ -836,10 +836,10 @@ def test_hanging_pause_ends(world: World) -> None:
 
 @pytest.mark.parametrize("saves", [True, False])
 def test_job_at_its_time_limit_saves_and_is_paused(world: World, saves: bool) -> None:
-    job = world.add_job(max_hours=1.0, max_restarts=0)
+    job = world.add_job(max_hours=0.25, max_restarts=0)
     world.tick()
     world.worker_starts(job)
-    world.worker_trains(job, 3500)
+    world.worker_trains(job, 800)
     assert world.status(job) == JobStatus.RUNNING
     world.tick(110)
     assert world.status(job) == JobStatus.PAUSING
@@ -864,18 +864,18 @@ def test_job_at_its_time_limit_saves_and_is_paused(world: World, saves: bool) ->
     assert world.status(job) == JobStatus.PAUSED
 
     with world.database.write() as session:
-        assert lifecycle.change_time_limit(session, session.get_one(Job, job), 2.0)
+        assert lifecycle.change_time_limit(session, session.get_one(Job, job), 0.5)
     world.resume(job)
     world.tick()
     world.worker_starts(job, 2)
     assert world.attempt(job, 2).resume_checkpoint_id == checkpoint
     assert world.job(job).error is None
-    world.worker_trains(job, 3000, number=2)
+    world.worker_trains(job, 500, number=2)
     assert world.status(job) == JobStatus.RUNNING
     with world.database.read() as session:
         ends = [each.ends_by - world.now() for each in scheduling.running(session, world.now())]
     assert timedelta() < ends[0] < timedelta(minutes=12), "admission uses the changed limit"
-    world.worker_trains(job, 500, number=2)
+    world.worker_trains(job, 300, number=2)
     world.tick(110)
     assert world.status(job) == JobStatus.PAUSING
 
@@ -927,10 +927,10 @@ def test_run_waits_for_checkpoints_as_long_as_it_may(world: World) -> None:
 
 @pytest.mark.parametrize("ends", ["cancelled", "lost"])
 def test_stop_at_the_time_limit_yields_to_other_ends(world: World, ends: str) -> None:
-    job = world.add_job(max_hours=1.0)
+    job = world.add_job(max_hours=0.1)
     world.tick()
     world.worker_starts(job)
-    world.worker_trains(job, 3600)
+    world.worker_trains(job, 360)
     world.tick(10)
     assert world.status(job) == JobStatus.PAUSING
     if ends == "cancelled":
