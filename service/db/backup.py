@@ -55,7 +55,8 @@ def backup_before_upgrade(url: URL, revision: str) -> None:
     with partial_file(file) as partial:
         copy_sqlite(path, partial)
         publish(partial, file)
-    copies = path.parent.glob(f"{path.name}.backup-*")
+    # A backup that somebody made beside the database may have a similar name.
+    copies = path.parent.glob(f"{path.name}.backup-[0-9][0-9][0-9][0-9]")
     newest_first = sorted(copies, key=lambda copy: copy.stat().st_mtime_ns, reverse=True)
     for old in newest_first[_KEPT_BEFORE_UPGRADES:]:
         old.unlink()

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from service.cli.app import app
 from service.db import migrate
-from service.db.backup import backup
+from service.db.backup import backup, backup_before_upgrade
 from service.db.models import Base
 from service.db.restore import restore
 from service.db.session import Database
@@ -195,6 +195,19 @@ def test_damaged_database_can_be_replaced(url: str, tmp_path: Path) -> None:
     assert aside.read_bytes() == b"no database" * 1000
     assert aside.with_name(aside.name + "-wal").read_bytes() == b"its log"
     assert revision_of(path) == revision_of(file)
+
+
+def test_upgrades_keep_backups_of_others(tmp_path: Path) -> None:
+    url = make_url(f"sqlite:///{tmp_path / 'dasl.db'}")
+    migrate.upgrade(url.render_as_string())
+    own = [tmp_path / f"dasl.db.backup-{name}" for name in ("2026-01", "before-upgrade")]
+    for file in own:
+        backup(url.render_as_string(), file)
+    for revision in ("0007", "0008", "0009"):
+        backup_before_upgrade(url, revision)
+    assert all(file.exists() for file in own)
+    copies = {file.name for file in tmp_path.glob("*.backup-000?")}
+    assert copies == {"dasl.db.backup-0008", "dasl.db.backup-0009"}
 
 
 def test_upgrade_of_sqlite_keeps_two_copies_to_go_back_to(url: str) -> None:
