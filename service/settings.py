@@ -71,7 +71,7 @@ class Settings(BaseSettings):
     """If the driver of an attempt has not reported after this long, the attempt is ended and retried."""
     hang_seconds: Annotated[float, Field(gt=0)] = 1800.0
     """If rank 0 reports no progress for this long, the attempt is killed and restarted."""
-    cancel_grace_seconds: Annotated[float, Field(ge=0)] = 30.0
+    cancel_grace_seconds: Annotated[float, Field(gt=0)] = 30.0
     """How long a cancelled or paused attempt may show no progress before its processes are killed."""
     cancel_max_seconds: Annotated[float, Field(gt=0)] = 900.0
     """How long a cancelled or paused attempt may take to stop, even if it shows progress."""
@@ -127,6 +127,8 @@ class Settings(BaseSettings):
     def _split_tenants(cls, text: object) -> object:
         if not isinstance(text, str):
             return text
+        if not text.strip():  # a compose file passes an empty value on
+            return {}
         pairs = [pair.partition("=")[::2] for pair in text.split(";")]
         roots = {tenant.strip(): folders.strip().split(":") for tenant, folders in pairs}
         if len(roots) < len(pairs) or not all(
@@ -161,6 +163,8 @@ class Settings(BaseSettings):
                 "DASL_CANCEL_GRACE_SECONDS must be more than twice DASL_HEARTBEAT_SECONDS; given "
                 f"{self.cancel_grace_seconds:g} and {self.heartbeat_seconds:g}"
             )
+        if "cancel_max_seconds" not in self.model_fields_set:
+            self.cancel_max_seconds = max(self.cancel_max_seconds, self.cancel_grace_seconds)
         if self.cancel_max_seconds < self.cancel_grace_seconds:
             raise ValueError(
                 "DASL_CANCEL_MAX_SECONDS must not be less than DASL_CANCEL_GRACE_SECONDS; given "

@@ -44,7 +44,9 @@ def test_tenant_roots_name_folders_of_each_tenant(monkeypatch: pytest.MonkeyPatc
     assert settings.readable_folders("a").excluded[2:] == (b,)
     assert settings.readable_folders("c").roots == ()
     assert settings.readable_folders("c").excluded[2:] == (a, b, models)
-    for broken in ("", "a", "a=", "a=data", "=/data", "a=/data;a=/more", "a=/data;"):
+    monkeypatch.setenv("DASL_TENANT_ROOTS", "")
+    assert Settings().tenant_roots == {}
+    for broken in ("a", "a=", "a=data", "=/data", "a=/data;a=/more", "a=/data;"):
         monkeypatch.setenv("DASL_TENANT_ROOTS", broken)
         with pytest.raises(ValidationError, match="must name each tenant once"):
             Settings()
@@ -131,6 +133,11 @@ def test_times_to_stop_fit_each_other(
         monkeypatch.setenv(variable, value)
     with pytest.raises(ValueError, match=f"DASL_CANCEL_{message}"):
         read_settings()
+
+
+def test_long_grace_raises_the_default_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DASL_CANCEL_GRACE_SECONDS", "1200")
+    assert read_settings().cancel_max_seconds == 1200
 
 
 def test_settings_error_shows_no_other_variable(
