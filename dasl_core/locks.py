@@ -42,7 +42,8 @@ class HeldFolder:
         while True:
             path.mkdir(parents=True, exist_ok=True)
             try:
-                self._use = open(path / IN_USE, "a", encoding="utf-8")  # noqa: SIM115
+                # NFS gives a shared lock only to a file that is open for reading.
+                self._use = open(path / IN_USE, "a+", encoding="utf-8")  # noqa: SIM115
             except FileNotFoundError:
                 continue  # The folder was removed in the meantime.
             fcntl.flock(self._use, fcntl.LOCK_SH)

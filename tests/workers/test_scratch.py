@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from dasl_core.locks import HeldFolder
 from dasl_core.train.serialization import STATE_FILES
 from service.protocol import FileEntry
 from workers import artifacts
@@ -151,3 +153,10 @@ def test_root_is_below_cache_unless_set(monkeypatch: pytest.MonkeyPatch, tmp_pat
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="Set DASL_SCRATCH_DIR to a folder on a local disk"):
         SubmissionFolder(scratch_root(), "job_1-1").__enter__()
+
+
+def test_file_with_a_shared_lock_is_open_for_reading(tmp_path: Path) -> None:
+    """NFS, where locks are those of `lockf`, refuses it otherwise."""
+    held = HeldFolder(tmp_path / "held")
+    fcntl.lockf(held._use, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    held.close()
