@@ -23,7 +23,7 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True)
 class Interruption:
-    """Decides for all ranks whether their work goes on.
+    """Decides for all ranks whether to continue or to stop.
 
     Attributes:
         control: CPU group for rank 0's decisions; None with one rank.

@@ -97,7 +97,7 @@ def places(rooms: Sequence[Room], worker: Worker) -> int:
 
 
 def amount(cpus: float, gpus: float) -> str:
-    """Return an amount of CPUs and GPUs in words, such as "1 CPU and 2 GPUs"."""
+    """Format an amount of CPUs and GPUs for messages, such as "1 CPU and 2 GPUs"."""
     return _count(cpus, "CPU") + (f" and {_count(gpus, 'GPU')}" if gpus else "")
 
 

@@ -11,7 +11,7 @@ from service.scheduling.repository import QueuePosition
 ALWAYS = 500
 """The first jobs of the queue, which every round considers."""
 IN_TURN = 500
-"""Jobs behind these that a round considers; the next round goes on behind them."""
+"""Jobs behind these that a round considers; the next round considers those after them."""
 
 
 class QueueWindow:

@@ -196,7 +196,7 @@ def test_kill_during_write_loses_no_whole_image(
     pool: GlooPool, pictures: DatasetIndex, tmp_path: Path, undisturbed: bytes, drawn: list[int]
 ) -> None:
     chance = random.Random(3)
-    for _ in range(3):  # each goes on from where the last one was killed
+    for _ in range(3):  # each continues where the last one was killed
         with pytest.raises(AssertionError, match="its process died"):
             pool.call(1, build_until_killed, pictures, tmp_path, chance.randrange(4, 13))
     assert built(pictures, tmp_path) == undisturbed

@@ -843,7 +843,7 @@ def test_job_at_its_time_limit_saves_and_is_paused(world: World, saves: bool) ->
     assert world.status(job) == JobStatus.RUNNING
     world.tick(110)
     assert world.status(job) == JobStatus.PAUSING
-    assert world.job(job).desired == Desired.RUN, "nobody requested it"
+    assert world.job(job).desired == Desired.RUN, "no user requested it"
     assert world.worker_sends_heartbeat(job, progress={"step": 4000}) == Desired.PAUSE
     checkpoint = world.add_checkpoint(job, 1, step=4000)
     world.tick()
