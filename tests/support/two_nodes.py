@@ -102,8 +102,10 @@ def why_impossible() -> str | None:
     """Return why this process cannot create network namespaces; None if it can."""
     if shutil.which("ip") is None:
         return "needs the command `ip` (Debian's package iproute2)"
-    probe = subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False)
-    return "needs root, to create network namespaces" if probe.returncode else None
+    cable = "ip link add end0 type veth peer name end1"
+    command = ["unshare", "--net", "--mount", *cable.split()]
+    probe = subprocess.run(command, capture_output=True, check=False)
+    return "needs root, to connect network namespaces" if probe.returncode else None
 
 
 @contextmanager
