@@ -366,6 +366,25 @@ class Token(Base):
     revoked_at: Mapped[datetime | None]
 
 
+class Tenant(Base):
+    """A team: its share of the cluster and its limits. A tenant without a row has the defaults."""
+
+    __tablename__ = "tenants"
+
+    name: Mapped[str] = mapped_column(String(100), primary_key=True)
+    # Share of the cluster, relative to those of the other tenants.
+    weight: Mapped[float] = mapped_column(Double, default=1.0, server_default=text("1"))
+    # Quotas of all its jobs together, and limits on each of them; None: no limit.
+    max_queued_jobs: Mapped[int | None]
+    max_running_jobs: Mapped[int | None]
+    max_gpus: Mapped[int | None]
+    max_priority: Mapped[int | None]
+    max_hours: Mapped[float | None] = mapped_column(Double)
+    created_at: Mapped[datetime]
+    # Its tokens are refused.
+    disabled_at: Mapped[datetime | None]
+
+
 class AuditEntry(Base):
     """A request that changed something or was forbidden: who, what, when, from where."""
 
