@@ -1,9 +1,10 @@
-"""Kill API, dispatcher, drivers and ranks at random moments, under a stream of small jobs.
+"""Kill processes at random moments, under a stream of small jobs.
 
     python -m tests.chaos.crashes --database sqlite --kills 200 --seed 0
+    python -m tests.chaos.crashes --database postgresql --kills 100 --targets all
 
-API and dispatcher are restarted at once, as a supervisor does. The product must bring back drivers and
-ranks. Afterwards `history` checks the tables and files.
+API, dispatcher, database and the nodes of Ray are restarted at once, as a supervisor does. The product
+must bring back drivers and ranks. Afterwards `history` checks the tables and files.
 
 A results file contains one run for each seed; a run adds to the file or replaces the run of its seed.
 """
@@ -20,31 +21,29 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import func, select
 
 from benchmarks.machine import machine, write_results
 from service.client import Client
 from service.db.models import Attempt, Checkpoint, Event
-from service.db.session import Database
+from service.db.session import AWAY, Database
 from service.embedded.subreaper import adopt_orphans
-from tests.chaos import history
-from tests.chaos.deployment import DATASET, Deployment, deployed
+from tests.chaos import history, kills
+from tests.chaos.deployment import DATASET, deployed
+from tests.chaos.kills import Killer, Target
+from tests.chaos.ray_cluster import RayCluster
 from tests.support import processes
-from tests.support.databases import postgres_server
+from tests.support.databases import PostgresServer, postgres_server
 from tests.support.polling import until
 from tests.support.stand_in.jobs_api import StandInRay
 
 RESULTS = Path(__file__).parent / "results"
-Target = Literal["api", "dispatcher", "driver", "worker"]
-# Relative frequencies. After a kill of an attempt Ray Train starts again, which takes much longer than a
-# start of the service.
-TARGETS: dict[Target, int] = {"api": 2, "dispatcher": 2, "driver": 1, "worker": 1}
 SETTINGS = {
     "DASL_HEARTBEAT_SECONDS": "0.5",
     # A killed dispatcher is replaced only after this time; with the default of 30 s there would
@@ -54,8 +53,11 @@ SETTINGS = {
     "RAY_worker_niceness": "0",
 }
 _EPOCHS, _STEPS_AN_EPOCH = 60, 4
+# Real trainings save by time only. The stand-in's jobs are too short for that.
+_SAVE_EVERY_MINUTES = 0.1
+# What a step, and a checkpoint on its way to the store, add to the interval on a busy machine.
+_SAVING_SECONDS = 5.0
 _CHECK_EVERY_SECONDS = 0.5
-_TARGET_PATIENCE_SECONDS = 300.0
 _END_PATIENCE_SECONDS = 1500.0
 
 
@@ -71,6 +73,7 @@ class Stream:
     client: Client
     width: int
     random: random.Random
+    saves_by_time: bool
     accepted: dict[str, str] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)
     _live: set[str] = field(default_factory=set)
@@ -84,7 +87,8 @@ class Stream:
     def repeat(self) -> None:
         """Repeat a random earlier submission, as after a lost response."""
         key = self.random.choice(list(self.accepted))
-        job = self.client.jobs.submit(_spec(self.kinds[self.accepted[key]]), idempotency_key=key)
+        spec = _spec(self.kinds[self.accepted[key]], self.saves_by_time)
+        job = self.client.jobs.submit(spec, idempotency_key=key)
         assert job.id == self.accepted[key], f"{key} was answered with {job.id}"
 
     def ended(self) -> bool | None:
@@ -95,7 +99,7 @@ class Stream:
     def _submit(self) -> str:
         key = f"submission-{len(self.accepted)}"
         kind = f"{self.random.choice((1, 1, 2))} ranks, seed {self.random.choice((0, 1))}"
-        job = self.client.jobs.submit(_spec(kind), idempotency_key=key)
+        job = self.client.jobs.submit(_spec(kind, self.saves_by_time), idempotency_key=key)
         self.accepted[key] = job.id
         self.kinds[job.id] = kind
         return job.id
@@ -121,17 +125,23 @@ class OverlapMonitor(threading.Thread):
             # A scan takes a while: one rank may end and the next start in it. Those that the next scan
             # finds as well were alive together in between.
             alive &= _ranks()
-            with self._database.read() as session:
-                rows = session.execute(
-                    select(Attempt.job_id, func.count(), func.min(Attempt.number))
-                    .where(Attempt.submission_id.in_(alive))
-                    .group_by(Attempt.job_id)
-                )
-                self.violations |= {
-                    f"{job}: ranks of attempt {first} and of a later one were alive together"
-                    for job, count, first in rows
-                    if count > 1
-                }
+            try:
+                self.violations |= self._overlaps(alive)
+            except AWAY:
+                self.checks -= 1  # The database was killed.
+
+    def _overlaps(self, submissions: set[str]) -> set[str]:
+        with self._database.read() as session:
+            rows = session.execute(
+                select(Attempt.job_id, func.count(), func.min(Attempt.number))
+                .where(Attempt.submission_id.in_(submissions))
+                .group_by(Attempt.job_id)
+            )
+            return {
+                f"{job}: ranks of attempt {first} and of a later one were alive together"
+                for job, count, first in rows
+                if count > 1
+            }
 
     def stop(self) -> None:
         """Stop the thread."""
@@ -150,6 +160,12 @@ def main() -> int:
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--targets",
+        type=_targets,
+        default=kills.PROCESSES,
+        help=f"what to kill, separated by commas, or all: {', '.join(kills.ALL)}",
+    )
     parser.add_argument("--width", type=int, default=3, help="concurrent jobs")
     parser.add_argument(
         "--mean-wait", type=float, default=5.0, help="mean seconds between two kills"
@@ -166,12 +182,16 @@ def main() -> int:
     own_all_processes()
     with (
         tempfile.TemporaryDirectory(prefix="dasl-crash-") as folder,
-        empty_database(options.database, Path(folder)) as url,
+        empty_database(options.database, Path(folder)) as (url, server),
     ):
         result = crash(
             Path(folder),
             url,
-            kills=options.kills,
+            server,
+            targets=kills.possible(
+                options.targets, database=options.database, standin=options.standin
+            ),
+            number=options.kills,
             seed=options.seed,
             width=options.width,
             mean_wait=options.mean_wait,
@@ -179,11 +199,19 @@ def main() -> int:
             standin=options.standin,
         )
     print(json.dumps(result, indent=2))
-    output = options.output or RESULTS / (
-        f"crashes-{options.database}{'-standin' if options.standin else ''}.json"
-    )
+    name = f"crashes-{options.database}{'-standin' if options.standin else ''}"
+    if options.targets != kills.PROCESSES:
+        name += "-all"
+    output = options.output or RESULTS / f"{name}.json"
     add_to_results(output, {"machine": before, "database": options.database, "result": result})
     return 1 if result["violations"] else 0
+
+
+def _targets(text: str) -> tuple[Target, ...]:
+    names = kills.ALL if text == "all" else text.split(",")
+    if unknown := sorted({*names} - {*kills.ALL}):
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}")
+    return tuple(target for target in kills.ALL if target in names)
 
 
 def add_to_results(output: Path, run: dict[str, Any]) -> None:
@@ -207,52 +235,62 @@ def own_all_processes() -> None:
 
 
 @contextmanager
-def empty_database(kind: str, folder: Path) -> Iterator[str]:
-    """Yield the URL of an empty database of the given kind."""
+def empty_database(kind: str, folder: Path) -> Iterator[tuple[str, PostgresServer | None]]:
+    """Yield the URL of an empty database of the given kind, and its server if it has one."""
     if kind == "sqlite":
-        yield f"sqlite:///{folder / 'dasl.db'}"
+        yield f"sqlite:///{folder / 'dasl.db'}", None
     else:
         with postgres_server() as server:
-            yield server.url
+            yield server.url, server
 
 
 def crash(
     home: Path,
     database_url: str,
+    server: PostgresServer | None,
     *,
-    kills: int,
+    targets: Sequence[Target],
+    number: int,
     seed: int,
     width: int,
     mean_wait: float,
     minutes: float,
     standin: bool,
 ) -> dict[str, Any]:
-    """Kill `kills` processes, wait for all jobs, and return counts and violations.
+    """Kill `number` processes, wait for all jobs, and return counts and violations.
 
     Args:
+        server: the server of the database, if it has one.
+        targets: what to kill.
         mean_wait: seconds between two kills; each wait is drawn evenly from 0 to twice that.
         minutes: time after which no more processes are killed.
         standin: replace Ray and training by stand-ins.
     """
     # Drawn in advance, so that targets and times depend only on the seed.
     rng = random.Random(seed)
-    targets = rng.choices([*TARGETS], [*TARGETS.values()], k=kills)
-    waits = [rng.uniform(0, 2 * mean_wait) for _ in range(kills)]
+    frequencies = [kills.FREQUENCIES[target] for target in targets]
+    drawn = rng.choices(targets, frequencies, k=number)
+    waits = [rng.uniform(0, 2 * mean_wait) for _ in range(number)]
     began = time.monotonic()
     kill_log: list[dict[str, Any]] = []
-    ray = StandInRay(home / "ray.log", width + 1) if standin else None
+    ray: StandInRay | RayCluster | None = None
+    if standin:
+        ray = StandInRay(home / "ray.log", width + 1)
+    elif {"ray", "node"} & {*targets}:
+        ray = RayCluster(home / "ray.log", ((width + 1) // 2 + 1,) * 2)
     with deployed(home, database_url, cpus=width + 1, settings=SETTINGS, ray=ray) as deployment:
         database = Database(database_url)
         monitor = OverlapMonitor(database)
         monitor.start()
         with deployment.client() as client:
-            stream = Stream(client, width, rng)
+            stream = Stream(client, width, rng, saves_by_time=not standin)
+            killer = Killer(deployment, stream.feed, rng, ray, server)
             first_kill = time.monotonic()
-            for wait, target in zip(waits, targets, strict=True):
+            for wait, target in zip(waits, drawn, strict=True):
                 if time.monotonic() - first_kill > 60 * minutes:
                     break
                 stream.feed()
-                _kill(deployment, stream, target, wait, rng)
+                killer.kill(target, wait)
                 seconds = round(time.monotonic() - first_kill, 1)
                 kill_log.append({"target": target, "at_seconds": seconds})
                 print(f"{seconds:8.1f} s  kill {len(kill_log)}: {target}", flush=True)
@@ -271,6 +309,9 @@ def crash(
         *sorted(monitor.violations),
         *(f"left behind: {orphan}" for orphan in orphans),
     ]
+    at_risk = history.seconds_at_risk(database)
+    if not standin and at_risk > (limit := 60 * _SAVE_EVERY_MINUTES + _SAVING_SECONDS):
+        violations.append(f"a crash cost {at_risk:.1f} s of training, more than {limit:.1f} s")
     counts = _counts(database)
     database.dispose()
     return {
@@ -283,42 +324,11 @@ def crash(
         "seconds_until_all_ended": round(seconds, 1),
         "seconds": round(time.monotonic() - began, 1),
         "looks_for_two_live_epochs": monitor.checks,
+        "most_seconds_of_work_lost": round(at_risk, 2),
         "violations": violations,
         "ray": "stand-in" if standin else "real",
         "settings": SETTINGS,
     }
-
-
-def _kill(
-    deployment: Deployment, stream: Stream, target: Target, wait: float, rng: random.Random
-) -> None:
-    """Kill one process, `wait` seconds after one exists.
-
-    Raises:
-        TimeoutError: none started for minutes although jobs were waiting.
-    """
-    if target == "api" or target == "dispatcher":
-        time.sleep(wait)
-        deployment.kill(target)
-        deployment.start(target)
-        return
-    part = "driver" if target == "driver" else "rank"
-
-    def candidates() -> list[int] | None:
-        # All jobs may end while this waits for a process, so new ones are needed.
-        stream.feed()
-        return sorted(p.pid for p in processes.training(os.getpid()) if p.part == part) or None
-
-    until(candidates, f"a {part}", _TARGET_PATIENCE_SECONDS)
-    # Without this wait, only processes that have just started would be killed.
-    time.sleep(wait)
-    while True:
-        pids = until(candidates, f"a {part}", _TARGET_PATIENCE_SECONDS)
-        try:
-            os.kill(rng.choice(pids), signal.SIGKILL)
-        except ProcessLookupError:
-            continue  # It ended by itself before the kill.
-        return
 
 
 def _left_behind() -> list[str]:
@@ -341,17 +351,19 @@ def _counts(database: Database) -> dict[str, Any]:
         }
 
 
-def _spec(kind: str) -> dict[str, Any]:
+def _spec(kind: str, saves_by_time: bool) -> dict[str, Any]:
     """Return a small job; `kind` contains the number of ranks and the seed."""
     workers, seed = (int(word) for word in kind.split() if word.isdigit())
+    by_time = {"checkpoints": {"every_minutes": _SAVE_EVERY_MINUTES}} if saves_by_time else {}
     return {
+        **by_time,
         "name": kind,
         "dataset": DATASET,
         "backbone": {"name": "test_resnet", "image_size": 16, "stem": "standard"},
         "train": {
             "epochs": _EPOCHS,
             "batch_size": 8,
-            "checkpoint_every_epochs": 3,
+            "checkpoint_every_epochs": _EPOCHS if saves_by_time else 3,
             "seed": seed,
         },
         "evaluate": {"every_epochs": _EPOCHS},

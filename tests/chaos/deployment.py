@@ -23,6 +23,7 @@ from service.db.migrate import upgrade
 from service.db.session import Database
 from service.embedded.bootstrap_token import admin_token
 from service.embedded.local_ray import LocalRay
+from tests.chaos.ray_cluster import RayCluster
 from tests.support.polling import PATIENCE_SECONDS, until
 from tests.support.processes import free_port
 from tests.support.running_service import write_images
@@ -84,7 +85,7 @@ def deployed(
     *,
     cpus: int,
     settings: Mapping[str, str],
-    ray: StandInRay | None = None,
+    ray: StandInRay | RayCluster | None = None,
 ) -> Iterator[Deployment]:
     """Yield a ready deployment with the small data set `DATASET`; stop all of it afterwards.
 
@@ -93,7 +94,7 @@ def deployed(
         database_url: URL of an empty database.
         cpus: number of CPUs that Ray offers.
         settings: environment variables of API, dispatcher and workers.
-        ray: replaces the local Ray.
+        ray: replaces the local Ray of one node.
     """
     port = free_port()
     upgrade(database_url)

@@ -44,6 +44,27 @@ def violations(
     return problems
 
 
+def seconds_at_risk(database: Database) -> float:
+    """Return the most seconds of training that an attempt did after the checkpoint that was resumed."""
+    most = 0.0
+    with database.read() as session:
+        attempts = session.scalars(select(Attempt).order_by(Attempt.job_id, Attempt.number)).all()
+        for before, after in itertools.pairwise(attempts):
+            if before.job_id != after.job_id:
+                continue
+            resumed = session.get(Checkpoint, after.resume_checkpoint_id or "")
+            times = session.scalars(
+                select(Metric.time).where(
+                    Metric.job_id == before.job_id,
+                    Metric.name == "loss",
+                    Metric.attempt == before.number,
+                    Metric.step >= (resumed.step if resumed is not None else 0),
+                )
+            ).all()
+            most = max(most, max(times, default=0.0) - min(times, default=0.0))
+    return most
+
+
 def weight_differences(database: Database, kinds: Mapping[str, str]) -> list[str]:
     """Return one sentence for each job whose final weights differ from those of the first job of its kind.
 
@@ -150,7 +171,8 @@ def _checkpoint_violations(
     for checkpoint in checkpoints:
         if checkpoint.state == "registered":
             yield from _file_violations(checkpoint, started_at.get(checkpoint.attempt + 1))
-        else:
+        elif checkpoint.final or checkpoint.epoch.is_integer():
+            # Those within an epoch are removed once there are two newer ones.
             yield f"checkpoint {checkpoint.id} is {checkpoint.state}"
     if [checkpoint.final for checkpoint in checkpoints].count(True) != 1:
         yield "does not have exactly one final checkpoint"

@@ -1,4 +1,4 @@
-"""A stand-in for Ray's Jobs API: `python -m tests.support.stand_in.jobs_api PORT CPUS`.
+"""A stand-in for Ray's Jobs API: `python -m tests.support.stand_in.jobs_api PORT CPUS FOLDER`.
 
 It answers the requests of `service.dispatcher.ray_executor`, and runs each entry point as a plain
 process, once for each submission id. A driver runs with the ranks of `tests.support.stand_in.training`.
@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -23,7 +24,7 @@ import httpx
 from service.client.attempt_token import RAY_JOB_CONFIG
 from service.dispatcher.ray_executor import TESTED_RAY
 from tests.support.polling import until
-from tests.support.processes import free_port
+from tests.support.processes import free_port, training
 
 
 class StandInRay:
@@ -38,7 +39,8 @@ class StandInRay:
 
     def start(self) -> None:
         """Start the process and wait until it responds."""
-        command = ["-m", "tests.support.stand_in.jobs_api", str(self._port), str(self._cpus)]
+        arguments = [str(self._port), str(self._cpus), str(self._log.parent)]
+        command = ["-m", "tests.support.stand_in.jobs_api", *arguments]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen([sys.executable, *command], stdout=log, stderr=log)
         until(self._answers, "the stand-in for Ray")
@@ -48,6 +50,16 @@ class StandInRay:
         if self._process is not None:
             self._process.terminate()
             self._process.wait()
+
+    def kill_head(self) -> None:
+        """Kill the process and all drivers, and start another one, which knows no submission."""
+        assert self._process is not None
+        drivers = [p.pid for p in training(os.getpid()) if p.part == "driver"]
+        for pid in (self._process.pid, *drivers):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+        self.start()
 
     def _answers(self) -> bool | None:
         try:
@@ -181,7 +193,8 @@ def handler(jobs: Jobs, address: str) -> type[BaseHTTPRequestHandler]:
 def main() -> None:
     """Serve until SIGTERM, then end all submissions."""
     port, cpus = int(sys.argv[1]), int(sys.argv[2])
-    with tempfile.TemporaryDirectory(prefix="dasl-standin-") as folder:
+    # A killed process leaves its folder behind.
+    with tempfile.TemporaryDirectory(prefix="standin-", dir=sys.argv[3]) as folder:
         jobs = Jobs(Path(folder), cpus)
         address = f"http://127.0.0.1:{port}"
         server = ThreadingHTTPServer(("127.0.0.1", port), handler(jobs, address))
