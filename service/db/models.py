@@ -30,6 +30,9 @@ from dasl_core.spec import ResolvedJobSpec, Resources, versions
 # `none_as_null`: Python's None becomes SQL NULL, so that queries can use IS NULL.
 Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 Object = dict[str, Any]
+# As literal SQL: SQLite uses a partial index only for a condition without parameters.
+UNTHINNED = "attempt > 0 AND NOT thinned"
+"""Condition on jobs whose metrics may have to be thinned."""
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -118,6 +121,12 @@ class Job(Base):
         Index(None, "tenant", "method", "id"),
         Index(None, "status", "priority", "id"),
         Index(None, "token_id", "status"),
+        Index(
+            "ix_jobs_unthinned",
+            "id",
+            sqlite_where=text(UNTHINNED),
+            postgresql_where=text(UNTHINNED),
+        ),
     )
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
@@ -152,6 +161,11 @@ class Job(Base):
     start_checkpoint_id: Mapped[str | None] = mapped_column(String(40), index=True)
     # Replaces `resources.max_hours` of the spec, which is never rewritten.
     max_hours: Mapped[float | None] = mapped_column(Double)
+    # How far the metrics are thinned (`service.metrics.repository.Thinning`), and whether completely.
+    # Jobs of earlier versions, which know none of it, are thinned as well.
+    thinned_attempt: Mapped[int] = mapped_column(default=0, server_default=text("0"))
+    thinned_step: Mapped[int] = mapped_column(BigInteger, default=0, server_default=text("0"))
+    thinned: Mapped[bool] = mapped_column(default=False, server_default=false())
 
     @property
     def submitted_spec(self) -> Object:
@@ -279,7 +293,10 @@ class Event(Base):
 
 
 class Metric(Base):
-    """One value of one series. A restarted attempt repeats steps; the newest attempt counts."""
+    """One value of one series. A restarted attempt repeats steps; the newest attempt counts.
+
+    Old points are thinned: see `service.metrics.thinning`.
+    """
 
     __tablename__ = "metrics"
 

@@ -34,6 +34,7 @@ from service.dispatcher.garbage import Garbage
 from service.dispatcher.ingest_policy import IngestPolicy
 from service.dispatcher.isolation import Loop, Outage, run_isolated
 from service.dispatcher.log_copier import LogCopier
+from service.dispatcher.metric_thinner import MetricThinner
 from service.dispatcher.train_policy import Restarted, TrainPolicy
 from service.dispatcher.watcher import RunWatcher
 from service.scheduling import repository as scheduling
@@ -48,6 +49,7 @@ logger = logging.getLogger(__name__)
 # Short: an ended attempt holds its resources until its log is copied.
 _LOG_INTERVAL_SECONDS = 0.5
 _GARBAGE_INTERVAL_SECONDS = 1.0
+_THINNING_INTERVAL_SECONDS = 1.0
 _POLL_CLUSTER_EVERY = timedelta(seconds=2)
 # Ray's head may share its cores with training, so it is polled less often than the queue.
 _WATCH_EVERY = timedelta(seconds=1)
@@ -100,12 +102,13 @@ class Dispatcher:
         self._watchers: Sequence[RunWatcher[Any]] = (self._attempts, self._ingests)
         self._outage = Outage()
         finalizer = Finalizer(self._context, logs, adoption)
-        garbage = Garbage(self._context, adoption)
+        garbage, thinner = Garbage(self._context, adoption), MetricThinner(self._context)
         self.background = {
             "logs": Loop(finalizer.round, _LOG_INTERVAL_SECONDS, self._outage),
             "garbage": Loop(garbage.round, _GARBAGE_INTERVAL_SECONDS, self._outage),
+            "metrics": Loop(thinner.round, _THINNING_INTERVAL_SECONDS, self._outage),
         }
-        """Loops that use slow stores; each runs in its own thread."""
+        """Loops that may take long; each runs in its own thread."""
         self._cluster: Cluster | None = None
         self._cluster_polled_at: datetime | None = None
         self._watched_at: datetime | None = None

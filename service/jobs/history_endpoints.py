@@ -17,6 +17,7 @@ from service.jobs.dependencies import OwnJob
 from service.jobs.metrics import Columns
 from service.jobs.schemas import EventPage, EventView, MetricColumns
 from service.jobs.streams import EventStream, LogStream
+from service.metrics.repository import points
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=Route)
 
@@ -63,7 +64,7 @@ def show_metrics(
 
     Thinning keeps minima and maxima.
     """
-    columns = Columns.of(repository.metrics(session, job.id, name or (), from_step, max_points))
+    columns = Columns.of(points(session, job.id, name or (), from_step, max_points))
     # Read completely: neither the connection nor the transaction waits for a slow client.
     session.close()
     return StreamingResponse(columns.as_json(), media_type="application/json")

@@ -1,19 +1,16 @@
-"""SQL for jobs and their tags, attempts, evaluations, events and metrics."""
+"""SQL for jobs and their tags, attempts, evaluations and events."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import (
-    ColumnElement,
     Row,
     Select,
     bindparam,
     delete,
-    func,
     insert,
-    or_,
     select,
     union_all,
 )
@@ -30,13 +27,8 @@ from service.db.models import (
     IdempotencyKey,
     Job,
     JobTag,
-    Metric,
 )
 
-# Limit of one response.
-_MAX_VALUES = 1_000_000
-# Rows that are held in memory while a response is built.
-_ROWS_AT_ONCE = 1000
 # Statements of every submission. Building one takes half of its run time, so they are built once.
 _TAGS, _ANSWERS = (Base.metadata.tables[row.__tablename__] for row in (JobTag, IdempotencyKey))
 _ADD_TAG = insert(_TAGS)
@@ -189,85 +181,3 @@ def events(session: Session, job_id: str, after: int, limit: int) -> Sequence[Ev
         .order_by(Event.seq)
         .limit(limit + 1)
     ).all()
-
-
-def metrics(
-    session: Session,
-    job_id: str,
-    names: Sequence[str],
-    from_step: int,
-    max_points: int | None = None,
-) -> Iterable[Row[str, int, float, float]]:
-    """Return (name, step, time, value) rows by name and step; at each step the newest attempt is last.
-
-    Args:
-        names: the series to read; empty: all.
-        max_points: approximate number of steps to keep, at least two for each series: the first and the
-            last step and, for each series, the steps of its minimum and maximum in each of several
-            equal intervals. With many series fewer steps are kept, to bound memory.
-    """
-    conditions = [Metric.job_id == job_id, Metric.step >= from_step]
-    if names:
-        conditions.append(Metric.name.in_(names))
-    query = (
-        select(Metric.name, Metric.step, Metric.time, Metric.value)
-        .where(*conditions)
-        .order_by(Metric.name, Metric.step, Metric.attempt)
-    )
-    if max_points is not None:
-        counts = select(func.count(Metric.step.distinct()), func.count(Metric.name.distinct()))
-        steps, series = session.execute(counts.where(*conditions)).one()
-        max_points = min(max_points, max(2, _MAX_VALUES // max(1, series)))
-        if steps > max_points:
-            intervals = max(1, (max_points - 2) // (2 * series))
-            query = query.where(Metric.step.in_(_downsampled_steps(conditions, steps, intervals)))
-    return session.execute(query.execution_options(yield_per=_ROWS_AT_ONCE))
-
-
-def _downsampled_steps(
-    conditions: Sequence[ColumnElement[bool]], steps: int, intervals: int
-) -> Select[int]:
-    """Select the steps to keep. The database does this, because there may be millions of points.
-
-    Args:
-        conditions: select the points.
-        steps: number of distinct steps of the points.
-        intervals: number of intervals to divide the steps into.
-    """
-    # A value is ignored if a later attempt has one for the same step.
-    later = func.lead(Metric.attempt).over(
-        partition_by=(Metric.name, Metric.step), order_by=Metric.attempt
-    )
-    position = func.dense_rank().over(order_by=Metric.step)
-    points = (
-        select(
-            Metric.name,
-            Metric.step,
-            Metric.value,
-            later.label("later"),
-            position.label("position"),
-        )
-        .where(*conditions)
-        .subquery()
-    )
-    # Interval k begins after the first floor(k * steps / intervals) steps.
-    interval = (points.c.position * intervals - 1) // steps
-
-    def rank(value: ColumnElement[float]) -> ColumnElement[int]:
-        # Of equal values, the first counts.
-        order = (value, points.c.step)
-        return func.row_number().over(partition_by=(points.c.name, interval), order_by=order)
-
-    ranked = (
-        select(
-            points.c.step,
-            points.c.position,
-            rank(points.c.value.asc()).label("least"),
-            rank(points.c.value.desc()).label("greatest"),
-        )
-        .where(points.c.later.is_(None))
-        .subquery()
-    )
-    return select(ranked.c.step).where(
-        or_(ranked.c.least == 1, ranked.c.greatest == 1, ranked.c.position.in_((1, steps)))
-    )

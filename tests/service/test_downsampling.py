@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from service import ids, lifecycle
 from service.db.models import Dataset, Job, Metric
 from service.db.session import Database
-from service.jobs import repository
 from service.jobs.metrics import Columns
 from service.jobs.schemas import MetricColumns
+from service.metrics import repository
 
 # Name, step, attempt, value.
 Point = tuple[str, int, int, float]
@@ -67,7 +67,7 @@ def shown(
     database: Database, job_id: str, max_points: int | None = None, *names: str, from_step: int = 0
 ) -> MetricColumns:
     with database.read() as session:
-        columns = Columns.of(repository.metrics(session, job_id, names, from_step, max_points))
+        columns = Columns.of(repository.points(session, job_id, names, from_step, max_points))
     return decoded(columns)
 
 
@@ -77,12 +77,16 @@ def expected_steps(whole: MetricColumns, max_points: int) -> list[int]:
     if len(steps) <= max_points:
         return steps
     buckets = max(1, (max_points - 2) // (2 * len(whole.values)))
+    first, span = steps[0], steps[-1] - steps[0] + 1
     kept = {steps[0], steps[-1]}
     for series in whole.values.values():
         values = dict(zip(steps, series, strict=True))
         for number in range(buckets):
-            low, high = (n * len(steps) // buckets for n in (number, number + 1))
-            present = [(values[s], s) for s in steps[low:high] if values[s] is not None]
+            present = [
+                (values[s], s)
+                for s in steps
+                if values[s] is not None and (s - first) * buckets // span == number
+            ]
             if present:
                 kept |= {min(present)[1], max(present, key=lambda pair: (pair[0], -pair[1]))[1]}
     return sorted(kept)

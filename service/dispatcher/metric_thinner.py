@@ -1,0 +1,92 @@
+"""Thinning of old metric points in the background, in transactions of bounded length.
+
+All points are removed before it is recorded how far a job is thinned. An interrupted thinning is therefore repeated,
+which removes nothing more: the extremes of what is left are the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from service.dispatcher.context import DispatcherContext
+from service.dispatcher.isolation import run_isolated
+from service.metrics import repository as metrics
+from service.metrics.repository import Thinning
+from service.metrics.thinning import Section, extremes, sections_due
+
+# Steps that one transaction thins, of one series.
+_STRIDE = 1024
+# Together they take about a second, after which another round begins: a dispatcher that stops waits for it.
+_STRIDES_PER_ROUND, _STRIDES_PER_JOB = 8, 4
+_JOBS_PER_ROUND = 100
+
+
+class MetricThinner:
+    """Thins the metrics of running jobs as they grow, and those of other jobs once."""
+
+    def __init__(self, context: DispatcherContext) -> None:
+        self._context = context
+        self._after = (
+            ""  # The last job that was looked at; from the first one again after all others.
+        )
+        self._jobs: dict[str, Thinning] = {}
+        self._strides_left = 0
+
+    def round(self) -> bool:
+        """Thin some jobs; return `False` if this dispatcher is not in charge."""
+        if not self._context.in_charge:
+            return False
+        with self._context.database.read() as session:
+            jobs = metrics.unthinned(session, self._after, _JOBS_PER_ROUND)
+        self._jobs = {job.job_id: job for job in jobs}
+        self._strides_left = _STRIDES_PER_ROUND
+        for job_id in self._jobs:
+            run_isolated(self.thin, job_id)
+            self._after = job_id
+            if self._strides_left <= 0:
+                return True
+        if len(jobs) < _JOBS_PER_ROUND:
+            self._after = ""
+        return True
+
+    def thin(self, job_id: str) -> None:
+        """Thin the metrics of a job of this round, as far as there is time."""
+        stored = job = self._jobs[job_id]
+        with self._context.database.read() as session:
+            newest = metrics.newest_step(session, job_id)
+            if not job.ended and newest - job.step < _STRIDE:
+                return
+            reported = metrics.reported(session, job_id)
+            names = metrics.names(session, job_id)
+        # What a newer attempt repeats has all its points again.
+        repeated = [steps.first for number, steps in reported.items() if number > job.attempt]
+        attempt = max(reported, default=job.attempt)
+        last = reported[attempt].last if attempt in reported else 0
+        job = replace(job, attempt=attempt, step=min([job.step, *repeated]))
+        for _ in range(_STRIDES_PER_JOB):
+            if job.step + _STRIDE > last:
+                break
+            thinned = replace(job, step=job.step + _STRIDE)
+            for section in sections_due(job.step, thinned.step):
+                for name in names:
+                    self._thin_section(thinned, name, section)
+            job = thinned
+            self._strides_left -= 1
+        complete = job.ended and job.step + _STRIDE > last
+        if complete or job != stored:
+            with self._context.write() as session:
+                metrics.save_thinning(session, job, complete=complete)
+
+    def _thin_section(self, job: Thinning, name: str, section: Section) -> None:
+        with self._context.database.read() as session:
+            values = metrics.values(session, job.job_id, name, section, job.attempt)
+            keep = extremes(values.items(), section.width)
+            if len(keep) == len(values):
+                return
+            protected = metrics.protected_steps(session, job.job_id, name)
+        if protected is None or protected.issuperset(values.keys() - keep):
+            return
+        with self._context.write() as session:
+            metrics.remove(
+                session, job.job_id, name, section, job.attempt, keep | protected & values.keys()
+            )

@@ -1,0 +1,197 @@
+"""SQL for metric points: reading them, and thinning the old ones."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Row, delete, func, select, text, update
+from sqlalchemy.orm import Session
+
+from service.db.models import UNTHINNED, Job, Metric
+from service.metrics.downsampling import steps_to_keep
+from service.metrics.thinning import FULL_STEPS, Section
+from service.states import TERMINAL, JobStatus
+
+# Limit of one response.
+_MAX_VALUES = 1_000_000
+# Rows that are held in memory while a response is built.
+_ROWS_AT_ONCE = 1000
+_LOSS = "loss"
+
+
+def points(
+    session: Session,
+    job_id: str,
+    names: Sequence[str],
+    from_step: int,
+    max_points: int | None = None,
+) -> Iterable[Row[str, int, float, float]]:
+    """Return (name, step, time, value) rows by name and step; at each step the newest attempt is last.
+
+    Args:
+        names: the series to read; empty: all.
+        max_points: approximate number of steps to keep, at least two for each series: the first and the
+            last step and, for each series, the steps of its minimum and maximum in each of several
+            equal intervals. With many series fewer steps are kept, to bound memory.
+    """
+    conditions = [Metric.job_id == job_id, Metric.step >= from_step]
+    if names:
+        conditions.append(Metric.name.in_(names))
+    order = (Metric.name, Metric.step, Metric.attempt)
+    query = (
+        select(Metric.name, Metric.step, Metric.time, Metric.value)
+        .where(*conditions)
+        .order_by(*order)
+        .execution_options(yield_per=_ROWS_AT_ONCE)
+    )
+    if max_points is None:
+        return session.execute(query)
+    summary = select(
+        func.count(Metric.step.distinct()),
+        func.count(Metric.name.distinct()),
+        func.min(Metric.step),
+        func.max(Metric.step),
+    )
+    steps, series, first, last = session.execute(summary.where(*conditions)).one()
+    max_points = min(max_points, max(2, _MAX_VALUES // max(1, series)))
+    if steps <= max_points:
+        return session.execute(query)
+    # Passes over thinned rows, in the order of the primary key, are faster than SQL that ranks them.
+    intervals = max(1, (max_points - 2) // (2 * series))
+    values = select(Metric.name, Metric.step, Metric.value).where(*conditions).order_by(*order)
+    rows = session.execute(values.execution_options(yield_per=_ROWS_AT_ONCE))
+    kept = steps_to_keep(rows, first, last, intervals)
+    return _at(kept, session.execute(query))
+
+
+def _at(
+    steps: Collection[int], rows: Iterable[Row[str, int, float, float]]
+) -> Iterator[Row[str, int, float, float]]:
+    return (row for row in rows if row[1] in steps)
+
+
+@dataclass(frozen=True)
+class Thinning:
+    """How far the metrics of a job are thinned."""
+
+    job_id: str
+    ended: bool
+    """Whether the job will report no more points."""
+    attempt: int
+    """The newest attempt whose points are thinned."""
+    step: int
+    """The points are thinned as they should be once this is the last step of that attempt."""
+
+
+@dataclass(frozen=True)
+class Reported:
+    """The first and the last step whose loss an attempt reported."""
+
+    first: int
+    last: int
+
+
+def unthinned(session: Session, after: str, limit: int) -> list[Thinning]:
+    """Return jobs whose metrics may have to be thinned, by id, from the first one after `after`."""
+    rows = session.execute(
+        select(Job.id, Job.status, Job.thinned_attempt, Job.thinned_step)
+        .where(text(UNTHINNED), Job.id > after)
+        .order_by(Job.id)
+        .limit(limit)
+    )
+    return [
+        Thinning(id, JobStatus(status) in TERMINAL, attempt, step)
+        for id, status, attempt, step in rows
+    ]
+
+
+def newest_step(session: Session, job_id: str) -> int:
+    """Return the greatest step whose loss any attempt reported; 0 if there is none."""
+    query = select(func.max(Metric.step)).where(Metric.job_id == job_id, Metric.name == _LOSS)
+    return session.scalar(query) or 0
+
+
+def reported(session: Session, job_id: str) -> dict[int, Reported]:
+    """Return the steps whose loss each attempt reported, by its number."""
+    rows = session.execute(
+        select(Metric.attempt, func.min(Metric.step), func.max(Metric.step))
+        .where(Metric.job_id == job_id, Metric.name == _LOSS)
+        .group_by(Metric.attempt)
+    )
+    return {attempt: Reported(first, last) for attempt, first, last in rows}
+
+
+def names(session: Session, job_id: str) -> list[str]:
+    """Return the names of a job's series. Each is found by the primary key, whatever their length."""
+    found: list[str] = []
+    query = select(func.min(Metric.name)).where(Metric.job_id == job_id)
+    name = session.scalar(query)
+    while name is not None:
+        found.append(name)
+        name = session.scalar(query.where(Metric.name > name))
+    return found
+
+
+def values(
+    session: Session, job_id: str, name: str, section: Section, attempt: int
+) -> dict[int, float]:
+    """Return the values of a section's steps, up to this attempt; at each step the newest one counts."""
+    rows = session.execute(
+        select(Metric.step, Metric.value)
+        .where(*_in_section(job_id, name, section, attempt))
+        .order_by(Metric.step, Metric.attempt)
+    )
+    return dict(rows.tuples().all())
+
+
+def protected_steps(session: Session, job_id: str, name: str) -> set[int] | None:
+    """Return the steps of a series that are never removed; `None`: all, as it has few points.
+
+    They are its first step and, because `service.runs.repository.last_step` reads it, the last one of
+    each attempt's loss.
+    """
+    of_series = (Metric.job_id == job_id, Metric.name == name)
+    some = select(Metric.step).where(*of_series).limit(FULL_STEPS + 1).subquery()
+    if (session.scalar(select(func.count()).select_from(some)) or 0) <= FULL_STEPS:
+        return None
+    steps = {session.scalars(select(func.min(Metric.step)).where(*of_series)).one()}
+    if name == _LOSS:
+        steps |= {attempt.last for attempt in reported(session, job_id).values()}
+    return steps
+
+
+def remove(
+    session: Session, job_id: str, name: str, section: Section, attempt: int, keep: Collection[int]
+) -> None:
+    """Remove the points of a section except those at the steps to keep.
+
+    Those of attempts after `attempt` stay: they were not known when the steps were chosen.
+    """
+    session.execute(
+        delete(Metric)
+        .where(*_in_section(job_id, name, section, attempt), Metric.step.not_in(sorted(keep)))
+        .execution_options(synchronize_session=False)
+    )
+
+
+def save_thinning(session: Session, thinning: Thinning, *, complete: bool) -> None:
+    """Record how far a job is thinned, and whether nothing is left to do for good."""
+    session.execute(
+        update(Job)
+        .where(Job.id == thinning.job_id)
+        .values(thinned_attempt=thinning.attempt, thinned_step=thinning.step, thinned=complete)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def _in_section(
+    job_id: str, name: str, section: Section, attempt: int
+) -> Sequence[ColumnElement[bool]]:
+    return (
+        Metric.job_id == job_id,
+        Metric.name == name,
+        Metric.step >= section.start,
+        Metric.step < section.stop,
+        Metric.attempt <= attempt,
+    )

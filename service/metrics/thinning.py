@@ -1,0 +1,54 @@
+"""Thinning of old metric points, so that a series grows with the logarithm of its length.
+
+The newest `FULL_STEPS` steps of a job keep every point. Older ones are divided into buckets, of which the points
+with the minimum and the maximum stay. The width of the buckets doubles with the age. As the extremes of
+a wide bucket are among those of its narrow ones, points can be thinned again at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import count, groupby
+from typing import NamedTuple
+
+FULL_STEPS = 10_000
+"""Number of a job's newest steps that keep every point; also of the points that a series keeps in any case."""
+NARROWEST = 32
+"""Width of the narrowest buckets, in steps: those of steps that are up to `2 * FULL_STEPS` old."""
+
+
+class Section(NamedTuple):
+    """Steps from `start` to before `stop`, to be thinned in buckets of `width` steps."""
+
+    width: int
+    start: int
+    stop: int
+
+
+def sections_due(thinned: int, newest: int) -> list[Section]:
+    """Return what to thin after `newest` steps if all was thinned after `thinned` steps, newest first."""
+    sections = []
+    for level in count():
+        width = NARROWEST << level
+        start, stop = (
+            max(0, (step - (FULL_STEPS << level)) // width * width) for step in (thinned, newest)
+        )
+        if stop == 0:
+            return sections
+        if start < stop:
+            sections.append(Section(width, start, stop))
+    raise AssertionError("every level is older than the one before")
+
+
+def extremes(points: Iterable[tuple[int, float]], width: int) -> set[int]:
+    """Return the steps of each bucket's minimum and maximum; of equal values, the first counts.
+
+    Args:
+        points: (step, value) by step, each step once.
+    """
+    steps = set()
+    for _, bucket in groupby(points, key=lambda point: point[0] // width):
+        in_bucket = list(bucket)
+        steps.add(min(in_bucket, key=lambda point: point[1])[0])
+        steps.add(max(in_bucket, key=lambda point: point[1])[0])
+    return steps
