@@ -84,6 +84,8 @@ class Settings(BaseSettings):
     metrics_token: SecretStr | None = None
     """Bearer token that `/metrics` requires; unset: `/metrics` needs no token."""
     max_body_bytes: Annotated[int, Field(gt=0)] = 4 * 1024 * 1024
+    statement_seconds: Annotated[float, Field(gt=0, le=3600)] = 30.0
+    """Time limit of a database statement that reads for an API request."""
     auth_failures_per_minute: Annotated[int, Field(ge=1)] = 20
     """Failed authentications per address and minute before further ones are answered with 429."""
     trusted_proxies: str = ""

@@ -21,7 +21,7 @@ from dasl_core.spec import FieldProblem, SpecError
 from dasl_core.spec.errors import translate
 from dasl_core.spec.versions import UnreadableSpec
 from dasl_core.text import cut
-from service.db.session import AWAY
+from service.db.session import AWAY, is_timeout
 from service.states import StaleAttempt
 
 MEDIA_TYPE = "application/problem+json"
@@ -193,6 +193,9 @@ async def _on_unreadable_spec(_: Request, error: Exception) -> JSONResponse:
 async def _on_database(request: Request, error: Exception) -> JSONResponse:
     # Quoted: a line break in the path could forge a log record.
     logger.error("%s %s: %s", request.method, quote(request.url.path), error)
+    if is_timeout(error):
+        detail = "The database took longer than DASL_STATEMENT_SECONDS to read this. Request less, or retry later"
+        return Problem(503, "read-timeout", detail, headers={"Retry-After": "10"}).response()
     problem = Problem(
         503, "database-unavailable", "The database does not answer", headers={"Retry-After": "2"}
     )

@@ -16,7 +16,7 @@ from service.api.auth import Caller
 from service.api.problems import Problem
 from service.api.transaction import Context
 
-# Each stream polls the database twice a second, on one of the 40 threads that all requests share.
+# Each stream polls the database twice a second, on one of the threads that most requests share.
 _PER_TOKEN = 100
 
 

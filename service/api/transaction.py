@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 from service.api import audit_log
 from service.api.auth_rate_limit import Failures
 from service.api.json_body import StrictRoute
+from service.api.threads import HeavyThreads, WorkerThreads
 from service.artifacts.storage import Storage
 from service.db.session import Database
 from service.scheduling.decision_cache import DecisionCache
@@ -41,6 +42,8 @@ class Context:
     """Number of open live streams, by token."""
     decisions: DecisionCache = field(default_factory=DecisionCache)
     """Decisions on the queue that all requests share."""
+    worker_threads: WorkerThreads = field(default_factory=WorkerThreads)
+    heavy_threads: HeavyThreads = field(default_factory=HeavyThreads)
     closing: threading.Event = field(default_factory=threading.Event)
     """Set at shutdown, to end the live streams."""
 
@@ -57,16 +60,16 @@ WithContext = Annotated[Context, Depends(_context)]
 @dataclass(frozen=True)
 class _Transaction:
     session: Session
-    changed_by: Request | None
-    """The writing request; `None` in a read-only transaction."""
+    request: Request
+    writes: bool = True
 
 
 _transaction: ContextVar[_Transaction] = ContextVar("transaction")
 
 
-async def _read(context: WithContext) -> Session:
-    session = context.database.reader()
-    _transaction.set(_Transaction(session, None))
+async def _read(context: WithContext, request: Request) -> Session:
+    session = context.database.reader(statement_seconds=context.settings.statement_seconds)
+    _transaction.set(_Transaction(session, request, writes=False))
     return session
 
 
@@ -107,6 +110,35 @@ class Route(StrictRoute):
         super().__init__(path, _transacted(endpoint), **options)
 
 
+class WorkerRoute(StrictRoute):
+    """As `Route`, in the threads of the workers' requests. The endpoint needs a session."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        run = _transacted(endpoint)
+
+        @wraps(endpoint)
+        async def run_in_thread(**values: Any) -> Any:
+            context = await _context(_transaction.get().request)
+            return await context.worker_threads.run(partial(run, **values))
+
+        super().__init__(path, run_in_thread, **options)
+
+
+class HeavyRoute(StrictRoute):
+    """As `Route`, in the threads of heavy requests. The endpoint needs a session and a caller."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        run = _transacted(endpoint)
+
+        @wraps(endpoint)
+        async def run_in_thread(**values: Any) -> Any:
+            request = _transaction.get().request
+            context, token_id = await _context(request), request.state.caller.token_id
+            return await context.heavy_threads.run(token_id, partial(run, **values))
+
+        super().__init__(path, run_in_thread, **options)
+
+
 def _transacted(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(endpoint)
     def run(**values: Any) -> Any:
@@ -119,9 +151,9 @@ def _transacted(endpoint: Callable[..., Any]) -> Callable[..., Any]:
                     assert value.session is session, f"{name} is of another transaction"
                     values[name] = value.read()
             answer = endpoint(**values)
-            if transaction.changed_by is not None:
+            if transaction.writes:
                 # In the same transaction, so that change and audit row are committed together.
-                audit_log.record_change(session, transaction.changed_by)
+                audit_log.record_change(session, transaction.request)
                 session.commit()
         return answer
 

@@ -33,7 +33,10 @@ _POSTGRESQL_LIVENESS = {
     "keepalives_count": 3,
     "tcp_user_timeout": 25_000,
 }
+_POSTGRESQL_CANCELED = "57014"
 _SYNC_MODE = "dasl_sync_mode"
+# Limit of a reading session, and the number of SQLite's steps (some 0.1 ms) between two checks of it.
+_STATEMENT_SECONDS, _STEPS_PER_CHECK = "dasl_statement_seconds", 10_000
 # A connection used this recently is assumed to work.
 _USED_AT, _TRUSTED_SECONDS = "dasl_used_at", 1.0
 
@@ -41,6 +44,15 @@ _USED_AT, _TRUSTED_SECONDS = "dasl_used_at", 1.0
 def first_line(error: Exception) -> str:
     """Return the database's message: its first line, without the statement and link of SQLAlchemy."""
     return str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+
+
+def is_timeout(error: Exception) -> bool:
+    """Whether a statement was interrupted because it took too long."""
+    orig = getattr(error, "orig", None)
+    return (
+        getattr(orig, "sqlstate", None) == _POSTGRESQL_CANCELED
+        or getattr(orig, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
+    )
 
 
 class Database:
@@ -68,6 +80,7 @@ class Database:
         self._write = sessionmaker(self.engine, expire_on_commit=False)
         self._write_relaxed = sessionmaker(relaxed, expire_on_commit=False)
         self._read = sessionmaker(reader, expire_on_commit=False)
+        event.listen(self._read, "after_begin", _limit_statements)
 
     @contextmanager
     def write(self) -> Iterator[Session]:
@@ -96,9 +109,14 @@ class Database:
         """
         return self._write_relaxed() if relaxed_durability else self._write()
 
-    def reader(self) -> Session:
-        """Return a session as in `read`; the caller closes it."""
-        return self._read()
+    def reader(self, *, statement_seconds: float | None = None) -> Session:
+        """Return a session as in `read`; the caller closes it.
+
+        Args:
+            statement_seconds: interrupt statements that take longer, with an error that `is_timeout`
+                recognizes. On SQLite the limit is for all statements of a transaction together.
+        """
+        return self._read(info={_STATEMENT_SECONDS: statement_seconds})
 
     def dispose(self) -> None:
         """Close all pooled connections."""
@@ -112,8 +130,8 @@ def make_engine(url: str) -> Engine:
         ValueError: the URL names another database or driver.
     """
     parsed = make_url(url)
-    # More connections than the API has threads (40 for requests, and those of the probes), so that no
-    # thread waits for one. They stay open: reopening them at each peak would take longer than the
+    # More connections than the API has threads (see `service.api.threads`, and those of the probes), so
+    # that no thread waits for one. They stay open: reopening them at each peak would take longer than the
     # queries. Parameters are hidden as they may be private and errors are logged.
     options: dict[str, Any] = {
         "pool_size": 50,
@@ -131,6 +149,7 @@ def make_engine(url: str) -> Engine:
         queue = _WriterQueue()
         event.listen(engine, "begin", queue.begin)
         event.listen(engine, "checkin", queue.release)
+        event.listen(engine, "checkin", _remove_limit)
         return engine
     if parsed.drivername == "postgresql+psycopg":
         liveness = {k: v for k, v in _POSTGRESQL_LIVENESS.items() if k not in parsed.query}
@@ -183,6 +202,25 @@ def _configure_postgresql(connection: psycopg.Connection[Any], _record: object) 
     for name in ("idle_in_transaction_session_timeout", "lock_timeout"):
         connection.execute("SELECT set_config(%s, %s, false)", (name, f"{_BUSY_SECONDS}s"))
     connection.autocommit = False
+
+
+def _limit_statements(session: Session, _transaction: object, connection: Connection) -> None:
+    """Limit the statements of the transaction that has begun."""
+    seconds = session.info.get(_STATEMENT_SECONDS)
+    if seconds is None:
+        return
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SET LOCAL statement_timeout = {max(1, int(seconds * 1000))}")
+        return
+    deadline = time.monotonic() + seconds
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, sqlite3.Connection)
+    driver.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS_PER_CHECK)
+
+
+def _remove_limit(connection: sqlite3.Connection | None, _record: object) -> None:
+    if connection is not None:  # `None`: it was closed after an error
+        connection.set_progress_handler(None, 0)
 
 
 class _WriterQueue:

@@ -6,6 +6,7 @@ which removes nothing more: the extremes of what is left are the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from service.dispatcher.context import DispatcherContext
@@ -68,8 +69,7 @@ class MetricThinner:
                 break
             thinned = replace(job, step=job.step + _STRIDE)
             for section in sections_due(job.step, thinned.step):
-                for name in names:
-                    self._thin_section(thinned, name, section)
+                self._thin(thinned, section, names)
             job = thinned
             self._strides_left -= 1
         complete = job.ended and job.step + _STRIDE > last
@@ -77,16 +77,18 @@ class MetricThinner:
             with self._context.write() as session:
                 metrics.save_thinning(session, job, complete=complete)
 
-    def _thin_section(self, job: Thinning, name: str, section: Section) -> None:
+    def _thin(self, job: Thinning, section: Section, names: Sequence[str]) -> None:
+        keep = {}
         with self._context.database.read() as session:
-            values = metrics.values(session, job.job_id, name, section, job.attempt)
-            keep = extremes(values.items(), section.width)
-            if len(keep) == len(values):
-                return
-            protected = metrics.protected_steps(session, job.job_id, name)
-        if protected is None or protected.issuperset(values.keys() - keep):
-            return
-        with self._context.write() as session:
-            metrics.remove(
-                session, job.job_id, name, section, job.attempt, keep | protected & values.keys()
-            )
+            for name in names:
+                values = metrics.values(session, job.job_id, name, section, job.attempt)
+                kept = extremes(values.items(), section.width)
+                if len(kept) == len(values):
+                    continue
+                protected = metrics.protected_steps(session, job.job_id, name)
+                if protected is not None:
+                    keep[name] = kept | (protected & values.keys())
+        for name, steps in keep.items():
+            # A transaction for each, because other writers may wait for it.
+            with self._context.write() as session:
+                metrics.remove(session, job.job_id, name, section, job.attempt, steps)

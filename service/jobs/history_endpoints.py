@@ -10,7 +10,7 @@ from fastapi.responses import StreamingResponse
 from service.api.auth import Reader
 from service.api.problems import field_problem, not_found
 from service.api.sse import stream, wants_stream
-from service.api.transaction import ReadSession, Route, WithContext
+from service.api.transaction import HeavyRoute, ReadSession, Route, WithContext
 from service.artifacts.attempt_log import AttemptLog
 from service.jobs import repository
 from service.jobs.dependencies import OwnJob
@@ -20,6 +20,7 @@ from service.jobs.streams import EventStream, LogStream
 from service.metrics.repository import points
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=Route)
+heavy = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=HeavyRoute)
 
 _LARGEST = 2**31 - 1
 Position = Annotated[int, Query(ge=0, le=_LARGEST)]
@@ -49,9 +50,10 @@ def list_events(
     return EventPage(data=data, has_more=len(rows) > limit, next=data[-1].seq if data else after)
 
 
-@router.get("/{job_id}/metrics", response_model=MetricColumns)
+@heavy.get("/{job_id}/metrics", response_model=MetricColumns)
 def show_metrics(
     job: OwnJob,
+    context: WithContext,
     session: ReadSession,
     name: Annotated[
         list[Annotated[str, Query(max_length=100, pattern=r"^[^\x00]+$")]] | None,
@@ -67,10 +69,11 @@ def show_metrics(
     columns = Columns.of(points(session, job.id, name or (), from_step, max_points))
     # Read completely: neither the connection nor the transaction waits for a slow client.
     session.close()
-    return StreamingResponse(columns.as_json(), media_type="application/json")
+    blocks = context.heavy_threads.iterate(columns.as_json())
+    return StreamingResponse(blocks, media_type="application/json")
 
 
-@router.get(
+@heavy.get(
     "/{job_id}/logs",
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}, **_SSE}}},
@@ -106,7 +109,8 @@ def show_log(
             offset = 0 if tail is None else log.tail(tail)[1]
         return stream(context, caller, LogStream(context, job.id, number, offset).poll)
     text = log.text() if tail is None else log.tail(tail)[0]
-    return StreamingResponse(text, media_type="text/plain; charset=utf-8")
+    blocks = context.heavy_threads.iterate(iter(text))
+    return StreamingResponse(blocks, media_type="text/plain; charset=utf-8")
 
 
 def _number(text: str, event_id: str, largest: int) -> int:

@@ -142,7 +142,7 @@ def values(
         .where(*_in_section(job_id, name, section, attempt))
         .order_by(Metric.step, Metric.attempt)
     )
-    return dict(rows.tuples().all())
+    return dict(rows.all())
 
 
 def protected_steps(session: Session, job_id: str, name: str) -> set[int] | None:

@@ -27,7 +27,7 @@ class Section(NamedTuple):
 
 def sections_due(thinned: int, newest: int) -> list[Section]:
     """Return what to thin after `newest` steps if all was thinned after `thinned` steps, newest first."""
-    sections = []
+    sections: list[Section] = []
     for level in count():
         width = NARROWEST << level
         start, stop = (

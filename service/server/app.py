@@ -14,6 +14,7 @@ from service.api import problems
 from service.api.auth_rate_limit import FailedAuthLimit, Failures
 from service.api.json_body import BodyLimit
 from service.api.request_log import RequestLog
+from service.api.threads import size_general_pool
 from service.api.transaction import Context
 from service.artifacts.storage import Storage
 from service.audit.endpoints import router as audit
@@ -24,6 +25,7 @@ from service.datasets.endpoints import router as datasets
 from service.db.session import Database
 from service.jobs.checkpoint_endpoints import router as job_checkpoints
 from service.jobs.endpoints import router as jobs
+from service.jobs.history_endpoints import heavy as heavy_history
 from service.jobs.history_endpoints import router as history
 from service.observability.endpoints import router as probes
 from service.observability.observer import Observer
@@ -36,6 +38,7 @@ _router = APIRouter()
 for _part in (
     jobs,
     history,
+    heavy_history,
     job_checkpoints,
     datasets,
     checkpoints,
@@ -65,6 +68,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        size_general_pool()
         yield
         context.closing.set()
         if owned:

@@ -7,13 +7,20 @@ A request from a finished or superseded run gets 409 `stale-attempt`. The paths 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Request, Response
 
 from service.api.auth import WorkerToken
 from service.api.request_log import LOGGED_IDS
-from service.api.transaction import Context, RelaxedWriteSession, Route, WithContext, WriteSession
+from service.api.transaction import (
+    Context,
+    RelaxedWriteSession,
+    WithContext,
+    WorkerRoute,
+    WriteSession,
+)
 from service.db.models import Attempt
 from service.protocol import (
     ArtifactReport,
@@ -49,7 +56,7 @@ def _router(prefix: str, path: Any, *, deprecated: bool = False) -> APIRouter:
     return APIRouter(
         prefix=f"/worker/v1{prefix}",
         tags=["workers"],
-        route_class=Route,
+        route_class=WorkerRoute,
         dependencies=[Depends(path)],
         deprecated=deprecated or None,
     )
@@ -61,8 +68,9 @@ ingests = _router("/datasets/{dataset_id}", _ingest_path, deprecated=True)
 routers = (runs, attempts, ingests)
 
 
-def _authenticate(request: Request, token: WorkerToken, context: WithContext) -> RunKey:
-    run = _check_token(request.path_params, token, context)
+async def _authenticate(request: Request, token: WorkerToken, context: WithContext) -> RunKey:
+    check = partial(_check_token, request.path_params, token, context)
+    run = await context.worker_threads.run(check)
     if run.kind is Attempt:
         request.scope[LOGGED_IDS] = {"job_id": run.owner, "number": str(run.number)}
     else:

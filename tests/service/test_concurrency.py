@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import event, text
 
+from service.api.threads import GENERAL_THREADS, HEAVY_THREADS, WORKER_THREADS
 from service.db.session import Database
 from service.jobs import service
 from service.jobs.schemas import JobPatch
@@ -16,10 +17,10 @@ from service.protocol import CheckpointReport, FileEntry
 from service.worker_api.attempts import AttemptSession
 from tests.support.api_under_test import Api
 
-# More than the 40 threads of Starlette's pool.
+# More than the threads of all pools.
 REQUESTS = 100
-# Starlette's 40 and the two observer threads for `/readyz` and `/metrics`.
-THREADS = 42
+# Those of requests and the two observer threads for `/readyz` and `/metrics`.
+THREADS = GENERAL_THREADS + WORKER_THREADS + HEAVY_THREADS + 2
 
 
 def test_waiting_writers_leave_a_thread_for_the_active_writer(api: Api) -> None:

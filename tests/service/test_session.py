@@ -10,11 +10,11 @@ from pathlib import Path
 import psycopg
 import pytest
 from sqlalchemy import make_url, select, text
-from sqlalchemy.exc import InternalError
+from sqlalchemy.exc import InternalError, OperationalError
 from sqlalchemy.orm import Session
 
 from service.db.models import ClusterSnapshot, Lease
-from service.db.session import AWAY, Database, make_engine
+from service.db.session import AWAY, Database, is_timeout, make_engine
 from tests.support.databases import Postgres
 
 # SQLite's numbers for the levels of `PRAGMA synchronous`.
@@ -218,3 +218,33 @@ def test_look_session_sees_commits_between_queries(database: Database) -> None:
         session.rollback()
     with database.read() as session:
         assert session.scalars(select(Lease.name)).all() == ["first"]
+
+
+def test_time_limit_of_a_reading_session_ends_with_it(database: Database) -> None:
+    slow, endless = {
+        "postgresql": ("SELECT pg_sleep(0.3)", "SELECT pg_sleep(60)"),
+        "sqlite": (count_to(3_000_000), count_to(10**12)),
+    }[database.engine.dialect.name]
+    with database.reader(statement_seconds=0.1) as session:
+        with pytest.raises(OperationalError) as caught:
+            session.execute(text(endless)).all()
+        assert is_timeout(caught.value)
+    # On the same pooled connection.
+    for read in (database.reader, database.read, database.write, database.autocommit):
+        with read() as session:
+            session.execute(text(slow)).all()
+
+
+def count_to(limit: int) -> str:
+    return (
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT "
+        f"{limit}) SELECT max(i) FROM n"
+    )
+
+
+def test_unreachable_database_is_no_timeout() -> None:
+    database = Database("postgresql+psycopg://nobody@127.0.0.1:1/nothing")
+    with database.reader(statement_seconds=1) as session, pytest.raises(AWAY) as caught:
+        session.execute(text("SELECT 1"))
+    assert not is_timeout(caught.value)
+    database.dispose()

@@ -1,0 +1,85 @@
+"""Threads of the API by kind of request, so that slow reads delay neither heartbeats nor other requests.
+
+A thread uses at most one database connection, so their numbers also divide the pool of connections.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TypeVar
+
+from anyio import CapacityLimiter, to_thread
+
+from service.api.problems import Problem
+
+T = TypeVar("T")
+
+GENERAL_THREADS = 24
+"""Threads of all requests that have no pool of their own."""
+WORKER_THREADS = 16
+HEAVY_THREADS = 4
+# Running and waiting: of a token, and of all together.
+_HEAVY_PER_TOKEN = 16
+_HEAVY_REQUESTS = 64
+_RETRY_AFTER = {"Retry-After": "2"}
+
+
+def size_general_pool() -> None:
+    """Set the number of threads of the requests that have no pool of their own, in this event loop."""
+    to_thread.current_default_thread_limiter().total_tokens = GENERAL_THREADS
+
+
+class WorkerThreads:
+    """Threads of the workers' requests."""
+
+    def __init__(self) -> None:
+        self._limiter = CapacityLimiter(WORKER_THREADS)
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """Run a call in a thread; it waits for one if all are busy."""
+        return await to_thread.run_sync(call, limiter=self._limiter)
+
+
+class HeavyThreads:
+    """Threads of requests that may take seconds. Few of them run at once, and a limited number waits."""
+
+    def __init__(self) -> None:
+        self._limiter = CapacityLimiter(HEAVY_THREADS)
+        self._requests: Counter[str] = Counter()
+
+    @property
+    def requests(self) -> int:
+        """Number of requests that run or wait."""
+        return self._requests.total()
+
+    async def run(self, token_id: str, call: Callable[[], T]) -> T:
+        """Run a call in a thread; it waits for one if all are busy.
+
+        Raises:
+            Problem: 429, too many such requests of the token run or wait; 503, of all tokens.
+        """
+        if self._requests[token_id] >= _HEAVY_PER_TOKEN:
+            detail = (
+                f"{_HEAVY_PER_TOKEN} requests of this token for metrics or logs are being answered; "
+                "wait for some of them"
+            )
+            raise Problem(429, "too-many-heavy-requests", detail, headers=_RETRY_AFTER)
+        if self.requests >= _HEAVY_REQUESTS:
+            detail = "The service is answering too many requests for metrics or logs; retry later"
+            raise Problem(503, "too-many-heavy-requests", detail, headers=_RETRY_AFTER)
+        self._requests[token_id] += 1
+        try:
+            return await to_thread.run_sync(call, limiter=self._limiter)
+        finally:
+            self._requests[token_id] -= 1
+            if not self._requests[token_id]:
+                del self._requests[token_id]
+
+    async def iterate(self, blocks: Iterator[T]) -> AsyncIterator[T]:
+        """Yield the blocks of an answer; each is made in a thread."""
+        while True:
+            block = await to_thread.run_sync(next, blocks, None, limiter=self._limiter)
+            if block is None:
+                return
+            yield block

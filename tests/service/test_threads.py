@@ -1,0 +1,182 @@
+"""Threads by kind of request: slow reads delay neither heartbeats nor other requests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from service.api import threads
+from service.api.threads import GENERAL_THREADS, HEAVY_THREADS
+from service.jobs import history_endpoints, service
+from tests.support.api_under_test import Api, refused
+from tests.support.polling import until
+
+SECONDS = 60
+
+
+@dataclass
+class Gate:
+    """A function that waits until the gate opens."""
+
+    opened: threading.Event = field(default_factory=threading.Event)
+    waiting: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    largest: int = 0
+    _inside: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def guard(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def wait(*args: Any, **kwargs: Any) -> Any:
+            with self._lock:
+                self._inside += 1
+                self.largest = max(self.largest, self._inside)
+            self.waiting.release()
+            try:
+                assert self.opened.wait(SECONDS)
+                return call(*args, **kwargs)
+            finally:
+                with self._lock:
+                    self._inside -= 1
+
+        return wait
+
+    def wait_for(self, number: int) -> None:
+        """Wait until so many calls wait."""
+        for _ in range(number):
+            assert self.waiting.acquire(timeout=SECONDS)
+
+
+@pytest.fixture
+def requests() -> Iterator[ThreadPoolExecutor]:
+    """Threads of clients."""
+    with ThreadPoolExecutor(100) as pool:
+        yield pool
+
+
+@pytest.fixture
+def gate(requests: ThreadPoolExecutor) -> Iterator[Gate]:
+    """A gate that opens at the end, so that no request waits for ever."""
+    gate = Gate()
+    yield gate
+    gate.opened.set()
+
+
+Answers = Sequence[Future[httpx.Response]]
+
+
+def wait_for_requests(api: Api, number: int) -> None:
+    """Wait until so many heavy requests run or wait."""
+    what = f"{number} heavy requests"
+    until(lambda: api.context.heavy_threads.requests == number or None, what, SECONDS, pause=0.01)
+
+
+def heavy_requests(api: Api, pool: ThreadPoolExecutor, job_id: str, tokens: int) -> Answers:
+    """Send 16 requests for metrics with each of several tokens."""
+    headers = [api.token("read") for _ in range(tokens)]
+    path = f"/v1/jobs/{job_id}/metrics"
+    return [
+        pool.submit(api.client.get, path, headers=each)
+        for each in headers
+        for _ in range(threads._HEAVY_PER_TOKEN)
+    ]
+
+
+def test_blocked_heavy_reads_delay_neither_heartbeats_nor_other_requests(
+    api: Api, gate: Gate, requests: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.dataset()
+    worker = api.start(api.submit()["id"])
+    worker.post("start")
+    worker.post("metrics", points=[{"step": 1, "time": 1.0, "values": {"loss": 2.0}}])
+    monkeypatch.setattr(history_endpoints, "points", gate.guard(history_endpoints.points))
+    answers = heavy_requests(api, requests, worker.job_id, tokens=4)
+    gate.wait_for(HEAVY_THREADS)
+    wait_for_requests(api, len(answers))
+
+    def post(action: str, **body: Any) -> Any:
+        return requests.submit(worker.post, action, **body).result(SECONDS)
+
+    def get(path: str, **headers: str) -> Any:
+        return requests.submit(api.client.get, path, headers=headers).result(SECONDS)
+
+    assert post("heartbeat").json() == {"desired": "run"}
+    assert post("metrics", points=[]).status_code == 204
+    assert get(f"/v1/jobs/{worker.job_id}").status_code == 200
+    # All 64 places are taken.
+    busy = get(f"/v1/jobs/{worker.job_id}/logs")
+    refused(busy, 503, type="too-many-heavy-requests")
+    assert int(busy.headers["retry-after"]) > 0
+    gate.opened.set()
+    for answer in answers:
+        response = answer.result(SECONDS)
+        assert response.status_code == 200
+        assert response.json()["values"] == {"loss": [2.0]}
+    assert gate.largest == HEAVY_THREADS
+    assert get(f"/v1/jobs/{worker.job_id}/metrics").status_code == 200
+
+
+def test_heavy_requests_of_one_token_leave_places_for_others(
+    api: Api, gate: Gate, requests: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.dataset()
+    job_id = api.submit()["id"]
+    monkeypatch.setattr(history_endpoints, "points", gate.guard(history_endpoints.points))
+    path, greedy = f"/v1/jobs/{job_id}/metrics", api.token("read")
+    answers = [
+        requests.submit(api.client.get, path, headers=greedy)
+        for _ in range(threads._HEAVY_PER_TOKEN)
+    ]
+    wait_for_requests(api, len(answers))
+    refused(api.client.get(path, headers=greedy), 429, type="too-many-heavy-requests")
+    other = requests.submit(api.client.get, path)
+    wait_for_requests(api, len(answers) + 1)
+    gate.opened.set()
+    for answer in [*answers, other]:
+        assert answer.result(SECONDS).status_code == 200
+    assert api.context.heavy_threads.requests == 0
+
+
+def test_blocked_requests_of_clients_do_not_delay_workers(
+    api: Api, gate: Gate, requests: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.dataset()
+    worker = api.start(api.submit()["id"])
+    worker.post("start")
+    monkeypatch.setattr(service, "view", gate.guard(service.view))
+    answers = [
+        requests.submit(api.client.get, f"/v1/jobs/{worker.job_id}") for _ in range(GENERAL_THREADS)
+    ]
+    gate.wait_for(GENERAL_THREADS)
+    heartbeat = requests.submit(worker.post, "heartbeat").result(SECONDS)
+    assert heartbeat.json() == {"desired": "run"}
+    gate.opened.set()
+    assert [answer.result(SECONDS).status_code for answer in answers] == [200] * GENERAL_THREADS
+
+
+def test_statement_that_takes_too_long_is_a_problem_of_its_own(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = {
+        "postgresql": "SELECT pg_sleep(60)",
+        "sqlite": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n",
+    }[api.database.engine.dialect.name]
+
+    def points(session: Session, *_: object) -> object:
+        return session.execute(text(slow)).all()
+
+    api.dataset()
+    job_id = api.submit()["id"]
+    monkeypatch.setattr(history_endpoints, "points", points)
+    monkeypatch.setattr(api.settings, "statement_seconds", 0.2)
+    answer = api.client.get(f"/v1/jobs/{job_id}/metrics")
+    problem = refused(answer, 503, type="read-timeout")
+    assert "DASL_STATEMENT_SECONDS" in problem["detail"]
+    assert int(answer.headers["retry-after"]) > 0
+    assert api.client.get(f"/v1/jobs/{job_id}").status_code == 200
