@@ -16,7 +16,7 @@ from service.metrics.repository import Thinning
 from service.metrics.thinning import Section, extremes, sections_due
 
 # Steps that one transaction thins, of one series.
-_STRIDE = 1024
+STRIDE = 1024
 # Together they take about a second, after which another round begins: a dispatcher that stops waits for it.
 _STRIDES_PER_ROUND, _STRIDES_PER_JOB = 8, 4
 _JOBS_PER_ROUND = 100
@@ -55,7 +55,7 @@ class MetricThinner:
         stored = job = self._jobs[job_id]
         with self._context.database.read() as session:
             newest = metrics.newest_step(session, job_id)
-            if not job.ended and newest - job.step < _STRIDE:
+            if not job.ended and newest - job.step < STRIDE:
                 return
             reported = metrics.reported(session, job_id)
             names = metrics.names(session, job_id)
@@ -65,14 +65,14 @@ class MetricThinner:
         last = reported[attempt].last if attempt in reported else 0
         job = replace(job, attempt=attempt, step=min([job.step, *repeated]))
         for _ in range(_STRIDES_PER_JOB):
-            if job.step + _STRIDE > last:
+            if job.step + STRIDE > last:
                 break
-            thinned = replace(job, step=job.step + _STRIDE)
+            thinned = replace(job, step=job.step + STRIDE)
             for section in sections_due(job.step, thinned.step):
                 self._thin(thinned, section, names)
             job = thinned
             self._strides_left -= 1
-        complete = job.ended and job.step + _STRIDE > last
+        complete = job.ended and job.step + STRIDE > last
         if complete or job != stored:
             with self._context.write() as session:
                 metrics.save_thinning(session, job, complete=complete)

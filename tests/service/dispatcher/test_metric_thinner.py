@@ -38,7 +38,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (thinning, repository):
         monkeypatch.setattr(module, "FULL_STEPS", FULL)
     monkeypatch.setattr(thinning, "NARROWEST", NARROWEST)
-    monkeypatch.setattr(metric_thinner, "_STRIDE", STRIDE)
+    monkeypatch.setattr(metric_thinner, "STRIDE", STRIDE)
 
 
 class MortalContext(DispatcherContext):
