@@ -17,7 +17,7 @@ from service.jobs.dependencies import OwnJob
 from service.jobs.metrics import Columns
 from service.jobs.schemas import EventPage, EventView, MetricColumns
 from service.jobs.streams import EventStream, LogStream
-from service.metrics.repository import points
+from service.metrics import repository as metrics
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=Route)
 heavy = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=HeavyRoute)
@@ -66,7 +66,7 @@ def show_metrics(
 
     Thinning keeps minima and maxima.
     """
-    columns = Columns.of(points(session, job.id, name or (), from_step, max_points))
+    columns = Columns.of(metrics.points(session, job.id, name or (), from_step, max_points))
     # Read completely: neither the connection nor the transaction waits for a slow client.
     session.close()
     blocks = context.heavy_threads.iterate(columns.as_json())

@@ -6,16 +6,16 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-import httpx
 import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from service.api import threads
 from service.api.threads import GENERAL_THREADS, HEAVY_THREADS
-from service.jobs import history_endpoints, service
+from service.jobs import service
+from service.metrics import repository
 from tests.support.api_under_test import Api, refused
 from tests.support.polling import until
 
@@ -68,7 +68,7 @@ def gate(requests: ThreadPoolExecutor) -> Iterator[Gate]:
     gate.opened.set()
 
 
-Answers = Sequence[Future[httpx.Response]]
+Answers = Sequence[Future[Any]]
 
 
 def wait_for_requests(api: Api, number: int) -> None:
@@ -80,9 +80,9 @@ def wait_for_requests(api: Api, number: int) -> None:
 def heavy_requests(api: Api, pool: ThreadPoolExecutor, job_id: str, tokens: int) -> Answers:
     """Send 16 requests for metrics with each of several tokens."""
     headers = [api.token("read") for _ in range(tokens)]
-    path = f"/v1/jobs/{job_id}/metrics"
+    path, get = f"/v1/jobs/{job_id}/metrics", cast(Callable[..., Any], api.client.get)
     return [
-        pool.submit(api.client.get, path, headers=each)
+        pool.submit(get, path, headers=each)
         for each in headers
         for _ in range(threads._HEAVY_PER_TOKEN)
     ]
@@ -95,7 +95,7 @@ def test_blocked_heavy_reads_delay_neither_heartbeats_nor_other_requests(
     worker = api.start(api.submit()["id"])
     worker.post("start")
     worker.post("metrics", points=[{"step": 1, "time": 1.0, "values": {"loss": 2.0}}])
-    monkeypatch.setattr(history_endpoints, "points", gate.guard(history_endpoints.points))
+    monkeypatch.setattr(repository, "points", gate.guard(repository.points))
     answers = heavy_requests(api, requests, worker.job_id, tokens=4)
     gate.wait_for(HEAVY_THREADS)
     wait_for_requests(api, len(answers))
@@ -127,7 +127,7 @@ def test_heavy_requests_of_one_token_leave_places_for_others(
 ) -> None:
     api.dataset()
     job_id = api.submit()["id"]
-    monkeypatch.setattr(history_endpoints, "points", gate.guard(history_endpoints.points))
+    monkeypatch.setattr(repository, "points", gate.guard(repository.points))
     path, greedy = f"/v1/jobs/{job_id}/metrics", api.token("read")
     answers = [
         requests.submit(api.client.get, path, headers=greedy)
@@ -173,7 +173,7 @@ def test_statement_that_takes_too_long_is_a_problem_of_its_own(
 
     api.dataset()
     job_id = api.submit()["id"]
-    monkeypatch.setattr(history_endpoints, "points", points)
+    monkeypatch.setattr(repository, "points", points)
     monkeypatch.setattr(api.settings, "statement_seconds", 0.2)
     answer = api.client.get(f"/v1/jobs/{job_id}/metrics")
     problem = refused(answer, 503, type="read-timeout")
