@@ -1,8 +1,9 @@
 """Time of `GET /v1/jobs/{id}/metrics` for a long job: ``python -m benchmarks.metric_store``.
 
-A job with 18 series reports step after step, on SQLite and on PostgreSQL. The default answer is timed while every
-point is stored, and at the end, with the old points thinned as the dispatcher does it. Its time must then be
-below a limit, and the minimum and the maximum of each series must be the true ones.
+The default answer of 18 series, on SQLite and on PostgreSQL, is timed for a short job of which every point is stored, and for a
+long one. Most old points of the long job are stored as thinning leaves them, two in each bucket; then it reports
+more steps, and the dispatcher's code thins as many. The time of its answer must be below a limit, and the minimum and the maximum of
+each series must be the true ones.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from sqlalchemy import func, select, text
+from sqlalchemy import delete, func, select, text, update
 
 from benchmarks.machine import machine, write_results
 from service import ids
@@ -31,6 +32,7 @@ from service.dispatcher.context import DispatcherContext, Entrypoints, utc_now
 from service.dispatcher.metric_thinner import STRIDE, MetricThinner
 from service.jobs.metrics import Columns
 from service.metrics import repository
+from service.metrics.thinning import sections_due
 from service.settings import Settings
 from tests.support.databases import database_folder, postgres_server
 from tests.support.fake_executor import FakeExecutor
@@ -39,10 +41,6 @@ RESULTS = Path(__file__).parent / "results" / "metric_store.json"
 LIMIT_SECONDS = 5.0
 SERIES = ("loss", *(f"series_{number:02}" for number in range(1, 18)))
 MAX_POINTS = 10_000
-CHUNK = 100_000
-# Before the last chunk, this many steps have one point: it saves most of the time, and as many points stay,
-# because the narrowest buckets are wider.
-SPARSE = 8
 _INSERT = {
     "sqlite": (
         "INSERT INTO metrics (job_id, name, step, attempt, time, value) "
@@ -60,7 +58,12 @@ def main() -> int:
     """Run, print a table and write the results; return 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=1_000_000)
-    parser.add_argument("--complete", type=int, default=20_000, help="steps that are not thinned")
+    parser.add_argument(
+        "--complete",
+        type=int,
+        default=20_000,
+        help="steps of the short job, and those that the long one thins",
+    )
     parser.add_argument("--database", choices=_INSERT, help="measure one; write no results")
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
@@ -97,30 +100,26 @@ def measure(kind: str, steps: int, complete: int) -> dict[str, Any]:
 
     Args:
         kind: "sqlite" or "postgresql".
-        steps: number of steps of the job at the end.
-        complete: number of steps when the answer is timed before they are thinned.
+        steps: number of steps of the long job.
+        complete: number of steps of the short job, and of those that the long job reports and thins.
     """
     with opened(kind) as database:
         job_id = add_job(database)
         report(database, job_id, 1, complete)
         rows, (seconds_complete, cpu_complete) = count(database, job_id), timed(database, job_id)
-        expected = extremes(database, job_id)
-        reported, rounds, busy = complete, 0, 0.0
+        expected = report_thinned(database, job_id, steps - complete)
+        report(database, job_id, steps - complete + 1, steps)
+        for name, (least, greatest) in extremes(database, job_id, steps - complete).items():
+            others = expected[name]
+            expected[name] = (min(least, others[0]), max(greatest, others[1]))
+        begin, rounds = time.perf_counter(), 0
         context = context_of(database)
         thinner = MetricThinner(context)
-        while True:
-            while thinned_step(database, job_id) + STRIDE <= reported:
-                begin = time.perf_counter()
-                assert context.take_lease()
-                assert thinner.round()
-                busy, rounds = busy + time.perf_counter() - begin, rounds + 1
-            if reported == steps:
-                break
-            first, reported = reported + 1, min(steps, reported + CHUNK)
-            report(database, job_id, first, reported, every=1 if reported == steps else SPARSE)
-            for name, (least, greatest) in extremes(database, job_id, first).items():
-                others = expected[name]
-                expected[name] = (min(least, others[0]), max(greatest, others[1]))
+        while thinned_step(database, job_id) + STRIDE <= steps:
+            assert context.take_lease()
+            assert thinner.round()
+            rounds += 1
+        busy = time.perf_counter() - begin
         seconds, cpu = timed(database, job_id)
         return {
             "database": kind,
@@ -175,6 +174,20 @@ def report(database: Database, job_id: str, first: int, last: int, *, every: int
         with database.write() as session:
             values = {"job": job_id, "name": name, "first": first, "last": last, "every": every}
             session.execute(insert, values)
+
+
+def report_thinned(database: Database, job_id: str, last: int) -> dict[str, tuple[float, float]]:
+    """Store points up to `last` as thinning leaves them; return the extremes of all series."""
+    with database.write() as session:
+        session.execute(delete(Metric).where(Metric.job_id == job_id))
+        session.execute(update(Job).where(Job.id == job_id).values(thinned_step=last))
+    sections = sections_due(0, last)
+    begins = [*(section.stop for section in sections[1:]), 0]
+    for section, begin in zip(sections, begins, strict=True):
+        begin = begin // section.width * section.width
+        report(database, job_id, max(1, begin), section.stop - 1, every=section.width // 2)
+    report(database, job_id, sections[0].stop, last)
+    return extremes(database, job_id)
 
 
 def count(database: Database, job_id: str) -> int:
