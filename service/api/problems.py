@@ -124,7 +124,13 @@ def spec_problem(problems: Sequence[FieldProblem]) -> Problem:
 
 
 # Commands that list the objects of a kind.
-_LISTED_BY = {"data set": "dasl datasets list", "job": "dasl jobs", "token": "dasl tokens list"}
+_LISTED_BY = {
+    "data set": "dasl datasets list",
+    "job": "dasl jobs",
+    "tenant": "dasl tenants list",
+    "token": "dasl tokens list",
+    "user": "dasl users list",
+}
 
 
 def not_found(kind: str, name: str) -> Problem:

@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 from service.api import audit_log
 from service.api.auth_rate_limit import Failures
 from service.api.json_body import StrictRoute
+from service.api.last_use import LastUse
 from service.artifacts.storage import Storage
 from service.db.session import Database
 from service.scheduling.decision_cache import DecisionCache
@@ -41,6 +42,7 @@ class Context:
     """Number of open live streams, by token."""
     decisions: DecisionCache = field(default_factory=DecisionCache)
     """Decisions on the queue that all requests share."""
+    last_use: LastUse = field(default_factory=LastUse)
     closing: threading.Event = field(default_factory=threading.Event)
     """Set at shutdown, to end the live streams."""
 

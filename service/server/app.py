@@ -28,7 +28,9 @@ from service.jobs.history_endpoints import router as history
 from service.observability.endpoints import router as probes
 from service.observability.observer import Observer
 from service.settings import Settings
+from service.tenants.endpoints import router as tenants
 from service.tokens.endpoints import router as tokens
+from service.users.endpoints import router as users
 from service.worker_api.endpoints import routers as workers
 
 # All apps of a process share these routes: FastAPI takes 60 ms to build them, at the first requests.
@@ -41,6 +43,8 @@ for _part in (
     checkpoints,
     cluster,
     catalog,
+    tenants,
+    users,
     tokens,
     audit,
     *workers,
