@@ -19,8 +19,10 @@ from service.cli import (
     prepare,
     server,
     show,
+    tenants,
     tokens,
     train,
+    users,
 )
 from service.cli.output import note
 from service.client.errors import DaslError
@@ -73,6 +75,8 @@ jobs.register(app)
 show.register(app)
 files.register(app)
 cluster.register(app)
+tenants.register(app)
+users.register(app)
 tokens.register(app)
 audit.register(app)
 doctor.register(app)

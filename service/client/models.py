@@ -284,14 +284,47 @@ class Token(Record):
     """An access token. Its secret, `token`, is set only in the answer that creates it."""
 
     id: str
+    tenant: str = ""
     name: str = ""
+    user_id: str | None = None
     scopes: list[str] = Field(default_factory=list)
     max_queued_jobs: int | None = None
     max_running_jobs: int | None = None
     max_gpus: int | None = None
+    max_pending_datasets: int | None = None
     created_at: datetime | None = None
+    expires_at: datetime | None = None
     revoked_at: datetime | None = None
+    last_used_at: datetime | None = None
     token: str | None = None
+
+
+class Tenant(Record):
+    """A tenant: its share of the cluster and its limits; None means no limit."""
+
+    name: str
+    weight: float = 1.0
+    max_queued_jobs: int | None = None
+    max_running_jobs: int | None = None
+    max_gpus: int | None = None
+    max_priority: int | None = None
+    max_hours: float | None = None
+    created_at: datetime | None = None
+    disabled_at: datetime | None = None
+
+
+class User(Record):
+    """A user of a tenant. `role` is the highest scope of its tokens."""
+
+    id: str
+    name: str = ""
+    email: str | None = None
+    role: str = ""
+    issuer: str | None = None
+    subject: str | None = None
+    created_at: datetime | None = None
+    last_login_at: datetime | None = None
+    disabled_at: datetime | None = None
 
 
 class AuditEntry(Record):
