@@ -70,7 +70,7 @@ class Settings(BaseSettings):
     start_seconds: Annotated[float, Field(gt=0)] = 900.0
     """If the driver of an attempt has not reported after this long, the attempt is ended and retried."""
     hang_seconds: Annotated[float, Field(gt=0)] = 1800.0
-    """If rank 0 reports no progress for this long, the attempt is killed and restarted."""
+    """If rank 0, or an ingest, reports no progress for this long, the run is killed and restarted."""
     cancel_grace_seconds: Annotated[float, Field(gt=0)] = 30.0
     """How long a cancelled or paused attempt may show no progress before its processes are killed."""
     cancel_max_seconds: Annotated[float, Field(gt=0)] = 900.0

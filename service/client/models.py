@@ -45,9 +45,10 @@ class Problem(Record):
 
 
 class Progress(Record):
-    """Progress of a job; None means not known yet. `eta_seconds` is the estimated time left.
+    """Progress of a job or an ingest; None means not known yet. `eta_seconds` is the estimated time left.
 
-    `images_read` of `images_total` are in the image cache while that is built, before the first step.
+    `images_read` of `images_total` are in the image cache while that is built, before the first step. Of an ingest,
+    they are the images looked at and those found so far.
     """
 
     step: int | None = None
@@ -258,6 +259,7 @@ class Dataset(Record):
     state: str
     facts: dict[str, Any] | None = None
     report: IngestReport | None = None
+    progress: Progress | None = None
     error: Problem | str | None = None
     created_at: datetime | None = None
 
