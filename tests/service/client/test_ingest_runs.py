@@ -84,7 +84,7 @@ def test_ingest_reports_its_progress_and_stops_when_superseded(tmp_path: Path) -
 
         def shown() -> tuple[int | None, int | None] | None:
             progress = client.datasets.get(dataset.id).progress
-            return progress and (progress.images_read, progress.images_total)
+            return None if progress is None else (progress.images_read, progress.images_total)
 
         with ingest.ProgressReports(worker, 0.01) as report:
             for read, total in ((0, 7), (3, 7)):
