@@ -38,6 +38,8 @@ class Context:
     storage: Storage
     forbidden: Failures
     """Counts the requests answered with 403, by token."""
+    logins: Failures
+    """Counts the logins that were started, by address."""
     streams: Counter[str] = field(default_factory=Counter)
     """Number of open live streams, by token."""
     decisions: DecisionCache = field(default_factory=DecisionCache)

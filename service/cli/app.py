@@ -16,6 +16,7 @@ from service.cli import (
     export,
     files,
     jobs,
+    login,
     prepare,
     server,
     show,
@@ -75,6 +76,7 @@ jobs.register(app)
 show.register(app)
 files.register(app)
 cluster.register(app)
+login.register(app)
 tenants.register(app)
 users.register(app)
 tokens.register(app)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypedDict, Unpack
 
-from service.client.models import AuditEntry, Tenant, Token, User
+from service.client.models import AuditEntry, StartedLogin, Tenant, Token, User
 from service.client.transport import Transport, path_to
 
 
@@ -153,6 +153,28 @@ class Tokens:
     def revoke(self, token_id: str) -> None:
         """Revoke a token, effective immediately."""
         self._transport.json("DELETE", path_to("tokens", token_id))
+
+
+class Login:
+    """`client.login`. Needs no token; the server must have a login provider."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def start(self, redirect_uri: str) -> StartedLogin:
+        """Start a login.
+
+        Args:
+            redirect_uri: `http://127.0.0.1:PORT/callback`, where the browser brings `state` and `code`.
+        """
+        answer = self._transport.json("POST", path_to("login"), body={"redirect_uri": redirect_uri})
+        return StartedLogin.model_validate(answer)
+
+    def finish(self, login: StartedLogin, code: str) -> Token:
+        """Finish a login with the code that the browser brought. The token's secret is in `.token`."""
+        body = {"state": login.state, "secret": login.secret, "code": code}
+        answer = self._transport.json("POST", path_to("login", "finish"), body=body)
+        return Token.model_validate(answer)
 
 
 class Audit:

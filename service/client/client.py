@@ -6,7 +6,7 @@ import os
 from types import TracebackType
 from typing import Self
 
-from service.client.access import Audit, Tenants, Tokens, Users
+from service.client.access import Audit, Login, Tenants, Tokens, Users
 from service.client.checkpoints import Checkpoints
 from service.client.config import resolve_connection
 from service.client.datasets import Datasets
@@ -49,6 +49,7 @@ class Client:
         self.jobs = Jobs(self._transport)
         self.datasets = Datasets(self._transport)
         self.checkpoints = Checkpoints(self._transport)
+        self.login = Login(self._transport)
         self.tenants = Tenants(self._transport)
         self.users = Users(self._transport)
         self.tokens = Tokens(self._transport)

@@ -329,6 +329,15 @@ class User(Record):
     disabled_at: datetime | None = None
 
 
+class StartedLogin(Record):
+    """A login that was started: the page to open, and what finishes it."""
+
+    authorization_url: str
+    state: str = Field(repr=False)
+    secret: str = Field(repr=False)
+    expires_at: datetime | None = None
+
+
 class AuditEntry(Record):
     """A request that changed something, or was refused for lack of a scope (403)."""
 

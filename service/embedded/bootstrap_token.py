@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
@@ -56,19 +54,6 @@ def new_admin_token(database: Database, name: str, tenant: str, *, scope: Scope 
     """Create a token of a tenant, for an operator with access to the database."""
     with database.write() as session:
         return _new(session, tenant, name, scope)
-
-
-def write_config(config: Path, url: str, token: str) -> None:
-    """Write the client's configuration, readable by its owner only."""
-    # JSON strings are valid TOML strings.
-    text = f"# Written by `dasl serve`.\nurl = {json.dumps(url)}\ntoken = {json.dumps(token)}\n"
-    config.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = config.with_name(f".{config.name}.{os.getpid()}")
-    unfinished.unlink(missing_ok=True)
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    unfinished.replace(config)
 
 
 def _new(session: Session, tenant: str, name: str, scope: Scope) -> str:
