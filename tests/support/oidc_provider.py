@@ -39,6 +39,7 @@ class OidcProvider:
         shifts: seconds by which times of the protocol are changed.
         sign: makes the ID token of its claims.
         metadata: replaces entries of the discovery document.
+        denial: why the person is not logged in.
         secret: of the client, if it is a confidential one.
         requests: methods and paths of the requests.
     """
@@ -48,6 +49,7 @@ class OidcProvider:
     shifts: dict[str, int] = field(default_factory=dict)
     sign: Callable[[dict[str, Any]], str] = sign
     metadata: dict[str, Any] = field(default_factory=dict)
+    denial: str | None = None
     secret: str | None = None
     requests: list[str] = field(default_factory=list)
     codes: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -66,6 +68,9 @@ class OidcProvider:
         assert query["client_id"] == CLIENT_ID
         assert "openid" in query["scope"].split()
         assert query["code_challenge_method"] == "S256"
+        if self.denial is not None:
+            error = {"error": "access_denied", "error_description": self.denial}
+            return f"{query['redirect_uri']}?{urlencode(error | {'state': query['state']})}"
         code = secrets.token_urlsafe(16)
         self.codes[code] = query
         return f"{query['redirect_uri']}?{urlencode({'code': code, 'state': query['state']})}"
