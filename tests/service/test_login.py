@@ -134,7 +134,7 @@ def test_role_claim_decides_the_scope(
     login_api.settings.oidc_role, login_api.settings.oidc_role_claim = "", "groups"
     login_api.settings.oidc_roles = Settings(
         oidc_role_claim="groups",
-        oidc_roles="cn=admins,dc=lab=admin; researchers=submit;operations=operator",  # type: ignore[arg-type]
+        oidc_roles="cn=admins,dc=lab=admin; researchers=submit;operations=operator",
     ).oidc_roles
     provider.claims = {"groups": groups}
     answer = log_in(login_api)
@@ -176,7 +176,7 @@ def test_disabled_user_and_disabled_tenant_are_refused(
 
 
 def unsigned(claims: dict[str, Any]) -> str:
-    return jwt.encode(claims, None, "none")
+    return jwt.encode(claims, "", "none")
 
 
 def signed_with_public_key(claims: dict[str, Any]) -> str:
@@ -392,7 +392,7 @@ def test_confidential_client_sends_its_secret(
             database_url=api.settings.database_url,
             oidc_issuer=provider.url,
             oidc_client_id=CLIENT_ID,
-            oidc_client_secret=secret,  # type: ignore[arg-type]
+            oidc_client_secret=secret,
         )
         assert secret in settings.secrets
         api.token("read")
